@@ -1,0 +1,39 @@
+# One command for each habit; plain `make` lists them. Each makes its own .venv if there is none, or if setup.cfg is newer.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench java
+
+help: ## list these commands
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
+
+demo: java $(INSTALLED) ## start a Kafka cluster and a Spark query, and watch the caches follow the leaders
+	$(BIN)/kafkameta demo
+
+test: java $(INSTALLED) ## run all tests
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED) ## check style, formatting and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: java $(INSTALLED) ## measure throughput
+	$(BIN)/python -m benchmarks.throughput
+
+java:
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	version=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'); \
+	[ "$${version:-0}" -ge 17 ] || { echo "Spark needs Java 17 or later, and $$java is $${version:+version }$${version:-missing}:" \
+	"install a JDK (apt-get install openjdk-17-jre-headless, brew install openjdk@17) or set JAVA_HOME to one." >&2; exit 1; }
+
+# The package must lie on sys.path as a folder: Spark looks for data sources with pkgutil, which sees no import hooks.
+# setup.cfg names package_dir for that.
+$(INSTALLED): setup.cfg
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	echo "Python 3.11 or later is needed, and '$(PYTHON)' is not: name one, as in make PYTHON=python3.12 ..." >&2; exit 1; }
+	[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
+	touch $@

@@ -1,0 +1,74 @@
+"""Every error that this package raises on purpose: one clear sentence, what to do next, never a secret.
+
+The classes say what the caller can do: mend an option, look at the cluster, decide about lost data. They survive
+pickling, because Spark carries them from a worker to the driver.
+"""
+
+from __future__ import annotations
+
+
+class KafkaMetaError(Exception):
+    """Base of all errors of this package."""
+
+
+class OptionError(KafkaMetaError, ValueError):
+    """An option is missing, misspelt or has a value that cannot be used. Mend the option and load again."""
+
+
+class CheckpointError(KafkaMetaError, ValueError):
+    """An offset in the checkpoint cannot be read. Restore the checkpoint, or start the query with a new one."""
+
+
+class ConnectError(KafkaMetaError):
+    """No connection to a broker: refused, unreachable, unknown host name, or no answer in time."""
+
+
+class RequestTimeoutError(KafkaMetaError):
+    """A broker accepted a request and did not answer it before its deadline."""
+
+
+class ProtocolError(KafkaMetaError):
+    """A peer answered something that is not the answer to what was asked; its connection is dropped."""
+
+
+class UnsupportedBrokerError(KafkaMetaError):
+    """A broker is too old: it lacks an API version that this package needs (Apache Kafka 2.7 or later has them all)."""
+
+
+class BrokerError(KafkaMetaError):
+    """A broker answered with an error code that asking again does not heal.
+
+    Attributes:
+        code: Kafka's error code, as in `org.apache.kafka.common.protocol.Errors`.
+    """
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message, code)
+        self.code = code
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class UnknownTopicError(KafkaMetaError):
+    """A topic or partition that was asked for does not exist, or may not be seen."""
+
+
+class NoLeaderError(KafkaMetaError):
+    """A partition had no leader that could be reached until the deadline."""
+
+
+class ReadTimeoutError(KafkaMetaError):
+    """A task made no progress for as long as kafkaConsumer.pollTimeoutMs allows."""
+
+
+class CorruptBatchError(KafkaMetaError):
+    """The bytes of a record batch contradict themselves: checksum, lengths or counts. No row of it is given out."""
+
+
+class UnsupportedRecordFormatError(KafkaMetaError):
+    """A record batch in a format that is not read: message format v0 or v1 (before Kafka 0.11), or an unknown codec."""
+
+
+class DataLossError(KafkaMetaError):
+    """Records that a query was to read are gone; the text says which and how to go on without them."""

@@ -1,0 +1,102 @@
+"""What a client can know of a cluster: plain frozen values, as brokers state them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+NO_LEADER = -1
+"""Leader id of a partition that has none just now."""
+NO_EPOCH = -1
+"""Leader epoch where none is known; it is older than nothing and newer than nothing (KIP-320)."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Address:
+    """Where to connect: a bootstrap address, or a broker's advertised listener."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Broker:
+    node_id: int
+    address: Address
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """One partition as one broker sees it.
+
+    Attributes:
+        leader_id: node id of the leader, `NO_LEADER` while there is none.
+        leader_epoch: grows with each election; `NO_EPOCH` where the broker does not tell.
+        error_code: 0, or why the broker has no leader to name (5 LEADER_NOT_AVAILABLE, 9 REPLICA_NOT_AVAILABLE ...).
+    """
+
+    partition: int
+    leader_id: int
+    leader_epoch: int = NO_EPOCH
+    replicas: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
+    offline_replicas: tuple[int, ...] = ()
+    error_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """One topic as one broker sees it.
+
+    Attributes:
+        topic_id: changes when a topic is deleted and made again under the same name (KIP-516); None before Kafka 2.8.
+        error_code: 0, or why `partitions` is empty (3 UNKNOWN_TOPIC_OR_PARTITION, 29 TOPIC_AUTHORIZATION_FAILED ...).
+    """
+
+    name: str
+    topic_id: UUID | None
+    partitions: tuple[PartitionMetadata, ...]
+    error_code: int = 0
+    is_internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataAnswer:
+    """One broker's answer to one Metadata request, checked and in our own types.
+
+    Attributes:
+        brokers: all live brokers that the answering one knows.
+        topics: only topics that were asked for; all of them if all were asked for.
+        request_bytes, response_bytes: of the exchange itself, with the length prefix.
+    """
+
+    cluster_id: str | None
+    controller_id: int
+    brokers: tuple[Broker, ...]
+    topics: tuple[TopicMetadata, ...]
+    api_version: int
+    correlation_id: int
+    request_bytes: int
+    response_bytes: int
+    throttle_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndEpoch:
+    """Who leads a partition, for a fetch: the broker to ask and the epoch to send along (KIP-320)."""
+
+    broker: Broker
+    leader_epoch: int
