@@ -1,0 +1,115 @@
+"""How a table of options is written and read: a dataclass field is a row, its metadata are the columns.
+
+A misspelt option is an error here, where Spark's `KafkaSourceProvider` ignores it; refusals are worded after Spark's.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.options.values import INT32_MAX, parse_choice, parse_number
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row.
+
+    Attributes:
+        name: as documented; matched without regard to case.
+        default: as a user would write it; None where there is none or the kind of query decides.
+        parse: text to value; raises ValueError, with the part that is wrong where there are parts.
+        error: said when `parse` raises; `{value}` stands for the text.
+        doc: one line for the documentation.
+    """
+
+    name: str
+    default: str | None
+    parse: Callable[[str], Any]
+    error: str
+    doc: str
+
+    def value(self, text: str) -> Any:
+        """The value that `text` means. Raises OptionError."""
+        try:
+            return self.parse(text)
+        except (ValueError, RecursionError) as error:
+            shown = text if len(text) <= 200 else f"{text[:200]}..."
+            detail = f" ({error})" if str(error) else ""
+            raise OptionError(self.error.replace("{value}", shown) + detail) from None
+
+
+def row(name: str, default: str | None, parse: Callable[[str], Any], error: str, doc: str) -> Any:
+    return field(metadata={"option": Option(name, default, parse, error, doc)})
+
+
+def whole(name: str, default: str | None, doc: str, low: int = 0, high: int = INT32_MAX) -> Any:
+    """An option that is a whole number from `low` to `high`, both included."""
+    error = f"Option '{name}' must be a whole number from {low} to {high}, got '{{value}}'"
+    return row(name, default, partial(parse_number, low=low, high=high), error, doc)
+
+
+def choice(name: str, choices: Mapping[str, Any], doc: str) -> Any:
+    """An option that is one of the keys of `choices`, the first by default; the field gets the value beside it."""
+    error = f"Option '{name}' must be {' or '.join(choices)}, got '{{value}}'"
+    return row(name, next(iter(choices)), partial(parse_choice, values=choices), error, doc)
+
+
+def table_of(dataclass_type: type) -> dict[str, Option]:
+    """The rows of a dataclass, by field."""
+    return {each.name: each.metadata["option"] for each in fields(dataclass_type) if each.metadata}
+
+
+def read(options: Mapping[str, str], table: Mapping[str, Option]) -> tuple[dict[str, Any], list[str]]:
+    """Returns the value of each field (None: neither given nor defaulted), and one sentence for each thing wrong."""
+    given = {name.lower(): text for name, text in options.items()}
+    known = {option.name.lower(): option.name for option in table.values()}
+    problems = [_unknown(name, known) for name in options if name.lower() not in known]
+    values: dict[str, Any] = {}
+    for field_name, option in table.items():
+        text = given.get(option.name.lower(), option.default)
+        try:
+            values[field_name] = None if text is None else option.value(text)
+        except OptionError as error:
+            problems.append(str(error))
+    return values, problems
+
+
+_REFUSED = {
+    "kafka.auto.offset.reset": ". Instead set the source option 'startingOffsets' to 'earliest' or 'latest' to specify "
+    "where to start. It applies to a new query only; a restarted one goes on where its checkpoint says.",
+    "kafka.key.deserializer": " as keys are deserialized as byte arrays. Use DataFrame operations to explicitly "
+    "deserialize the keys.",
+    "kafka.value.deserializer": " as values are deserialized as byte arrays. Use DataFrame operations to explicitly "
+    "deserialize the values.",
+    "kafka.enable.auto.commit": ": the query's checkpoint keeps the offsets.",
+    "kafka.interceptor.classes": ": records are read as they are, without Java classes.",
+    "kafka.group.id": ": partitions are read without a consumer group, and the query's checkpoint keeps the offsets.",
+}
+_OF_SPARK_ONLY = (
+    *("subscribePattern", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
+    *("endingTimestamp", "endingOffsetsByTimestamp", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    *("maxRecordsPerPartition", "groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
+)
+
+
+def _unknown(name: str, known: Mapping[str, str]) -> str:
+    """Why there is no option of this name, or which one was meant. Never its value, which may be a secret."""
+    lower = name.lower()
+    kafka_name = lower.removeprefix("kafka.")
+    if lower in _REFUSED:
+        return f"Kafka option '{kafka_name}' is not supported{_REFUSED[lower]}"
+    if lower.startswith(("kafka.ssl.", "kafka.sasl.")):
+        return f"Kafka option '{kafka_name}' is not supported yet: connections are PLAINTEXT only."
+    for spelling in _OF_SPARK_ONLY:
+        if lower == spelling.lower():
+            return f"Option '{spelling}' of Spark's Kafka source is not supported here."
+    near = difflib.get_close_matches(lower, known, n=1, cutoff=0.8)
+    if near:
+        return f"Unknown option '{name}'. Did you mean '{known[near[0]]}'?"
+    peers = [spelling for key, spelling in known.items() if key.startswith("kafka.") == lower.startswith("kafka.")]
+    return f"Unknown option '{name}'. Known are: {', '.join(peers or known.values())}."

@@ -1,0 +1,263 @@
+"""The offsets of a query's checkpoint: parsed, written as canonical JSON, advanced, rate-limited and made into ranges.
+
+Spark keeps one JSON text for each micro-batch and compares these as strings, so the same position must be the same
+text: names sorted, partitions in numeric order, and an epoch or topic id replaced only along with an offset.
+
+Spark stores nothing else for a Python source. While batch 0 is uncommitted, a restart asks for the initial offset anew,
+and with `latest` the answer has moved on: batch 0 would lose what lay between. So the end of batch 0 carries the start
+that it was planned from. The end of a later batch does the same for partitions that begin elsewhere than at the offset
+before, because they are new or were reset; two offsets thus say all about a batch, now and after any restart.
+
+The layout, version 1; an offset is the next one to read, an epoch -1 where none is known:
+    {"initial": true,                             only in what `initialOffset` returns
+     "start": {"t": {"0": {"epoch": 3, "offset": 40}}},
+     "topics": {"t": {"id": "<uuid>" or null, "partitions": {"0": {"epoch": 3, "offset": 42}}}},
+     "version": 1}
+The topic id tells a topic from one made again under its name (KIP-516), the epoch a log from a truncated one (KIP-320).
+Follows Spark's `KafkaSourceOffset` and, for the limit, `KafkaMicroBatchStream.rateLimit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from pyspark_kafka_meta.errors import CheckpointError, OptionError
+from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
+from pyspark_kafka_meta.options.values import (
+    INT32_MAX,
+    INT64_MAX,
+    name_partitions,
+    partition_key,
+    topic_name,
+    whole_number,
+)
+
+VERSION = 1
+MAX_PARTITIONS = 1_000_000
+"""More than any cluster has; an offset of more partitions is broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where reading goes on: the next offset, and the leader epoch known for what lies before it."""
+
+    offset: int
+    leader_epoch: int = NO_EPOCH
+
+
+Positions = Mapping[TopicPartition, Position]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOffset:
+    """One end of a micro-batch.
+
+    Attributes:
+        topic_ids: of exactly the topics in `positions`; None where brokers tell none (before Kafka 2.8).
+        start: where partitions of the batch that ends here begin, if not at the offset before: in batch 0 all of them.
+        initial: whether this is what a query begins with, before any batch.
+    """
+
+    positions: Positions
+    topic_ids: Mapping[str, UUID | None]
+    start: Positions = field(default_factory=dict)
+    initial: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """The layout above, in the order that makes equal offsets equal texts."""
+        ids = {topic: topic_id and str(topic_id) for topic, topic_id in self.topic_ids.items()}
+        by_topic = _by_topic(self.positions)
+        return {
+            **({"initial": True} if self.initial else {}),
+            **({"start": _by_topic(self.start)} if self.start else {}),
+            "topics": {topic: {"id": ids[topic], "partitions": each} for topic, each in by_topic.items()},
+            "version": VERSION,
+        }
+
+    @classmethod
+    def parse(cls, value: object) -> SourceOffset:
+        """What `as_dict` made, once it has been through JSON.
+
+        Raises:
+            CheckpointError: it is of another version, or none of ours.
+        """
+        version = value.get("version") if isinstance(value, dict) else None
+        if version != VERSION:
+            raise CheckpointError(
+                f"the checkpoint holds an offset of version {str(version)[:20]}, and this release reads version "
+                f"{VERSION}: go on with the release or source that wrote it, or start with a new checkpoint"
+            )
+        try:
+            return _parse(_members(value))
+        except ValueError as error:
+            raise CheckpointError(
+                f"the checkpoint holds an offset that cannot be read ({str(error)[:200]}): restore the checkpoint, or "
+                "start with a new one"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """What one task reads of one partition: from `from_offset` to before `until_offset`.
+
+    Attributes:
+        topic_id: of the topic that the offsets belong to; None where brokers tell none.
+        start_epoch: leader epoch known for what lies before `from_offset`; `NO_EPOCH` where none is.
+    """
+
+    partition: TopicPartition
+    topic_id: UUID | None
+    from_offset: int
+    until_offset: int
+    start_epoch: int = NO_EPOCH
+
+    @property
+    def size(self) -> int:
+        """Offsets in the range; records may be fewer, after compaction or around transactions."""
+        return self.until_offset - self.from_offset
+
+
+def advance(start: SourceOffset, end: SourceOffset, begun: Positions) -> SourceOffset:
+    """The offset to log for the batch from `start` to `end`, the latter as brokers tell it, or limited.
+
+    A partition that did not move keeps its old epoch, and a topic of which none did keeps its old id. If nothing moved
+    the result is `start` itself, except after an initial offset: batch 0 is logged at once, even empty, which pins it.
+
+    Args:
+        begun: where partitions begin of which `start` knows nothing, or nothing that still holds.
+    """
+    moved = {
+        partition
+        for partition, position in end.positions.items()
+        if partition in begun
+        or partition not in start.positions
+        or position.offset != start.positions[partition].offset
+    }
+    if not moved and not start.initial and start.positions.keys() == end.positions.keys():
+        return start
+    begins = {**start.positions, **begun} if start.initial else begun
+    moved_topics = {partition.topic for partition in moved}
+    return SourceOffset(
+        positions={each: end.positions[each] if each in moved else start.positions[each] for each in end.positions},
+        topic_ids={each: (end if each in moved_topics else start).topic_ids[each] for each in end.topic_ids},
+        start={each: position for each, position in begins.items() if each in end.positions},
+    )
+
+
+def lost_starts(start: SourceOffset, end: SourceOffset) -> list[TopicPartition]:
+    """The partitions of both in which reading cannot go on from `start`, sorted: `end` lies before it, or in another
+    topic made under the same name. Whether that ends the query (failOnDataLoss) is for the caller to say."""
+    return [each for each in sorted(start.positions.keys() & end.positions.keys()) if _is_lost(each, start, end)]
+
+
+def _is_lost(partition: TopicPartition, start: SourceOffset, end: SourceOffset) -> bool:
+    ids = {start.topic_ids[partition.topic], end.topic_ids[partition.topic]} - {None}
+    return len(ids) > 1 or end.positions[partition].offset < start.positions[partition].offset
+
+
+def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
+    """What the batch between two logged offsets reads, sorted by partition, without empty ranges.
+
+    Raises:
+        CheckpointError: neither offset says where some partition begins.
+    """
+    if start == end:
+        return []
+    begins = {**start.positions, **end.start}
+    if unknown := end.positions.keys() - begins.keys():
+        raise CheckpointError(
+            f"the checkpoint does not say where to begin with {name_partitions(unknown)}: restore it, or start with a "
+            "new one"
+        )
+    spans = [(each, begins[each], end.positions[each]) for each in sorted(end.positions)]
+    return [
+        OffsetRange(each, end.topic_ids[each.topic], begin.offset, until.offset, begin.leader_epoch)
+        for each, begin, until in spans
+        if begin.offset < until.offset
+    ]
+
+
+def limit_offsets(starts: Positions, latest: Positions, max_offsets: int) -> dict[TopicPartition, Position]:
+    """`latest`, drawn in so that about `max_offsets` offsets lie between `starts` and it.
+
+    Shares are in proportion to the backlogs, rounded down; but a partition with a backlog gets one offset at least, so
+    that none starves. `starts` has each partition of `latest`; one that lies before its start is left as it is.
+    """
+    backlogs = {each: max(0, position.offset - starts[each].offset) for each, position in latest.items()}
+    total = max(1, sum(backlogs.values()))
+    shares = {each: min(size, max(1, max_offsets * size // total)) for each, size in backlogs.items() if size}
+    return {
+        each: replace(position, offset=starts[each].offset + shares[each]) if each in shares else position
+        for each, position in latest.items()
+    }
+
+
+def check_same_partitions(
+    option: str, given: Collection[TopicPartition], partitions: Collection[TopicPartition]
+) -> None:
+    """Hold the partitions `given` in the JSON of `option` against those that the query reads.
+
+    Raises:
+        OptionError: one of either is missing in the other.
+    """
+    missing, unread = set(partitions) - set(given), set(given) - set(partitions)
+    if missing or unread:
+        raise OptionError(
+            f"{option} must name exactly the partitions that are read, with -1 for latest and -2 for earliest. "
+            f"Missing: {name_partitions(missing)}. Not read: {name_partitions(unread)}."
+        )
+
+
+def _by_topic(positions: Positions) -> dict[str, dict[str, dict[str, int]]]:
+    topics: dict[str, dict[str, dict[str, int]]] = {}
+    for each in sorted(positions):
+        position = positions[each]
+        entry = {"epoch": position.leader_epoch, "offset": position.offset}
+        topics.setdefault(each.topic, {})[str(each.partition)] = entry
+    return topics
+
+
+def _parse(value: Mapping[str, object]) -> SourceOffset:
+    if value.keys() - {"start"} not in ({"topics", "version"}, {"initial", "topics", "version"}):
+        raise ValueError("its fields are not those of this version")
+    if value.get("initial", True) is not True:
+        raise ValueError("initial is not true")
+    topics = {topic: _exactly(content, "id", "partitions") for topic, content in _members(value["topics"]).items()}
+    return SourceOffset(
+        positions=_parse_positions({topic: partitions for topic, (_, partitions) in topics.items()}),
+        topic_ids={topic: None if each is None else UUID(str(each)) for topic, (each, _) in topics.items()},
+        start=_parse_positions(value.get("start", {})),
+        initial="initial" in value,
+    )
+
+
+def _parse_positions(value: object) -> dict[TopicPartition, Position]:
+    """Of `{"topic": {"0": {"epoch": 3, "offset": 42}}}`; every topic has a partition."""
+    positions = {}
+    for topic, partitions in _members(value).items():
+        if not _members(partitions):
+            raise ValueError(f"topic {topic_name(topic)} has no partitions")
+        for key, position in _members(partitions).items():
+            epoch, offset = _exactly(position, "epoch", "offset")
+            positions[TopicPartition(topic_name(topic), partition_key(key))] = Position(
+                whole_number(offset, 0, INT64_MAX), whole_number(epoch, NO_EPOCH, INT32_MAX)
+            )
+    if len(positions) > MAX_PARTITIONS:
+        raise ValueError(f"{len(positions)} partitions")
+    return positions
+
+
+def _members(value: object) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{str(value)[:40]!r} is not an object")
+    return value
+
+
+def _exactly(value: object, first: str, second: str) -> tuple[object, object]:
+    members = _members(value)
+    if members.keys() != {first, second}:
+        raise ValueError(f"{sorted(members)[:3]} is not {first} and {second}")
+    return members[first], members[second]

@@ -1,0 +1,352 @@
+"""Options: what a query says, and what it is told when that cannot be meant."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from dataclasses import fields
+
+import pytest
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.metadata.model import Address, TopicPartition
+from pyspark_kafka_meta.options import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    OPTIONS,
+    ClientOptions,
+    OffsetsSpec,
+    SourceOptions,
+)
+
+SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
+MINIMAL = {**SERVERS, "subscribe": "t"}
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def problems(options: dict[str, str]) -> list[str]:
+    with pytest.raises(OptionError) as caught:
+        SourceOptions.parse(options)
+    return str(caught.value).split("\n")
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
+    options = SourceOptions.parse(MINIMAL)
+
+    assert options == SourceOptions(
+        client=ClientOptions(
+            bootstrap_servers=(Address("localhost", 9092),),
+            security_protocol="PLAINTEXT",
+            client_id="kafkameta",
+            read_committed=False,
+            fetch_max_bytes=50 << 20,
+            max_partition_fetch_bytes=8 << 20,
+            fetch_max_wait_ms=500,
+            fetch_min_bytes=1,
+            check_crcs=True,
+            request_timeout_ms=30_000,
+            default_api_timeout_ms=60_000,
+            connection_setup_timeout_ms=10_000,
+            metadata_max_age_ms=300_000,
+            retry_backoff_ms=100,
+            retry_backoff_max_ms=1_000,
+        ),
+        topics=("t",),
+        assigned=None,
+        starting_offsets=None,
+        ending_offsets=None,
+        max_offsets_per_trigger=None,
+        min_partitions=None,
+        include_headers=False,
+        fail_on_data_loss=True,
+        metrics_path=None,
+        poll_timeout_ms=120_000,
+    )
+
+
+T0_23 = OffsetsSpec(by_partition=((T0, 23), (T1, LATEST_OFFSET)))
+GOOD = [
+    ("subscribe", " b , a,b,, ", "topics", ("b", "a")),
+    ("startingOffsets", " Earliest ", "starting_offsets", OffsetsSpec(EARLIEST_OFFSET)),
+    ("startingOffsets", "latest", "starting_offsets", OffsetsSpec(LATEST_OFFSET)),
+    ("endingOffsets", '{"t": {"1": -1, "0": 23}}', "ending_offsets", T0_23),
+    ("maxOffsetsPerTrigger", "9223372036854775807", "max_offsets_per_trigger", 2**63 - 1),
+    ("minPartitions", " 6 ", "min_partitions", 6),
+    ("includeHeaders", "TRUE", "include_headers", True),
+    ("failOnDataLoss", "false", "fail_on_data_loss", False),
+    ("metricsPath", "/tmp/events", "metrics_path", "/tmp/events"),
+    ("kafkaConsumer.pollTimeoutMs", "5000", "poll_timeout_ms", 5000),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "field", "value"), GOOD)
+@pytest.mark.parametrize("spell", [str, str.lower, str.upper])
+def test_a_source_option_is_read_whatever_the_case_of_its_name(
+    name: str, text: str, field: str, value: object, spell: type[str]
+) -> None:
+    assert getattr(SourceOptions.parse({**MINIMAL, spell(name): text}), field) == value
+
+
+GOOD_KAFKA = [
+    ("kafka.isolation.level", "read_committed", "read_committed", True),
+    ("kafka.client.id", "über id", "client_id", "über id"),
+    ("kafka.security.protocol", "plaintext", "security_protocol", "PLAINTEXT"),
+    ("kafka.check.crcs", "false", "check_crcs", False),
+    ("kafka.fetch.min.bytes", "0", "fetch_min_bytes", 0),
+    ("kafka.metadata.max.age.ms", "9223372036854775807", "metadata_max_age_ms", 2**63 - 1),
+    ("kafka.socket.connection.setup.timeout.ms", "1", "connection_setup_timeout_ms", 1),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "field", "value"), GOOD_KAFKA)
+def test_a_kafka_option_is_read(name: str, text: str, field: str, value: object) -> None:
+    assert getattr(SourceOptions.parse({**MINIMAL, name: text}).client, field) == value
+    assert getattr(ClientOptions.parse({**SERVERS, name: text}), field) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("b1:1, b_2.x-y:65535", (Address("b1", 1), Address("b_2.x-y", 65535))),
+        ("[::1]:9092,[0:0::1]:9092", (Address("::1", 9092),)),
+        ("a:9092,,a:9092", (Address("a", 9092),)),
+    ],
+)
+def test_bootstrap_servers_keep_their_order_without_duplicates(text: str, addresses: tuple[Address, ...]) -> None:
+    assert ClientOptions.parse({"kafka.bootstrap.servers": text}).bootstrap_servers == addresses
+
+
+def test_assign_names_partitions_and_thereby_topics() -> None:
+    options = SourceOptions.parse({**SERVERS, "assign": '{"u": [3], "t": [1, 0, 1]}'})
+
+    assert options.assigned == (T0, T1, TopicPartition("u", 3))
+    assert options.topics == ("t", "u")
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+OFFSETS = 'Expected e.g. {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, got '
+BAD = [
+    ("kafka.bootstrap.servers", "a", "'a' is not one"),
+    ("kafka.bootstrap.servers", "::1:9092", "IPv6 as [::1]:9092"),
+    ("kafka.bootstrap.servers", "[zz]:9092", "got '[zz]:9092'"),
+    ("kafka.bootstrap.servers", "a:0", "0 is not a whole number from 1 to 65535"),
+    ("kafka.bootstrap.servers", "a:65536", "65536 is not"),
+    ("kafka.bootstrap.servers", " , ", "must be host:port between commas"),
+    ("kafka.security.protocol", "SASL_SSL", "must be PLAINTEXT: TLS and SASL are not supported yet, got 'SASL_SSL'"),
+    ("kafka.isolation.level", "zz", "must be read_uncommitted or read_committed, got 'zz'"),
+    ("kafka.client.id", "a\nb", "at most 255 printable characters"),
+    ("kafka.request.timeout.ms", "0", "must be a whole number from 1 to 2147483647, got '0'"),
+    ("kafka.fetch.max.bytes", "2147483648", "must be a whole number from 0 to 2147483647"),
+    ("subscribe", " , ", "No topics to subscribe to as specified value for option 'subscribe' is ' , '"),
+    ("subscribe", "good,a b", "('a b' is not a topic name)"),
+    ("subscribe", "..", "('..' is not a topic name)"),
+    ("startingOffsets", "foo", OFFSETS + "foo"),
+    ("startingOffsets", "23", OFFSETS + "23"),
+    ("startingOffsets", "{}", OFFSETS + "{}"),
+    ("startingOffsets", '{"t":{}}', OFFSETS),
+    ("startingOffsets", '{"t":23}', OFFSETS),
+    ("startingOffsets", '{"t":{"0":-3}}', "-3 is not a whole number from -2"),
+    ("startingOffsets", '{"t":{"0":1.0}}', "1.0 is not"),
+    ("startingOffsets", '{"t":{"0":true}}', "True is not"),
+    ("startingOffsets", '{"t":{"00":1}}', "'00' is not a partition"),
+    ("startingOffsets", '{"t":{"0":1,"0":2}}', "a name appears twice"),
+    ("startingOffsets", "[" * 100_000, OFFSETS),
+    ("maxOffsetsPerTrigger", "0", "must be a whole number from 1 to 9223372036854775807, got '0'"),
+    ("maxOffsetsPerTrigger", "1_000", "got '1_000'"),
+    ("maxOffsetsPerTrigger", "٣", "got '٣'"),
+    ("minPartitions", "-1", "minPartitions must be positive"),
+    ("minPartitions", "1.0", "minPartitions must be positive"),
+    ("includeHeaders", "maybe", "Option 'includeHeaders' must be false or true, got 'maybe'"),
+    ("failOnDataLoss", "", "Option 'failOnDataLoss' must be true or false, got ''"),
+    ("metricsPath", " ", "Option 'metricsPath' must be a local folder"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "said"), BAD)
+def test_a_value_that_cannot_be_used_is_named(name: str, text: str, said: str) -> None:
+    (problem,) = problems({**MINIMAL, name.lower(): text})
+
+    assert name in problem
+    assert said in problem
+    assert len(problem) < 500
+
+
+BAD_ASSIGN = ["t", "[]", "{}", '{"t":[]}', '{"t":0}', '{"t":[-1]}', '{"t":["0"]}', '{"t":[false]}', '{"..":[0]}']
+
+
+@pytest.mark.parametrize("text", BAD_ASSIGN)
+def test_assign_must_be_topics_with_lists_of_partitions(text: str) -> None:
+    (problem,) = problems({**SERVERS, "assign": text})
+
+    assert f'Expected e.g. {{"topicA":[0,1],"topicB":[0,1]}}, got {text}' in problem
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "meant"),
+    [
+        ("startingOffset", "startingOffsets"),
+        ("bootstrap.servers", "kafka.bootstrap.servers"),
+        ("maxoffsetpertrigger", "maxOffsetsPerTrigger"),
+        ("kafka.max.partition.fetch.byte", "kafka.max.partition.fetch.bytes"),
+    ],
+)
+def test_a_misspelt_option_is_an_error_that_names_the_right_one(misspelt: str, meant: str) -> None:
+    assert problems({**MINIMAL, misspelt: "1"}) == [f"Unknown option '{misspelt}'. Did you mean '{meant}'?"]
+
+
+def test_an_unknown_option_is_told_what_there_is() -> None:
+    (of_source,) = problems({**MINIMAL, "xyz": "1"})
+    (of_kafka,) = problems({**MINIMAL, "kafka.xyz": "1"})
+
+    assert "startingOffsets" in of_source
+    assert "kafka.client.id" not in of_source
+    assert "kafka.client.id" in of_kafka
+
+
+REFUSED = [
+    (
+        "kafka.auto.offset.reset",
+        "Kafka option 'auto.offset.reset' is not supported. Instead set the source option 'star",
+    ),
+    ("kafka.key.deserializer", "Kafka option 'key.deserializer' is not supported as keys are deserialized as byte"),
+    ("kafka.value.deserializer", "Kafka option 'value.deserializer' is not supported as values are deserialized as"),
+    ("kafka.enable.auto.commit", "Kafka option 'enable.auto.commit' is not supported"),
+    ("kafka.interceptor.classes", "Kafka option 'interceptor.classes' is not supported"),
+    ("kafka.group.id", "Kafka option 'group.id' is not supported"),
+    ("kafka.sasl.jaas.config", "Kafka option 'sasl.jaas.config' is not supported yet"),
+    ("kafka.ssl.key.password", "Kafka option 'ssl.key.password' is not supported yet"),
+    ("subscribepattern", "Option 'subscribePattern' of Spark's Kafka source is not supported here"),
+    ("startingTimestamp", "Option 'startingTimestamp' of Spark's Kafka source is not supported here"),
+]
+
+
+@pytest.mark.parametrize(("name", "said"), REFUSED)
+def test_a_refused_option_says_why_and_never_its_value(name: str, said: str) -> None:
+    (problem,) = problems({**MINIMAL, name: "hunter2"})
+
+    assert problem.startswith(said)
+    assert "hunter2" not in problem
+
+
+def test_a_metrics_path_that_is_a_uri_is_not_repeated_because_it_may_hold_keys() -> None:
+    assert problems({**MINIMAL, "metricsPath": "s3://key:hunter2@bucket"}) == [
+        "Option 'metricsPath' must be a local folder, not empty and not a URI"
+    ]
+
+
+def test_one_error_lists_all_that_is_wrong() -> None:
+    assert problems({"startingOffset": "x", "minPartitions": "0", "includeHeaders": "1"}) == [
+        "Unknown option 'startingOffset'. Did you mean 'startingOffsets'?",
+        "minPartitions must be positive, a whole number, got '0'",
+        "Option 'includeHeaders' must be false or true, got '1'",
+        "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer",
+        "One of the following options must be specified for Kafka source: subscribe, assign.",
+    ]
+
+
+def test_subscribe_and_assign_exclude_each_other() -> None:
+    assert problems({**MINIMAL, "assign": '{"t":[0]}'}) == [
+        "Only one of the following options can be specified for Kafka source: subscribe, assign."
+    ]
+
+
+def test_a_client_without_topics_knows_kafka_options_alone() -> None:
+    with pytest.raises(OptionError, match="Unknown option 'subscribe'"):
+        ClientOptions.parse(MINIMAL)
+    with pytest.raises(OptionError, match=r"'kafka\.bootstrap\.servers' must be specified"):
+        ClientOptions.parse({})
+
+
+# --- the kind of query ------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_reads_from_earliest_to_latest_and_a_stream_starts_at_latest() -> None:
+    batch, stream = SourceOptions.parse(MINIMAL).for_batch(), SourceOptions.parse(MINIMAL).for_stream()
+
+    assert (batch.starting_offsets, batch.ending_offsets) == (OffsetsSpec(EARLIEST_OFFSET), OffsetsSpec(LATEST_OFFSET))
+    assert (stream.starting_offsets, stream.ending_offsets) == (OffsetsSpec(LATEST_OFFSET), None)
+
+
+BAD_SPANS = [
+    ("latest", "latest", ["starting offset can't be latest for batch queries on Kafka"]),
+    ("earliest", "earliest", ["ending offset can't be earliest for batch queries on Kafka"]),
+    ('{"t":{"0":-1}}', "latest", ["startingOffsets for t-0 can't be latest for batch queries on Kafka"]),
+    ("earliest", '{"t":{"0":-2}}', ["ending offset for t-0 can't be earliest for batch queries on Kafka"]),
+    (
+        '{"t":{"0":9,"1":3}}',
+        '{"t":{"0":3,"1":3}}',
+        ["The specified start offset 9 is greater than the end offset 3 for topic t partition 0."],
+    ),
+    (
+        '{"t":{"0":1,"1":2}}',
+        '{"t":{"0":1},"u":{"0":2}}',
+        [
+            "The specified start offset and end offset should have the same topic-partitions. "
+            "Only in startingOffsets: t-1. Only in endingOffsets: u-0."
+        ],
+    ),
+    (
+        "latest",
+        '{"t":{"0":-2,"1":-2}}',
+        [
+            "starting offset can't be latest for batch queries on Kafka",
+            "ending offset for t-0 can't be earliest for batch queries on Kafka",
+            "ending offset for t-1 can't be earliest for batch queries on Kafka",
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("starting", "ending", "said"), BAD_SPANS)
+def test_a_batch_refuses_offsets_that_span_nothing(starting: str, ending: str, said: list[str]) -> None:
+    options = SourceOptions.parse({**MINIMAL, "startingOffsets": starting, "endingOffsets": ending})
+
+    with pytest.raises(OptionError) as caught:
+        options.for_batch()
+
+    assert str(caught.value).split("\n") == said
+
+
+@pytest.mark.parametrize(("starting", "ending"), [('{"t":{"0":9}}', '{"t":{"0":-1}}'), ('{"t":{"0":-2}}', "latest")])
+def test_a_batch_takes_offsets_that_only_the_brokers_can_compare(starting: str, ending: str) -> None:
+    options = SourceOptions.parse({**MINIMAL, "startingOffsets": starting, "endingOffsets": ending})
+
+    assert options.for_batch() == options.for_batch().for_batch()
+
+
+def test_a_stream_has_no_ending_offsets() -> None:
+    with pytest.raises(OptionError, match=r"^ending offset not valid in streaming queries$"):
+        SourceOptions.parse({**MINIMAL, "endingOffsets": "latest"}).for_stream()
+
+
+def test_a_batch_warns_that_max_offsets_per_trigger_does_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    options = SourceOptions.parse({**MINIMAL, "maxOffsetsPerTrigger": "5"})
+
+    with caplog.at_level(logging.WARNING):
+        options.for_stream()
+        assert caplog.messages == []
+        options.for_batch()
+        assert caplog.messages == ["maxOffsetsPerTrigger option ignored in batch queries"]
+
+
+# --- what others rely on ----------------------------------------------------------------------------------------------
+
+
+def test_options_can_be_keys_and_travel_to_workers() -> None:
+    options = SourceOptions.parse({**MINIMAL, "startingOffsets": '{"t":{"0":1}}'}).for_stream()
+
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert len({options, SourceOptions.parse(MINIMAL), SourceOptions.parse(MINIMAL)}) == 2
+
+
+def test_the_table_has_a_row_for_every_field_and_parses_its_own_defaults() -> None:
+    assert OPTIONS.keys() == {each.name for kind in (ClientOptions, SourceOptions) for each in fields(kind)} - {
+        "client"
+    }
+    for option in OPTIONS.values():
+        assert option.doc.endswith(".")
+        assert option.default is None or option.value(option.default) is not None
