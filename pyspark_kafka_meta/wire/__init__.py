@@ -1,0 +1,1 @@
+"""The network: connections to brokers and the only importer of the protocol library."""

@@ -1,0 +1,130 @@
+"""`KafkaWire`: the `Wire` seam over real connections, two for each broker at most.
+
+Metadata and ListOffsets go over a control connection, Fetch over one of its own, so that no question about the cluster
+waits behind megabytes of records. Connections open when they are first used and close for good at the first error.
+"""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pyspark_kafka_meta.errors import KafkaMetaError, RequestTimeoutError
+from pyspark_kafka_meta.metadata.model import Address, Broker, MetadataAnswer, TopicPartition
+from pyspark_kafka_meta.wire import translate
+from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA
+from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings, Exchange
+from pyspark_kafka_meta.wire.messages import (
+    FetchAnswer,
+    FetchFailure,
+    FetchRequest,
+    OffsetAnswer,
+    OffsetQuery,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _FetchUnderWay:
+    connection: Connection
+    request: FetchRequest
+    deadline: float
+    read_timeout_s: float
+
+
+class KafkaWire:
+    """Implements `pyspark_kafka_meta.wire.messages.Wire`. Not thread-safe: used by one thread of one process."""
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self._settings = settings
+        self._control: dict[Address, Connection] = {}
+        self._fetch: dict[Address, Connection] = {}
+        self._under_way: dict[int, _FetchUnderWay] = {}
+
+    def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
+        connection = self._connection(self._control, address, deadline)
+        request = translate.metadata_request(connection.version(METADATA), topics)
+        exchange = connection.call(METADATA, request, deadline)
+        return self._checked(connection, translate.metadata_answer, exchange, topics)
+
+    def list_offsets(
+        self, broker: Broker, queries: Sequence[OffsetQuery], read_committed: bool, deadline: float
+    ) -> Mapping[TopicPartition, OffsetAnswer]:
+        connection = self._connection(self._control, broker.address, deadline)
+        request = translate.list_offsets_request(connection.version(LIST_OFFSETS), queries, read_committed)
+        exchange = connection.call(LIST_OFFSETS, request, deadline)
+        return self._checked(connection, translate.list_offsets_answer, exchange, queries)
+
+    def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
+        connection = self._connection(self._fetch, broker.address, deadline)
+        by_name = any(entry.topic_id is None for entry in request.partitions)
+        version = connection.version(FETCH, at_most=translate.TOPIC_IDS_SINCE - 1 if by_name else None)
+        connection.send(FETCH, translate.fetch_request(version, request), deadline)
+        self._under_way[broker.node_id] = _FetchUnderWay(
+            connection, request, deadline, read_timeout_s=deadline - time.monotonic()
+        )
+
+    def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchAnswer | FetchFailure | None:
+        waiting = {node_id: self._under_way[node_id] for node_id in node_ids if node_id in self._under_way}
+        if not waiting:
+            return None
+        first_due = min(waiting, key=lambda node_id: waiting[node_id].deadline)
+        ready = _first_readable(waiting, min(deadline, waiting[first_due].deadline))
+        if ready is not None:
+            return self._receive(ready)
+        if waiting[first_due].deadline > time.monotonic():
+            return None
+        self.drop_fetch(first_due)
+        address = waiting[first_due].connection.address
+        return FetchFailure(first_due, RequestTimeoutError(f"{address} did not answer a Fetch in time"))
+
+    def drop_fetch(self, node_id: int) -> None:
+        under_way = self._under_way.pop(node_id, None)
+        if under_way is not None:
+            under_way.connection.close()
+
+    def close(self) -> None:
+        for connection in (*self._control.values(), *self._fetch.values()):
+            connection.close()
+        self._control.clear()
+        self._fetch.clear()
+        self._under_way.clear()
+
+    def _receive(self, node_id: int) -> FetchAnswer | FetchFailure:
+        under_way = self._under_way.pop(node_id)
+        # The caller may come late, busy with the rows of the answer before: what has arrived by then is still good.
+        read_deadline = time.monotonic() + under_way.read_timeout_s
+        try:
+            exchange = under_way.connection.receive(read_deadline)
+            return self._checked(under_way.connection, translate.fetch_answer, exchange, under_way.request, node_id)
+        except KafkaMetaError as error:
+            return FetchFailure(node_id, error)
+
+    def _connection(self, pool: dict[Address, Connection], address: Address, deadline: float) -> Connection:
+        connection = pool.get(address)
+        if connection is None or not connection.is_usable():
+            if connection is not None:
+                connection.close()
+            connection = pool[address] = Connection(address, self._settings, deadline)
+        return connection
+
+    @staticmethod
+    def _checked(connection: Connection, read: Callable[..., T], exchange: Exchange, *context: Any) -> T:
+        """What `read` makes of the answer. A peer that sends impossible answers loses its connection."""
+        try:
+            return read(exchange, *context)
+        except KafkaMetaError:
+            connection.close()
+            raise
+
+
+def _first_readable(waiting: Mapping[int, _FetchUnderWay], until: float) -> int | None:
+    with selectors.DefaultSelector() as selector:
+        for node_id, under_way in waiting.items():
+            selector.register(under_way.connection, selectors.EVENT_READ, node_id)
+        events = selector.select(max(until - time.monotonic(), 0))
+    return int(events[0][0].data) if events else None

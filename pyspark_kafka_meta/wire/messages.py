@@ -1,0 +1,173 @@
+"""What is asked of brokers and what they answer, in our own types, and `Wire`: the one seam to the network.
+
+Tests put a fake behind this seam; `wire/brokers.py` puts Kafka behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.metadata.model import NO_EPOCH, Address, Broker, MetadataAnswer, TopicPartition
+
+EARLIEST_TIMESTAMP = -2
+"""ListOffsets: the log start offset (Kafka `ListOffsetsRequest.EARLIEST_TIMESTAMP`)."""
+LATEST_TIMESTAMP = -1
+"""ListOffsets: the high watermark, or the last stable offset under read_committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetQuery:
+    """One partition of a ListOffsets request.
+
+    Attributes:
+        timestamp: ms since the epoch, or `EARLIEST_TIMESTAMP` / `LATEST_TIMESTAMP`.
+        leader_epoch: the cached epoch, so that an ex-leader refuses instead of answering from an old log.
+    """
+
+    partition: TopicPartition
+    timestamp: int
+    leader_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAnswer:
+    """One partition of a ListOffsets answer.
+
+    Attributes:
+        offset: -1 where no record is as late as the timestamp asked for.
+        leader_epoch: of the record at `offset`; for the latest offset, the leader's own.
+    """
+
+    partition: TopicPartition
+    error_code: int
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPartition:
+    """One partition of a Fetch request.
+
+    Attributes:
+        topic_id: as cached; None makes the whole request go by name (Fetch v12).
+        fetch_offset: the first offset wanted.
+        leader_epoch: the cached epoch of the leader asked; without it an ex-leader serves its old log with error 0.
+        last_fetched_epoch: epoch of the record before `fetch_offset`; lets the leader see a truncated log (KIP-320).
+        max_bytes: soft limit; the first record batch is sent whole however large (KIP-74).
+    """
+
+    partition: TopicPartition
+    topic_id: UUID | None
+    fetch_offset: int
+    leader_epoch: int
+    last_fetched_epoch: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """One Fetch request to one broker. `max_bytes` bounds the whole answer, softly; `max_wait_ms` is how long the
+    broker may park it while fewer than `min_bytes` are there."""
+
+    partitions: tuple[FetchPartition, ...]
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    read_committed: bool
+    rack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderHint:
+    """The leader that a broker names along with NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH (KIP-951).
+    `broker` is None where the answer brought no endpoint (before Fetch v16)."""
+
+    leader_id: int
+    leader_epoch: int
+    broker: Broker | None
+
+
+@dataclass(frozen=True, slots=True)
+class DivergingEpoch:
+    """The log was truncated: the largest epoch both sides know, and the (exclusive) offset up to which they agree."""
+
+    epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPartition:
+    """One partition of a Fetch answer.
+
+    Attributes:
+        records: concatenated record batches as the broker stores them; the last may be cut off.
+        aborted_transactions: (producer id, first offset) pairs, under read_committed only.
+        high_watermark, last_stable_offset, log_start_offset: -1 where the broker does not tell.
+    """
+
+    partition: TopicPartition
+    error_code: int
+    records: bytes
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted_transactions: tuple[tuple[int, int], ...] = ()
+    leader_hint: LeaderHint | None = None
+    diverging_epoch: DivergingEpoch | None = None
+    preferred_read_replica: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAnswer:
+    """One broker's answer to one Fetch. Only partitions that were asked for, each at most once.
+
+    Attributes:
+        error_code: top-level; when it is not 0, `partitions` is empty.
+        latency_ms: from the request's last byte sent to the answer's last byte received, parking time included.
+    """
+
+    node_id: int
+    error_code: int
+    partitions: tuple[FetchedPartition, ...]
+    throttle_ms: int
+    response_bytes: int
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class FetchFailure:
+    """A Fetch that got no answer: the connection is gone and the request with it."""
+
+    node_id: int
+    error: KafkaMetaError
+
+
+class Wire(Protocol):
+    """Requests to brokers. Every call ends by `deadline` (seconds of `time.monotonic`) or raises ConnectError,
+    RequestTimeoutError, ProtocolError or UnsupportedBrokerError. After any of these the connection is dropped and the
+    next call opens a new one. Metadata has a connection of its own, so it never waits behind a Fetch."""
+
+    def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
+        """Ask the broker at `address` for the cluster and `topics` (None: all of them). Never creates a topic."""
+
+    def list_offsets(
+        self, broker: Broker, queries: Sequence[OffsetQuery], read_committed: bool, deadline: float
+    ) -> Mapping[TopicPartition, OffsetAnswer]:
+        """Offsets by time or by end. A partition that the broker left out is left out here."""
+
+    def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
+        """Send a Fetch and return at once; at most one may be under way for each broker."""
+
+    def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchAnswer | FetchFailure | None:
+        """The first answer, or failure, of the Fetches under way to `node_ids`; None if none came by `deadline`."""
+
+    def drop_fetch(self, node_id: int) -> None:
+        """Forget the Fetch under way to this broker, if any, and its connection."""
+
+    def close(self) -> None:
+        """Close every connection."""

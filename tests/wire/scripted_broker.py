@@ -1,0 +1,84 @@
+"""A listener on a free local port that answers each connection with what a test tells it to."""
+
+from __future__ import annotations
+
+import io
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kio.schema.api_versions.v2.response import ApiVersion, ApiVersionsResponse
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_writer
+
+from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, milliseconds
+
+Behaviour = Callable[[socket.socket], None]
+
+
+@contextmanager
+def scripted_broker(behave: Behaviour) -> Iterator[Address]:
+    """Runs `behave` on each accepted connection, in a thread of its own, until the test ends."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=_serve, args=(listener, behave), daemon=True).start()
+        yield Address("127.0.0.1", listener.getsockname()[1])
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def read_request(peer: socket.socket) -> tuple[int, int, int]:
+    """Api key, version and correlation id of the next request."""
+    size = int.from_bytes(_exactly(peer, 4), "big")
+    request = _exactly(peer, size)
+    return tuple(int.from_bytes(request[a:b], "big") for a, b in ((0, 2), (2, 4), (4, 8)))  # type: ignore[return-value]
+
+
+def frame(message: Any, correlation_id: int) -> bytes:
+    """A whole answer frame."""
+    body = io.BytesIO()
+    header = message.__header_schema__(correlation_id=correlation_id)
+    entity_writer(type(header))(body, header)
+    entity_writer(type(message))(body, message)
+    return len(body.getvalue()).to_bytes(4, "big") + body.getvalue()
+
+
+def answer_versions(peer: socket.socket, **newest: int) -> None:
+    """Answer the ApiVersions request that opens each connection; `newest` lowers what is offered, by API name."""
+    _, _, correlation_id = read_request(peer)
+    offered = tuple(
+        ApiVersion(api_key=api.key, min_version=0, max_version=newest.get(api.name, api.max_version))
+        for api in (METADATA, LIST_OFFSETS, FETCH)
+    )
+    message = ApiVersionsResponse(error_code=ErrorCode.none, api_keys=offered, throttle_time=milliseconds(0))
+    peer.sendall(frame(message, correlation_id))
+
+
+def _serve(listener: socket.socket, behave: Behaviour) -> None:
+    while True:
+        try:
+            peer, _ = listener.accept()
+        except OSError:
+            return
+        threading.Thread(target=_converse, args=(peer, behave), daemon=True).start()
+
+
+def _converse(peer: socket.socket, behave: Behaviour) -> None:
+    with peer:
+        try:
+            behave(peer)
+            while peer.recv(4096):  # stay, silent, until the client goes
+                pass
+        except OSError:
+            pass
+
+
+def _exactly(peer: socket.socket, size: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        part = peer.recv(size - len(received))
+        if not part:
+            raise ConnectionError("the client went away")
+        received += part
+    return received

@@ -1,0 +1,174 @@
+"""One connection against peers that misbehave: every step ends by its deadline, with an error that says what happened."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v12.response import MetadataResponse, MetadataResponseBroker, MetadataResponseTopic
+from scripted_broker import answer_versions, frame, read_request, scripted_broker
+
+from pyspark_kafka_meta.errors import (
+    ConnectError,
+    KafkaMetaError,
+    ProtocolError,
+    RequestTimeoutError,
+    UnsupportedBrokerError,
+)
+from pyspark_kafka_meta.metadata.model import Address, MetadataAnswer
+from pyspark_kafka_meta.wire.brokers import KafkaWire
+from pyspark_kafka_meta.wire.codec import milliseconds
+from pyspark_kafka_meta.wire.connection import ConnectionSettings
+
+SETTINGS = ConnectionSettings(client_id="test", connect_timeout_ms=2_000, max_frame_bytes=1_000_000)
+
+
+def ask(address: Address, timeout_s: float = 0.5, topics: tuple[str, ...] = ()) -> MetadataAnswer:
+    wire = KafkaWire(SETTINGS)
+    try:
+        return wire.metadata(address, topics, time.monotonic() + timeout_s)
+    finally:
+        wire.close()
+
+
+def metadata_frame(correlation_id: int, **fields: object) -> bytes:
+    values = {"brokers": (), "topics": (), "throttle_time": milliseconds(0)} | fields
+    return frame(MetadataResponse(**values), correlation_id)  # type: ignore[arg-type]
+
+
+def broker(node_id: int = 1, host: str = "localhost", port: int = 9092) -> MetadataResponseBroker:
+    return MetadataResponseBroker(node_id=node_id, host=host, port=port)  # type: ignore[arg-type]
+
+
+def topic(name: str) -> MetadataResponseTopic:
+    fields = {"error_code": ErrorCode.none, "topic_id": UUID(int=7), "partitions": ()}
+    return MetadataResponseTopic(name=name, **fields)  # type: ignore[arg-type]
+
+
+def serve_metadata(peer: socket.socket, **fields: object) -> None:
+    answer_versions(peer, metadata=12)
+    _, _, correlation_id = read_request(peer)
+    peer.sendall(metadata_frame(correlation_id, **fields))
+
+
+def test_a_good_answer_is_read() -> None:
+    with scripted_broker(lambda peer: serve_metadata(peer, brokers=(broker(4, "kafka-4", 29092),))) as address:
+        answer = ask(address)
+    assert [(one.node_id, str(one.address)) for one in answer.brokers] == [(4, "kafka-4:29092")]
+    assert answer.api_version == 12
+    assert answer.correlation_id == 2
+
+
+def test_a_refused_connection_names_the_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(ConnectError, match=f"cannot connect to 127.0.0.1:{port}: Connection refused"):
+        ask(Address("127.0.0.1", port))
+
+
+def test_an_unknown_host_name_is_a_connect_error() -> None:
+    with pytest.raises(ConnectError, match=r"cannot connect to kafka\.invalid:9092"):
+        ask(Address("kafka.invalid", 9092), timeout_s=5)
+
+
+@pytest.mark.parametrize(
+    ("behave", "error", "text"),
+    [
+        pytest.param(lambda peer: None, ConnectError, "does not answer: is it a Kafka broker", id="silent peer"),
+        pytest.param(lambda peer: answer_versions(peer), RequestTimeoutError, "Metadata answer", id="silent later"),
+        pytest.param(lambda peer: peer.close(), ConnectError, "closed the connection|broke", id="closes at once"),
+        pytest.param(
+            lambda peer: peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+            ProtocolError,
+            "is a Kafka broker",
+            id="HTTP",
+        ),
+        pytest.param(lambda peer: peer.sendall(b"\xff" * 8), ProtocolError, "-1 bytes", id="negative length"),
+        pytest.param(
+            lambda peer: (answer_versions(peer), peer.sendall((50).to_bytes(4, "big") + b"\0")),
+            RequestTimeoutError,
+            "did not answer in time",
+            id="answer cut off",
+        ),
+        pytest.param(
+            lambda peer: (answer_versions(peer), peer.sendall(metadata_frame(99))),
+            ProtocolError,
+            "answered request 99 where 2",
+            id="another request's answer",
+        ),
+        pytest.param(
+            lambda peer: (answer_versions(peer), peer.sendall(b"\0\0\0\x06" + b"\0\0\0\x02\0\xff")),
+            ProtocolError,
+            "cannot be read",
+            id="garbage",
+        ),
+        pytest.param(
+            lambda peer: answer_versions(peer, metadata=8),
+            UnsupportedBrokerError,
+            r"Kafka 2\.7 or later",
+            id="old broker",
+        ),
+    ],
+)
+def test_a_misbehaving_peer_ends_in_a_typed_error_within_the_deadline(
+    behave: object, error: type[KafkaMetaError], text: str
+) -> None:
+    started = time.monotonic()
+    with scripted_broker(behave) as address, pytest.raises(error, match=text):  # type: ignore[arg-type]
+        ask(address)
+    assert time.monotonic() - started < 2
+
+
+def test_one_byte_at_a_time_does_not_outlast_the_deadline() -> None:
+    def drip(peer: socket.socket) -> None:
+        answer_versions(peer)
+        for byte in (1000).to_bytes(4, "big") + b"\0" * 1000:
+            peer.sendall(bytes([byte]))
+            peer.settimeout(0.01)
+            try:
+                peer.recv(1)
+            except TimeoutError:
+                continue
+
+    started = time.monotonic()
+    with scripted_broker(drip) as address, pytest.raises(RequestTimeoutError):
+        ask(address)
+    assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"brokers": (broker(1), broker(1))}, "the same broker twice"),
+        ({"brokers": (broker(port=0),)}, "port 0"),
+        ({"brokers": (broker(host="evil\nhost"),)}, "impossible host name"),
+        ({"brokers": (broker(node_id=-5),)}, "broker id of -5"),
+        ({"topics": (topic("foreign"),)}, "'foreign' unasked"),
+    ],
+)
+def test_an_answer_with_impossible_or_foreign_contents_is_dropped(fields: dict[str, object], text: str) -> None:
+    with (
+        scripted_broker(lambda peer: serve_metadata(peer, **fields)) as address,
+        pytest.raises(ProtocolError, match=text),
+    ):
+        ask(address)
+
+
+def test_a_connection_that_the_broker_closed_while_idle_is_opened_again() -> None:
+    closed = threading.Semaphore(0)
+
+    def serve_once_and_close(peer: socket.socket) -> None:
+        serve_metadata(peer)
+        peer.shutdown(socket.SHUT_RDWR)
+        closed.release()
+
+    wire = KafkaWire(SETTINGS)
+    with scripted_broker(serve_once_and_close) as address:
+        for _ in range(3):
+            assert wire.metadata(address, (), time.monotonic() + 1).brokers == ()
+            assert closed.acquire(timeout=2), "the connection was not opened anew"
+    wire.close()
