@@ -1,0 +1,71 @@
+"""What one answer or hint changed in a metadata snapshot: plain frozen values, which the refresh events carry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pyspark_kafka_meta.metadata.model import NO_LEADER, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChange:
+    """Leader or epoch of a partition changed. -1: no leader, or no epoch."""
+
+    topic: str
+    partition: int
+    old_leader_id: int
+    new_leader_id: int
+    old_epoch: int
+    new_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecreated:
+    """A topic was deleted and made again under its name: what was read belongs to another log (KIP-516)."""
+
+    topic: str
+    old_id: str
+    new_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChanges:
+    """The difference that one answer or hint made. All of it in order, by id or name.
+
+    Attributes:
+        brokers_added: node ids.
+        brokers_removed: node ids.
+        brokers_moved: node ids whose host or port changed.
+        topics_added: names; their partitions are not listed again below.
+        topics_removed: names, likewise.
+        topics_recreated: topics whose id changed.
+        partitions_added: of topics known before.
+        partitions_removed: of topics that were made again with fewer.
+        leaders_changed: partitions known before whose leader or epoch changed.
+        stale_ignored: number of partitions for which the answer was refused: its epoch is older, or it lacks them.
+    """
+
+    brokers_added: tuple[int, ...] = ()
+    brokers_removed: tuple[int, ...] = ()
+    brokers_moved: tuple[int, ...] = ()
+    topics_added: tuple[str, ...] = ()
+    topics_removed: tuple[str, ...] = ()
+    topics_recreated: tuple[TopicRecreated, ...] = ()
+    partitions_added: tuple[TopicPartition, ...] = ()
+    partitions_removed: tuple[TopicPartition, ...] = ()
+    leaders_changed: tuple[LeaderChange, ...] = ()
+    stale_ignored: int = 0
+
+    def __bool__(self) -> bool:
+        """Whether anything changed; an answer that was refused changes nothing."""
+        return replace(self, stale_ignored=0) != SnapshotChanges()
+
+    def gives_leader(self, partition: TopicPartition) -> bool:
+        """Whether there is news of who leads `partition`, and it is not that nobody does."""
+        led = {
+            TopicPartition(change.topic, change.partition)
+            for change in self.leaders_changed
+            if change.new_leader_id != NO_LEADER
+        }
+        new_topics = {*self.topics_added, *(recreated.topic for recreated in self.topics_recreated)}
+        return partition in led or partition in self.partitions_added or partition.topic in new_topics

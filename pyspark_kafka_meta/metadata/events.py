@@ -1,0 +1,182 @@
+"""The refresh events: what a metadata cache asked, of whom, why, and what came of it; frozen, versioned, one row each.
+
+No Kafka client publishes these; the reasons name the triggers of Kafka's `Metadata.requestUpdate`, KIP-951 and KIP-899.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+
+from pyspark_kafka_meta.metadata.changes import SnapshotChanges
+from pyspark_kafka_meta.metadata.model import TopicPartition
+
+SCHEMA_VERSION = 1
+"""Of `RefreshEvent.to_dict`: grows when a field changes its meaning or goes; new fields leave it as it is."""
+
+
+class RefreshReason(StrEnum):
+    """Why a cache asks for metadata."""
+
+    BOOTSTRAP = "bootstrap"
+    """The cache is new and knows nothing."""
+    NEW_TOPIC = "new_topic"
+    """A topic came into use that the cache did not ask for before."""
+    MAX_AGE = "max_age"
+    """The last answer is older than metadata.max.age.ms."""
+    ON_DEMAND = "on_demand"
+    """Somebody asked for it."""
+    LEADER_HINT = "leader_hint"
+    """A broker named the new leader along with an error (KIP-951): the hint was taken, and is to be confirmed."""
+    REBOOTSTRAP = "rebootstrap"
+    """Every known broker failed: the bootstrap addresses are asked again (KIP-899)."""
+    NOT_LEADER = "not_leader"
+    """The broker asked does not lead the partition, or cannot serve it."""
+    NO_LEADER = "no_leader"
+    """The partition has no leader, or one that is not among the known brokers."""
+    FENCED_EPOCH = "fenced_epoch"
+    """The leader epoch that was sent is older than the broker's."""
+    UNKNOWN_EPOCH = "unknown_epoch"
+    """The leader epoch that was sent is newer than the broker's."""
+    UNKNOWN_TOPIC = "unknown_topic"
+    """The broker does not know the topic or partition."""
+    UNKNOWN_TOPIC_ID = "unknown_topic_id"
+    """The broker does not know the topic id: the topic was deleted, or deleted and made again."""
+    CONNECTION_LOST = "connection_lost"
+    """A broker could not be reached, or its connection broke."""
+    REQUEST_TIMEOUT = "request_timeout"
+    """A broker did not answer in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshCause:
+    """What made a refresh due.
+
+    Attributes:
+        error_code: Kafka's error code, 0 if it was none.
+        partition: where it showed, None if it is not about one partition.
+        node_id: the broker that it came from, None if it is not about one broker.
+    """
+
+    reason: RefreshReason
+    error_code: int = 0
+    partition: TopicPartition | None = None
+    node_id: int | None = None
+
+
+class EventKind(StrEnum):
+    REFRESH = "refresh"
+    """One Metadata request, answered or not."""
+    HINT = "hint"
+    """One leader taken over from a hint (KIP-951), without a request."""
+
+
+class Outcome(StrEnum):
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The Spark context of an event. None where there is no such thing: a planner has no task, a batch no query.
+
+    Attributes:
+        role: what the process does: reader (in a task), planner (beside the driver) or cli.
+        application_id: `spark.app.id`.
+        executor_id: Spark's id of the executor; "driver" in local mode and for a planner.
+        host: name of the machine that the process runs on.
+        pid: operating system id of the process that holds the cache.
+        query_id: of the streaming query; the same after a restart from its checkpoint.
+        batch_id: of the micro-batch, from 0.
+        stage_id: of the Spark stage.
+        task_partition_id: of the task in its stage, from 0; not a Kafka partition.
+        task_attempt: of the task, from 0; above 0 it is a retry.
+    """
+
+    role: str
+    application_id: str | None = None
+    executor_id: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    query_id: str | None = None
+    batch_id: int | None = None
+    stage_id: int | None = None
+    task_partition_id: int | None = None
+    task_attempt: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshEvent:
+    """A cache sent, or tried to send, one Metadata request; or it took one leader hint.
+
+    Attributes:
+        schema_version: `SCHEMA_VERSION` of the code that made the event.
+        cache_id: random, one for each cache; a process that is started anew has a new one.
+        sequence: number of the event among those of its cache, from 1; a gap is a lost event.
+        time_ms: wall clock when it ended, ms since 1970 UTC.
+        kind: refresh or hint.
+        reason: why.
+        cause_error_code: Kafka's error code that led to it, 0 if none did.
+        cause_topic: topic that the trouble showed in, None if it was not in one.
+        cause_partition: partition of that topic.
+        cause_node_id: broker that the trouble came from, None if it is not about one.
+        broker_id: node id of the broker asked; None for a hint and for a bootstrap address that is no known broker's.
+        broker_host: host asked, None for a hint.
+        broker_port: port asked, None for a hint.
+        api_version: version of the Metadata request; None, as are the next three and throttle_ms, without an answer.
+        correlation_id: of the request on its connection.
+        request_bytes: size of the request with its length prefix, bytes.
+        response_bytes: size of the answer with its length prefix, bytes.
+        throttle_ms: how long the broker held the answer back for a quota, ms.
+        latency_ms: from the start of the attempt, connecting included, to the answer or failure, ms; None for a hint.
+        attempt: number of the attempt since the last good answer, from 1; 0 for a hint.
+        outcome: changed, unchanged or failed.
+        error: why it failed, None if it did not.
+        generation_before: good answers that the cache had got before.
+        generation_after: the same, this one included; a hint and a failure leave it.
+        age_ms: age of the last good answer when this attempt began, ms; None without one.
+        recovery_ms: from the beginning of the trouble to this event, ms; None unless this event ended it.
+        lookups: leaders looked up in the cache since its event before, counted without a request.
+        dropped_before: events of this process that were lost right before this one, because its queue was full.
+        changes: what the cache knows now and did not before.
+        origin: the Spark context, attached by the publisher.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    cache_id: str
+    sequence: int
+    time_ms: int
+    kind: EventKind
+    reason: RefreshReason
+    cause_error_code: int
+    cause_topic: str | None
+    cause_partition: int | None
+    cause_node_id: int | None
+    broker_id: int | None = None
+    broker_host: str | None = None
+    broker_port: int | None = None
+    api_version: int | None = None
+    correlation_id: int | None = None
+    request_bytes: int | None = None
+    response_bytes: int | None = None
+    throttle_ms: int | None = None
+    latency_ms: float | None = None
+    attempt: int = 0
+    outcome: Outcome
+    error: str | None = None
+    generation_before: int
+    generation_after: int
+    age_ms: float | None
+    recovery_ms: float | None = None
+    lookups: int
+    dropped_before: int = 0
+    changes: SnapshotChanges = field(default_factory=SnapshotChanges)
+    origin: Origin | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        """One flat row, ready for JSON: the event's own fields, those of `changes`, those of `origin` (all None
+        without one), always in this order."""
+        row = asdict(self)
+        changes, origin = row.pop("changes"), row.pop("origin")
+        return {**row, **changes, **(origin or dict.fromkeys(one.name for one in fields(Origin)))}

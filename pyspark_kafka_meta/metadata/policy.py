@@ -1,0 +1,195 @@
+"""When a metadata cache asks again, why, and whom: timing without a clock, choice without a socket.
+
+Follows Kafka's `Metadata.timeToNextUpdate` (both of its backoffs), KIP-580 (exponential backoff with jitter) and
+KIP-899 (back to the bootstrap addresses).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from pyspark_kafka_meta.metadata.changes import SnapshotChanges
+from pyspark_kafka_meta.metadata.events import RefreshCause, RefreshReason
+from pyspark_kafka_meta.metadata.model import Address
+
+BACKOFF_MULTIPLIER = 2.0
+BACKOFF_JITTER = 0.2
+MAX_EXPONENT = 20
+"""Far above any bound of the backoff, and no overflow."""
+QUIET_REASONS = frozenset(
+    {
+        RefreshReason.BOOTSTRAP,
+        RefreshReason.NEW_TOPIC,
+        RefreshReason.MAX_AGE,
+        RefreshReason.ON_DEMAND,
+        RefreshReason.LEADER_HINT,
+    }
+)
+"""Reasons to ask although nothing is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySettings:
+    """Kafka's client settings of the same names.
+
+    Attributes:
+        metadata_max_age_ms: an answer is good for this long while nothing goes wrong.
+        retry_backoff_ms: pause after a failed refresh, and between any two; doubles with each that brings nothing.
+        retry_backoff_max_ms: bound of that pause.
+    """
+
+    metadata_max_age_ms: int = 300_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What keeps a cache from being right, and since when (seconds of its clock)."""
+
+    since: float
+    cause: RefreshCause
+
+    def is_ended_by(self, changes: SnapshotChanges) -> bool:
+        """Whether a good answer, or hint, that made `changes` is the end of it."""
+        if self.cause.reason in QUIET_REASONS:
+            return True  # the trouble was that nobody answered
+        if self.cause.partition is not None:
+            return changes.gives_leader(self.cause.partition)
+        return bool(changes)
+
+
+class RefreshPolicy:
+    """Whether a refresh is due. `now` is in seconds, of any clock that never goes back."""
+
+    def __init__(self, settings: PolicySettings, rng: random.Random) -> None:
+        self._settings = settings
+        self._rng = rng
+        self._pending: RefreshCause | None = RefreshCause(RefreshReason.BOOTSTRAP)
+        self._trouble: Trouble | None = None
+        self._began = 0.0
+        self._expires = float("-inf")
+        self._not_before = float("-inf")
+        self._attempts = 0  # since the last good answer
+        self._failed_rounds = 0  # since the last good answer
+        self._equivalent_answers = 0  # good answers in a row that changed nothing although trouble was reported
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether trouble was reported that no answer has ended yet."""
+        return self._trouble is not None
+
+    def request_update(self, cause: RefreshCause, now: float) -> None:
+        """Make a refresh due, as soon as the backoff allows. Of several causes the first trouble counts."""
+        if self._pending is None or _is_graver(cause, self._pending):
+            self._pending = cause
+        if cause.reason not in QUIET_REASONS and (self._trouble is None or _is_graver(cause, self._trouble.cause)):
+            self._trouble = Trouble(now, cause)
+
+    def time_to_next_update_ms(self, now: float) -> float:
+        """0 if a refresh is due now. To the microsecond, so that who sleeps this long is not a rounding error early."""
+        wanted = self._expires if self._pending is None else now
+        return round(max(wanted - now, self._not_before - now, 0.0) * 1000, 3)
+
+    def begin(self, now: float) -> tuple[RefreshCause, int]:
+        """A refresh starts; `succeeded` or `failed` must follow. Why, and which attempt since the last good answer."""
+        cause = self._pending or RefreshCause(RefreshReason.MAX_AGE)
+        if self._pending is None or (self._attempts == 0 and cause.reason in QUIET_REASONS):
+            self._trouble = None  # nobody reported it again after the last answer: it has passed
+        self._pending, self._began = cause, now
+        self._attempts += 1
+        return cause, self._attempts
+
+    def succeeded(self, now: float, changes: SnapshotChanges) -> None:
+        """A good answer came; every request made so far is answered by it."""
+        quiet = self._pending is None or self._pending.reason in QUIET_REASONS
+        self._equivalent_answers = 0 if quiet or changes else self._equivalent_answers + 1
+        self._pending, self._attempts, self._failed_rounds = None, 0, 0
+        self._expires = now + self._settings.metadata_max_age_ms / 1000
+        self._not_before = now + self._backoff_s(max(self._equivalent_answers, 1))
+
+    def failed(self, now: float, round_over: bool) -> None:
+        """No good answer came; the refresh stays due.
+
+        Args:
+            round_over: nobody is left who was not asked since the last pause. The next one is asked without a pause.
+        """
+        if self._trouble is None and self._pending is not None:
+            self._trouble = Trouble(self._began, self._pending)
+        if round_over:
+            self._failed_rounds += 1
+            self._not_before = now + self._backoff_s(self._failed_rounds)
+
+    def recovery_ms(self, now: float, changes: SnapshotChanges) -> float | None:
+        """How long the trouble lasted that `changes` end; None if they end none."""
+        if self._trouble is None or not self._trouble.is_ended_by(changes):
+            return None
+        since, self._trouble = self._trouble.since, None
+        return round((now - since) * 1000, 3)
+
+    def _backoff_s(self, failures: int) -> float:
+        exponential = self._settings.retry_backoff_ms * BACKOFF_MULTIPLIER ** min(failures - 1, MAX_EXPONENT)
+        jitter = self._rng.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER)
+        return min(exponential * jitter, self._settings.retry_backoff_max_ms) / 1000
+
+
+class BrokerChoice:
+    """Whom to ask: the broker that answered last, to save connections; else any known one; the bootstrap addresses at
+    first, and when every known broker failed since the last good answer."""
+
+    def __init__(self, bootstrap: Sequence[Address], rng: random.Random) -> None:
+        self._bootstrap = bootstrap
+        self._rng = rng
+        self._failed: set[Address] = set()
+        self._suspect: Address | None = None
+        self._last_good: Address | None = None
+
+    def next(self, brokers: Collection[Address]) -> Address:
+        """The address to ask. It is none of `brokers` only where it comes from the bootstrap list."""
+        address = self._choose(brokers)
+        assert address is not None, "a round that is over begins anew, and there is a bootstrap address"
+        return address
+
+    def avoid(self, address: Address) -> None:
+        """Ask another one next, if there is another."""
+        self._suspect = address
+
+    def answered(self, address: Address) -> None:
+        self._failed.clear()
+        self._suspect, self._last_good = None, address
+
+    def failed(self, address: Address, brokers: Collection[Address]) -> bool:
+        """Returns whether that was the last one to try: then all may be tried again."""
+        self._failed.add(address)
+        self._suspect = address
+        round_over = self._choose(brokers) is None
+        if round_over:
+            self._failed.clear()
+        return round_over
+
+    def _choose(self, brokers: Collection[Address]) -> Address | None:
+        return choose_address(brokers, self._bootstrap, self._failed, self._suspect, self._last_good, self._rng)
+
+
+def choose_address(
+    brokers: Collection[Address],
+    bootstrap: Sequence[Address],
+    failed: AbstractSet[Address],
+    suspect: Address | None,
+    last_good: Address | None,
+    rng: random.Random,
+) -> Address | None:
+    """The next address that has not failed, known brokers before the bootstrap list, in random order but for the
+    last good one, which goes first, and the suspect, which goes last. None when all have failed."""
+    for pool in (brokers, bootstrap):
+        left = [address for address in pool if address not in failed]
+        if left:
+            return min(left, key=lambda address: (address == suspect, address != last_good, rng.random()))
+    return None
+
+
+def _is_graver(cause: RefreshCause, other: RefreshCause) -> bool:
+    return cause.reason not in QUIET_REASONS and other.reason in QUIET_REASONS

@@ -1,0 +1,125 @@
+"""`EventRecorder`: makes the refresh events of one cache, and counts what lies between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.metadata.changes import SnapshotChanges
+from pyspark_kafka_meta.metadata.events import EventKind, Outcome, RefreshCause, RefreshEvent
+from pyspark_kafka_meta.metadata.model import Address, MetadataAnswer
+from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One Metadata request on its way.
+
+    Attributes:
+        number: among the attempts since the last good answer, from 1.
+        before: what the cache knew when it began.
+        topics: asked for.
+        began: seconds of the cache's clock.
+    """
+
+    cause: RefreshCause
+    number: int
+    before: MetadataSnapshot
+    topics: frozenset[str]
+    address: Address
+    began: float
+
+
+class EventRecorder:
+    """Not thread-safe: the cache calls it with its lock held. `after` is the snapshot that the event led to, `now` is
+    in seconds of the cache's clock."""
+
+    def __init__(self, cache_id: str, wall_clock: Callable[[], float]) -> None:
+        self._cache_id = cache_id
+        self._wall_clock = wall_clock
+        self._sequence = 0
+        self._lookups = 0
+
+    def count_lookup(self) -> None:
+        self._lookups += 1
+
+    def hinted(
+        self,
+        cause: RefreshCause,
+        before: MetadataSnapshot,
+        after: MetadataSnapshot,
+        now: float,
+        changes: SnapshotChanges,
+        recovery_ms: float | None,
+    ) -> RefreshEvent:
+        event = self._event(EventKind.HINT, Outcome.CHANGED, cause, before, after, now)
+        return replace(event, changes=changes, recovery_ms=recovery_ms)
+
+    def failed(self, attempt: Attempt, after: MetadataSnapshot, now: float, error: KafkaMetaError) -> RefreshEvent:
+        return replace(self._refresh_event(Outcome.FAILED, attempt, after, now), error=str(error))
+
+    def answered(
+        self,
+        attempt: Attempt,
+        after: MetadataSnapshot,
+        now: float,
+        answer: MetadataAnswer,
+        changes: SnapshotChanges,
+        recovery_ms: float | None,
+    ) -> RefreshEvent:
+        outcome = Outcome.CHANGED if changes else Outcome.UNCHANGED
+        return replace(
+            self._refresh_event(outcome, attempt, after, now),
+            api_version=answer.api_version,
+            correlation_id=answer.correlation_id,
+            request_bytes=answer.request_bytes,
+            response_bytes=answer.response_bytes,
+            throttle_ms=answer.throttle_ms,
+            changes=changes,
+            recovery_ms=recovery_ms,
+        )
+
+    def _refresh_event(self, outcome: Outcome, attempt: Attempt, after: MetadataSnapshot, now: float) -> RefreshEvent:
+        # The first answer tells whose address the bootstrap address is, if it is a broker's.
+        asked = (broker.node_id for broker in after.brokers.values() if broker.address == attempt.address)
+        return replace(
+            self._event(EventKind.REFRESH, outcome, attempt.cause, attempt.before, after, attempt.began),
+            broker_id=next(asked, None),
+            broker_host=attempt.address.host,
+            broker_port=attempt.address.port,
+            latency_ms=_ms(now - attempt.began),
+            attempt=attempt.number,
+        )
+
+    def _event(
+        self,
+        kind: EventKind,
+        outcome: Outcome,
+        cause: RefreshCause,
+        before: MetadataSnapshot,
+        after: MetadataSnapshot,
+        began: float,
+    ) -> RefreshEvent:
+        self._sequence += 1
+        lookups, self._lookups = self._lookups, 0
+        return RefreshEvent(
+            cache_id=self._cache_id,
+            sequence=self._sequence,
+            time_ms=int(self._wall_clock() * 1000),
+            kind=kind,
+            reason=cause.reason,
+            cause_error_code=cause.error_code,
+            cause_topic=None if cause.partition is None else cause.partition.topic,
+            cause_partition=None if cause.partition is None else cause.partition.partition,
+            cause_node_id=cause.node_id,
+            outcome=outcome,
+            generation_before=before.generation,
+            generation_after=after.generation,
+            age_ms=_ms(began - before.fetched_at) if before.generation > 0 else None,
+            lookups=lookups,
+        )
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)

@@ -1,0 +1,203 @@
+"""`MetadataSnapshot`: what a cache knows of the cluster, immutable, and how an answer or a hint makes the next one.
+
+Answers are ordered by leader epoch alone, within one topic id (KIP-320, KIP-516): a broker that lags behind must not
+lead back to a leader that was replaced. Follows Kafka's `MetadataSnapshot` and `Metadata.updateLatestMetadata`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from pyspark_kafka_meta.metadata.changes import LeaderChange, SnapshotChanges, TopicRecreated
+from pyspark_kafka_meta.metadata.model import (
+    NO_EPOCH,
+    Broker,
+    LeaderAndEpoch,
+    MetadataAnswer,
+    PartitionMetadata,
+    TopicMetadata,
+    TopicPartition,
+)
+
+EPOCHS_SINCE = 9
+"""Before this version of Metadata the epoch of an answer may be older than its leader (KAFKA-9212)."""
+GONE_TOPIC_ERRORS = frozenset({3, 17, 29, 100})
+"""The topic is not there for this client: unknown topic, invalid name, not authorized, unknown topic id. After any
+other topic error the last good view of the topic stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """What is known of one topic.
+
+    Attributes:
+        topic_id: None where brokers do not tell it.
+        partitions: by number.
+        epochs: highest leader epoch seen, by partition number; it outlives answers that bring none.
+    """
+
+    topic_id: UUID | None
+    partitions: Mapping[int, PartitionMetadata]
+    epochs: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataSnapshot:
+    """What the cache knew at one time. Empty before the first answer.
+
+    Attributes:
+        generation: number of good answers so far. Requests name it, so that trouble with an older one is known to be
+            answered already.
+        brokers: by node id.
+        topics: by name, the last good view of each.
+        topic_errors: Kafka's error code of the last answer, by topic; callers judge them.
+        fetched_at: seconds of the cache's clock when the last good answer came.
+    """
+
+    generation: int = 0
+    cluster_id: str | None = None
+    controller_id: int = -1
+    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    topics: Mapping[str, TopicView] = field(default_factory=dict)
+    topic_errors: Mapping[str, int] = field(default_factory=dict)
+    fetched_at: float = 0.0
+
+    def leader(self, partition: TopicPartition) -> LeaderAndEpoch | None:
+        """Whom to fetch from; None if the partition is unknown, has no leader, or one that is no known broker."""
+        known = self._known(partition)
+        broker = self.brokers.get(known.leader_id) if known is not None else None
+        return None if known is None or broker is None else LeaderAndEpoch(broker, known.leader_epoch)
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """The partitions of `topic` in order, those without a leader too; empty if the topic is not known."""
+        view = self.topics.get(topic)
+        return [] if view is None else [TopicPartition(topic, number) for number in sorted(view.partitions)]
+
+    def topic_error(self, topic: str) -> int | None:
+        """Why the last answer had nothing on `topic`, None if it had."""
+        return self.topic_errors.get(topic)
+
+    def topic_id(self, topic: str) -> UUID | None:
+        view = self.topics.get(topic)
+        return None if view is None else view.topic_id
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        return next((name for name, view in self.topics.items() if view.topic_id == topic_id), None)
+
+    def merge(self, answer: MetadataAnswer, now: float) -> tuple[MetadataSnapshot, SnapshotChanges]:
+        """The next generation. What `answer` does not speak of stays, but for brokers: it names all of them."""
+        topics, stale = dict(self.topics), 0
+        for told in answer.topics:
+            if told.error_code in GONE_TOPIC_ERRORS:
+                topics.pop(told.name, None)
+            elif told.error_code == 0:
+                topics[told.name], refused = _merge_topic(topics.get(told.name), told, answer.api_version)
+                stale += refused
+        errors = {**self.topic_errors, **{told.name: told.error_code for told in answer.topics}}
+        merged = MetadataSnapshot(
+            generation=self.generation + 1,
+            cluster_id=answer.cluster_id or self.cluster_id,
+            controller_id=answer.controller_id,
+            brokers={broker.node_id: broker for broker in answer.brokers},
+            topics=topics,
+            topic_errors={name: code for name, code in errors.items() if code != 0},
+            fetched_at=now,
+        )
+        return merged, _difference(self, merged, self.topics.keys() & topics.keys(), stale)
+
+    def with_leader_hint(
+        self, partition: TopicPartition, leader_id: int, leader_epoch: int, broker: Broker | None
+    ) -> tuple[MetadataSnapshot, SnapshotChanges] | None:
+        """The same generation with the leader that a broker named (KIP-951), at the endpoint that came along.
+
+        Returns:
+            None where the hint must not be taken: its epoch is not strictly newer than any seen, the partition is
+            unknown, or nobody told where the leader is.
+        """
+        known = self._known(partition)
+        leader = broker if broker is not None else self.brokers.get(leader_id)
+        if known is None or leader is None or leader_epoch <= self.topics[partition.topic].epochs[partition.partition]:
+            return None
+        view, number = self.topics[partition.topic], partition.partition
+        led = replace(known, leader_id=leader_id, leader_epoch=leader_epoch, error_code=0)
+        hinted = replace(
+            view, partitions={**view.partitions, number: led}, epochs={**view.epochs, number: leader_epoch}
+        )
+        taken = replace(
+            self, brokers={**self.brokers, leader_id: leader}, topics={**self.topics, partition.topic: hinted}
+        )
+        return taken, _difference(self, taken, {partition.topic})
+
+    def _known(self, partition: TopicPartition) -> PartitionMetadata | None:
+        view = self.topics.get(partition.topic)
+        return None if view is None else view.partitions.get(partition.partition)
+
+
+def _merge_topic(known: TopicView | None, told: TopicMetadata, api_version: int) -> tuple[TopicView, int]:
+    """The new view of a topic that was told without an error, and the number of partitions where the old one stays."""
+    if known is None or (told.topic_id is not None and told.topic_id != known.topic_id):
+        known = TopicView(told.topic_id, {}, {})
+    # Partitions of a topic are never taken away: a broker that lacks some lags behind. Without an id to tell, the topic
+    # may have been made again with fewer.
+    partitions = dict(known.partitions) if known.topic_id is not None else {}
+    epochs = {number: known.epochs[number] for number in partitions}
+    stale = len(partitions.keys() - {one.partition for one in told.partitions})
+    for one in told.partitions:
+        number, trusted = one.partition, one if api_version >= EPOCHS_SINCE else replace(one, leader_epoch=NO_EPOCH)
+        old, seen = known.partitions.get(number), known.epochs.get(number, NO_EPOCH)
+        partitions[number] = trusted if old is None else _merge_partition(old, seen, trusted)
+        stale += partitions[number] is old
+        epochs[number] = max(seen, trusted.leader_epoch)
+    return TopicView(known.topic_id, partitions, epochs), stale
+
+
+def _merge_partition(old: PartitionMetadata, epoch_seen: int, told: PartitionMetadata) -> PartitionMetadata:
+    """`old` itself where the answer is older, else what was told; no epoch is no reason to forget that of a leader who
+    stays."""
+    if told.leader_epoch != NO_EPOCH:
+        return old if told.leader_epoch < epoch_seen else told
+    return replace(told, leader_epoch=old.leader_epoch) if told.leader_id == old.leader_id else told
+
+
+def _difference(
+    before: MetadataSnapshot, after: MetadataSnapshot, topics: Collection[str], stale_ignored: int = 0
+) -> SnapshotChanges:
+    """What differs; leaders, partitions and ids are compared in `topics` alone, which both know."""
+    lasting = sorted(topics)
+    old = {partition for topic in lasting for partition in before.partitions(topic)}
+    new = {partition for topic in lasting for partition in after.partitions(topic)}
+    moved = [
+        node_id
+        for node_id in before.brokers.keys() & after.brokers.keys()
+        if before.brokers[node_id].address != after.brokers[node_id].address
+    ]
+    return SnapshotChanges(
+        brokers_added=tuple(sorted(after.brokers.keys() - before.brokers.keys())),
+        brokers_removed=tuple(sorted(before.brokers.keys() - after.brokers.keys())),
+        brokers_moved=tuple(sorted(moved)),
+        topics_added=tuple(sorted(after.topics.keys() - before.topics.keys())),
+        topics_removed=tuple(sorted(before.topics.keys() - after.topics.keys())),
+        topics_recreated=tuple(_recreations(before, after, lasting)),
+        partitions_added=tuple(sorted(new - old)),
+        partitions_removed=tuple(sorted(old - new)),
+        leaders_changed=tuple(_leader_changes(before, after, sorted(old & new))),
+        stale_ignored=stale_ignored,
+    )
+
+
+def _recreations(before: MetadataSnapshot, after: MetadataSnapshot, topics: Iterable[str]) -> Iterator[TopicRecreated]:
+    for topic in topics:
+        old_id, new_id = before.topics[topic].topic_id, after.topics[topic].topic_id
+        if old_id is not None and old_id != new_id:
+            yield TopicRecreated(topic, str(old_id), str(new_id))
+
+
+def _leader_changes(
+    before: MetadataSnapshot, after: MetadataSnapshot, partitions: Iterable[TopicPartition]
+) -> Iterator[LeaderChange]:
+    for topic, number in ((one.topic, one.partition) for one in partitions):
+        old, new = before.topics[topic].partitions[number], after.topics[topic].partitions[number]
+        if (old.leader_id, old.leader_epoch) != (new.leader_id, new.leader_epoch):
+            yield LeaderChange(topic, number, old.leader_id, new.leader_id, old.leader_epoch, new.leader_epoch)

@@ -1,0 +1,197 @@
+"""`KafkaClient`: what a process shares between its reads, the wire and the metadata cache, and questions that need
+both.
+
+A Python worker lives across tasks and micro-batches; so do its connections and its cache. Nothing is made before the
+worker is forked: clients are kept by process id, so that a child never uses its parent's sockets.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+
+from pyspark_kafka_meta.errors import (
+    BrokerError,
+    ConnectError,
+    KafkaMetaError,
+    NoLeaderError,
+    ProtocolError,
+    RequestTimeoutError,
+    UnknownTopicError,
+)
+from pyspark_kafka_meta.metadata.cache import MetadataCache
+from pyspark_kafka_meta.metadata.events import Origin, RefreshReason
+from pyspark_kafka_meta.metadata.model import Broker, TopicPartition
+from pyspark_kafka_meta.metadata.policy import PolicySettings
+from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.options.values import name_partitions
+from pyspark_kafka_meta.telemetry.publisher import EventPublisher
+from pyspark_kafka_meta.wire.brokers import KafkaWire
+from pyspark_kafka_meta.wire.codes import Action, action_for, describe, refresh_reason
+from pyspark_kafka_meta.wire.connection import ConnectionSettings
+from pyspark_kafka_meta.wire.messages import OffsetAnswer, OffsetQuery, Wire
+
+UNKNOWN_TOPIC_GRACE_MS = 3_000
+"""A topic made a moment ago is not known to every broker yet; this long it is asked for again."""
+FRAME_SLACK_BYTES = 64 * 1024 * 1024
+"""Above fetch.max.bytes: the first record batch of an answer is sent whole, however large (KIP-74)."""
+
+
+def connection_settings(options: ClientOptions) -> ConnectionSettings:
+    """What connections need of the options."""
+    return ConnectionSettings(
+        client_id=options.client_id,
+        connect_timeout_ms=options.connection_setup_timeout_ms,
+        max_frame_bytes=max(options.fetch_max_bytes, options.max_partition_fetch_bytes) + FRAME_SLACK_BYTES,
+    )
+
+
+class KafkaClient:
+    """One wire, one cache, one publisher of its events."""
+
+    def __init__(self, options: ClientOptions, metrics_path: str | None, origin: Origin, max_age_ms: int) -> None:
+        self.options = options
+        self.publisher = EventPublisher(metrics_path, origin)
+        self.wire: Wire = KafkaWire(connection_settings(options))
+        settings = PolicySettings(
+            metadata_max_age_ms=max_age_ms,
+            retry_backoff_ms=options.retry_backoff_ms,
+            retry_backoff_max_ms=options.retry_backoff_max_ms,
+        )
+        self.cache = MetadataCache(
+            self.wire,
+            options.bootstrap_servers,
+            settings,
+            request_timeout_ms=options.request_timeout_ms,
+            publish=self.publisher.publish,
+        )
+
+    def api_deadline(self) -> float:
+        """By when a question to the cluster must be answered, retries included."""
+        return time.monotonic() + self.options.default_api_timeout_ms / 1000
+
+    def close(self) -> None:
+        self.publisher.flush()
+        self.wire.close()
+
+    def partitions(self, topics: Collection[str], deadline: float) -> list[TopicPartition]:
+        """All partitions of `topics`, as new as the cache's max age asks for.
+
+        Raises:
+            UnknownTopicError: a topic does not exist.
+            BrokerError: a topic may not be read.
+            ConnectError: no broker answered by `deadline`.
+        """
+        self.cache.track(topics)
+        if self.cache.snapshot.generation == 0:
+            self.cache.refresh(RefreshReason.BOOTSTRAP, deadline)
+        else:
+            self.cache.refresh_if_due(deadline)
+        grace_ends = min(deadline, time.monotonic() + UNKNOWN_TOPIC_GRACE_MS / 1000)
+        while self._unknown(topics) and time.monotonic() < grace_ends:
+            self.cache.request_update(RefreshReason.UNKNOWN_TOPIC, self.cache.snapshot.generation, error_code=3)
+            self._pause(grace_ends)
+        unknown = self._unknown(topics)
+        if unknown:
+            raise UnknownTopicError(
+                f"topic {', '.join(unknown)} does not exist in the cluster at {self._servers()}: "
+                "check the name, or create the topic first"
+            )
+        return [partition for topic in sorted(topics) for partition in self.cache.snapshot.partitions(topic)]
+
+    def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], deadline: float
+    ) -> dict[TopicPartition, OffsetAnswer]:
+        """ListOffsets for each partition, from its leader, through leader changes and lost connections.
+
+        Args:
+            timestamps: ms since the epoch, or `EARLIEST_TIMESTAMP` / `LATEST_TIMESTAMP`, by partition.
+
+        Raises:
+            BrokerError: a broker refused for good.
+            NoLeaderError: a partition had no leader that answered by `deadline`.
+        """
+        answers: dict[TopicPartition, OffsetAnswer] = {}
+        troubles: dict[TopicPartition, str] = {}
+        while True:
+            for broker, queries in self._by_leader(timestamps.keys() - answers.keys(), timestamps, troubles):
+                answers.update(self._ask_leader(broker, queries, deadline, troubles))
+            if len(answers) == len(timestamps):
+                return answers
+            if time.monotonic() >= deadline:
+                missing = sorted(timestamps.keys() - answers.keys())
+                raise NoLeaderError(
+                    f"no offsets of {name_partitions(missing)} in {self.options.default_api_timeout_ms} ms: "
+                    f"{troubles.get(missing[0], 'no leader is known')}"
+                )
+            self._pause(deadline)
+
+    def _unknown(self, topics: Collection[str]) -> list[str]:
+        unknown = []
+        for topic in sorted(topics):
+            code = self.cache.snapshot.topic_error(topic)
+            if code is not None and action_for(code) is Action.FAIL:
+                raise BrokerError(f"topic {topic} cannot be read: {describe(code)}", code)
+            if not self.cache.snapshot.partitions(topic):
+                unknown.append(topic)
+        return unknown
+
+    def _by_leader(
+        self,
+        partitions: Collection[TopicPartition],
+        timestamps: Mapping[TopicPartition, int],
+        troubles: dict[TopicPartition, str],
+    ) -> list[tuple[Broker, list[OffsetQuery]]]:
+        groups: dict[Broker, list[OffsetQuery]] = {}
+        for partition in sorted(partitions):
+            leader = self.cache.leader(partition)
+            if leader is None:
+                troubles[partition] = "it has no leader"
+                self.cache.request_update(RefreshReason.NO_LEADER, self.cache.snapshot.generation, partition=partition)
+                continue
+            query = OffsetQuery(partition, timestamps[partition], leader.leader_epoch)
+            groups.setdefault(leader.broker, []).append(query)
+        return list(groups.items())
+
+    def _ask_leader(
+        self, broker: Broker, queries: list[OffsetQuery], deadline: float, troubles: dict[TopicPartition, str]
+    ) -> dict[TopicPartition, OffsetAnswer]:
+        """The good answers; what went wrong with the others is in `troubles` and reported to the cache."""
+        generation = self.cache.snapshot.generation
+        attempt_deadline = min(deadline, time.monotonic() + self.options.request_timeout_ms / 1000)
+        read_committed = self.options.read_committed
+        try:
+            answers = self.wire.list_offsets(broker, queries, read_committed, attempt_deadline)
+        except (ConnectError, ProtocolError, RequestTimeoutError) as error:
+            self.report_failure(error, generation, broker.node_id)
+            troubles.update({query.partition: str(error) for query in queries})
+            return {}
+        for partition, answer in answers.items():
+            if answer.error_code != 0:
+                troubles[partition] = describe(answer.error_code)
+                self._report_error(partition, answer.error_code, generation, broker.node_id)
+        return {partition: answer for partition, answer in answers.items() if answer.error_code == 0}
+
+    def report_failure(self, error: KafkaMetaError, generation: int, node_id: int) -> None:
+        """A request to `node_id` failed without an answer: the broker may be gone, so its leaders may have moved."""
+        timed_out = isinstance(error, RequestTimeoutError)
+        reason = RefreshReason.REQUEST_TIMEOUT if timed_out else RefreshReason.CONNECTION_LOST
+        self.cache.request_update(reason, generation, node_id=node_id)
+
+    def _report_error(self, partition: TopicPartition, code: int, generation: int, node_id: int) -> None:
+        action = action_for(code)
+        if action is Action.FAIL:
+            raise BrokerError(f"the offsets of {partition} were refused: {describe(code)}", code)
+        if action is Action.REFRESH:
+            self.cache.request_update(
+                refresh_reason(code), generation, partition=partition, error_code=code, node_id=node_id
+            )
+
+    def _pause(self, deadline: float) -> None:
+        """Sleep until the next refresh is due, then ask once."""
+        wait_ms = min(self.cache.time_to_next_update_ms(), self.options.retry_backoff_max_ms)
+        time.sleep(max(min(wait_ms / 1000, deadline - time.monotonic()), 0))
+        self.cache.refresh_if_due(deadline)
+
+    def _servers(self) -> str:
+        return ", ".join(map(str, self.options.bootstrap_servers))

@@ -1,0 +1,211 @@
+"""`PartitionCursor`: one partition's way through its offset range, without I/O.
+
+Bytes and error codes go in, an instruction for the executor comes out. The position advances only over record batches
+whose checksum was verified, and never leaves the range. Follows Kafka's `FetchCollector` and Spark's
+`KafkaDataConsumer`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from pyspark_kafka_meta.errors import BrokerError, CorruptBatchError, KafkaMetaError
+from pyspark_kafka_meta.metadata.events import RefreshReason
+from pyspark_kafka_meta.metadata.model import NO_EPOCH
+from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.records.batches import next_position, scan
+from pyspark_kafka_meta.records.columns import FetchedRecords
+from pyspark_kafka_meta.wire.codes import Action, action_for, describe, refresh_reason
+from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchedPartition, FetchPartition
+
+MIN_FETCH_BYTES = 64 * 1024
+"""A partition's share of a Fetch is never below this, so that an estimate that is too small costs little."""
+FIRST_GUESS_BYTES_PER_OFFSET = 1024
+EMPTY_ANSWERS_TO_BELIEVE = 3
+"""How many empty answers in a row prove that a log holds nothing up to an end that it has reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Give these records out as rows; the cursor has moved behind them."""
+
+    records: FetchedRecords
+
+
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """The broker is not who the cache says: ask for metadata for this reason, then fetch again."""
+
+    reason: RefreshReason
+    error_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Fetch again after a pause; 0 where the broker merely had nothing yet."""
+
+    error_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfRange:
+    """The broker says that the position is outside its log: ask the leader for its first and last offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Offsets [from_offset, until_offset) cannot be read any more, for `cause`. `skip_lost` goes on behind them."""
+
+    cause: str
+    from_offset: int
+    until_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Asking again will not help."""
+
+    error: KafkaMetaError
+
+
+Instruction = Emit | Refresh | Wait | OutOfRange | Lost | Fail
+
+
+class PartitionCursor:
+    """Progress through one `OffsetRange`.
+
+    Attributes:
+        position: the next offset wanted; equal to `range.until_offset` when done.
+        last_fetched_epoch: leader epoch of the record before `position`, `NO_EPOCH` if unknown.
+        trouble: error code of the last answer that brought no progress, 0 if there was none.
+        newer_than: fetch again only with a cache whose generation is above this one.
+        not_before: fetch again only at this time, in seconds of the caller's clock.
+    """
+
+    def __init__(self, offset_range: OffsetRange, read_committed: bool, max_bytes: int, check_crcs: bool) -> None:
+        self.range = offset_range
+        self.position = offset_range.from_offset
+        self.last_fetched_epoch = offset_range.start_epoch
+        self.trouble = 0
+        self.newer_than = -1
+        self.not_before = 0.0
+        self._read_committed = read_committed
+        self._check_crcs = check_crcs
+        self._max_bytes = max_bytes
+        self._bytes_per_offset: float = FIRST_GUESS_BYTES_PER_OFFSET
+        self._empty_answers = 0
+
+    @property
+    def done(self) -> bool:
+        return self.position >= self.range.until_offset
+
+    def is_ready(self, generation: int, now: float) -> bool:
+        """Whether a Fetch may be sent with what the cache of this `generation` says."""
+        return generation > self.newer_than and now >= self.not_before
+
+    def request(self, topic_id: UUID | None, leader_epoch: int) -> FetchPartition:
+        """What to ask the leader for: about as many bytes as the rest of the range is likely to take."""
+        wanted = int((self.range.until_offset - self.position) * self._bytes_per_offset * 1.1)
+        return FetchPartition(
+            partition=self.range.partition,
+            topic_id=topic_id,
+            fetch_offset=self.position,
+            leader_epoch=leader_epoch,
+            last_fetched_epoch=self.last_fetched_epoch,
+            max_bytes=min(max(wanted, MIN_FETCH_BYTES), self._max_bytes),
+        )
+
+    def on_fetched(self, fetched: FetchedPartition, answer_is_empty: bool) -> Instruction:
+        """What to do with one partition of a Fetch answer.
+
+        Args:
+            answer_is_empty: whether the whole answer held no records and no throttling. Otherwise an empty partition
+            proves
+                nothing: its share may have gone to another.
+        """
+        if fetched.error_code != 0:
+            return self.on_error(fetched.error_code)
+        self.trouble = 0
+        if fetched.diverging_epoch is not None:
+            return self._on_diverging_epoch(fetched.diverging_epoch)
+        if not fetched.records:
+            return self._on_empty(fetched, answer_is_empty)
+        return self._on_records(fetched)
+
+    def on_error(self, code: int) -> Instruction:
+        """What to do about an error code of the partition, or of the whole answer."""
+        self.trouble = code
+        match action_for(code):
+            case Action.REFRESH:
+                return Refresh(refresh_reason(code), code)
+            case Action.RETRY | Action.WAIT:
+                return Wait(code)
+            case Action.DATA_LOSS:
+                return OutOfRange()
+            case _:
+                return Fail(BrokerError(f"a Fetch from {self.range.partition} was refused: {describe(code)}", code))
+
+    def on_log_bounds(self, earliest: int, latest: int) -> Instruction:
+        """After `OutOfRange`: what the leader's first and last offset (exclusive) mean for the position."""
+        if self.position < earliest:
+            until = min(earliest, self.range.until_offset)
+            return Lost(f"they aged out or were deleted; the log starts at offset {earliest} now", self.position, until)
+        if self.position > latest:
+            return Lost(f"the log ends at offset {latest} now", latest, self.range.until_offset)
+        # A leader that does not know the epoch at all answers this way too.
+        self.last_fetched_epoch = NO_EPOCH
+        return Wait(self.trouble)
+
+    def skip_lost(self, lost: Lost) -> None:
+        """Go on behind what was lost."""
+        self.position = max(self.position, lost.until_offset)
+        self.last_fetched_epoch = NO_EPOCH
+
+    def _on_diverging_epoch(self, diverging: DivergingEpoch) -> Instruction:
+        if diverging.end_offset >= self.position:
+            # Both logs agree up to here. The epoch came from ListOffsets, and a leader that wrote nothing in its epoch
+            # leaves no trace of it at its successor.
+            self.last_fetched_epoch = diverging.epoch
+            return Wait()
+        return Lost(
+            f"the log was truncated to offset {diverging.end_offset} (leader epoch {diverging.epoch}) after records "
+            f"behind it had been read (leader epoch {self.last_fetched_epoch}), as an unclean leader election does",
+            diverging.end_offset,
+            self.position,
+        )
+
+    def _on_empty(self, fetched: FetchedPartition, answer_is_empty: bool) -> Instruction:
+        # Compaction can remove the records at the end of a range for good. A leader that could send more would have
+        # answered at once with some of it.
+        end = fetched.last_stable_offset if self._read_committed else fetched.high_watermark
+        self._empty_answers = self._empty_answers + 1 if answer_is_empty and end >= self.range.until_offset else 0
+        if self._empty_answers >= EMPTY_ANSWERS_TO_BELIEVE:
+            self.position = self.range.until_offset
+        return Wait()
+
+    def _on_records(self, fetched: FetchedPartition) -> Instruction:
+        self._empty_answers = 0
+        from_offset = self.position
+        try:
+            headers = scan(fetched.records, self._check_crcs)
+        except KafkaMetaError as error:
+            return Fail(type(error)(f"{self.range.partition} at offset {from_offset}: {error}"))
+        if not headers:
+            return Fail(CorruptBatchError(f"{self.range.partition} at offset {from_offset}: a record batch is cut off"))
+        position, epoch = next_position(headers)
+        self._bytes_per_offset = len(fetched.records) / max(position - headers[0].base_offset, 1)
+        if position <= from_offset:
+            return Wait()
+        self.position, self.last_fetched_epoch = min(position, self.range.until_offset), epoch
+        return Emit(
+            FetchedRecords(
+                partition=self.range.partition,
+                records=fetched.records,
+                headers=headers,
+                from_offset=from_offset,
+                until_offset=self.range.until_offset,
+                aborted_transactions=fetched.aborted_transactions,
+                read_committed=self._read_committed,
+            )
+        )

@@ -1,0 +1,301 @@
+"""Reads the offset ranges of one task: cursors, the worker's client, and one Fetch under way to each leader.
+
+The next Fetch is sent before the records of the last answer are decoded, so that the broker and the network work
+while Python does. Several partitions that one leader holds share a Fetch. Nothing waits longer than the poll time-out
+without progress.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark_kafka_meta.errors import (
+    ConnectError,
+    DataLossError,
+    KafkaMetaError,
+    ProtocolError,
+    ReadTimeoutError,
+    RequestTimeoutError,
+)
+from pyspark_kafka_meta.metadata.events import RefreshReason
+from pyspark_kafka_meta.metadata.model import Broker
+from pyspark_kafka_meta.options import ClientOptions, SourceOptions
+from pyspark_kafka_meta.reading.client import KafkaClient
+from pyspark_kafka_meta.reading.cursor import Emit, Fail, Instruction, Lost, OutOfRange, PartitionCursor, Refresh, Wait
+from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.records.columns import FetchedRecords, decode
+from pyspark_kafka_meta.wire.codes import describe
+from pyspark_kafka_meta.wire.messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    FetchAnswer,
+    FetchFailure,
+    FetchPartition,
+    FetchRequest,
+    LeaderHint,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN_TOPIC_CODES = (3, 100)
+"""UNKNOWN_TOPIC_OR_PARTITION and UNKNOWN_TOPIC_ID."""
+DELETED_TOPIC_GRACE_MS = 5_000
+"""This long a topic may be unknown to the brokers before its records are called lost."""
+
+
+class _FetchUnderWay(NamedTuple):
+    generation: int
+    cursors: list[PartitionCursor]
+
+
+class TaskReader:
+    """Turns offset ranges into `pa.RecordBatch`es, one for each Fetch answer that held records."""
+
+    def __init__(self, client: KafkaClient, options: SourceOptions, columns: Sequence[str]) -> None:
+        self._client = client
+        self._options = options
+        self._columns = columns
+        self._cursors: list[PartitionCursor] = []
+        self._under_way: dict[int, _FetchUnderWay] = {}
+        self._last_progress = 0.0
+        self._last_failure: KafkaMetaError | None = None
+
+    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
+        """The rows of `ranges`, in the order of offsets within each partition.
+
+        Raises:
+            DataLossError: records of a range are gone and failOnDataLoss is set.
+            ReadTimeoutError: no progress within the poll time-out.
+            ConnectError: no broker of the cluster answered at all.
+            BrokerError, CorruptBatchError, UnsupportedRecordFormatError: a broker refused, or its records are
+            unreadable.
+        """
+        client = self._options.client
+        read_committed = client.read_committed
+        self._cursors = [
+            PartitionCursor(one, read_committed, client.max_partition_fetch_bytes, client.check_crcs) for one in ranges
+        ]
+        self._prepare_cache({one.partition.topic for one in ranges})
+        try:
+            while self._cursors:
+                # Counted anew after each yield: the time that Spark takes for the rows is not a stall.
+                self._last_progress = time.monotonic()
+                records = self._next_records()
+                if records:
+                    yield from decode(records, self._columns)
+        finally:
+            for node_id in self._under_way:
+                self._client.wire.drop_fetch(node_id)
+
+    def _prepare_cache(self, topics: set[str]) -> None:
+        self._client.cache.track(topics)
+        if self._client.cache.snapshot.generation == 0:
+            self._client.cache.refresh(RefreshReason.BOOTSTRAP, self._client.api_deadline())
+
+    def _next_records(self) -> list[FetchedRecords]:
+        """Wait for an answer with records. When it comes, the next Fetch is on its way before this returns."""
+        while self._cursors:
+            self._client.cache.refresh_if_due(self._stalls_at())
+            self._send_fetches()
+            answer = self._client.wire.receive_fetch(self._under_way.keys(), self._wake_up_at())
+            if answer is None:
+                self._pause()
+                continue
+            records = self._absorb(answer)
+            self._send_fetches()
+            if records:
+                return records
+        return []
+
+    def _stalls_at(self) -> float:
+        return self._last_progress + self._options.poll_timeout_ms / 1000
+
+    def _wake_up_at(self) -> float:
+        """When something other than an answer is to be done: a refresh, a fetch after a pause, giving up."""
+        now = time.monotonic()
+        next_update = now + self._client.cache.time_to_next_update_ms() / 1000
+        pauses = [cursor.not_before for cursor in self._cursors if cursor.not_before > now]
+        return min(self._stalls_at(), next_update, *pauses)
+
+    def _pause(self) -> None:
+        """No answer came. Sleeps only where no Fetch is under way, as nothing else would wait then."""
+        now = time.monotonic()
+        if now >= self._stalls_at():
+            raise self._stalled()
+        if not self._under_way:
+            time.sleep(max(self._wake_up_at() - now, 0))
+
+    def _stalled(self) -> ReadTimeoutError:
+        cursor = self._cursors[0]
+        failure = str(self._last_failure or "the brokers send no records")
+        trouble = describe(cursor.trouble) if cursor.trouble else failure
+        return ReadTimeoutError(
+            f"no progress in {self._options.poll_timeout_ms} ms reading {cursor.range.partition} at offset "
+            f"{cursor.position} (of {cursor.range.from_offset} to {cursor.range.until_offset}): {trouble}. If brokers "
+            "are merely slow, raise kafkaConsumer.pollTimeoutMs"
+        )
+
+    def _send_fetches(self) -> None:
+        """One Fetch to each leader that has none under way, for all partitions that it leads."""
+        generation, now = self._client.cache.snapshot.generation, time.monotonic()
+        busy = {cursor for fetch in self._under_way.values() for cursor in fetch.cursors}
+        groups: dict[Broker, tuple[list[PartitionCursor], list[FetchPartition]]] = {}
+        for cursor in [one for one in self._cursors if one not in busy and one.is_ready(generation, now)]:
+            leader = self._client.cache.leader(cursor.range.partition)
+            if self._is_lost(cursor, now):
+                continue
+            if leader is None:
+                self._ask_again(cursor, RefreshReason.NO_LEADER, generation)
+            elif leader.broker.node_id not in self._under_way:
+                cursors, partitions = groups.setdefault(leader.broker, ([], []))
+                cursors.append(cursor)
+                partitions.append(cursor.request(cursor.range.topic_id, leader.leader_epoch))
+        for broker, (cursors, partitions) in groups.items():
+            self._send_fetch(broker, partitions, _FetchUnderWay(generation, cursors))
+
+    def _send_fetch(self, broker: Broker, partitions: list[FetchPartition], fetch: _FetchUnderWay) -> None:
+        options = self._options.client
+        request = FetchRequest(
+            partitions=tuple(partitions),
+            max_wait_ms=options.fetch_max_wait_ms,
+            min_bytes=options.fetch_min_bytes,
+            max_bytes=options.fetch_max_bytes,
+            read_committed=options.read_committed,
+        )
+        deadline = time.monotonic() + (options.fetch_max_wait_ms + options.request_timeout_ms) / 1000
+        try:
+            self._client.wire.send_fetch(broker, request, deadline)
+            self._under_way[broker.node_id] = fetch
+        except (ConnectError, ProtocolError, RequestTimeoutError) as error:
+            self._fetch_failed(FetchFailure(broker.node_id, error), fetch)
+
+    def _absorb(self, answer: FetchAnswer | FetchFailure) -> list[FetchedRecords]:
+        """Feed an answer to its cursors and do what they say. Cursors that got records go to the end of the line,
+        because a broker fills its answer in the order of the request."""
+        fetch = self._under_way.pop(answer.node_id)
+        if isinstance(answer, FetchFailure):
+            self._fetch_failed(answer, fetch)
+            return []
+        fetched = {one.partition: one for one in answer.partitions}
+        answer_is_empty = answer.throttle_ms == 0 and not any(one.records for one in answer.partitions)
+        records = []
+        for cursor in fetch.cursors:
+            one = fetched.get(cursor.range.partition)
+            if one is not None:
+                instruction = cursor.on_fetched(one, answer_is_empty)
+            else:
+                instruction = cursor.on_error(answer.error_code) if answer.error_code else Wait()
+            hint = one.leader_hint if one is not None else None
+            records.extend(self._carry_out(cursor, instruction, fetch.generation, answer.node_id, hint))
+        served = {one.partition for one in records}
+        self._cursors.sort(key=lambda cursor: cursor.range.partition in served)
+        self._cursors = [cursor for cursor in self._cursors if not cursor.done]
+        return records
+
+    def _carry_out(
+        self,
+        cursor: PartitionCursor,
+        instruction: Instruction,
+        generation: int,
+        node_id: int,
+        hint: LeaderHint | None = None,
+    ) -> list[FetchedRecords]:
+        match instruction:
+            case Emit(records):
+                self._last_progress = time.monotonic()
+                return [records]
+            case Refresh(reason, error_code):
+                hinted = hint is not None and self._client.cache.take_hint(
+                    cursor.range.partition, hint.leader_id, hint.leader_epoch, hint.broker, generation
+                )
+                if not hinted:
+                    self._ask_again(cursor, reason, generation, error_code, node_id)
+            case Wait(error_code):
+                if error_code:
+                    cursor.not_before = time.monotonic() + self._options.client.retry_backoff_ms / 1000
+            case OutOfRange():
+                self._carry_out(cursor, self._confirm_range(cursor), generation, node_id)
+            case Lost():
+                self._lose(cursor, instruction)
+            case Fail(error):
+                raise error
+        return []
+
+    def _ask_again(
+        self,
+        cursor: PartitionCursor,
+        reason: RefreshReason,
+        generation: int,
+        error_code: int = 0,
+        node_id: int | None = None,
+    ) -> None:
+        """The cursor waits for a newer cache than the one that led to the trouble."""
+        cursor.newer_than = generation
+        self._client.cache.request_update(
+            reason, generation, partition=cursor.range.partition, error_code=error_code, node_id=node_id
+        )
+
+    def _fetch_failed(self, failure: FetchFailure, fetch: _FetchUnderWay) -> None:
+        self._last_failure = failure.error
+        self._client.report_failure(failure.error, fetch.generation, failure.node_id)
+        for cursor in fetch.cursors:
+            cursor.newer_than = fetch.generation
+
+    def _confirm_range(self, cursor: PartitionCursor) -> Instruction:
+        """Ask the leader for the bounds of its log before anything is called lost."""
+        partition = cursor.range.partition
+        deadline = self._client.api_deadline()
+        earliest = self._client.list_offsets({partition: EARLIEST_TIMESTAMP}, deadline)[partition].offset
+        latest = self._client.list_offsets({partition: LATEST_TIMESTAMP}, deadline)[partition].offset
+        return cursor.on_log_bounds(earliest, latest)
+
+    def _is_lost(self, cursor: PartitionCursor, now: float) -> bool:
+        """Whether the topic is not the one that the range was planned for: made again, or deleted."""
+        topic, planned = cursor.range.partition.topic, cursor.range.topic_id
+        current = self._client.cache.snapshot.topic_id(topic)
+        if planned is not None and current is not None and current != planned:
+            cause = f"the topic was deleted and made again under its name (topic id {planned}, now {current})"
+        elif cursor.trouble in UNKNOWN_TOPIC_CODES and now >= self._last_progress + DELETED_TOPIC_GRACE_MS / 1000:
+            cause = "the topic or partition was deleted"
+        else:
+            return False
+        self._lose(cursor, Lost(cause, cursor.position, cursor.range.until_offset))
+        self._cursors = [one for one in self._cursors if not one.done]
+        return True
+
+    def _lose(self, cursor: PartitionCursor, lost: Lost) -> None:
+        span = f"offsets {lost.from_offset} to {lost.until_offset - 1} of {cursor.range.partition}"
+        text = f"{span} cannot be read: {lost.cause}"
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{text}. To go on without them, set the option failOnDataLoss to false")
+        logger.warning("%s; going on without them, as failOnDataLoss is false", text)
+        cursor.skip_lost(lost)
+
+
+_clients: dict[tuple[int, ClientOptions, str | None], KafkaClient] = {}
+
+
+def read_task(
+    options: SourceOptions, ranges: Sequence[OffsetRange], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one Spark task, read with the client that this Python worker keeps between tasks."""
+    from pyspark_kafka_meta.telemetry.origin import task_origin
+
+    origin = task_origin()
+    key = (os.getpid(), options.client, options.metrics_path)
+    client = _clients.get(key)
+    if client is None:
+        client = KafkaClient(options.client, options.metrics_path, origin, options.client.metadata_max_age_ms)
+        _clients[key] = client
+    client.publisher.origin = origin
+    try:
+        yield from TaskReader(client, options, columns).read(ranges)
+    finally:
+        client.publisher.flush()

@@ -1,0 +1,1 @@
+"""Record batches to Arrow: bytes in, columns out, no I/O."""

@@ -1,0 +1,1 @@
+"""Refresh events on their way out of a process."""

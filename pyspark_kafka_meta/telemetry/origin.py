@@ -1,0 +1,64 @@
+"""Where an event comes from: the Spark application, executor, query and task that this process works for.
+
+Spark tells a Python worker most of this through the task's local properties; the executor's id is found in the
+environment that a cluster manager sets, or in the command line of the executor that started the worker.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from pathlib import Path
+
+from pyspark_kafka_meta.metadata.events import Origin
+
+
+def task_origin() -> Origin:
+    """The origin of events of the task that runs in this Python worker now.
+
+    Raises:
+        RuntimeError: no task runs here.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("task_origin() was called outside of a Spark task")
+    properties = context.getLocalProperty
+    return Origin(
+        role="reader",
+        application_id=properties("spark.app.id"),
+        executor_id=_executor_id(),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        query_id=properties("sql.streaming.queryId"),
+        batch_id=_number(properties("streaming.sql.batchId")),
+        stage_id=context.stageId(),
+        task_partition_id=context.partitionId(),
+        task_attempt=context.attemptNumber(),
+    )
+
+
+def planner_origin() -> Origin:
+    """The origin of events of a planner process, which runs beside the driver and is told of no query."""
+    return Origin(role="planner", executor_id="driver", host=socket.gethostname(), pid=os.getpid())
+
+
+def _executor_id() -> str:
+    found = re.search(r"[?&]executorId=([^&]+)", os.environ.get("SPARK_LOG_URL_STDERR", ""))
+    if found:
+        return found.group(1)
+    # worker <- pyspark.daemon <- executor JVM, which carries its id on its command line; a driver in local mode does
+    # not.
+    try:
+        daemon_stat = Path(f"/proc/{os.getppid()}/stat").read_text()
+        executor_pid = daemon_stat.rpartition(")")[2].split()[1]
+        arguments = Path(f"/proc/{executor_pid}/cmdline").read_text().split("\0")
+        return arguments[arguments.index("--executor-id") + 1]
+    except (OSError, ValueError, IndexError):
+        return "driver"
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None

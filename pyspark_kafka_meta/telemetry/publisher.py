@@ -1,0 +1,65 @@
+"""Takes refresh events out of a process: a structured log line at once, a file of JSON lines at the end of each task.
+
+A read never waits for this and never fails because of it: the queue is bounded, and what cannot be kept or written is
+counted and told by the next event that gets through.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+import uuid
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+
+from pyspark_kafka_meta.metadata.events import Origin, RefreshEvent
+
+logger = logging.getLogger(__name__)
+event_logger = logging.getLogger("pyspark_kafka_meta.events")
+
+MAX_PENDING_EVENTS = 1_000
+
+
+class EventPublisher:
+    """Publishes the events of one cache. `origin` is set anew for each task."""
+
+    def __init__(self, metrics_path: str | None, origin: Origin) -> None:
+        self.origin = origin
+        self._metrics_path = metrics_path
+        self._pending: deque[dict[str, object]] = deque()
+        self._dropped = 0
+
+    def publish(self, event: RefreshEvent) -> None:
+        """Attach the origin, log the event and keep it for `flush`."""
+        fields = replace(event, origin=self.origin, dropped_before=self._dropped).to_dict()
+        event_logger.info("%s", json.dumps(fields))
+        if len(self._pending) >= MAX_PENDING_EVENTS:
+            self._dropped += 1
+            return
+        self._dropped = 0
+        self._pending.append(fields)
+
+    def flush(self) -> None:
+        """Write what is pending as one complete file: readers see all of it or nothing."""
+        if not self._pending:
+            return
+        lines = "".join(json.dumps(fields) + "\n" for fields in self._pending)
+        try:
+            folder = self._folder()
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            unfinished = folder / f".{uuid.uuid4().hex}.tmp"
+            with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(lines)
+            unfinished.rename(folder / f"events-{os.getpid()}-{unfinished.stem[1:]}.jsonl")
+        except OSError as error:
+            self._dropped += len(self._pending)
+            logger.warning("%d refresh events were not written: %s", len(self._pending), error)
+        self._pending.clear()
+
+    def _folder(self) -> Path:
+        if self._metrics_path is not None:
+            return Path(self._metrics_path.removeprefix("file://"))
+        return Path(tempfile.gettempdir()) / "kafkameta-events" / (self.origin.application_id or "driver")
