@@ -1,7 +1,7 @@
 """A Kafka source for PySpark that needs no jar and shows what every executor's metadata cache does.
 
-Installing this package is enough for `spark.read.format("kafkameta")`: Spark imports every package whose name begins with
-`pyspark_` and registers its `DefaultSource`. Names are loaded when they are first used, so that the import costs
+Installing this package is enough for `spark.read.format("kafkameta")`: Spark imports every package whose name begins
+with `pyspark_` and registers its `DefaultSource`. Names are loaded when first used, so that the import costs
 nothing.
 """
 

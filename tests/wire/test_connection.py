@@ -1,4 +1,5 @@
-"""One connection against peers that misbehave: every step ends by its deadline, with an error that says what happened."""
+"""One connection against peers that misbehave: every step ends by its deadline, with an error that says what
+happened."""
 
 from __future__ import annotations
 

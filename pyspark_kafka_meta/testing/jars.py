@@ -1,0 +1,150 @@
+"""Finds Java and fetches Kafka's jars once, with the resolver that `spark-submit --packages` uses too.
+
+That resolver is Apache Ivy, whose jar pip's pyspark brings; run by itself it needs no Spark and no Maven. Each jar is
+compared with the checksum that the repository states. Follows `org.apache.ivy.Main` and Spark's `MavenUtils`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark_kafka_meta.testing.errors import ClusterError
+
+KAFKA_JARS = ("org.apache.kafka:kafka_2.13:4.1.1", "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3")
+"""Maven coordinates of the broker (its Scala library comes along) and of what writes its log."""
+
+MIN_JAVA_VERSION = 17
+RESOLVE_TIMEOUT_S = 600.0
+LOCK_POLL_S = 0.2
+
+
+def find_java() -> Path:
+    """The Java launcher: `$JAVA_HOME/bin/java`, else the one on PATH.
+
+    Raises:
+        ClusterError: there is none, or it is older than Java 17.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    fix = f"install Java {MIN_JAVA_VERSION} or later and put it on PATH, or set JAVA_HOME"
+    if found is None:
+        raise ClusterError(f"No Java found: {fix}.")
+    try:
+        told = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ClusterError(f"{found} does not run: {fix}.") from error
+    version = java_version(told)
+    if version < MIN_JAVA_VERSION:
+        raise ClusterError(f"{found} is Java {version}: {fix}.")
+    return Path(found)
+
+
+def java_version(told: str) -> int:
+    """The feature release in what `java -version` prints: 17 for "17.0.15", 1 for "1.8.0_402", 0 if it tells none."""
+    match = re.search(r'version "(\d+)', told)
+    return int(match[1]) if match else 0
+
+
+def cache_dir() -> Path:
+    """The user's cache folder for this package; the environment variable KAFKAMETA_CACHE_DIR overrides it."""
+    chosen = os.environ.get("KAFKAMETA_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "kafkameta"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafkameta"
+
+
+def resolve(coordinates: Sequence[str], transitive: bool = True) -> list[Path]:
+    """The jars of `coordinates` ("group:artifact:version"), and of all they depend on if `transitive`, downloaded at
+    the first call.
+
+    Safe to call from several processes at once: one downloads, the others wait for it.
+
+    Raises:
+        ClusterError: a jar cannot be had.
+    """
+    target = jar_folder(coordinates, transitive)
+    if not target.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(target.with_name(f"{target.name}.lock")):
+            if not target.is_dir():
+                _download(coordinates, ivy_module(coordinates, transitive), target)
+    return sorted(target.glob("*.jar"))
+
+
+def jar_folder(coordinates: Sequence[str], transitive: bool = True) -> Path:
+    """Where the jars of `coordinates` are kept."""
+    module = ivy_module(coordinates, transitive)
+    digest = hashlib.sha256(module.encode()).hexdigest()[:8]
+    _, artifact, version = coordinates[0].split(":")
+    return cache_dir() / "jars" / f"{artifact}-{version}-{digest}"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    deadline = time.monotonic() + RESOLVE_TIMEOUT_S
+    with path.open("w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ClusterError(f"Another process has held {path} for too long: end it and try again.") from None
+                time.sleep(LOCK_POLL_S)
+        yield
+
+
+def _download(coordinates: Sequence[str], module: str, target: Path) -> None:
+    """Fill `target` through a folder beside it, so that it is there whole or not at all."""
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="resolving-") as name:
+        scratch = Path(name)
+        (scratch / "ivy.xml").write_text(module)
+        command = [str(find_java()), "-cp", str(_ivy_jar()), "org.apache.ivy.Main", "-cache", f"{scratch}/cache"]
+        command += ["-ivy", f"{scratch}/ivy.xml", "-confs", "default", "-types", "jar", "bundle"]
+        command += ["-retrieve", f"{scratch}/jars/[artifact]-[revision].[ext]"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise ClusterError(
+                f"Downloading {coordinates[0]} took over {RESOLVE_TIMEOUT_S:.0f} s: try again."
+            ) from error
+        if done.returncode != 0:
+            raise ClusterError(
+                f"Cannot download {', '.join(coordinates)}: check the way to Maven Central, or copy the cache of "
+                f"another machine and name it in KAFKAMETA_CACHE_DIR. Ivy says:\n{(done.stdout + done.stderr)[-2000:]}"
+            )
+        (scratch / "jars").rename(target)
+
+
+def ivy_module(coordinates: Sequence[str], transitive: bool = True) -> str:
+    """The text of an ivy.xml that depends on `coordinates` and nothing else."""
+    scope = "default" if transitive else "master"  # Maven's artifact with and without what it depends on
+    dependencies = "".join(
+        '<dependency org="{}" name="{}" rev="{}" conf="default->{}"/>'.format(*coordinate.split(":"), scope)
+        for coordinate in coordinates
+    )
+    info = '<info organisation="kafkameta" module="testing"/>'
+    return f'<ivy-module version="2.0">{info}<dependencies>{dependencies}</dependencies></ivy-module>'
+
+
+def _ivy_jar() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    homes = list(spec.submodule_search_locations or ()) if spec else []
+    jars = [jar for home in homes for jar in Path(home, "jars").glob("ivy-*.jar")]
+    if not jars:
+        raise ClusterError("pyspark's jars folder holds no ivy-*.jar: pip install pyspark (not pyspark-client).")
+    return jars[0]

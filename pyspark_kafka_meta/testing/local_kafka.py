@@ -1,0 +1,224 @@
+"""`LocalKafka`: real Apache Kafka on this machine, one KRaft controller and some brokers, without Docker.
+
+Linux or macOS, Java 17 or later, and at the first start a way to Maven Central.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Literal, Self
+
+from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.testing import guard, kafka_config
+from pyspark_kafka_meta.testing.class_archive import with_class_archive
+from pyspark_kafka_meta.testing.errors import ClusterError
+from pyspark_kafka_meta.testing.jars import KAFKA_JARS, find_java, resolve
+from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID, FIRST_BROKER_ID, HOST
+from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, KafkaNode, write_files
+from pyspark_kafka_meta.wire.brokers import KafkaWire
+from pyspark_kafka_meta.wire.connection import ConnectionSettings
+
+DEFAULT_JVM_OPTIONS = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Small nodes that start fast. On two cores they also carry more records a second than Java's own defaults."""
+
+STANDARD_PORTS = (19092, 29092, 39092)
+# Below the range from which systems pick ports for outgoing connections: a client of a killed broker could otherwise be
+# given the very port that it connects to, and so be connected to itself.
+_FREE_PORTS = range(20000, 29000)
+
+_POLL_S = 0.1
+_ASK_TIMEOUT_S = 2.0
+_FORMAT_TIMEOUT_S = 60.0
+
+
+class LocalKafka:
+    """A cluster to break: node 1 is the controller, nodes 2, 3, ... are brokers; each is a process of its own.
+
+        with LocalKafka() as kafka:
+            spark.read.format("kafkameta").option("kafka.bootstrap.servers", kafka.bootstrap_servers)
+
+    The cluster runs inside `with` and leaves nothing behind, also if this process is killed. Topics have three replicas
+    unless asked otherwise, two of which must be in sync, and are not made by being mentioned; retention and compaction
+    act within a second or two. Timeouts are Kafka's own: the leaders of a killed or paused broker move after 9 s, and a
+    broker that was killed or stopped is let in again 9 s later (`broker.session.timeout.ms`).
+
+    Methods raise ClusterError, with the end of a node's log where it says why.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 3,
+        ports: Sequence[int] | Literal["standard"] | None = None,
+        config: Mapping[str, str] | None = None,
+        jvm_options: Sequence[str] = DEFAULT_JVM_OPTIONS,
+    ) -> None:
+        """Nothing starts yet.
+
+        Args:
+            ports: one for each broker; "standard" for 19092, 29092, 39092; None for free ones.
+            config: Kafka settings of every node, which win over this class's.
+            jvm_options: of every node.
+        """
+        controller_port, *free = _free_ports(brokers + 1)
+        chosen = STANDARD_PORTS if ports == "standard" else ports or free
+        if len(chosen) != brokers:
+            raise ClusterError(f"{brokers} brokers cannot listen on {len(chosen)} ports: give one port for each.")
+        broker_ports = dict(enumerate(chosen, FIRST_BROKER_ID))
+        self._layout = kafka_config.ClusterLayout(kafka_config.new_cluster_id(), controller_port, broker_ports)
+        self._config = dict(config or {})
+        self._jvm_options = tuple(jvm_options)
+        self._nodes: dict[int, KafkaNode] = {}
+        self._guard: guard.Guard | None = None
+
+    def __enter__(self) -> Self:
+        """Start the cluster and wait until every broker knows all: about 4 s, and 30 s more the first time."""
+        taken = [port for port in self._layout.broker_ports.values() if not _is_free(port)]
+        if taken:
+            raise ClusterError(
+                f"Port {taken[0]} is in use: end what uses it (a closed connection holds on to its port for a minute), "
+                "or leave `ports` out for free ones."
+            )
+        runtime = with_class_archive(JavaRuntime(find_java(), resolve(KAFKA_JARS), self._jvm_options))
+        guard.sweep()
+        self._guard = guard.Guard()
+        try:
+            self._launch(runtime, self._guard)
+            self.wait_until_up()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill every node and remove its data. The second call does nothing."""
+        if self._guard is not None:
+            for node in self._nodes.values():
+                if node.is_started:
+                    node.kill()
+            self._guard.close()
+        self._guard = None
+        self._nodes = {}
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        return tuple(self._layout.broker_ports)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(str(self.address(broker_id)) for broker_id in self.broker_ids)
+
+    def address(self, broker_id: int) -> Address:
+        """Where this broker listens, and will listen again after a restart."""
+        if broker_id not in self._layout.broker_ports:
+            raise ClusterError(f"There is no broker {broker_id}: the brokers are {self.broker_ids}.")
+        return Address(HOST, self._layout.broker_ports[broker_id])
+
+    def pid(self, node_id: int) -> int:
+        """Process id of a node that is running."""
+        return self._node(node_id).pid
+
+    def start(self, node_id: int) -> None:
+        """Start a node that was stopped or killed, on its old data. Does not wait: see `wait_until_up`."""
+        self._node(node_id).start()
+
+    def kill(self, node_id: int) -> None:
+        """Crash a node (SIGKILL). The controller notices after `broker.session.timeout.ms`."""
+        self._node(node_id).kill()
+
+    def stop(self, node_id: int, timeout_s: float = 60.0) -> None:
+        """Shut a node down in order (SIGTERM), so that its leaders move first, and wait for its end."""
+        self._node(node_id).stop(timeout_s)
+
+    def pause(self, node_id: int) -> None:
+        """Hang a node (SIGSTOP): its connections stay open and nothing is answered."""
+        self._node(node_id).pause()
+
+    def resume(self, node_id: int) -> None:
+        """Let a paused node go on."""
+        self._node(node_id).resume()
+
+    def restore(self) -> None:
+        """Undo every `kill`, `stop` and `pause`, and wait until all brokers are up."""
+        for node in self._nodes.values():
+            if node.is_paused:
+                node.resume()
+            if not node.is_started:
+                node.start()
+        self.wait_until_up()
+
+    def wait_until_up(self, timeout_s: float = 90.0) -> None:
+        """Wait until every broker that is started and not paused answers, and names all of these as live."""
+        deadline = time.monotonic() + timeout_s
+        brokers = [self._node(broker_id) for broker_id in self.broker_ids]
+        running = {broker.node_id for broker in brokers if broker.is_started and not broker.is_paused}
+        for broker_id in sorted(running):
+            while not running <= _live_brokers(self.address(broker_id)):
+                for node in self._nodes.values():
+                    node.check()
+                if time.monotonic() > deadline:
+                    tail = self._node(broker_id).log_tail()
+                    raise ClusterError(f"Broker {broker_id} does not know all brokers after {timeout_s:.0f} s. {tail}")
+                time.sleep(_POLL_S)
+
+    def _launch(self, runtime: JavaRuntime, guarded: guard.Guard) -> None:
+        """Start the brokers, then format and start the controller, for which they wait."""
+        for broker_id in self.broker_ids:
+            folder = guarded.folder / str(broker_id)
+            server = kafka_config.broker_properties(self._layout, broker_id, folder / "data", self._config)
+            write_files(folder, server, kafka_config.meta_properties(self._layout, broker_id))
+            self._nodes[broker_id] = KafkaNode(broker_id, folder, runtime, guarded.group)
+            self.start(broker_id)
+        folder = guarded.folder / str(CONTROLLER_ID)
+        write_files(folder, kafka_config.controller_properties(self._layout, folder / "data", self._config), None)
+        self._nodes[CONTROLLER_ID] = KafkaNode(CONTROLLER_ID, folder, runtime, guarded.group)
+        settings = str(folder / "server.properties")
+        arguments = ("format", "--cluster-id", self._layout.cluster_id, "--config", settings)
+        command = runtime.command("kafka.tools.StorageTool", folder, *arguments)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S)
+        if done.returncode != 0:
+            raise ClusterError(f"Kafka cannot format the controller's folder: {done.stderr or done.stdout}")
+        self.start(CONTROLLER_ID)
+
+    def _node(self, node_id: int) -> KafkaNode:
+        if node_id not in self._nodes:
+            raise ClusterError(
+                f"There is no node {node_id} now: inside `with` there are {CONTROLLER_ID} and {self.broker_ids}."
+            )
+        return self._nodes[node_id]
+
+
+def _live_brokers(address: Address) -> set[int]:
+    """The brokers that the one at `address` names as live; none while it does not answer."""
+    wire = KafkaWire(ConnectionSettings("kafkameta-testing", connect_timeout_ms=1000, max_frame_bytes=1 << 20))
+    try:
+        answer = wire.metadata(address, (), time.monotonic() + _ASK_TIMEOUT_S)
+    except KafkaMetaError:
+        return set()
+    finally:
+        wire.close()
+    return {broker.node_id for broker in answer.brokers}
+
+
+def _free_ports(count: int) -> list[int]:
+    # Not the shared generator: processes that seed it alike would choose alike.
+    candidates = random.SystemRandom().sample(_FREE_PORTS, len(_FREE_PORTS))
+    free = (port for port in candidates if _is_free(port))
+    return [next(free) for _ in range(count)]
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True

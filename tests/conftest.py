@@ -1,0 +1,247 @@
+"""Fixtures that tests share: a real cluster, topics and records in it, a cluster to break, mock brokers, Spark."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import pytest
+from confluent_kafka import Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+from pyspark.sql import SparkSession
+
+from pyspark_kafka_meta.metadata.model import Address, MetadataAnswer
+from pyspark_kafka_meta.testing import LocalKafka, MockCluster
+from pyspark_kafka_meta.testing.jars import find_java
+from pyspark_kafka_meta.wire.brokers import KafkaWire
+from pyspark_kafka_meta.wire.connection import ConnectionSettings
+
+ROOT = Path(__file__).parent.parent
+POLL_S = 0.1
+
+T = TypeVar("T")
+
+
+class Cluster(Protocol):
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteCluster:
+    bootstrap_servers: str
+
+
+@pytest.fixture(scope="session")
+def kafka(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Brokers named in KAFKAMETA_BOOTSTRAP_SERVERS, else docker-compose.yml's if Docker answers, else LocalKafka."""
+    named = os.environ.get("KAFKAMETA_BOOTSTRAP_SERVERS")
+    if named:
+        yield RemoteCluster(named)
+    elif docker_answers():
+        yield from compose_cluster()
+    else:
+        yield request.getfixturevalue("local_kafka")
+
+
+@pytest.fixture(scope="session")
+def local_kafka() -> Iterator[LocalKafka]:
+    """One LocalKafka for all tests, which notices a dead broker after 5 s. To break it, use `breakable_kafka`."""
+    find_java()
+    config = {"broker.session.timeout.ms": "5000", "broker.heartbeat.interval.ms": "1000"}
+    with LocalKafka(config=config) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def breakable_kafka(local_kafka: LocalKafka) -> Iterator[LocalKafka]:
+    """`local_kafka` for one test that kills, stops or pauses nodes; all of them run again afterwards."""
+    yield local_kafka
+    local_kafka.restore()
+
+
+@pytest.fixture(scope="session")
+def make_topic(kafka: Cluster) -> Callable[..., str]:
+    """Makes a topic that every broker knows; `replication` -1 means the brokers' default."""
+
+    def make(
+        partitions: int = 1, config: Mapping[str, str] | None = None, name: str | None = None, replication: int = -1
+    ) -> str:
+        topic = name or f"test-{uuid.uuid4().hex}"
+        request = NewTopic(topic, partitions, replication, config=dict(config or {}))
+        admin = admin_client(kafka)
+        finish(admin.create_topics([request]))
+        poll_until(lambda: all_brokers_know(kafka, topic, partitions))
+        return topic
+
+    return make
+
+
+@pytest.fixture
+def topic(make_topic: Callable[..., str]) -> str:
+    """A topic of its own for each test: three partitions, empty."""
+    return make_topic(partitions=3)
+
+
+@pytest.fixture(scope="session")
+def add_partitions(kafka: Cluster) -> Callable[[str, int], None]:
+    """Grows a topic to so many partitions, and waits until every broker knows them."""
+
+    def add(topic: str, partitions: int) -> None:
+        admin = admin_client(kafka)
+        finish(admin.create_partitions([NewPartitions(topic, partitions)]))
+        poll_until(lambda: all_brokers_know(kafka, topic, partitions))
+
+    return add
+
+
+@pytest.fixture(scope="session")
+def produce(kafka: Cluster) -> Callable[..., list[int]]:
+    """Writes records and returns their offsets, in the order of the records.
+
+    A record is a value, or a mapping of the arguments of confluent_kafka's `Producer.produce`. Without `partition` the
+    producer chooses. Further settings, `**{"compression.type": "zstd"}` say, go to the producer.
+    """
+
+    def write(
+        topic: str,
+        records: Iterable[str | bytes | Mapping[str, Any] | None],
+        partition: int | None = None,
+        **settings: Any,
+    ) -> list[int]:
+        offsets: dict[int, int] = {}
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, **settings})
+        where: dict[str, Any] = {} if partition is None else {"partition": partition}
+        count = 0
+        for number, record in enumerate(records):
+            arguments = record if isinstance(record, Mapping) else {"value": record}
+            producer.produce(topic, on_delivery=delivery(offsets, number), **where, **arguments)
+            producer.poll(0)
+            count += 1
+        assert producer.flush(60) == 0, f"the brokers did not take all records of {topic} in time"
+        return [offsets[number] for number in range(count)]
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def delete_records(kafka: Cluster) -> Callable[[str, int, int], None]:
+    """Moves the log start of a partition up to `before_offset`, as retention does."""
+
+    def delete(topic: str, partition: int, before_offset: int) -> None:
+        admin = admin_client(kafka)
+        finish(admin.delete_records([TopicPartition(topic, partition, before_offset)]))
+
+    return delete
+
+
+@pytest.fixture(scope="session")
+def leader_of(kafka: Cluster) -> Callable[[str, int], int]:
+    """Node id of a partition's leader as the first broker that answers sees it, -1 for none."""
+    return lambda topic, partition: partition_leader(kafka, topic, partition)
+
+
+@pytest.fixture(scope="session")
+def wait_for() -> Callable[..., Any]:
+    """Waits until a condition holds, 30 s at most unless `timeout_s` says otherwise, and returns what it gave."""
+    return poll_until
+
+
+@pytest.fixture
+def mock_cluster() -> Iterator[MockCluster]:
+    with MockCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session whose workers run this checkout, and in which a task may fail three times."""
+    find_java()
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    settings: dict[str, bool | float | int | str | None] = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
+    }
+    session = SparkSession.builder.master("local[2,4]").appName("kafkameta-tests").config(map=settings).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+def docker_answers() -> bool:
+    if shutil.which("docker") is None:
+        return False
+    return subprocess.run(["docker", "info"], capture_output=True, timeout=30).returncode == 0
+
+
+def compose_cluster() -> Iterator[Cluster]:
+    """The brokers of docker-compose.yml, in a project of their own, so that nobody's demo is torn down."""
+    from testcontainers.compose import DockerCompose
+
+    os.environ["COMPOSE_PROJECT_NAME"] = "kafkameta-tests"
+    with DockerCompose(ROOT, "docker-compose.yml", services=["broker-2", "broker-3", "broker-4"]):
+        yield RemoteCluster("localhost:19092,localhost:29092,localhost:39092")
+
+
+def admin_client(cluster: Cluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+
+
+def finish(futures: Mapping[str, Any]) -> None:
+    for future in futures.values():
+        future.result(60)
+
+
+def all_brokers_know(cluster: Cluster, topic: str, partitions: int) -> bool:
+    """Whether each broker, asked by itself, names a leader for this many partitions."""
+    host, port = cluster.bootstrap_servers.split(",")[0].rsplit(":", 1)
+    wire = KafkaWire(ConnectionSettings("kafkameta-tests", connect_timeout_ms=5000, max_frame_bytes=1 << 24))
+    try:
+        first = wire.metadata(Address(host, int(port)), [topic], time.monotonic() + 10)
+        answers = [wire.metadata(broker.address, [topic], time.monotonic() + 10) for broker in first.brokers]
+        return all(leaders(answer, topic) == partitions for answer in answers)
+    finally:
+        wire.close()
+
+
+def partition_leader(cluster: Cluster, topic: str, partition: int) -> int:
+    metadata = admin_client(cluster).list_topics(topic, timeout=30)
+    return int(metadata.topics[topic].partitions[partition].leader)
+
+
+def leaders(answer: MetadataAnswer, topic: str) -> int:
+    found = [entry for entry in answer.topics if entry.name == topic]
+    return sum(partition.leader_id >= 0 for entry in found for partition in entry.partitions)
+
+
+def delivery(offsets: dict[int, int], number: int) -> Callable[[Any, Message], None]:
+    def delivered(error: Any, message: Message) -> None:
+        assert error is None, error
+        offset = message.offset()
+        assert offset is not None
+        offsets[number] = offset
+
+    return delivered
+
+
+def poll_until(condition: Callable[[], T], timeout_s: float = 30) -> T:
+    deadline = time.monotonic() + timeout_s
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"still {result!r} after {timeout_s} s"
+        time.sleep(POLL_S)
+    return result

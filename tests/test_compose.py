@@ -1,0 +1,162 @@
+"""docker-compose.yml is the demo cluster: its form by a JSON Schema of the parts used, then its sense."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+import yaml
+
+from pyspark_kafka_meta.testing import kafka_config
+from pyspark_kafka_meta.testing.local_kafka import STANDARD_PORTS
+
+COMPOSE: dict[str, Any] = yaml.safe_load((Path(__file__).parent.parent / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+BROKERS = {name: service for name, service in SERVICES.items() if name.startswith("broker-")}
+IMAGE = "apache/kafka:4.1.1"
+
+SECONDS = {"type": "string", "pattern": r"^\d+s$"}
+SERVICE = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["image", "restart"],
+    "properties": {
+        "image": {"type": "string", "pattern": r"^[a-z/]+:\d+\.\d+\.\d+$"},
+        "restart": {"const": "no"},
+        "ports": {"type": "array", "items": {"type": "string", "pattern": r"^127\.0\.0\.1:\d+:\d+$"}},
+        "environment": {
+            "type": "object",
+            "propertyNames": {"pattern": "^(CLUSTER_ID|KAFKA_[A-Z_]+)$"},
+            "additionalProperties": {"type": "string"},
+        },
+        "depends_on": {
+            "type": "object",
+            "propertyNames": {"enum": list(SERVICES)},
+            "additionalProperties": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["condition"],
+                "properties": {"condition": {"enum": ["service_started", "service_healthy"]}},
+            },
+        },
+        "healthcheck": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["test", "interval", "timeout", "retries", "start_period"],
+            "properties": {
+                "test": {"type": "array", "prefixItems": [{"const": "CMD-SHELL"}], "minItems": 2, "maxItems": 2},
+                "interval": SECONDS,
+                "timeout": SECONDS,
+                "start_period": SECONDS,
+                "retries": {"type": "integer", "minimum": 1},
+            },
+        },
+        "entrypoint": {"type": "array", "items": {"type": "string"}},
+        "command": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 1},
+    },
+}
+FILE = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["name", "services"],
+    "patternProperties": {"^x-": {"type": "object"}},
+    "properties": {
+        "name": {"type": "string", "pattern": "^[a-z0-9][a-z0-9_-]*$"},
+        "services": {"type": "object", "additionalProperties": SERVICE},
+    },
+}
+
+
+def kafka_settings(service: dict[str, Any]) -> dict[str, str]:
+    """The service's Kafka settings, named as in a properties file: the image's own rule, for names without dashes."""
+    return {
+        name.removeprefix("KAFKA_").lower().replace("_", "."): value
+        for name, value in service["environment"].items()
+        if name.startswith("KAFKA_") and name != "KAFKA_HEAP_OPTS"
+    }
+
+
+def listeners(text: str) -> dict[str, tuple[str, int]]:
+    """Listener name -> host, port; the host is empty where it is every interface."""
+    return {name: (host, int(port)) for name, host, port in re.findall(r"(\w+)://([\w.-]*):(\d+)", text)}
+
+
+def test_the_file_has_the_form_that_compose_wants() -> None:
+    jsonschema.Draft202012Validator.check_schema(FILE)
+    jsonschema.validate(COMPOSE, FILE, jsonschema.Draft202012Validator)
+
+
+def test_there_are_a_controller_three_brokers_and_the_topic_maker() -> None:
+    assert list(SERVICES) == ["controller-1", "broker-2", "broker-3", "broker-4", "topics"]
+    assert {service["image"] for service in SERVICES.values()} == {IMAGE}
+
+
+@pytest.mark.parametrize("name", ["controller-1", *BROKERS])
+def test_a_node_is_named_after_its_role_and_id(name: str) -> None:
+    settings = kafka_settings(SERVICES[name])
+    assert f"{settings['process.roles']}-{settings['node.id']}" == name
+
+
+@pytest.mark.parametrize(("name", "port"), list(zip(BROKERS, STANDARD_PORTS, strict=True)))
+def test_a_broker_advertises_the_port_that_is_mapped_to_it(name: str, port: int) -> None:
+    settings = kafka_settings(BROKERS[name])
+    bound, advertised = listeners(settings["listeners"]), listeners(settings["advertised.listeners"])
+    assert BROKERS[name]["ports"] == [f"127.0.0.1:{port}:{bound['HOST'][1]}"]
+    assert advertised == {"INTERNAL": (name, bound["INTERNAL"][1]), "HOST": ("localhost", port)}
+    assert bound.keys() == advertised.keys()
+    assert settings["inter.broker.listener.name"] == "INTERNAL"
+
+
+@pytest.mark.parametrize("name", ["controller-1", *BROKERS])
+def test_every_listener_has_a_protocol_and_every_node_the_controller(name: str) -> None:
+    settings = kafka_settings(SERVICES[name])
+    protocols = dict(entry.split(":") for entry in settings["listener.security.protocol.map"].split(","))
+    controller_port = listeners(kafka_settings(SERVICES["controller-1"])["listeners"])["CONTROLLER"][1]
+    assert protocols.keys() >= {*listeners(settings["listeners"]), settings["controller.listener.names"]}
+    assert settings["controller.quorum.voters"] == f"1@controller-1:{controller_port}"
+
+
+def test_all_nodes_belong_to_one_cluster() -> None:
+    ids = {SERVICES[name]["environment"]["CLUSTER_ID"] for name in ("controller-1", *BROKERS)}
+    assert len(ids) == 1
+    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", ids.pop())
+
+
+@pytest.mark.parametrize("name", BROKERS)
+def test_a_broker_is_healthy_once_it_names_itself(name: str) -> None:
+    """`kafka-broker-api-versions.sh` prints "broker-2:9092 (id: 2 rack: ..." for each live broker."""
+    command = BROKERS[name]["healthcheck"]["test"][1]
+    node_id = kafka_settings(BROKERS[name])["node.id"]
+    assert f"--bootstrap-server {name}:9092 " in command
+    assert command.endswith(f"| grep -q '(id: {node_id} '")
+
+
+def test_brokers_are_set_up_as_those_of_local_kafka() -> None:
+    layout = kafka_config.ClusterLayout("Aa", 9093, {2: 19092, 3: 29092, 4: 39092})
+    local = kafka_config.broker_properties(layout, 2, Path("/data"), {})
+    per_machine = {"listeners", "listener.security.protocol.map", "controller.quorum.voters", "log.dirs"}
+    shared = {name: value for name, value in local.items() if name not in per_machine}
+    composed = kafka_settings(SERVICES["broker-2"])
+    assert {name: composed.get(name) for name in shared} == shared
+
+
+def test_ten_topics_are_made_once_all_brokers_are_healthy() -> None:
+    maker = SERVICES["topics"]
+    assert maker["depends_on"] == {broker: {"condition": "service_healthy"} for broker in BROKERS}
+    script = maker["command"][0]
+    numbers = re.search(r"for number in ([\d ]+);", script)
+    assert numbers is not None
+    assert [f"topic-{number}" for number in numbers[1].split()] == [f"topic-{number}" for number in range(10)]
+    for option in (
+        '--topic "topic-$$number"',
+        "--if-not-exists",
+        "--partitions 2",
+        "--replication-factor 3",
+        "--config min.insync.replicas=2",
+    ):
+        assert option in script
+    assert all(f"{broker}:9092" in script for broker in BROKERS)
