@@ -1,0 +1,20 @@
+"""The jars of Spark's own Kafka source, the peer that benchmarks compare with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark_kafka_meta.testing.jars import resolve
+
+# Each by itself: what else they ask for, Spark has on its class path, in versions of its own.
+JVM_SOURCE_JARS = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+    "org.apache.kafka:kafka-clients:3.9.1",
+    "org.apache.commons:commons-pool2:2.12.1",
+)
+
+
+def jvm_source_jars() -> list[Path]:
+    """Downloaded at the first call."""
+    return resolve(JVM_SOURCE_JARS, transitive=False)

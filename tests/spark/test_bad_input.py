@@ -1,0 +1,125 @@
+"""What a user gets wrong ends in one clear sentence, soon: at load() or start() where possible, never a hang."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+NOBODY = "127.0.0.1:1"
+COMPLETE = {"kafka_bootstrap_servers": NOBODY, "subscribe": "t"}
+
+
+def load(spark: SparkSession, **options: str) -> Any:
+    """Load with these options; `kafka_bootstrap_servers` stands for kafka.bootstrap.servers."""
+    named = {name.replace("kafka_", "kafka.").replace("_", "."): value for name, value in options.items()}
+    return spark.read.format("kafkameta").options(**named).load()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"subscribe": "t"}, "'kafka.bootstrap.servers' must be specified"),
+        ({"kafka_bootstrap_servers": "localhost"}, "must be host:port"),
+        ({"kafka_bootstrap_servers": NOBODY}, "must be specified for Kafka source: subscribe, assign"),
+        (COMPLETE | {"startingOffset": "earliest"}, "Did you mean 'startingOffsets'"),
+        (COMPLETE | {"startingOffsets": "{"}, "'startingOffsets' must be"),
+        ({"kafka_bootstrap_servers": NOBODY, "assign": "[1]"}, "'assign' must be JSON"),
+        (COMPLETE | {"failOnDataLoss": "maybe"}, "failOnDataLoss"),
+        (COMPLETE | {"minPartitions": "0"}, "minPartitions must be positive"),
+        (COMPLETE | {"kafka_auto_offset_reset": "latest"}, "auto.offset.reset"),
+    ],
+)
+def test_a_bad_option_is_refused_at_load(spark: SparkSession, options: dict[str, str], text: str) -> None:
+    with pytest.raises(PySparkException) as caught:
+        load(spark, **options)
+    assert "OptionError" in str(caught.value)
+    assert text in str(caught.value)
+
+
+def test_every_bad_option_is_named_at_once(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException) as caught:
+        load(spark, subscribe="t", includeHeaders="perhaps", topics="t")
+    for text in ("kafka.bootstrap.servers", "includeHeaders", "topics"):
+        assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"startingOffsets": "latest"}, "starting offset can't be latest for batch queries"),
+        ({"endingOffsets": "earliest"}, "ending offset can't be earliest for batch queries"),
+    ],
+)
+def test_offsets_that_no_batch_can_have_are_refused(spark: SparkSession, options: dict[str, str], text: str) -> None:
+    with pytest.raises(PySparkException, match=text):
+        load(spark, kafka_bootstrap_servers=NOBODY, subscribe="t", **options).count()
+
+
+def test_ending_offsets_in_a_stream_are_refused_at_start(spark: SparkSession, tmp_path: Any) -> None:
+    options = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t", "endingOffsets": "latest"}
+    stream = spark.readStream.format("kafkameta").options(**options).load().writeStream.format("noop")
+    with pytest.raises(PySparkException, match="ending offset not valid in streaming queries"):
+        stream.option("checkpointLocation", str(tmp_path)).start().awaitTermination(60)
+
+
+@pytest.fixture
+def silent_peer() -> Iterator[str]:
+    """Accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_unreachable_servers_end_within_the_deadline_and_are_all_named(spark: SparkSession, silent_peer: str) -> None:
+    options = {"kafka.default.api.timeout.ms": "3000", "kafka.socket.connection.setup.timeout.ms": "1000"}
+    servers = {"kafka.bootstrap.servers": f"{NOBODY},{silent_peer}", "subscribe": "t"}
+    rows = spark.read.format("kafkameta").options(**servers, **options).load()
+    started = time.monotonic()
+    with pytest.raises(PySparkException) as caught:
+        rows.count()
+    assert time.monotonic() - started < 15
+    for text in ("ConnectError", NOBODY, "Connection refused", silent_peer, "does not answer"):
+        assert text in str(caught.value)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"subscribe": "no-such-topic"}, "topic no-such-topic does not exist"),
+        ({"assign": '{"%s": [0, 7]}'}, "option assign names %s-7, and %s has 3 partitions"),
+        ({"subscribe": "%s", "startingOffsets": '{"%s": {"0": 0}}'}, "Missing: %s-1, %s-2"),
+        ({"subscribe": "%s", "startingOffsets": '{"%s": {"0": 99, "1": -2, "2": -2}}'}, "its log ends at 0"),
+        ({"subscribe": "%s", "endingOffsets": '{"%s": {"0": 99, "1": -1, "2": -1}}'}, "its log ends at 0"),
+    ],
+)
+def test_what_the_cluster_does_not_have_is_said_at_planning(
+    spark: SparkSession, kafka: Any, topic: str, options: dict[str, str], text: str
+) -> None:
+    named = {name: value.replace("%s", topic) for name, value in options.items()}
+    rows = spark.read.format("kafkameta").option("kafka.bootstrap.servers", kafka.bootstrap_servers).options(**named)
+    started = time.monotonic()
+    with pytest.raises(PySparkException) as caught:
+        rows.load().count()
+    assert time.monotonic() - started < 15
+    assert text.replace("%s", topic) in str(caught.value)
+
+
+@pytest.mark.kafka
+def test_an_offset_that_has_aged_out_is_data_loss_or_skipped_when_allowed(
+    spark: SparkSession, kafka: Any, topic: str, produce: Any, delete_records: Any
+) -> None:
+    produce(topic, [str(number) for number in range(10)], partition=0)
+    delete_records(topic, 0, before_offset=4)
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "assign": f'{{"{topic}": [0]}}'}
+    rows = spark.read.format("kafkameta").options(**options).option("startingOffsets", f'{{"{topic}": {{"0": 2}}}}')
+    with pytest.raises(PySparkException, match="its log starts at 4"):
+        rows.load().count()
+    assert rows.option("failOnDataLoss", "false").load().count() == 6

@@ -1,0 +1,195 @@
+"""The rows are those that a librdkafka consumer reads: the same topics on real Kafka, batch and streaming, column by
+column."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from chispa import assert_df_equality
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, Message, Producer, TopicPartition
+from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+MEGABYTE = os.urandom(500_000) * 2
+HEADERS: tuple[list[tuple[str, bytes | None]] | None, ...] = (
+    None,
+    [("one", b"1")],
+    [("null", None), ("empty", b"")],
+    [("twice", b"a"), ("twice", b"b"), ("other", b"c")],
+)
+
+
+def send(producer: Producer, topic: str, *records: dict[str, Any]) -> None:
+    for record in records:
+        producer.produce(topic, **record)
+    assert producer.flush(30) == 0
+
+
+@pytest.fixture(scope="module")
+def plain_topic(make_topic: Any, kafka: Any) -> str:
+    """Three partitions, every codec, and what keys, values and headers can be."""
+    topic: str = make_topic(partitions=3, config={"max.message.bytes": "5000000"})
+    for codec in CODECS:
+        settings = {"compression.type": codec, "linger.ms": 20, "message.max.bytes": 5_000_000}
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, **settings})
+        pairs = [(key, value) for key in (None, b"", b"k", MEGABYTE) for value in (None, b"", b"v" * 300)]
+        for number, (key, value) in enumerate([*pairs, (b"large", MEGABYTE)]):
+            for headers in HEADERS:
+                timestamp = 1_600_000_000_000 + number
+                send_one = {"key": key, "value": value, "headers": headers, "timestamp": timestamp}
+                producer.produce(topic, **send_one, partition=number % 3)
+        send(producer, topic, *({"value": b"%d" % number, "partition": number % 3} for number in range(2_000)))
+    return topic
+
+
+@pytest.fixture(scope="module")
+def transactional_topic(make_topic: Any, kafka: Any) -> Iterator[str]:
+    """Committed, aborted and interleaved transactions in two partitions, and one that stays open."""
+    topic: str = make_topic(partitions=2)
+
+    def transactional(name: str) -> Producer:
+        settings = {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"{topic}-{name}"}
+        producer = Producer(settings)
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        return producer
+
+    first, second = transactional("first"), transactional("second")
+    for number in range(50):
+        send(first, topic, {"value": b"committed %d" % number, "partition": number % 2})
+        send(second, topic, {"value": b"aborted %d" % number, "partition": number % 2})
+    second.abort_transaction(30)
+    first.commit_transaction(30)
+    second.begin_transaction()
+    send(second, topic, *({"value": b"second try", "partition": partition} for partition in (0, 1)))
+    second.commit_transaction(30)
+    plain = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    send(plain, topic, {"value": b"no transaction", "partition": 0})
+    dangling = transactional("open")
+    send(dangling, topic, {"value": b"open", "partition": 1})
+    yield topic
+    dangling.abort_transaction(30)
+
+
+@pytest.fixture(scope="module")
+def compacted_topic(make_topic: Any, kafka: Any, wait_for: Any) -> str:
+    """One partition in which compaction has removed all but the last record of each of ten keys, at least in part."""
+    config = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
+    topic: str = make_topic(partitions=1, config=config)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+
+    def write_until_compacted() -> bool:
+        send(producer, topic, *({"key": b"%d" % (number % 10), "value": os.urandom(100)} for number in range(500)))
+        messages = consume(kafka.bootstrap_servers, topic)
+        return len(messages) < messages[-1].offset() + 1  # type: ignore[operator]
+
+    wait_for(write_until_compacted, timeout_s=60)
+    return topic
+
+
+def consume(bootstrap_servers: str, topic: str, isolation_level: str = "read_uncommitted") -> list[Message]:
+    """All that the topic holds, from each partition's start to its end, as confluent-kafka reads it."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "conformance",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "isolation.level": isolation_level,
+        }
+    )
+    partitions = list(consumer.list_topics(topic, 30).topics[topic].partitions)
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+    messages, ended = [], set()
+    while len(ended) < len(partitions):
+        message = consumer.poll(30)
+        assert message is not None, "the consumer was not told of every partition's end in time"
+        if message.error():
+            ended.add(message.partition())
+        else:
+            messages.append(message)
+    consumer.close()
+    return messages
+
+
+def expected_rows(messages: Sequence[Message]) -> list[tuple[Any, ...]]:
+    return [
+        (
+            message.key(),
+            message.value(),
+            message.topic(),
+            message.partition(),
+            message.offset(),
+            datetime.datetime.fromtimestamp(message.timestamp()[1] / 1000, datetime.UTC),
+            message.timestamp()[0] - 1 if message.timestamp()[0] != TIMESTAMP_NOT_AVAILABLE else -1,
+            message.headers(),
+        )
+        for message in messages
+    ]
+
+
+def read_batch(spark: SparkSession, options: dict[str, str]) -> DataFrame:
+    return spark.read.format("kafkameta").options(**options).load()
+
+
+def read_available_now(spark: SparkSession, options: dict[str, str], folder: Any) -> DataFrame:
+    stream = spark.readStream.format("kafkameta").options(**options).option("startingOffsets", "earliest").load()
+    sink = stream.writeStream.format("parquet").option("path", str(folder / "rows"))
+    query = sink.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+    assert query.awaitTermination(120), "the query did not end"
+    return spark.read.parquet(str(folder / "rows"))
+
+
+@pytest.mark.parametrize("how", ["batch", "available_now"])
+@pytest.mark.parametrize(
+    ("which", "isolation_level"),
+    [
+        ("plain_topic", "read_uncommitted"),
+        ("transactional_topic", "read_uncommitted"),
+        ("transactional_topic", "read_committed"),
+        ("compacted_topic", "read_uncommitted"),
+    ],
+)
+def test_rows_equal_those_of_a_confluent_consumer(
+    which: str, isolation_level: str, how: str, request: Any, spark: SparkSession, kafka: Any, tmp_path: Any
+) -> None:
+    topic = request.getfixturevalue(which)
+    options = {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers,
+        "subscribe": topic,
+        "includeHeaders": "true",
+        "kafka.isolation.level": isolation_level,
+    }
+    rows = read_batch(spark, options) if how == "batch" else read_available_now(spark, options, tmp_path)
+    expected = expected_rows(consume(kafka.bootstrap_servers, topic, isolation_level))
+    assert expected
+    assert_df_equality(
+        rows.orderBy("partition", "offset"),
+        spark.createDataFrame(expected, spark_schema(spark, options)).orderBy("partition", "offset"),
+    )
+
+
+def spark_schema(spark: SparkSession, options: dict[str, str]) -> Any:
+    return read_batch(spark, options).schema
+
+
+def test_columns_are_those_of_sparks_own_source(spark: SparkSession, kafka: Any, plain_topic: str) -> None:
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": plain_topic}
+    assert read_batch(spark, options).schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int>"
+    )
+    with_headers = read_batch(spark, options | {"INCLUDEHEADERS": "true"}).schema["headers"]
+    assert with_headers.simpleString() == "headers:array<struct<key:string,value:binary>>"
+
+
+def test_a_schema_of_some_columns_reads_these_alone(spark: SparkSession, kafka: Any, plain_topic: str) -> None:
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": plain_topic}
+    some = spark.read.format("kafkameta").schema("value binary, offset bigint").options(**options).load()
+    assert_df_equality(some, read_batch(spark, options).select("value", "offset"), ignore_row_order=True)

@@ -1,0 +1,84 @@
+"""Brokers fail under a running stream: nothing is lost, nothing is repeated, and the query goes on by itself."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from pyspark_kafka_meta.testing import LocalKafka
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+class SteadyProducer:
+    """Writes numbered records to a topic, round robin, until the end of `with`; `acked` are those that the brokers
+    took."""
+
+    def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
+        self.acked: list[str] = []
+        self._topic, self._partitions = topic, partitions
+        settings = {"acks": "all", "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, **settings})
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> SteadyProducer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stopped.wait(0.01):
+            for _ in range(5):
+                self._producer.produce(
+                    self._topic, str(number), partition=number % self._partitions, on_delivery=self._on_delivery
+                )
+                number += 1
+            self._producer.poll(0)
+        assert self._producer.flush(90) == 0
+
+    def _on_delivery(self, error: Any, message: Any) -> None:
+        if error is None:
+            self.acked.append(message.value().decode())
+
+
+def test_a_killed_leader_costs_the_stream_no_record_and_no_restart(
+    spark: SparkSession, breakable_kafka: LocalKafka, topic: str, leader_of: Any, wait_for: Any, tmp_path: Path
+) -> None:
+    options = {"kafka.bootstrap.servers": breakable_kafka.bootstrap_servers, "subscribe": topic}
+    stream = spark.readStream.format("kafkameta").options(**options).option("startingOffsets", "earliest").load()
+    sink = stream.selectExpr("CAST(value AS STRING) AS value").writeStream.format("parquet")
+    sink = sink.option("path", str(tmp_path / "rows")).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = sink.trigger(processingTime="200 milliseconds").start()
+    run_id = query.runId
+
+    def rows_read() -> int:
+        return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+    with SteadyProducer(breakable_kafka.bootstrap_servers, topic, 3) as producer:
+        wait_for(lambda: rows_read() > 200 or query.exception())
+        victim = leader_of(topic, 0)
+        breakable_kafka.kill(victim)
+        acked_at_kill = len(producer.acked)
+        wait_for(lambda: leader_of(topic, 0) not in (-1, victim), timeout_s=60)
+        wait_for(lambda: len(producer.acked) > acked_at_kill + 500, timeout_s=60)
+    wait_for(lambda: rows_read() >= len(producer.acked) or query.exception(), timeout_s=60)
+    assert query.exception() is None
+    assert query.isActive
+    assert query.runId == run_id
+    query.processAllAvailable()
+    query.stop()
+
+    values = Counter(row.value for row in spark.read.parquet(str(tmp_path / "rows")).collect())
+    assert values == Counter(set(producer.acked)), "each acknowledged record is there once"

@@ -1,0 +1,150 @@
+"""A streaming query gives each record once: through restarts at any point, through a crash in batch 0, under a rate
+limit."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+class Pipeline:
+    """A query from a topic to a checkpointed parquet sink, which a test starts, stops and starts again."""
+
+    def __init__(self, spark: SparkSession, options: dict[str, str], folder: Path) -> None:
+        self.spark, self.options, self.folder = spark, options, folder
+
+    def source(self) -> DataFrame:
+        return self.spark.readStream.format("kafkameta").options(**self.options).load()
+
+    def start(self, **trigger: Any) -> StreamingQuery:
+        rows = self.source().selectExpr("CAST(value AS STRING) AS value", "partition", "offset")
+        sink = rows.writeStream.format("parquet").option("path", str(self.folder / "rows"))
+        return sink.option("checkpointLocation", str(self.checkpoint)).trigger(**trigger).start()
+
+    def run_to_the_end(self) -> None:
+        assert self.start(availableNow=True).awaitTermination(120), "the query did not end"
+
+    def values(self) -> list[str]:
+        return [row.value for row in self.spark.read.parquet(str(self.folder / "rows")).collect()]
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint"
+
+
+@pytest.fixture
+def pipeline(spark: SparkSession, kafka: Any, topic: str, tmp_path: Path) -> Pipeline:
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest"}
+    return Pipeline(spark, options, tmp_path)
+
+
+def batches(query: StreamingQuery) -> list[int]:
+    return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+
+
+def test_each_record_once_when_stopped_at_any_point(
+    pipeline: Pipeline, topic: str, produce: Any, wait_for: Any
+) -> None:
+    expected: list[str] = []
+    chance = random.Random(7)
+    for round_number in range(5):
+        values = [f"{round_number}-{number}" for number in range(400)]
+        produce(topic, values)
+        expected += values
+        query = pipeline.start(processingTime="0 seconds")
+        # From at once, in the middle of planning or of a task, to a while later.
+        query.awaitTermination(chance.choice([0.001, 0.3, 1, 2]))
+        query.stop()
+    pipeline.run_to_the_end()
+    assert Counter(pipeline.values()) == Counter(expected)
+
+
+def test_a_batch_whose_commit_was_lost_is_read_again_as_it_was_planned(
+    pipeline: Pipeline, topic: str, produce: Any
+) -> None:
+    produce(topic, ["a", "b", "c"])
+    pipeline.run_to_the_end()
+    produce(topic, ["d"])
+    pipeline.run_to_the_end()
+    forget_last_commit(pipeline.checkpoint)
+    produce(topic, ["e"])
+    pipeline.run_to_the_end()
+    assert sorted(pipeline.values()) == ["a", "b", "c", "d", "e"]
+
+
+def test_latest_is_pinned_even_if_batch_0_never_commits(
+    pipeline: Pipeline, topic: str, produce: Any, wait_for: Any
+) -> None:
+    """Spark asks for the initial offset again after such a crash, and stores none for a Python source."""
+    pipeline.options["startingOffsets"] = "latest"
+    produce(topic, ["before the query"])
+    offset_log = pipeline.checkpoint / "offsets" / "0"
+
+    def crash(batch: DataFrame, batch_id: int) -> None:
+        raise RuntimeError("crashed between the offset log and the commit")
+
+    crashing = pipeline.source().writeStream.foreachBatch(crash)
+    query = crashing.option("checkpointLocation", str(pipeline.checkpoint)).start()
+    wait_for(lambda: query.exception() is not None)
+    assert offset_log.exists()
+    assert not (pipeline.checkpoint / "commits" / "0").exists()
+
+    produce(topic, ["while it was down"])
+    shutil.rmtree(pipeline.checkpoint / "metadata", ignore_errors=True)
+    pipeline.run_to_the_end()
+    assert pipeline.values() == ["while it was down"]
+
+
+def test_available_now_keeps_the_rate_limit_and_ends(pipeline: Pipeline, topic: str, produce: Any) -> None:
+    produce(topic, [str(number) for number in range(15)], partition=0)
+    pipeline.options["maxOffsetsPerTrigger"] = "5"
+    query = pipeline.start(availableNow=True)
+    assert query.awaitTermination(120)
+    assert batches(query) == [5, 5, 5]
+    assert sorted(map(int, pipeline.values())) == list(range(15))
+
+
+def test_partitions_that_are_added_are_read_from_their_start(
+    pipeline: Pipeline, topic: str, produce: Any, add_partitions: Any
+) -> None:
+    produce(topic, ["first", "second"])
+    pipeline.run_to_the_end()
+    add_partitions(topic, 5)
+    produce(topic, ["into a new partition"], partition=4)
+    pipeline.run_to_the_end()
+    assert sorted(pipeline.values()) == ["first", "into a new partition", "second"]
+
+
+def test_progress_names_start_end_and_latest_offsets(pipeline: Pipeline, topic: str, produce: Any) -> None:
+    produce(topic, [str(number) for number in range(9)])
+    pipeline.options["maxOffsetsPerTrigger"] = "6"
+    query = pipeline.start(availableNow=True)
+    assert query.awaitTermination(120)
+    first, second = [progress["sources"][0] for progress in query.recentProgress if progress["numInputRows"]]
+    ends = [offsets_in(source["endOffset"], topic) for source in (first, second)]
+    assert sum(ends[0]) < sum(ends[1]) == 9
+    assert offsets_in(second["startOffset"], topic) == ends[0]
+    assert offsets_in(first["latestOffset"], topic) == ends[1]
+
+
+def offsets_in(text: str, topic: str) -> list[int]:
+    return [partition["offset"] for partition in json.loads(text)["topics"][topic]["partitions"].values()]
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """What a crash between the sink's commit and the query's leaves behind."""
+    commits = checkpoint / "commits"
+    last = max(int(file.name) for file in commits.iterdir() if file.name.isdigit())
+    (commits / str(last)).unlink()
+    for leftover in commits.glob(f".{last}.*"):
+        leftover.unlink()

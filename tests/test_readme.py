@@ -1,0 +1,56 @@
+"""The README is true: its options are those of the code, and its Python runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_kafka_meta.options import OPTIONS
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_table_of_options_is_that_of_the_code() -> None:
+    rows = re.findall(r"^\| `([\w.]+)` \| (.*?) \| (.*) \|$", README, re.MULTILINE)
+    assert sorted(rows) == sorted((one.name, one.default or "", one.doc) for one in OPTIONS.values())
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_its_python_runs(
+    spark: SparkSession, local_kafka: Any, make_topic: Any, produce: Any, tmp_path: Path, capfd: Any
+) -> None:
+    topic = make_topic(partitions=2)
+    produce(topic, ["a", "b", "a"])
+    replaced = {
+        "localhost:19092": local_kafka.bootstrap_servers,
+        '"topic-0")': f'"{topic}").option("startingOffsets", "earliest")',
+        "awaitTermination(30)": "processAllAvailable(); query.stop()",
+        # The console sink prints from the JVM, past pytest.
+        '.format("console")': '.format("memory").queryName("readme")',
+        'writeStream.outputMode("complete")': f'writeStream.option("checkpointLocation", "{tmp_path}/checkpoint")'
+        '.outputMode("complete")',
+        "/tmp/kafkameta-events/*": str(tmp_path / "events"),
+    }
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events" / "one.json").write_text('{"reason": "bootstrap"}\n')
+    names: dict[str, Any] = {}
+    for block in BLOCKS:
+        for old, new in replaced.items():
+            block = block.replace(old, new)
+        if "LocalKafka()" in block:
+            block = block.split("with LocalKafka()")[0]  # a cluster of its own is what test_local_kafka.py starts
+        exec(block, names)
+    assert {tuple(row) for row in spark.table("readme").collect()} == {("a", 2), ("b", 1)}
+    assert "|partition|count|" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("name", re.findall(r"^    make (\w+)", README, re.MULTILINE))
+def test_its_commands_are_in_the_makefile(name: str) -> None:
+    assert re.search(rf"^{name}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
