@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -133,26 +134,26 @@ def _wait_until(holds: Callable[[], bool]) -> None:
 
 
 def _events_table(folder: Path) -> Table:
-    columns = ("seconds", "role", "pid", "reason", "asked", "ms", "outcome", "leaders changed", "recovered in")
-    table = Table(*columns)
+    columns = ("at s", "cache", "reason", "asked", "ms", "outcome", "leader changed", "healed in")
+    table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     lines = [line for file in folder.glob("*.jsonl") for line in file.read_text().splitlines()]
     events: list[dict[str, Any]] = sorted(map(json.loads, lines), key=lambda event: event["time_ms"])
+    caches: list[str] = list(dict.fromkeys(event["cache_id"] for event in events))
     for event in events:
-        table.add_row(f"{(event['time_ms'] - events[0]['time_ms']) / 1000:.1f}", *_event_cells(event))
+        cache = f"{event['role']} {caches.index(event['cache_id']) + 1}"
+        table.add_row(f"{(event['time_ms'] - events[0]['time_ms']) / 1000:.1f}", cache, *_event_cells(event))
     return table
 
 
 def _event_cells(event: dict[str, Any]) -> list[str]:
-    asked = "" if event["broker_host"] is None else f"{event['broker_host']}:{event['broker_port']}"
+    asked = "bootstrap" if event["broker_id"] is None else f"broker {event['broker_id']}"
     moves = (
         f"{change['topic']}-{change['partition']}: {change['old_leader_id']} to {change['new_leader_id']}"
         for change in event["leaders_changed"]
     )
     return [
-        event["role"],
-        str(event["pid"]),
-        event["reason"] if event["kind"] == "refresh" else f"{event['reason']} (taken)",
-        asked,
+        event["reason"],
+        asked if event["kind"] == "refresh" else "(hint)",
         "" if event["latency_ms"] is None else f"{event['latency_ms']:.1f}",
         event["outcome"],
         ", ".join(moves),

@@ -130,8 +130,8 @@ class MetadataCache:
             return self._policy.time_to_next_update_ms(self._clock())
 
     def refresh_if_due(self, deadline: float) -> bool:
-        """Send one Metadata request if a refresh is due; never sleeps. A broker that does not answer is an event, and
-        makes the next refresh wait.
+        """Send one Metadata request if a refresh is due; never sleeps. That a broker does not answer is an event. The
+        refresh stays due then, at another broker at once, after a pause when all have been asked.
 
         Returns:
             Whether a good answer came. Who waited for another thread's request sends none, unless that failed.

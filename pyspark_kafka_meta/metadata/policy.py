@@ -97,7 +97,7 @@ class RefreshPolicy:
     def begin(self, now: float) -> tuple[RefreshCause, int]:
         """A refresh starts; `succeeded` or `failed` must follow. Why, and which attempt since the last good answer."""
         cause = self._pending or RefreshCause(RefreshReason.MAX_AGE)
-        if self._pending is None or (self._attempts == 0 and cause.reason in QUIET_REASONS):
+        if self._attempts == 0 and cause.reason in QUIET_REASONS:
             self._trouble = None  # nobody reported it again after the last answer: it has passed
         self._pending, self._began = cause, now
         self._attempts += 1

@@ -147,18 +147,25 @@ def _merge_topic(known: TopicView | None, told: TopicMetadata, api_version: int)
     for one in told.partitions:
         number, trusted = one.partition, one if api_version >= EPOCHS_SINCE else replace(one, leader_epoch=NO_EPOCH)
         old, seen = known.partitions.get(number), known.epochs.get(number, NO_EPOCH)
-        partitions[number] = trusted if old is None else _merge_partition(old, seen, trusted)
-        stale += partitions[number] is old
+        if old is None:
+            partitions[number] = trusted
+        elif _is_stale(trusted, seen):
+            partitions[number] = old
+            stale += 1
+        else:
+            partitions[number] = _with_epoch_kept(trusted, old)
         epochs[number] = max(seen, trusted.leader_epoch)
     return TopicView(known.topic_id, partitions, epochs), stale
 
 
-def _merge_partition(old: PartitionMetadata, epoch_seen: int, told: PartitionMetadata) -> PartitionMetadata:
-    """`old` itself where the answer is older, else what was told; no epoch is no reason to forget that of a leader who
-    stays."""
-    if told.leader_epoch != NO_EPOCH:
-        return old if told.leader_epoch < epoch_seen else told
-    return replace(told, leader_epoch=old.leader_epoch) if told.leader_id == old.leader_id else told
+def _is_stale(told: PartitionMetadata, epoch_seen: int) -> bool:
+    return told.leader_epoch != NO_EPOCH and told.leader_epoch < epoch_seen
+
+
+def _with_epoch_kept(told: PartitionMetadata, old: PartitionMetadata) -> PartitionMetadata:
+    """That no epoch was told is no reason to forget that of a leader who stays."""
+    same_leader = told.leader_id == old.leader_id
+    return replace(told, leader_epoch=old.leader_epoch) if told.leader_epoch == NO_EPOCH and same_leader else told
 
 
 def _difference(

@@ -1,0 +1,188 @@
+"""`FakeWire`: the `Wire` seam without a network, over a `FakeCluster`; and a clock that passes by being waited on.
+
+For tests of what sits above the seam: brokers die, hang, lag behind and lie when they are told to.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+
+from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
+from pyspark_kafka_meta.metadata.model import (
+    NO_EPOCH,
+    NO_LEADER,
+    Address,
+    Broker,
+    MetadataAnswer,
+    TopicMetadata,
+    TopicPartition,
+)
+from pyspark_kafka_meta.testing.fake_cluster import FakeCluster
+from pyspark_kafka_meta.wire.messages import (
+    EARLIEST_TIMESTAMP,
+    FetchAnswer,
+    FetchedPartition,
+    FetchFailure,
+    FetchPartition,
+    FetchRequest,
+    LeaderHint,
+    OffsetAnswer,
+    OffsetQuery,
+)
+
+
+class FakeClock:
+    """Seconds that pass only when somebody waits: call it for the time, give its `sleep` to whoever sleeps."""
+
+    def __init__(self, now: float = 1_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def wait_until(self, then: float) -> None:
+        self.now = max(self.now, then)
+
+
+class FakeWire:
+    """Not thread-safe. ListOffsets knows the ends of a log, not times.
+
+    Attributes:
+        aliases: node ids by address that no broker advertises, such as a load balancer's.
+        down: ids of brokers that refuse connections and lose those they have.
+        hung: ids of brokers that accept requests and never answer: the clock goes on to the deadline.
+        failures: errors that the next requests to a broker end with, by node id.
+        error_codes: codes that the next Fetch or ListOffsets gets, by partition.
+        metadata_errors: code that Metadata answers state, by topic.
+        requests: API name and address of each request so far, those that nobody answered too.
+    """
+
+    def __init__(self, cluster: FakeCluster | None = None, clock: FakeClock | None = None) -> None:
+        self.cluster = cluster or FakeCluster()
+        self.clock = clock or FakeClock()
+        self.aliases: dict[Address, int] = {}
+        self.down: set[int] = set()
+        self.hung: set[int] = set()
+        self.failures: dict[int, deque[KafkaMetaError]] = {}
+        self.error_codes: dict[TopicPartition, deque[int]] = {}
+        self.metadata_errors: dict[str, int] = {}
+        self.requests: list[tuple[str, Address]] = []
+        self._cut_off: dict[int, tuple[dict[int, Broker], dict[str, TopicMetadata]]] = {}
+        self._under_way: dict[int, tuple[FetchRequest, float, float]] = {}
+
+    def cut_off(self, node_id: int) -> None:
+        """From now on this broker answers Metadata with what it knows at this moment."""
+        self._cut_off[node_id] = (dict(self.cluster.brokers), dict(self.cluster.topics))
+
+    def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
+        node_id = self._reach("Metadata", address)
+        self._hang(node_id, deadline)
+        brokers, known = self._cut_off.get(node_id, (self.cluster.brokers, self.cluster.topics))
+        return MetadataAnswer(
+            cluster_id="fake-cluster",
+            controller_id=1,
+            brokers=tuple(brokers.values()),
+            topics=tuple(self._topic(known, name) for name in (known if topics is None else topics)),
+            api_version=12,
+            correlation_id=len(self.requests),
+            request_bytes=40,
+            response_bytes=400,
+        )
+
+    def list_offsets(
+        self, broker: Broker, queries: Sequence[OffsetQuery], read_committed: bool, deadline: float
+    ) -> Mapping[TopicPartition, OffsetAnswer]:
+        node_id = self._reach("ListOffsets", broker.address)
+        self._hang(node_id, deadline)
+        return {query.partition: self._offset(node_id, query) for query in queries}
+
+    def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
+        node_id = self._reach("Fetch", broker.address)
+        assert node_id not in self._under_way, f"a second Fetch to broker {node_id}"
+        self._under_way[node_id] = (request, self.clock(), deadline)
+
+    def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchAnswer | FetchFailure | None:
+        ends = {node_id: self._ends_at(node_id) for node_id in self._under_way if node_id in node_ids}
+        if not ends:
+            return None
+        node_id = min(ends, key=lambda one: ends[one])
+        self.clock.wait_until(min(deadline, ends[node_id]))
+        if ends[node_id] > deadline:
+            return None
+        request, sent_at, _ = self._under_way.pop(node_id)
+        if node_id in self.down:
+            return FetchFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
+        if node_id in self.hung:
+            return FetchFailure(node_id, RequestTimeoutError(f"broker {node_id} did not answer a Fetch in time"))
+        partitions = tuple(self._fetched(node_id, entry) for entry in request.partitions)
+        size = sum(len(one.records) for one in partitions)
+        return FetchAnswer(node_id, 0, partitions, 0, size, (self.clock() - sent_at) * 1000)
+
+    def drop_fetch(self, node_id: int) -> None:
+        self._under_way.pop(node_id, None)
+
+    def close(self) -> None:
+        self._under_way.clear()
+
+    def _reach(self, api: str, address: Address) -> int:
+        self.requests.append((api, address))
+        by_address = {broker.address: broker.node_id for broker in self.cluster.brokers.values()}
+        node_id = by_address.get(address, self.aliases.get(address))
+        if node_id is None or node_id in self.down:
+            raise ConnectError(f"cannot connect to {address}: Connection refused")
+        if self.failures.get(node_id):
+            raise self.failures[node_id].popleft()
+        return node_id
+
+    def _hang(self, node_id: int, deadline: float) -> None:
+        if node_id in self.hung:
+            self.clock.wait_until(deadline)
+            raise RequestTimeoutError(f"broker {node_id} did not answer in time")
+
+    def _topic(self, known: Mapping[str, TopicMetadata], name: str) -> TopicMetadata:
+        code = self.metadata_errors.get(name, 0 if name in known else 3)
+        return known[name] if code == 0 else TopicMetadata(name, None, (), code)
+
+    def _offset(self, node_id: int, query: OffsetQuery) -> OffsetAnswer:
+        code = self._take_error(node_id, query)
+        if code != 0:
+            return OffsetAnswer(query.partition, code, -1, -1, NO_EPOCH)
+        start, end = self.cluster.bounds(query.partition)
+        offset = start if query.timestamp == EARLIEST_TIMESTAMP else end
+        return OffsetAnswer(query.partition, 0, offset, -1, self.cluster.partition(query.partition).leader_epoch)
+
+    def _ends_at(self, node_id: int) -> float:
+        """When the Fetch under way is answered: now if there is something to tell, else when it was parked enough."""
+        request, sent_at, deadline = self._under_way[node_id]
+        if node_id in self.hung:
+            return deadline
+        ready = node_id in self.down or any(
+            self.error_codes.get(entry.partition)
+            or self.cluster.error_of(node_id, entry)
+            or self.cluster.records(entry.partition, entry.fetch_offset, 1)
+            for entry in request.partitions
+        )
+        return self.clock() if ready else sent_at + request.max_wait_ms / 1000
+
+    def _fetched(self, node_id: int, entry: FetchPartition) -> FetchedPartition:
+        code = self._take_error(node_id, entry)
+        if code != 0:
+            hint = self._hint(entry.partition) if code in (6, 74) else None
+            return FetchedPartition(entry.partition, code, b"", -1, -1, -1, leader_hint=hint)
+        start, end = self.cluster.bounds(entry.partition)
+        records = self.cluster.records(entry.partition, entry.fetch_offset, entry.max_bytes)
+        return FetchedPartition(entry.partition, 0, records, end, end, start)
+
+    def _take_error(self, node_id: int, asked: OffsetQuery | FetchPartition) -> int:
+        scripted = self.error_codes.get(asked.partition)
+        return scripted.popleft() if scripted else self.cluster.error_of(node_id, asked)
+
+    def _hint(self, partition: TopicPartition) -> LeaderHint | None:
+        known = self.cluster.partition(partition)
+        if known.leader_id == NO_LEADER:
+            return None
+        return LeaderHint(known.leader_id, known.leader_epoch, self.cluster.brokers[known.leader_id])

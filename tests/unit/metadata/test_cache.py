@@ -1,0 +1,595 @@
+"""The cache as its users see it: a scripted cluster, a clock that passes by being waited on, and the events."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Collection
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from pyspark_kafka_meta.errors import ConnectError, ProtocolError, UnsupportedBrokerError
+from pyspark_kafka_meta.metadata.cache import MetadataCache
+from pyspark_kafka_meta.metadata.changes import LeaderChange
+from pyspark_kafka_meta.metadata.events import EventKind, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.model import NO_LEADER, Address, Broker, MetadataAnswer, TopicPartition
+from pyspark_kafka_meta.metadata.policy import PolicySettings
+from pyspark_kafka_meta.testing.fake_wire import FakeClock, FakeWire
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+REQUEST_TIMEOUT_S = 5
+WALL_S = 1_700_000_000.25
+BROKER_1 = Address("broker-1", 9092)
+
+
+class Unrandom(random.Random):
+    """Addresses are asked in the order given, and backoffs are not jittered."""
+
+    def random(self) -> float:
+        return 0.5
+
+
+class Scene:
+    """A cluster with topic t (two partitions, led by brokers 1 and 2), a cache over it, and what it published."""
+
+    def __init__(self, *bootstrap: Address) -> None:
+        self.clock = FakeClock()
+        self.wire = FakeWire(clock=self.clock)
+        self.cluster = self.wire.cluster
+        self.cluster.create_topic("t", partitions=2)
+        self.events: list[RefreshEvent] = []
+        self.cache = MetadataCache(
+            self.wire,
+            bootstrap or (BROKER_1,),
+            PolicySettings(),
+            request_timeout_ms=REQUEST_TIMEOUT_S * 1000,
+            publish=self.events.append,
+            clock=self.clock,
+            wall_clock=lambda: WALL_S,
+            sleep=self.clock.sleep,
+            rng=Unrandom(),
+        )
+        self.cache.track(["t"])
+
+    def deadline(self, seconds: float = 60) -> float:
+        return self.clock() + seconds
+
+    def bootstrapped(self) -> Scene:
+        self.cache.refresh(RefreshReason.BOOTSTRAP, self.deadline())
+        self.clock.sleep(10)
+        self.events.clear()
+        self.wire.requests.clear()
+        return self
+
+    def report(self, reason: RefreshReason = RefreshReason.NOT_LEADER, node_id: int = 1) -> bool:
+        partition = T0 if reason is RefreshReason.NOT_LEADER else None
+        return self.cache.request_update(reason, self.cache.snapshot.generation, partition, 6, node_id)
+
+    def refresh_when_due(self) -> RefreshEvent:
+        self.clock.sleep(self.cache.time_to_next_update_ms() / 1000)
+        self.cache.refresh_if_due(self.deadline())
+        return self.events[-1]
+
+    def leader_id(self, partition: TopicPartition = T0) -> int | None:
+        leader = self.cache.leader(partition)
+        return None if leader is None else leader.broker.node_id
+
+
+def test_one_address_is_enough_to_learn_the_cluster() -> None:
+    scene = Scene()
+    snapshot = scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
+
+    assert sorted(snapshot.brokers) == [1, 2, 3]
+    assert (scene.leader_id(T0), scene.leader_id(T1)) == (1, 2)
+    [event] = scene.events
+    assert (event.kind, event.reason, event.outcome) == (EventKind.REFRESH, RefreshReason.BOOTSTRAP, Outcome.CHANGED)
+    assert (event.broker_id, event.broker_host, event.broker_port) == (1, "broker-1", 9092)
+    assert (event.generation_before, event.generation_after, event.age_ms) == (0, 1, None)
+    assert (event.api_version, event.correlation_id, event.request_bytes, event.response_bytes) == (12, 1, 40, 400)
+    assert event.changes.brokers_added == (1, 2, 3)
+    assert event.time_ms == 1_700_000_000_250
+    assert event.recovery_ms is None
+
+
+def test_many_lookups_need_no_request_and_are_counted() -> None:
+    scene = Scene().bootstrapped()
+    for _ in range(500):
+        scene.cache.leader(T0)
+    scene.report()
+    event = scene.refresh_when_due()
+
+    assert len(scene.wire.requests) == 1
+    assert event.lookups == 500
+    assert scene.refresh_when_due().lookups == 0
+
+
+def test_nothing_is_asked_until_something_is_due() -> None:
+    scene = Scene().bootstrapped()
+
+    assert not scene.cache.refresh_if_due(scene.deadline())
+    assert scene.cache.time_to_next_update_ms() == 290_000
+    scene.clock.sleep(290)
+    assert scene.cache.refresh_if_due(scene.deadline())
+    [event] = scene.events
+    assert (event.reason, event.outcome, event.age_ms) == (RefreshReason.MAX_AGE, Outcome.UNCHANGED, 300_000)
+
+
+def test_periodic_refresh_finds_new_partitions() -> None:
+    scene = Scene().bootstrapped()
+    topic = scene.cluster.topics["t"]
+    added = replace(topic.partitions[0], partition=2)
+    scene.cluster.topics["t"] = replace(topic, partitions=(*topic.partitions, added))
+    event = scene.refresh_when_due()
+
+    assert event.changes.partitions_added == (TopicPartition("t", 2),)
+    assert scene.cache.snapshot.partitions("t")[-1] == TopicPartition("t", 2)
+
+
+def test_moved_leader_is_found_and_the_event_tells_why_whom_and_how_long() -> None:
+    scene = Scene().bootstrapped()
+    scene.cluster.move_leader(T0, 3)
+    assert scene.report(node_id=1)
+    scene.clock.sleep(2)
+    event = scene.refresh_when_due()
+
+    assert scene.leader_id() == 3
+    assert (event.reason, event.cause_error_code, event.cause_topic) == (RefreshReason.NOT_LEADER, 6, "t")
+    assert (event.cause_partition, event.cause_node_id) == (0, 1)
+    assert event.changes.leaders_changed == (LeaderChange("t", 0, 1, 3, 0, 1),)
+    assert event.recovery_ms == 2_000
+
+
+def test_trouble_with_an_older_generation_is_already_answered() -> None:
+    scene = Scene().bootstrapped()
+    used = scene.cache.snapshot.generation
+    scene.report()
+    scene.refresh_when_due()
+
+    assert not scene.cache.request_update(RefreshReason.NOT_LEADER, used, T0, 6, 1)
+    assert scene.cache.time_to_next_update_ms() == 300_000
+
+
+def test_second_report_of_the_same_generation_adds_no_request() -> None:
+    scene = Scene().bootstrapped()
+    for _ in range(5):
+        assert scene.report()
+    scene.refresh_when_due()
+
+    assert not scene.cache.refresh_if_due(scene.deadline())
+    assert len(scene.wire.requests) == len(scene.events) == 1
+
+
+def test_while_answers_are_stale_the_pauses_grow_until_the_leader_moves() -> None:
+    scene = Scene().bootstrapped()
+    scene.wire.down.add(1)
+    times = []
+    for _ in range(9):
+        scene.report(RefreshReason.CONNECTION_LOST, node_id=1)
+        assert scene.refresh_when_due().outcome is Outcome.UNCHANGED
+        times.append(scene.clock())
+    scene.cluster.move_leader(T0, 2)
+    scene.report(RefreshReason.CONNECTION_LOST, node_id=1)
+    event = scene.refresh_when_due()
+
+    assert [round((b - a) * 1000) for a, b in pairwise(times)] == [100, 200, 400, 800, *[1000] * 4]
+    assert scene.leader_id() == 2
+    assert event.recovery_ms == pytest.approx(6_500, abs=0.1)
+
+
+def test_broker_that_cannot_learn_better_is_not_the_only_one_asked() -> None:
+    scene = Scene().bootstrapped()
+    scene.wire.cut_off(1)
+    scene.cluster.move_leader(T0, 3)
+    scene.report()
+    first = scene.refresh_when_due()
+    scene.report()
+    second = scene.refresh_when_due()
+
+    assert (first.broker_id, first.outcome) == (1, Outcome.UNCHANGED)
+    assert second.broker_id != 1
+    assert scene.leader_id() == 3
+
+
+def test_lagging_broker_does_not_lead_back() -> None:
+    scene = Scene().bootstrapped()
+    scene.wire.cut_off(1)
+    scene.cluster.move_leader(T0, 3)
+    scene.report(RefreshReason.CONNECTION_LOST, node_id=1)
+    assert scene.refresh_when_due().broker_id != 1
+    scene.wire.down |= {2, 3}
+    scene.report()
+    while scene.refresh_when_due().outcome is Outcome.FAILED:
+        pass
+
+    assert scene.events[-1].broker_id == 1
+    assert scene.events[-1].changes.stale_ignored == 1
+    assert scene.leader_id() == 3
+
+
+def test_broker_that_answered_is_asked_again() -> None:
+    scene = Scene().bootstrapped()
+    for _ in range(10):
+        scene.refresh_when_due()
+
+    assert {event.broker_id for event in scene.events} == {1}
+
+
+@pytest.mark.parametrize("reason", [RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT])
+def test_metadata_is_asked_of_another_broker_than_the_one_that_is_gone(reason: RefreshReason) -> None:
+    scene = Scene().bootstrapped()
+    scene.report(reason, node_id=1)
+
+    assert scene.refresh_when_due().broker_id in (2, 3)
+
+
+def test_bootstrap_fails_over_and_the_events_name_both_addresses_and_the_time_lost() -> None:
+    dead, hung = Address("dead", 1), Address("broker-2", 9092)
+    scene = Scene(dead, hung, BROKER_1)
+    scene.wire.hung.add(2)
+    scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
+    refused, silent, answered = scene.events
+
+    assert scene.wire.requests == [("Metadata", one) for one in (dead, hung, BROKER_1)]
+    assert (refused.attempt, refused.broker_host, refused.latency_ms) == (1, "dead", 0)
+    assert refused.error == "cannot connect to dead:1: Connection refused"
+    assert (silent.attempt, silent.broker_host, silent.latency_ms) == (2, "broker-2", 5_000)
+    assert silent.error == "broker 2 did not answer in time"
+    assert (answered.attempt, answered.broker_host, answered.recovery_ms) == (3, "broker-1", 5_000)
+    assert [event.outcome for event in scene.events] == [Outcome.FAILED, Outcome.FAILED, Outcome.CHANGED]
+
+
+def test_refresh_that_nobody_answers_names_every_address_and_what_to_check() -> None:
+    scene = Scene(Address("dead", 1), Address("gone", 2), BROKER_1)
+    scene.wire.failures[1] = deque(ProtocolError("an answer cannot be read") for _ in range(100))
+    with pytest.raises(ConnectError) as caught:
+        scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline(3))
+
+    text = str(caught.value)
+    assert "cannot connect to dead:1: Connection refused" in text
+    assert "cannot connect to gone:2: Connection refused" in text
+    assert "broker-1:9092: an answer cannot be read" in text
+    assert "check kafka.bootstrap.servers" in text
+    assert len(scene.events) == len(scene.wire.requests) == 3 * 6, "at 0, 100, 300, 700, 1500 and 2500 ms"
+    assert scene.clock() <= 1_003
+
+
+def test_error_names_nobody_who_failed_before_the_last_good_answer() -> None:
+    scene = Scene(Address("dead", 1), BROKER_1).bootstrapped()
+    scene.wire.hung |= {1, 2, 3}
+    with pytest.raises(ConnectError) as caught:
+        scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline(4))
+
+    assert "broker 1 did not answer in time" in str(caught.value)
+    assert "dead" not in str(caught.value)
+
+
+def test_one_hung_broker_does_not_use_up_the_deadline() -> None:
+    scene = Scene().bootstrapped()
+    scene.wire.hung.add(1)
+    started = scene.clock()
+    scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline(60))
+
+    assert scene.clock() - started == REQUEST_TIMEOUT_S
+    assert [event.broker_id == 1 for event in scene.events] == [True, False]
+
+
+def test_attempt_ends_by_the_callers_deadline() -> None:
+    scene = Scene()
+    scene.wire.hung.add(1)
+    scene.cache.refresh_if_due(scene.deadline(1))
+
+    assert scene.events[-1].latency_ms == 1_000
+
+
+def test_deadline_that_has_passed_sends_nothing() -> None:
+    scene = Scene()
+
+    assert not scene.cache.refresh_if_due(scene.clock())
+    with pytest.raises(ConnectError, match="there was no time to ask one"):
+        scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.clock())
+    assert scene.wire.requests == []
+
+
+def test_failure_keeps_the_last_good_view_and_is_no_exception() -> None:
+    scene = Scene().bootstrapped()
+    before = scene.cache.snapshot
+    scene.wire.down |= {1, 2, 3}
+    scene.report()
+
+    assert not scene.cache.refresh_if_due(scene.deadline())
+    assert scene.cache.snapshot is before
+    [event] = scene.events
+    assert (event.outcome, event.error) == (
+        Outcome.FAILED,
+        "cannot connect to broker-1:9092: Connection refused",
+    )
+    assert event.api_version is None
+    assert (event.generation_before, event.generation_after) == (1, 1)
+
+
+def test_when_every_known_broker_is_gone_the_bootstrap_list_is_used_again() -> None:
+    service_name = Address("kafka", 9092)
+    scene = Scene(service_name)
+    scene.wire.aliases[service_name] = 1
+    scene.bootstrapped()
+    scene.cluster.brokers = {n: Broker(n, Address(f"new-{n}", 9092)) for n in (7, 8, 9)}
+    scene.wire.aliases[service_name] = 7
+    scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
+
+    assert sorted(scene.cache.snapshot.brokers) == [7, 8, 9]
+    assert [event.reason for event in scene.events] == [RefreshReason.ON_DEMAND] * 3 + [RefreshReason.REBOOTSTRAP]
+    assert scene.events[-1].changes.brokers_removed == (1, 2, 3)
+    assert (scene.events[-1].broker_host, scene.events[-1].broker_id) == ("kafka", None)
+
+
+def test_answer_without_brokers_is_a_failure() -> None:
+    scene = Scene().bootstrapped()
+    before = scene.cache.snapshot
+    brokers, scene.cluster.brokers = scene.cluster.brokers, {}
+    scene.wire.cut_off(1)
+    scene.cluster.brokers = brokers
+    scene.report()
+    event = scene.refresh_when_due()
+
+    assert scene.cache.snapshot is before
+    assert event.error == "broker-1:9092 knows no brokers: it is starting up"
+
+
+def test_permanent_error_reaches_the_caller_and_is_an_event() -> None:
+    scene = Scene()
+    scene.wire.failures[1] = deque([UnsupportedBrokerError("broker-1:9092 is too old")])
+
+    with pytest.raises(UnsupportedBrokerError):
+        scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
+    assert [event.error for event in scene.events] == ["broker-1:9092 is too old"]
+
+
+def test_publisher_that_fails_does_not_break_a_refresh(caplog: pytest.LogCaptureFixture) -> None:
+    def publish(event: RefreshEvent) -> None:
+        raise OSError("disk full")
+
+    scene = Scene()
+    cache = MetadataCache(
+        scene.wire, [BROKER_1], PolicySettings(), request_timeout_ms=1000, publish=publish, clock=scene.clock
+    )
+    cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
+
+    assert cache.snapshot.generation == 1
+    assert "refresh event 1 was not published" in caplog.text
+
+
+def test_only_tracked_topics_are_asked_for() -> None:
+    scene = Scene()
+    scene.cluster.create_topic("other")
+    scene.bootstrapped()
+
+    assert list(scene.cache.snapshot.topics) == ["t"]
+    scene.cache.track(["t"])
+    assert scene.cache.time_to_next_update_ms() > 0, "nothing new"
+    scene.cache.track(["other"])
+    assert scene.refresh_when_due().reason is RefreshReason.NEW_TOPIC
+    assert sorted(scene.cache.snapshot.topics) == ["other", "t"]
+
+
+@pytest.mark.parametrize("code", [3, 29])
+def test_topic_error_is_for_the_caller_to_judge(code: int) -> None:
+    scene = Scene()
+    scene.wire.metadata_errors["t"] = code
+    snapshot = scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
+
+    assert snapshot.topic_error("t") == code
+    assert scene.leader_id() is None
+
+
+def test_leaderless_partition_is_found_again() -> None:
+    scene = Scene().bootstrapped()
+    scene.cluster.move_leader(T0, NO_LEADER)
+    scene.report()
+    assert scene.refresh_when_due().recovery_ms is None
+    assert scene.leader_id() is None
+    scene.cluster.move_leader(T0, 2)
+    scene.cache.request_update(RefreshReason.NO_LEADER, scene.cache.snapshot.generation, T0)
+    event = scene.refresh_when_due()
+
+    assert scene.leader_id() == 2
+    assert event.recovery_ms is not None
+
+
+def test_hint_moves_the_leader_without_a_request_and_is_confirmed_by_one() -> None:
+    scene = Scene().bootstrapped()
+    scene.cluster.move_leader(T0, 3)
+
+    assert scene.cache.take_hint(T0, 3, 1, None, generation=1)
+    assert scene.leader_id() == 3
+    assert scene.wire.requests == []
+    [hint] = scene.events
+    assert (hint.kind, hint.outcome, hint.broker_host, hint.attempt) == (EventKind.HINT, Outcome.CHANGED, None, 0)
+    assert hint.changes.leaders_changed == (LeaderChange("t", 0, 1, 3, 0, 1),)
+    assert (hint.generation_before, hint.generation_after) == (1, 1)
+
+    assert scene.refresh_when_due().reason is RefreshReason.LEADER_HINT
+    assert scene.events[-1].outcome is Outcome.UNCHANGED
+
+
+def test_wrong_hint_is_put_right_by_its_confirmation() -> None:
+    scene = Scene().bootstrapped()
+    scene.cluster.move_leader(T0, 3)
+    scene.cache.take_hint(T0, 2, 1, None, generation=1)
+    scene.refresh_when_due()
+
+    assert scene.leader_id() == 3
+
+
+def test_hint_with_its_endpoint_leads_to_a_broker_not_known_before() -> None:
+    scene = Scene().bootstrapped()
+    newcomer = Broker(4, Address("broker-4", 9092))
+
+    assert scene.cache.take_hint(T0, 4, 1, newcomer, generation=1)
+    assert scene.leader_id() == 4
+    assert scene.events[0].changes.brokers_added == (4,)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "generation"), [(0, 1), (-1, 1), (1, 0)], ids=["same epoch", "no epoch", "older generation"]
+)
+def test_hint_that_is_not_news_changes_nothing(epoch: int, generation: int) -> None:
+    scene = Scene().bootstrapped()
+
+    assert not scene.cache.take_hint(T0, 3, epoch, None, generation)
+    assert scene.leader_id() == 1
+    assert scene.events == []
+    assert scene.cache.time_to_next_update_ms() == 290_000
+
+
+def test_hint_that_ends_trouble_tells_how_long_it_was() -> None:
+    scene = Scene().bootstrapped()
+    scene.report()
+    scene.clock.sleep(0.5)
+    scene.cache.take_hint(T0, 3, 1, None, generation=1)
+
+    assert scene.events[0].recovery_ms == 500
+
+
+def test_every_request_is_one_event_and_no_event_is_missing() -> None:
+    scene = Scene(BROKER_1, Address("dead", 1))
+    for step in range(60):
+        scene.wire.down = {step % 4}
+        scene.wire.hung = {(step + 1) % 5} - scene.wire.down
+        if step % 3 == 0:
+            scene.cluster.move_leader(T0, 1 + step % 3)
+        scene.report()
+        scene.refresh_when_due()
+    scene.cache.take_hint(T0, 2, 1_000, None, scene.cache.snapshot.generation)
+    refreshes = [event for event in scene.events if event.kind is EventKind.REFRESH]
+
+    assert len(refreshes) == len(scene.wire.requests) == 60
+    assert [event.sequence for event in scene.events] == list(range(1, 62))
+    assert {event.cache_id for event in scene.events} == {scene.cache.cache_id}
+    assert {event.outcome for event in refreshes} == set(Outcome)
+
+
+def test_caches_have_ids_of_their_own() -> None:
+    assert Scene().cache.cache_id != Scene().cache.cache_id
+
+
+class GatedWire:
+    """Answers when it is told to, so that a test can look at what other threads do meanwhile."""
+
+    def __init__(self, inner: FakeWire) -> None:
+        self._inner = inner
+        self.entered, self.open = threading.Event(), threading.Event()
+        self.asked: list[frozenset[str]] = []
+
+    def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
+        self.asked.append(frozenset(topics or ()))
+        self.entered.set()
+        assert self.open.wait(10)
+        return self._inner.metadata(address, topics, deadline)
+
+
+class CrowdClock(FakeClock):
+    """Tells when a number of threads have looked at it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen_by: set[int] = set()
+        self.crowd = 0
+        self.crowded = threading.Event()
+
+    def __call__(self) -> float:
+        self.seen_by.add(threading.get_ident())
+        if len(self.seen_by) == self.crowd:
+            self.crowded.set()
+        return super().__call__()
+
+
+class Gate:
+    """A cache over a `GatedWire`; topics t and u exist, t is tracked."""
+
+    def __init__(self) -> None:
+        self.clock = CrowdClock()
+        inner = FakeWire(clock=self.clock)
+        inner.cluster.create_topic("t", partitions=2)
+        inner.cluster.create_topic("u")
+        self.wire = GatedWire(inner)
+        self.events: list[RefreshEvent] = []
+        self.cache = MetadataCache(
+            self.wire,
+            [BROKER_1],
+            PolicySettings(),
+            request_timeout_ms=5_000,
+            publish=self.events.append,
+            clock=self.clock,
+            sleep=self.clock.sleep,
+        )
+        self.cache.track(["t"])
+
+    def refresh(self) -> None:
+        self.cache.refresh(RefreshReason.ON_DEMAND, self.clock.now + 60)
+
+    def start_refresh(self) -> threading.Thread:
+        """A thread whose request is under way when this returns."""
+        self.wire.entered.clear()
+        self.wire.open.clear()
+        thread = threading.Thread(target=self.refresh)
+        thread.start()
+        assert self.wire.entered.wait(10)
+        return thread
+
+    def finish(self, *threads: threading.Thread) -> None:
+        self.wire.open.set()
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def test_threads_that_want_a_refresh_share_one_request() -> None:
+    gate = Gate()
+    first = gate.start_refresh()
+    gate.clock.seen_by.clear()
+    gate.clock.crowd = 4
+    others = [threading.Thread(target=gate.refresh) for _ in range(4)]
+    for thread in others:
+        thread.start()
+    assert gate.clock.crowded.wait(10), "all of them have asked for a refresh"
+    gate.finish(first, *others)
+
+    assert gate.cache.snapshot.generation == len(gate.wire.asked) == len(gate.events) == 1
+
+
+def test_cache_answers_while_a_request_is_under_way() -> None:
+    gate = Gate()
+    thread = gate.start_refresh()
+
+    assert gate.cache.leader(T0) is None
+    assert gate.cache.snapshot.generation == 0
+    assert gate.cache.time_to_next_update_ms() == 0
+    gate.finish(thread)
+    assert gate.cache.leader(T0) is not None
+
+
+def test_topic_that_came_into_use_while_a_request_was_under_way_is_asked_for_by_another() -> None:
+    gate = Gate()
+    thread = gate.start_refresh()
+    gate.cache.track(["u"])
+    gate.finish(thread)
+    gate.clock.sleep(gate.cache.time_to_next_update_ms() / 1000)
+    gate.cache.refresh_if_due(gate.clock.now + 60)
+
+    assert gate.wire.asked == [frozenset({"t"}), frozenset({"t", "u"})]
+    assert gate.events[-1].reason is RefreshReason.NEW_TOPIC
+
+
+def test_hint_taken_while_a_request_was_under_way_is_confirmed_by_another() -> None:
+    gate = Gate()
+    gate.finish(gate.start_refresh())
+    gate.clock.sleep(10)
+    thread = gate.start_refresh()
+    assert gate.cache.take_hint(T0, 3, 1, None, generation=1)
+    gate.finish(thread)
+
+    assert gate.cache.snapshot.leader(T0).broker.node_id == 3  # type: ignore[union-attr]
+    assert gate.cache.time_to_next_update_ms() < 1_000

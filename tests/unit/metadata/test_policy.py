@@ -1,0 +1,292 @@
+"""When to ask again and whom: Kafka's MetadataTest for the timing, KIP-580 for the backoff, KIP-899 for the choice."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pyspark_kafka_meta.metadata.changes import LeaderChange, SnapshotChanges
+from pyspark_kafka_meta.metadata.events import RefreshCause, RefreshReason
+from pyspark_kafka_meta.metadata.model import Address, TopicPartition
+from pyspark_kafka_meta.metadata.policy import (
+    QUIET_REASONS,
+    BrokerChoice,
+    PolicySettings,
+    RefreshPolicy,
+    choose_address,
+)
+
+T0 = TopicPartition("t", 0)
+NOTHING = SnapshotChanges()
+SOMETHING = SnapshotChanges(brokers_added=(9,))
+MOVED = SnapshotChanges(leaders_changed=(LeaderChange("t", 0, 1, 2, 5, 6),))
+LOST = RefreshCause(RefreshReason.CONNECTION_LOST, node_id=1)
+NOT_LEADER = RefreshCause(RefreshReason.NOT_LEADER, 6, T0, 1)
+A, B, C, D = (Address(host, 9092) for host in "abcd")
+
+
+def policy(seed: int = 0, **settings: int) -> RefreshPolicy:
+    return RefreshPolicy(PolicySettings(**settings), random.Random(seed))
+
+
+def answered(seed: int = 0) -> RefreshPolicy:
+    """One that got its first answer at 0."""
+    one = policy(seed)
+    one.begin(0)
+    one.succeeded(0, SOMETHING)
+    return one
+
+
+def test_new_cache_is_due_at_once_to_bootstrap() -> None:
+    one = policy()
+
+    assert one.time_to_next_update_ms(0) == 0
+    assert one.begin(0) == (RefreshCause(RefreshReason.BOOTSTRAP), 1)
+
+
+def test_answer_is_good_for_max_age_then_a_refresh_is_due() -> None:
+    one = answered()
+
+    assert one.time_to_next_update_ms(0) == 300_000
+    assert one.time_to_next_update_ms(299) == 1_000
+    assert one.time_to_next_update_ms(300) == 0
+    assert one.begin(300)[0].reason is RefreshReason.MAX_AGE
+
+
+def test_max_age_counts_from_the_last_answer() -> None:
+    one = answered()
+    one.begin(50)
+    one.succeeded(50, NOTHING)
+
+    assert one.time_to_next_update_ms(300) == 50_000
+
+
+def test_request_makes_a_refresh_due_but_not_right_after_the_last() -> None:
+    one = answered()
+    one.request_update(NOT_LEADER, 0)
+
+    assert 80 <= one.time_to_next_update_ms(0) <= 120
+    assert one.time_to_next_update_ms(0.13) == 0
+    assert one.begin(0.13)[0] == NOT_LEADER
+
+
+@pytest.mark.parametrize("reason", sorted(QUIET_REASONS))
+def test_first_trouble_is_the_cause_even_if_something_quiet_was_due(reason: RefreshReason) -> None:
+    one = answered()
+    for cause in (RefreshCause(reason), NOT_LEADER, LOST):
+        one.request_update(cause, 1)
+
+    assert one.begin(1)[0] == NOT_LEADER
+
+
+BOUNDS_MS = [(80, 120), (160, 240), (320, 480), (640, 960), (800, 1000), (800, 1000)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_backoff_doubles_with_each_round_of_failures_and_is_bounded(seed: int) -> None:
+    one = answered(seed)
+    one.request_update(LOST, 10)
+    for round_number, (low, high) in enumerate(BOUNDS_MS):
+        assert one.begin(10) == (LOST, round_number + 1)
+        one.failed(10, round_over=True)
+        assert low <= one.time_to_next_update_ms(10) <= high, f"round {round_number}"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_backoff_doubles_while_good_answers_do_not_end_the_trouble(seed: int) -> None:
+    one, now = answered(seed), 10.0
+    for number, (low, high) in enumerate(BOUNDS_MS):
+        one.request_update(NOT_LEADER, now)
+        one.begin(now)
+        one.succeeded(now, NOTHING)
+        one.request_update(NOT_LEADER, now)
+        assert low <= one.time_to_next_update_ms(now) <= high, f"answer {number}"
+        now += one.time_to_next_update_ms(now) / 1000
+
+
+@pytest.mark.parametrize("changes", [SOMETHING, MOVED])
+def test_answer_that_changes_something_resets_both_backoffs(changes: SnapshotChanges) -> None:
+    one = answered()
+    for _ in range(5):
+        one.request_update(NOT_LEADER, 10)
+        one.begin(10)
+        one.failed(10, round_over=True)
+        one.begin(11)
+        one.succeeded(11, NOTHING)
+    one.request_update(NOT_LEADER, 20)
+    one.begin(20)
+    one.succeeded(20, changes)
+    one.request_update(NOT_LEADER, 20)
+
+    assert 80 <= one.time_to_next_update_ms(20) <= 120
+
+
+def test_periodic_refreshes_that_change_nothing_need_no_backoff() -> None:
+    one = answered()
+    for number in range(1, 20):
+        one.begin(number * 300)
+        one.succeeded(number * 300, NOTHING)
+    one.request_update(NOT_LEADER, 19 * 300)
+
+    assert one.time_to_next_update_ms(19 * 300) <= 120
+
+
+def test_failures_before_a_good_answer_do_not_count_afterwards() -> None:
+    one = answered()
+    for now in (10, 20, 30):
+        one.begin(now)
+        one.failed(now, round_over=True)
+    one.begin(40)
+    one.succeeded(40, SOMETHING)
+    one.begin(400)
+    one.failed(400, round_over=True)
+
+    assert 80 <= one.time_to_next_update_ms(400) <= 120
+
+
+def test_backoffs_differ_between_clients() -> None:
+    pauses = set()
+    for seed in range(10):
+        one = policy(seed)
+        one.begin(0)
+        one.failed(0, round_over=True)
+        pauses.add(one.time_to_next_update_ms(0))
+
+    assert len(pauses) > 5
+
+
+def test_failed_refresh_stays_due_for_its_reason_and_the_next_broker_is_asked_at_once() -> None:
+    one = answered()
+    one.begin(300)
+    one.failed(301, round_over=False)
+
+    assert one.time_to_next_update_ms(301) == 0
+    assert one.begin(301) == (RefreshCause(RefreshReason.MAX_AGE), 2)
+
+
+def test_good_answer_answers_every_request_before_it() -> None:
+    one = answered()
+    one.request_update(NOT_LEADER, 1)
+    one.begin(1)
+    one.request_update(LOST, 1)
+    one.succeeded(1, MOVED)
+
+    assert one.time_to_next_update_ms(1) == 300_000
+
+
+ENDS_OF_TROUBLE = {
+    "leader moved": (NOT_LEADER, MOVED, 5_000),
+    "another change": (NOT_LEADER, SOMETHING, None),
+    "no change": (NOT_LEADER, NOTHING, None),
+    "broker lost, something changed": (LOST, SOMETHING, 5_000),
+    "broker lost, no change": (LOST, NOTHING, None),
+}
+
+
+@pytest.mark.parametrize("case", ENDS_OF_TROUBLE)
+def test_trouble_lasts_from_its_first_report_to_the_change_that_ends_it(case: str) -> None:
+    cause, changes, expected = ENDS_OF_TROUBLE[case]
+    one = answered()
+    for now in (10, 12):
+        one.request_update(cause, now)
+        one.begin(now)
+        one.succeeded(now, NOTHING)
+        assert one.recovery_ms(now, NOTHING) is None
+    one.request_update(cause, 15)
+    one.begin(15)
+    one.succeeded(15, changes)
+
+    assert one.recovery_ms(15, changes) == expected
+    assert one.in_trouble is (expected is None)
+
+
+def test_trouble_that_nobody_reports_again_has_passed() -> None:
+    one = answered()
+    one.request_update(LOST, 10)
+    one.begin(10)
+    one.succeeded(10, NOTHING)
+    one.begin(310)
+    one.succeeded(310, SOMETHING)
+
+    assert one.recovery_ms(310, SOMETHING) is None
+
+
+def test_reported_trouble_outweighs_that_nobody_answered() -> None:
+    one = answered()
+    one.begin(300)
+    one.failed(301, round_over=False)
+    one.request_update(NOT_LEADER, 302)
+    one.begin(303)
+    one.succeeded(303, SOMETHING)
+
+    assert one.recovery_ms(303, SOMETHING) is None, "the leader is still to be found"
+    assert one.recovery_ms(304, MOVED) == 2_000
+
+
+def test_bootstrap_that_took_several_attempts_tells_the_time_lost() -> None:
+    one = policy()
+    one.begin(3)
+    one.failed(4, round_over=False)
+    one.begin(4)
+    one.succeeded(5, SOMETHING)
+
+    assert one.recovery_ms(5, SOMETHING) == 2_000
+    assert one.recovery_ms(5, SOMETHING) is None, "told once"
+
+
+CHOICES = {
+    "bootstrap while no broker is known": ((), (A,), set(), None, None, {A}),
+    "known brokers before the bootstrap list": ((B, C), (A,), set(), None, None, {B, C}),
+    "the last good one": ((B, C, D), (A,), set(), None, C, {C}),
+    "not the one that just failed": ((B, C), (A,), {B}, B, B, {C}),
+    "not the suspect, even if it was good": ((B, C), (A,), set(), B, B, {C}),
+    "the suspect if there is no other": ((B,), (A,), set(), B, None, {B}),
+    "bootstrap when all brokers failed": ((B, C), (A,), {B, C}, C, B, {A}),
+    "nobody when all failed": ((B,), (A, B), {A, B}, B, None, {None}),
+    "a last good bootstrap address is left for a broker": ((B, C), (A,), set(), None, A, {B, C}),
+}
+
+
+@pytest.mark.parametrize("case", CHOICES)
+def test_choice_of_the_address_to_ask(case: str) -> None:
+    brokers, bootstrap, failed, suspect, last_good, expected = CHOICES[case]
+    chosen = {choose_address(brokers, bootstrap, failed, suspect, last_good, random.Random(seed)) for seed in range(30)}
+
+    assert chosen == expected
+
+
+def test_clients_begin_at_different_bootstrap_addresses() -> None:
+    firsts = [BrokerChoice([A, B, C], random.Random(seed)).next(()) for seed in range(60)]
+
+    assert {one: firsts.count(one) >= 10 for one in firsts} == {A: True, B: True, C: True}
+
+
+def test_every_address_is_tried_once_in_a_round_and_the_next_begins_with_another() -> None:
+    choice = BrokerChoice([A, D], random.Random(0))
+    for _ in range(5):
+        tried, round_over = [], False
+        while not round_over:
+            tried.append(choice.next((B, C)))
+            round_over = choice.failed(tried[-1], (B, C))
+        assert sorted(tried[:2]) == [B, C], "known brokers first"
+        assert sorted(tried[2:]) == [A, D]
+
+
+def test_broker_that_just_failed_is_not_the_first_of_the_next_round() -> None:
+    for seed in range(20):
+        choice = BrokerChoice([A, B], random.Random(seed))
+        choice.failed(A, (A, B))
+        assert choice.failed(B, (A, B))
+        assert choice.next((A, B)) == A
+
+
+def test_good_answer_clears_what_was_held_against_others_and_the_one_who_gave_it() -> None:
+    choice = BrokerChoice([A], random.Random(0))
+    choice.failed(B, (B, C))
+    choice.answered(C)
+    choice.failed(C, (B, C))
+    assert choice.next((B, C)) == B, "before the bootstrap list"
+    choice.avoid(B)
+    choice.answered(B)
+    assert choice.next((B, C)) == B

@@ -1,0 +1,70 @@
+"""A refresh event as a row: every field documented, flat, in one order, ready for JSON."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import fields, replace
+
+import pytest
+
+from pyspark_kafka_meta.metadata.changes import LeaderChange, SnapshotChanges, TopicRecreated
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.model import TopicPartition
+
+EVENT = RefreshEvent(
+    cache_id="c0ffee",
+    sequence=3,
+    time_ms=1_700_000_000_000,
+    kind=EventKind.REFRESH,
+    reason=RefreshReason.NOT_LEADER,
+    cause_error_code=6,
+    cause_topic="t",
+    cause_partition=0,
+    cause_node_id=1,
+    outcome=Outcome.CHANGED,
+    generation_before=1,
+    generation_after=2,
+    age_ms=12.5,
+    lookups=7,
+    changes=SnapshotChanges(
+        topics_recreated=(TopicRecreated("u", "old", "new"),),
+        partitions_added=(TopicPartition("t", 1),),
+        leaders_changed=(LeaderChange("t", 0, 1, 2, 5, 6),),
+    ),
+    origin=Origin(role="reader", executor_id="1"),
+)
+
+
+@pytest.mark.parametrize("described", [RefreshEvent, SnapshotChanges, Origin])
+def test_every_field_is_documented(described: type) -> None:
+    assert described.__doc__ is not None
+    assert [one.name for one in fields(described) if f"        {one.name}: " not in described.__doc__] == []
+
+
+def test_row_is_flat_and_survives_json() -> None:
+    row = json.loads(json.dumps(EVENT.to_dict()))
+
+    assert (row["kind"], row["reason"], row["outcome"]) == ("refresh", "not_leader", "changed")
+    assert (row["role"], row["executor_id"], row["query_id"]) == ("reader", "1", None)
+    assert row["leaders_changed"] == [
+        {"topic": "t", "partition": 0, "old_leader_id": 1, "new_leader_id": 2, "old_epoch": 5, "new_epoch": 6}
+    ]
+    assert row["topics_recreated"] == [{"topic": "u", "old_id": "old", "new_id": "new"}]
+    assert row["partitions_added"] == [{"topic": "t", "partition": 1}]
+
+
+def test_columns_are_the_same_in_the_same_order_with_and_without_an_origin() -> None:
+    names = [
+        *(one.name for one in fields(RefreshEvent) if one.name not in ("changes", "origin")),
+        *(one.name for one in fields(SnapshotChanges)),
+        *(one.name for one in fields(Origin)),
+    ]
+
+    assert list(EVENT.to_dict()) == names
+    assert list(replace(EVENT, origin=None, changes=SnapshotChanges()).to_dict()) == names
+    assert len(set(names)) == len(names)
+
+
+def test_event_survives_pickling() -> None:
+    assert pickle.loads(pickle.dumps(EVENT)) == EVENT

@@ -1,0 +1,347 @@
+"""Merging answers: cases named as in Kafka's MetadataTest and MetadataSnapshotTest where they have one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_kafka_meta.metadata.changes import LeaderChange, SnapshotChanges, TopicRecreated
+from pyspark_kafka_meta.metadata.model import (
+    NO_EPOCH,
+    NO_LEADER,
+    Address,
+    Broker,
+    LeaderAndEpoch,
+    MetadataAnswer,
+    PartitionMetadata,
+    TopicMetadata,
+    TopicPartition,
+)
+from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
+
+ID, OTHER_ID = UUID(int=1), UUID(int=2)
+T0 = TopicPartition("t", 0)
+
+
+def broker(node_id: int, port: int = 9092) -> Broker:
+    return Broker(node_id, Address(f"host-{node_id}", port))
+
+
+def topic(*partitions: PartitionMetadata, topic_id: UUID | None = ID, name: str = "t", code: int = 0) -> TopicMetadata:
+    return TopicMetadata(name, topic_id, partitions, code)
+
+
+def led(leader_id: int, epoch: int, number: int = 0) -> PartitionMetadata:
+    return PartitionMetadata(number, leader_id, epoch)
+
+
+def answer(*topics: TopicMetadata, nodes: tuple[int, ...] = (1, 2, 3), api_version: int = 12) -> MetadataAnswer:
+    return MetadataAnswer("c", 1, tuple(broker(n) for n in nodes), topics, api_version, 7, 40, 400)
+
+
+def merged(*answers: MetadataAnswer) -> tuple[MetadataSnapshot, SnapshotChanges]:
+    """What the last of these answers makes of all before it."""
+    snapshot, changes = MetadataSnapshot(), SnapshotChanges()
+    for now, one in enumerate(answers):
+        snapshot, changes = snapshot.merge(one, float(now))
+    return snapshot, changes
+
+
+def test_first_answer_tells_everything_and_is_one_change() -> None:
+    snapshot, changes = merged(answer(topic(led(1, 0), led(2, 0, number=1))))
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 0)
+    assert snapshot.partitions("t") == [T0, TopicPartition("t", 1)]
+    assert (snapshot.topic_id("t"), snapshot.topic_name(ID)) == (ID, "t")
+    assert (snapshot.generation, snapshot.cluster_id, snapshot.controller_id) == (1, "c", 1)
+    assert changes == SnapshotChanges(brokers_added=(1, 2, 3), topics_added=("t",))
+
+
+def test_what_is_not_known_is_none_and_no_error() -> None:
+    snapshot = MetadataSnapshot()
+
+    assert snapshot.leader(T0) is None
+    assert snapshot.partitions("t") == []
+    assert snapshot.topic_id("t") is None
+    assert snapshot.topic_name(ID) is None
+    assert snapshot.topic_error("t") is None
+
+
+def test_same_answer_again_changes_nothing_but_the_generation() -> None:
+    first = answer(topic(led(1, 4)))
+    snapshot, changes = merged(first, first)
+
+    assert snapshot.generation == 2
+    assert not changes
+    assert snapshot.fetched_at == 1.0
+
+
+def test_update_last_epoch() -> None:
+    told = (10, 8, 10, 12, 11, 12, 20, 19, 21)
+    taken = (10, 10, 10, 12, 12, 12, 20, 20, 21)
+    snapshot = MetadataSnapshot()
+    for index, (epoch, expected) in enumerate(zip(told, taken, strict=True)):
+        snapshot, changes = snapshot.merge(answer(topic(led(1, epoch))), 0.0)
+        leader = snapshot.leader(T0)
+        assert leader is not None and leader.leader_epoch == expected, f"answer {index}"
+        assert changes.stale_ignored == (epoch < expected), f"answer {index}"
+
+
+def test_older_epoch_keeps_the_leader_and_is_counted() -> None:
+    snapshot, changes = merged(answer(topic(led(1, 5))), answer(topic(led(2, 4))))
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 5)
+    assert changes == SnapshotChanges(stale_ignored=1)
+    assert not changes, "an answer that was refused is no change"
+
+
+def test_newer_epoch_moves_the_leader_and_names_both() -> None:
+    snapshot, changes = merged(answer(topic(led(1, 5))), answer(topic(led(2, 6))))
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(2), 6)
+    assert changes == SnapshotChanges(leaders_changed=(LeaderChange("t", 0, 1, 2, 5, 6),))
+
+
+def test_leaderless_window_never_lowers_the_epoch() -> None:
+    window = (answer(topic(led(1, 5))), answer(topic(replace(led(NO_LEADER, NO_EPOCH), error_code=5))))
+    without, changes = merged(*window)
+    stale, _ = merged(*window, answer(topic(led(1, 4))))
+    healed, _ = merged(*window, answer(topic(led(3, 6))))
+
+    assert without.leader(T0) is None
+    assert changes.leaders_changed == (LeaderChange("t", 0, 1, NO_LEADER, 5, NO_EPOCH),)
+    assert stale.leader(T0) is None
+    assert healed.leader(T0) == LeaderAndEpoch(broker(3), 6)
+
+
+def test_no_epoch_of_the_same_leader_keeps_the_one_known() -> None:
+    snapshot, changes = merged(answer(topic(led(1, 5))), answer(topic(led(1, NO_EPOCH))))
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 5)
+    assert not changes
+
+
+def test_other_leader_without_epoch_is_not_fenced_by_the_old_epoch() -> None:
+    moved = (answer(topic(led(1, 5))), answer(topic(led(2, NO_EPOCH))))
+
+    assert merged(*moved)[0].leader(T0) == LeaderAndEpoch(broker(2), NO_EPOCH)
+    assert merged(*moved, answer(topic(led(1, 4))))[0].leader(T0) == LeaderAndEpoch(broker(2), NO_EPOCH)
+
+
+@pytest.mark.parametrize(("api_version", "epoch"), [(8, NO_EPOCH), (9, 7)])
+def test_epoch_is_trusted_from_metadata_v9_on(api_version: int, epoch: int) -> None:
+    snapshot, _ = merged(answer(topic(led(1, 7)), api_version=api_version))
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), epoch)
+
+
+def test_epoch_update_on_changed_topic_id() -> None:
+    snapshot, changes = merged(answer(topic(led(1, 9))), answer(topic(led(2, 0), topic_id=OTHER_ID)))
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(2), 0)
+    assert snapshot.topic_name(ID) is None
+    assert changes.topics_recreated == (TopicRecreated("t", str(ID), str(OTHER_ID)),)
+    assert changes.leaders_changed == (LeaderChange("t", 0, 1, 2, 9, 0),)
+
+
+def test_recreated_topic_with_fewer_partitions_loses_the_others() -> None:
+    _, changes = merged(answer(topic(led(1, 9), led(1, 9, number=1))), answer(topic(led(1, 9), topic_id=OTHER_ID)))
+
+    assert changes.partitions_removed == (TopicPartition("t", 1),)
+
+
+def test_topic_id_learned_late_takes_the_epoch_that_comes_with_it() -> None:
+    snapshot, changes = merged(answer(topic(led(1, 9), topic_id=None)), answer(topic(led(1, 3))))
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 3)
+    assert changes.topics_recreated == ()
+
+
+def test_topic_id_is_kept_through_an_answer_without_it() -> None:
+    snapshot, _ = merged(answer(topic(led(1, 9))), answer(topic(led(1, 8), topic_id=None)))
+
+    assert snapshot.topic_id("t") == ID
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 9)
+
+
+def test_partial_metadata_update_leaves_other_topics_alone() -> None:
+    snapshot, _ = merged(answer(topic(led(1, 5))), answer(topic(led(2, 1), name="u", topic_id=OTHER_ID)))
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 5)
+    assert snapshot.leader(TopicPartition("u", 0)) == LeaderAndEpoch(broker(2), 1)
+
+
+@pytest.mark.parametrize("code", [5, 7, -1])
+def test_passing_topic_error_keeps_the_last_good_view(code: int) -> None:
+    broken = (answer(topic(led(1, 5))), answer(topic(code=code, topic_id=None)))
+    snapshot, changes = merged(*broken)
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 5)
+    assert snapshot.topic_error("t") == code
+    assert not changes
+    assert merged(*broken, answer(topic(led(1, 5))))[0].topic_error("t") is None
+
+
+@pytest.mark.parametrize("code", [3, 17, 29, 100])
+def test_topic_that_is_gone_or_forbidden_is_removed_and_its_error_kept(code: int) -> None:
+    snapshot, changes = merged(answer(topic(led(1, 5))), answer(topic(code=code, topic_id=None)))
+
+    assert snapshot.partitions("t") == []
+    assert snapshot.leader(T0) is None
+    assert snapshot.topic_error("t") == code
+    assert changes == SnapshotChanges(topics_removed=("t",))
+
+
+def test_epoch_update_after_topic_deletion() -> None:
+    snapshot, _ = merged(
+        answer(topic(led(1, 9))), answer(topic(code=3, topic_id=None)), answer(topic(led(1, 0), topic_id=OTHER_ID))
+    )
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 0)
+
+
+def test_leader_that_is_no_known_broker_is_no_leader_until_it_is() -> None:
+    lagging = answer(topic(led(3, 5)), nodes=(1, 2))
+
+    assert merged(lagging)[0].leader(T0) is None
+    assert merged(lagging, answer(topic(led(3, 5))))[0].leader(T0) == LeaderAndEpoch(broker(3), 5)
+
+
+def test_added_partition_is_reported_and_outlives_a_broker_that_does_not_know_it() -> None:
+    one, two = answer(topic(led(1, 5))), answer(topic(led(1, 5), led(2, 0, number=1)))
+    grown, growth = merged(one, two)
+    lagging, changes = merged(one, two, one)
+
+    assert growth == SnapshotChanges(partitions_added=(TopicPartition("t", 1),))
+    assert lagging.topics == grown.topics
+    assert changes == SnapshotChanges(stale_ignored=1)
+
+
+def test_without_topic_ids_the_answer_decides_which_partitions_there_are() -> None:
+    two = answer(topic(led(1, 5), led(2, 0, number=1), topic_id=None))
+    snapshot, changes = merged(two, answer(topic(led(1, 5), topic_id=None)))
+
+    assert snapshot.partitions("t") == [T0]
+    assert changes.partitions_removed == (TopicPartition("t", 1),)
+
+
+def test_brokers_come_go_and_move() -> None:
+    before = answer(nodes=(1, 2))
+    after = replace(before, brokers=(broker(2, port=9999), broker(3)))
+    snapshot, changes = merged(before, after)
+
+    assert snapshot.brokers == {2: broker(2, port=9999), 3: broker(3)}
+    assert changes == SnapshotChanges(brokers_added=(3,), brokers_removed=(1,), brokers_moved=(2,))
+
+
+def test_merging_leaves_the_snapshot_before_as_it_was() -> None:
+    before, _ = merged(answer(topic(led(1, 5))))
+    before.merge(answer(topic(led(2, 6), led(2, 6, number=1)), nodes=(2,)), 9.0)
+    before.with_leader_hint(T0, 2, 6, None)
+
+    assert before == merged(answer(topic(led(1, 5))))[0]
+
+
+HINTS = {
+    "newer epoch at a known broker": (2, 6, None, LeaderAndEpoch(broker(2), 6)),
+    "newer epoch with its endpoint": (4, 6, broker(4), LeaderAndEpoch(broker(4), 6)),
+    "newer epoch at a new endpoint of a known broker": (2, 6, broker(2, 9999), LeaderAndEpoch(broker(2, 9999), 6)),
+    "same epoch": (2, 5, None, None),
+    "older epoch": (2, 4, None, None),
+    "no epoch": (2, NO_EPOCH, None, None),
+    "unknown broker without endpoint": (4, 6, None, None),
+}
+
+
+@pytest.mark.parametrize("case", HINTS)
+def test_leader_hint_must_be_strictly_newer_and_reachable(case: str) -> None:
+    leader_id, epoch, endpoint, expected = HINTS[case]
+    snapshot, _ = merged(answer(topic(led(1, 5))))
+    hinted = snapshot.with_leader_hint(T0, leader_id, epoch, endpoint)
+
+    if expected is None:
+        assert hinted is None
+    else:
+        assert hinted is not None
+        assert hinted[0].leader(T0) == expected
+        assert hinted[0].generation == snapshot.generation
+        assert hinted[1].leaders_changed == (LeaderChange("t", 0, 1, leader_id, 5, 6),)
+
+
+def test_leader_hint_for_an_unknown_partition_is_not_taken() -> None:
+    snapshot, _ = merged(answer(topic(led(1, 5))))
+
+    assert snapshot.with_leader_hint(TopicPartition("t", 1), 2, 6, None) is None
+    assert snapshot.with_leader_hint(TopicPartition("u", 0), 2, 6, None) is None
+
+
+def test_answer_older_than_a_hint_does_not_undo_it() -> None:
+    snapshot, _ = merged(answer(topic(led(1, 5))))
+    hinted = snapshot.with_leader_hint(T0, 2, 6, None)
+    assert hinted is not None
+    after, changes = hinted[0].merge(answer(topic(led(1, 5))), 0.0)
+
+    assert after.leader(T0) == LeaderAndEpoch(broker(2), 6)
+    assert changes.stale_ignored == 1
+
+
+NEWS_OF_LEADERS = {
+    "new leader": (answer(topic(led(2, 6))), {0}),
+    "no leader": (answer(topic(led(NO_LEADER, 6))), set()),
+    "new partition": (answer(topic(led(1, 5), led(1, 0, number=1))), {1}),
+    "another topic of that name": (answer(topic(led(1, 5), topic_id=OTHER_ID)), {0, 1}),
+    "nothing new": (answer(topic(led(1, 5))), set()),
+}
+
+
+def test_changes_tell_that_the_partitions_of_a_new_topic_got_leaders() -> None:
+    assert merged(answer(topic(led(1, 0))))[1].gives_leader(T0)
+    assert not merged(answer(topic(led(1, 0))))[1].gives_leader(TopicPartition("u", 0))
+
+
+@pytest.mark.parametrize("case", NEWS_OF_LEADERS)
+def test_changes_tell_which_partitions_got_a_leader(case: str) -> None:
+    later, expected = NEWS_OF_LEADERS[case]
+    _, changes = merged(answer(topic(led(1, 5))), later)
+
+    assert {number for number in (0, 1) if changes.gives_leader(TopicPartition("t", number))} == expected
+
+
+PARTITIONS = st.builds(
+    PartitionMetadata,
+    partition=st.integers(0, 2),
+    leader_id=st.integers(NO_LEADER, 4),
+    leader_epoch=st.integers(NO_EPOCH, 6),
+)
+TOPICS = st.builds(
+    TopicMetadata,
+    name=st.just("t"),
+    topic_id=st.sampled_from([ID, OTHER_ID, None]),
+    partitions=st.lists(PARTITIONS, max_size=3, unique_by=lambda one: one.partition).map(tuple),
+    error_code=st.sampled_from([0, 0, 0, 5]),
+)
+ANSWERS = st.builds(
+    lambda told, nodes, version: answer(told, nodes=tuple(nodes), api_version=version),
+    TOPICS,
+    st.sets(st.integers(1, 3)),
+    st.sampled_from([8, 9, 12]),
+)
+
+
+@given(st.lists(ANSWERS, max_size=12))
+def test_epoch_never_decreases_for_the_same_topic_id(answers: list[MetadataAnswer]) -> None:
+    snapshots = [MetadataSnapshot()]
+    for one in answers:
+        snapshots.append(snapshots[-1].merge(one, 0.0)[0])
+    for before, after in pairwise(snapshots):
+        old, new = before.topics.get("t"), after.topics.get("t")
+        if old is not None and new is not None and old.topic_id is not None and old.topic_id == new.topic_id:
+            assert all(new.epochs[number] >= epoch for number, epoch in old.epochs.items())
+        for partition in after.partitions("t"):
+            leader = after.leader(partition)
+            assert leader is None or leader.leader_epoch in (NO_EPOCH, after.topics["t"].epochs[partition.partition])

@@ -1,0 +1,133 @@
+"""The fake wire behaves as brokers do where tests of readers lean on it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+import pytest
+
+from pyspark_kafka_meta.errors import ConnectError, RequestTimeoutError
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.testing.fake_wire import FakeWire
+from pyspark_kafka_meta.wire.messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    FetchAnswer,
+    FetchedPartition,
+    FetchFailure,
+    FetchPartition,
+    FetchRequest,
+    LeaderHint,
+    OffsetQuery,
+)
+
+T0 = TopicPartition("t", 0)
+BATCH = bytes(23) + (9).to_bytes(4, "big") + bytes(34)
+"""The header of a record batch that claims ten records."""
+
+
+def a_wire() -> FakeWire:
+    wire = FakeWire()
+    wire.cluster.create_topic("t")
+    wire.cluster.append(T0, BATCH)
+    wire.cluster.append(T0, BATCH)
+    return wire
+
+
+def an_entry(wire: FakeWire, offset: int = 0, epoch: int = 0) -> FetchPartition:
+    return FetchPartition(T0, wire.cluster.topics["t"].topic_id, offset, epoch, -1, 1_000)
+
+
+def send(wire: FakeWire, *entries: FetchPartition, node_id: int = 1) -> None:
+    request = FetchRequest(entries, max_wait_ms=500, min_bytes=1, max_bytes=1_000_000, read_committed=False)
+    wire.send_fetch(wire.cluster.brokers[node_id], request, wire.clock() + 30)
+
+
+def fetched(wire: FakeWire, entry: FetchPartition, node_id: int = 1) -> FetchedPartition:
+    send(wire, entry, node_id=node_id)
+    answer = wire.receive_fetch([node_id], wire.clock() + 30)
+    assert isinstance(answer, FetchAnswer)
+    return answer.partitions[0]
+
+
+def test_fetch_gives_batches_with_their_offsets_from_the_one_that_holds_the_position() -> None:
+    wire = a_wire()
+
+    assert wire.cluster.bounds(T0) == (0, 20)
+    assert len(fetched(wire, an_entry(wire)).records) == 2 * len(BATCH)
+    assert fetched(wire, an_entry(wire, offset=15)).records[:8] == (10).to_bytes(8, "big")
+    assert fetched(wire, replace(an_entry(wire), max_bytes=1)).records[:8] == bytes(8), "the first is sent whole"
+
+
+def test_fetch_at_the_end_is_parked_and_then_empty() -> None:
+    wire = a_wire()
+    send(wire, an_entry(wire, offset=20))
+    began = wire.clock()
+
+    assert wire.receive_fetch([1], began + 0.2) is None
+    answer = wire.receive_fetch([1], began + 30)
+    assert isinstance(answer, FetchAnswer)
+    assert (answer.partitions[0].records, answer.partitions[0].high_watermark) == (b"", 20)
+    assert wire.clock() == began + 0.5
+
+
+def test_moved_leader_refuses_the_old_epoch_and_names_the_new_leader() -> None:
+    wire = a_wire()
+    wire.cluster.move_leader(T0, 2)
+    refused = fetched(wire, an_entry(wire))
+
+    assert refused.error_code == 74
+    assert refused.leader_hint == LeaderHint(2, 1, wire.cluster.brokers[2])
+    assert fetched(wire, an_entry(wire, epoch=2)).error_code == 75
+    assert fetched(wire, an_entry(wire, epoch=-1)).error_code == 0, "an ex-leader serves who sends no epoch"
+
+
+@pytest.mark.parametrize(("offset", "code"), [(4, 1), (10, 0), (20, 0), (21, 1)])
+def test_fetch_outside_the_log_is_out_of_range(offset: int, code: int) -> None:
+    wire = a_wire()
+    del wire.cluster.logs[T0][0]
+
+    assert fetched(wire, an_entry(wire, offset=offset)).error_code == code
+
+
+def test_topic_made_again_is_not_known_by_its_old_id() -> None:
+    wire = a_wire()
+    entry = an_entry(wire)
+    wire.cluster.create_topic("t")
+
+    assert fetched(wire, entry).error_code == 100
+    assert wire.cluster.bounds(T0) == (0, 0)
+
+
+def test_scripted_codes_come_once_each() -> None:
+    wire = a_wire()
+    wire.error_codes[T0] = deque([6])
+
+    assert [fetched(wire, an_entry(wire)).error_code for _ in range(2)] == [6, 0]
+
+
+def test_hung_broker_costs_the_deadline_and_a_dead_one_nothing() -> None:
+    wire = a_wire()
+    send(wire, an_entry(wire))
+    began = wire.clock()
+    wire.hung.add(1)
+    failure = wire.receive_fetch([1], began + 60)
+    assert isinstance(failure, FetchFailure)
+    assert isinstance(failure.error, RequestTimeoutError)
+    assert wire.clock() == began + 30
+
+    wire.down.add(1)
+    with pytest.raises(ConnectError):
+        send(wire, an_entry(wire))
+    assert wire.clock() == began + 30
+
+
+def test_list_offsets_is_answered_by_the_leader_alone() -> None:
+    wire = a_wire()
+    queries = [OffsetQuery(T0, LATEST_TIMESTAMP, 0)]
+    ask = wire.list_offsets
+
+    assert ask(wire.cluster.brokers[1], queries, False, wire.clock() + 1)[T0].offset == 20
+    assert ask(wire.cluster.brokers[1], [OffsetQuery(T0, EARLIEST_TIMESTAMP)], False, wire.clock() + 1)[T0].offset == 0
+    assert ask(wire.cluster.brokers[2], queries, False, wire.clock() + 1)[T0].error_code == 6
