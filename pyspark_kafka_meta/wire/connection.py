@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import queue
-import select
+import selectors
 import socket
 import threading
 import time
@@ -89,7 +89,7 @@ class Connection:
         """False once the broker has closed an idle connection. Bytes that nobody asked for also end it."""
         if self._socket.fileno() < 0:
             return False
-        return bool(self._in_flight) or not select.select([self._socket], [], [], 0)[0]
+        return bool(self._in_flight) or not _is_readable(self._socket)
 
     def version(self, api: Api, at_most: int | None = None) -> int:
         """The newest version of `api` that both sides speak.
@@ -183,6 +183,13 @@ class Connection:
             return RequestTimeoutError(f"{self.address} did not answer in time while {what}")
         reason = "closed the connection" if error is None else f"broke the connection ({error.strerror or error})"
         return ConnectError(f"{self.address} {reason} while {what}")
+
+
+def _is_readable(connection: socket.socket) -> bool:
+    """Whether bytes, or the peer's goodbye, have arrived."""
+    with selectors.DefaultSelector() as selector:  # select() itself fails in processes with over 1024 open files
+        selector.register(connection, selectors.EVENT_READ)
+        return bool(selector.select(0))
 
 
 def _connect(address: Address, deadline: float) -> socket.socket:

@@ -1,0 +1,57 @@
+"""`kafkameta metadata`: what a person sees of a cluster, whichever broker answers, and when none does."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from pyspark_kafka_meta.cli.main import app
+from pyspark_kafka_meta.testing import MockCluster
+
+NOBODY = "127.0.0.1:1"
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["metadata", *arguments], env={"COLUMNS": "120"})
+    return result.exit_code, result.output
+
+
+def test_one_address_tells_all_brokers_and_leaders(mock_cluster: MockCluster) -> None:
+    mock_cluster.create_topic("clicks", partitions=2)
+    mock_cluster.move_leader("clicks", 1, 3)
+    one = mock_cluster.bootstrap_servers.split(",")[0]
+    code, text = run("--bootstrap-servers", one, "--topic", "clicks")
+    assert code == 0
+    for address in mock_cluster.bootstrap_servers.split(","):
+        assert address.rsplit(":")[1] in text
+    assert f"{one} answered Metadata v13" in text
+    leaders = [line.split("│")[3].strip() for line in text.splitlines() if "clicks" in line]
+    assert len(leaders) == 2
+    assert leaders[1] == "3"
+
+
+def test_a_dead_first_address_is_passed_over(mock_cluster: MockCluster) -> None:
+    code, text = run("--bootstrap-servers", f"{NOBODY},{mock_cluster.bootstrap_servers}")
+    assert code == 0
+    assert "Brokers in the cluster" in text
+
+
+def test_an_unknown_topic_is_named_with_its_error(mock_cluster: MockCluster) -> None:
+    code, text = run("--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "no-such-topic")
+    assert code == 0
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in text
+
+
+@pytest.mark.parametrize(
+    ("servers", "texts"),
+    [
+        (f"{NOBODY},localhost:2", ["no broker answered", NOBODY, "localhost:2", "Connection refused"]),
+        ("localhost", ["must be host:port"]),
+    ],
+)
+def test_failure_is_one_sentence_and_a_non_zero_exit(servers: str, texts: list[str]) -> None:
+    code, text = run("--bootstrap-servers", servers)
+    assert code == 1
+    assert "Traceback" not in text
+    for expected in texts:
+        assert expected in text
