@@ -60,11 +60,11 @@ def headers_array(payload: Bytes, fields: Fields, place: Place) -> pa.ListArray:
 
 def _find_strings(payload: Bytes, starts_at: Ints, counts: Ints, ends: Ints, place: Place) -> tuple[Ints, Ints]:
     """Positions and lengths of the keys and values in turn, `counts` of them from each of `starts_at` to its end."""
+    view = payload.data[: ends[-1]]
     starts = array("i")
-    view = payload.data
-    for record, (at, count, end) in enumerate(np.stack([starts_at, counts, ends], axis=1).tolist()):
+    for record, (at, count) in enumerate(zip(starts_at.tolist(), counts.tolist(), strict=True)):
         try:
-            follow_lengths(view[:end], at, count, starts)
+            follow_lengths(view, at, count, starts)
         except CorruptBatchError as error:
             raise CorruptBatchError(f"{place(record)}: headers have {error}") from None
 

@@ -15,7 +15,7 @@ _ABORT = 0
 def without_aborted(
     headers: Iterable[BatchHeader], records: bytes, aborted_transactions: Sequence[tuple[int, int]]
 ) -> list[BatchHeader]:
-    """The batches less those of aborted transactions, as read_committed wants; control batches stay in.
+    """The batches less those of aborted transactions, as read_committed wants. Control batches may stay in.
 
     Args:
         headers: of one partition of a fetch, in the order of the log, control batches included.
@@ -33,7 +33,7 @@ def without_aborted(
             aborting.add(to_come.pop()[0])
         if header.is_control and header.record_count and _is_abort_marker(header, records):
             aborting.discard(header.producer_id)
-        elif header.is_transactional and not header.is_control and header.producer_id in aborting:
+        elif header.is_transactional and header.producer_id in aborting:
             continue
         kept.append(header)
     return kept

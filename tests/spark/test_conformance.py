@@ -93,6 +93,16 @@ def compacted_topic(make_topic: Any, kafka: Any, wait_for: Any) -> str:
     return topic
 
 
+@pytest.fixture(scope="module")
+def log_append_time_topic(make_topic: Any, kafka: Any) -> str:
+    """The broker's clock instead of the producer's, plain and compressed."""
+    topic: str = make_topic(partitions=2, config={"message.timestamp.type": "LogAppendTime"})
+    for codec in ("none", "zstd"):
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "compression.type": codec})
+        send(producer, topic, *({"value": b"%d" % number, "timestamp": 1} for number in range(100)))
+    return topic
+
+
 def consume(bootstrap_servers: str, topic: str, isolation_level: str = "read_uncommitted") -> list[Message]:
     """All that the topic holds, from each partition's start to its end, as confluent-kafka reads it."""
     consumer = Consumer(
@@ -155,6 +165,7 @@ def read_available_now(spark: SparkSession, options: dict[str, str], folder: Any
         ("transactional_topic", "read_uncommitted"),
         ("transactional_topic", "read_committed"),
         ("compacted_topic", "read_uncommitted"),
+        ("log_append_time_topic", "read_uncommitted"),
     ],
 )
 def test_rows_equal_those_of_a_confluent_consumer(

@@ -1,0 +1,132 @@
+"""How fast fetched bytes become Arrow on one core, by value size, batch size and codec.
+
+    python -m benchmarks.decode [codec ...]
+
+Prints M records/s and MB/s of decompressed records for all columns but the headers, then M records/s for the value
+column alone, and for all columns with two headers a record. CPU time, so that other work on the machine counts less.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cramjam
+from crc32c import crc32c
+
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.records.batches import scan
+from pyspark_kafka_meta.records.columns import FetchedRecords, decode
+from pyspark_kafka_meta.records.compression import Codec
+from pyspark_kafka_meta.schemas import HEADERS_COLUMN, RECORD_COLUMNS
+
+FETCH_BYTES = 16 * 1024 * 1024
+BATCH_BYTES = (16_384, 1_000_000)
+VALUE_BYTES = (20, 200, 2000)
+ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """One partition's bytes as a broker sends them, and how much is in them."""
+
+    records: bytes
+    count: int
+    decompressed_bytes: int
+
+
+def varint(number: int) -> bytes:
+    raw = number << 1
+    out = bytearray()
+    while raw > 0x7F:
+        out.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    return bytes((*out, raw))
+
+
+def compress(codec: Codec, data: bytes) -> bytes:
+    match codec:
+        case Codec.NONE:
+            return data
+        case Codec.GZIP:
+            return bytes(cramjam.gzip.compress(data))
+        case Codec.SNAPPY:
+            return bytes(cramjam.snappy.compress_raw(data))
+        case Codec.LZ4:
+            return lz4_frame(data)
+        case Codec.ZSTD:
+            return bytes(cramjam.zstd.compress(data))
+
+
+def lz4_frame(data: bytes) -> bytes:
+    """Independent blocks of 64 KiB, as Kafka's clients write them."""
+    frame = [b"\x04\x22\x4d\x18\x60\x40\x82"]
+    for at in range(0, len(data), 65536):
+        block = bytes(cramjam.lz4.compress_block(data[at : at + 65536], store_size=False))
+        frame += [struct.pack("<I", len(block)), block]
+    return b"".join([*frame, bytes(4)])
+
+
+def make_fetch(value_bytes: int, batch_bytes: int, codec: Codec, headers: bytes = b"\x00") -> Fetch:
+    """Values of random words, a tenth shorter or longer than `value_bytes`, under keys of 10 bytes."""
+    rng = random.Random(7)
+    words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randrange(3, 10))) for _ in range(5000)]
+    text = " ".join(rng.choices(words, k=300_000)).encode()
+    batches, count, size = [], 0, 0
+    while size < FETCH_BYTES:
+        records, in_batch, taken = [], 0, 0
+        while taken < batch_bytes:
+            at, length = rng.randrange(len(text) - 4096), int(value_bytes * rng.uniform(0.9, 1.1))
+            key, value = b"key-%06d" % rng.randrange(10**6), text[at : at + length]
+            body = b"".join((b"\x00", varint(in_batch // 10), varint(in_batch), varint(len(key)), key))
+            body = b"".join((body, varint(len(value)), value, headers))
+            records.append(varint(len(body)) + body)
+            taken += len(records[-1])
+            in_batch += 1
+        batches.append(make_batch(count, in_batch, codec, compress(codec, b"".join(records))))
+        count, size = count + in_batch, size + taken
+    return Fetch(b"".join(batches), count, size)
+
+
+def make_batch(base_offset: int, count: int, codec: Codec, data: bytes) -> bytes:
+    now_ms = 1_700_000_000_000
+    covered = struct.pack(">hiqqqhii", codec, count - 1, now_ms, now_ms + count, -1, -1, -1, count) + data
+    return struct.pack(">qiibI", base_offset, len(covered) + 9, 0, 2, crc32c(covered)) + covered
+
+
+def records_per_s(fetch: Fetch, columns: Sequence[str]) -> float:
+    best_s = float("inf")
+    for _ in range(ROUNDS):
+        start = time.process_time()
+        part = FetchedRecords(TopicPartition("topic-0", 0), fetch.records, scan(fetch.records), 0, fetch.count)
+        rows = sum(batch.num_rows for batch in decode([part], columns))
+        best_s = min(best_s, time.process_time() - start)
+        assert rows == fetch.count
+    return fetch.count / best_s
+
+
+def main() -> None:
+    codecs = [Codec[name.upper()] for name in sys.argv[1:]] or list(Codec)
+    two_headers = b"\x04" + varint(5) + b"trace" + varint(8) + b"12345678" + varint(3) + b"app" + varint(4) + b"shop"
+    print(f"{'value':>7} {'batch':>9} {'codec':>7} {'all M/s':>8} {'MB/s':>6} {'value M/s':>10} {'headers M/s':>12}")
+    for value_bytes in VALUE_BYTES:
+        for batch_bytes in BATCH_BYTES:
+            for codec in codecs:
+                fetch = make_fetch(value_bytes, batch_bytes, codec)
+                with_headers = make_fetch(value_bytes, batch_bytes, codec, two_headers)
+                rate = records_per_s(fetch, RECORD_COLUMNS)
+                value_rate = records_per_s(fetch, ["value"])
+                headers_rate = records_per_s(with_headers, (*RECORD_COLUMNS, HEADERS_COLUMN))
+                mb_per_s = rate * fetch.decompressed_bytes / fetch.count / 1e6
+                print(
+                    f"{value_bytes:5} B {batch_bytes // 1000:6} kB {codec.name:>7} {rate / 1e6:8.2f} {mb_per_s:6.0f} "
+                    f"{value_rate / 1e6:10.2f} {headers_rate / 1e6:12.2f}"
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""`scan`: which record batches are there, and which bytes are refused before a record is looked at."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from handmade import BASE_MS, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, Row, batch, batch_of, record
+
+from pyspark_kafka_meta.errors import CorruptBatchError, UnsupportedRecordFormatError
+from pyspark_kafka_meta.records.batches import next_position, scan
+from pyspark_kafka_meta.records.compression import Codec
+
+TWO = batch([Row(10), Row(11), Row(14)])
+THREE = batch([Row(15, timestamp=BASE_MS + 7)], codec=Codec.ZSTD, leader_epoch=6, producer_id=77)
+
+
+def test_headers_say_what_the_batches_are() -> None:
+    first, second = scan(TWO + THREE)
+
+    assert (first.position, first.end, first.base_offset, first.last_offset) == (0, len(TWO), 10, 14)
+    assert (first.record_count, first.codec, first.leader_epoch, first.producer_id) == (3, Codec.NONE, 5, -1)
+    assert (second.position, second.end, second.base_offset, second.last_offset) == (len(TWO), len(TWO + THREE), 15, 15)
+    assert (second.record_count, second.codec, second.leader_epoch, second.producer_id) == (1, Codec.ZSTD, 6, 77)
+    assert second.max_timestamp == BASE_MS + 7
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        (0, (False, False, False)),
+        (LOG_APPEND_TIME, (True, False, False)),
+        (TRANSACTIONAL, (False, True, False)),
+        (TRANSACTIONAL | CONTROL, (False, True, True)),
+    ],
+)
+def test_attribute_bits_are_told_apart(attributes: int, expected: tuple[bool, bool, bool]) -> None:
+    (header,) = scan(batch([Row(0)], attributes=attributes))
+
+    assert (header.is_log_append_time, header.is_transactional, header.is_control) == expected
+
+
+def test_no_bytes_are_no_batches() -> None:
+    assert scan(b"") == []
+
+
+@pytest.mark.parametrize("kept", range(len(THREE)))
+def test_cut_off_last_batch_is_left_out(kept: int) -> None:
+    assert len(scan(TWO + THREE[:kept])) == 1
+
+
+def test_first_batch_larger_than_the_answer_gives_no_header() -> None:
+    assert scan(batch([Row(0, value=bytes(1000))])[:900]) == []
+
+
+def test_next_position_is_behind_the_last_batch_even_if_its_last_record_was_compacted_away() -> None:
+    compacted = batch([Row(20)], last_offset_delta=9, leader_epoch=8)
+
+    assert next_position(scan(TWO + compacted)) == (30, 8)
+
+
+def test_next_position_passes_an_empty_batch() -> None:
+    empty = batch_of(b"", base_offset=40, last_offset_delta=4, record_count=0)
+
+    assert next_position(scan(empty)) == (45, 5)
+
+
+@pytest.mark.parametrize("at", range(21, len(TWO)))
+def test_a_flipped_bit_is_found_by_the_checksum(at: int) -> None:
+    damaged = bytearray(TWO)
+    damaged[at] ^= 0x10
+
+    with pytest.raises(CorruptBatchError, match="base offset 10"):
+        scan(bytes(damaged))
+
+
+def test_checksums_are_not_looked_at_when_switched_off() -> None:
+    damaged = TWO[:17] + b"\x00\x00\x00\x00" + TWO[21:]
+
+    with pytest.raises(CorruptBatchError, match="checksum"):
+        scan(damaged)
+    assert len(scan(damaged, check_crcs=False)) == 1
+
+
+def legacy(magic: int, size: int) -> bytes:
+    """A message of format v0 or v1: offset, size, CRC-32, magic, attributes and so on."""
+    return struct.pack(">qiIbb", 3, size, 0, magic, 0) + bytes(size - 6)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("size", [14, 22, 200])
+def test_old_message_formats_are_refused_by_name(magic: int, size: int) -> None:
+    with pytest.raises(UnsupportedRecordFormatError, match=f"message format v{magic}"):
+        scan(legacy(magic, size))
+
+
+def test_error_of_an_old_message_behind_good_batches_says_from_where_on() -> None:
+    with pytest.raises(UnsupportedRecordFormatError, match="from offset 15 on"):
+        scan(TWO + legacy(1, 30))
+
+
+@pytest.mark.parametrize("magic", [3, 127, -1])
+def test_unknown_magic_is_corrupt(magic: int) -> None:
+    with pytest.raises(CorruptBatchError, match="magic"):
+        scan(batch([Row(0)], magic=magic))
+
+
+@pytest.mark.parametrize("codec", [5, 6, 7])
+def test_unknown_codec_is_refused(codec: int) -> None:
+    with pytest.raises(UnsupportedRecordFormatError, match=f"codec {codec}"):
+        scan(batch([Row(0)], attributes=codec))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"length": 48}, "less than its header"),
+        ({"length": 0}, "less than its header"),
+        ({"length": -1}, "less than its header"),
+        ({"length": -(2**31)}, "less than its header"),
+        ({"record_count": -1, "last_offset_delta": 9}, "-1 records"),
+        ({"record_count": 0}, "0 records in 8 bytes"),
+        ({"record_count": 2, "last_offset_delta": 9}, "2 records in 8 bytes"),
+        ({"record_count": 2**31 - 1, "last_offset_delta": 2**31 - 1}, "2147483647 records"),
+        ({"record_count": 3, "last_offset_delta": 1}, "3 records at 2 offsets"),
+        ({"last_offset_delta": -1}, "0 offsets"),
+        ({"base_offset": -1}, "-1"),
+        ({"base_offset": 2**63 - 1}, "9223372036854775807"),
+        ({"base_offset": 2**63 - 5, "last_offset_delta": 4}, "9223372036854775803"),
+        ({"leader_epoch": -2}, "leader epoch -2"),
+    ],
+)
+def test_header_that_contradicts_itself_is_corrupt(fields: dict[str, int], message: str) -> None:
+    with pytest.raises(CorruptBatchError, match=message):
+        scan(batch_of(record(Row(0)), **fields))
+
+
+def test_empty_batch_that_leads_backwards_is_corrupt() -> None:
+    with pytest.raises(CorruptBatchError, match="-1 offsets"):
+        scan(batch_of(b"", base_offset=50, last_offset_delta=-2, record_count=0))
+
+
+def test_largest_offset_is_read() -> None:
+    (header,) = scan(batch([Row(2**63 - 2)]))
+
+    assert header.last_offset == 2**63 - 2
+
+
+@pytest.mark.parametrize("offset", [0, 9, 10, 14])
+def test_batch_that_does_not_come_after_the_one_before_is_corrupt(offset: int) -> None:
+    with pytest.raises(CorruptBatchError, match="15 or later was to come"):
+        scan(TWO + batch([Row(offset)]))

@@ -1,0 +1,124 @@
+"""`decompress_into`: every codec as producers write it, and nothing that takes more memory than it was given."""
+
+from __future__ import annotations
+
+import random
+import struct
+import subprocess
+import sys
+
+import cramjam
+import pytest
+from handmade import COMPRESS, xerial_snappy
+
+from pyspark_kafka_meta.errors import CorruptBatchError
+from pyspark_kafka_meta.records.compression import Codec, decompress_into
+
+COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
+TEXT = b"".join(b"record %d, " % number for number in range(20_000))
+
+
+def decompress(codec: Codec, data: bytes, room: int = 1 << 20) -> bytes:
+    target = memoryview(bytearray(room))
+    return bytes(target[: decompress_into(codec, memoryview(data), target)])
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("text", [b"x", TEXT[:100], TEXT, random.Random(1).randbytes(100_000)])
+def test_what_was_compressed_comes_back(codec: Codec, text: bytes) -> None:
+    assert decompress(codec, COMPRESS[codec](text)) == text
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_text_may_fill_the_target_to_its_last_byte(codec: Codec) -> None:
+    assert decompress(codec, COMPRESS[codec](TEXT), room=len(TEXT)) == TEXT
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+@pytest.mark.parametrize("room", [0, 1, len(TEXT) - 1])
+def test_text_larger_than_the_target_is_refused(codec: Codec, room: int) -> None:
+    with pytest.raises(CorruptBatchError, match=f"{codec.name} data .* at most {room} bytes"):
+        decompress(codec, COMPRESS[codec](TEXT), room)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_frames_and_members_that_follow_each_other_are_one_text(codec: Codec) -> None:
+    assert decompress(codec, COMPRESS[codec](TEXT[:5000]) + COMPRESS[codec](TEXT[5000:])) == TEXT
+
+
+def test_snappy_comes_raw_or_framed_in_blocks() -> None:
+    assert decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(TEXT))) == TEXT
+    assert decompress(Codec.SNAPPY, xerial_snappy(TEXT, block_bytes=1000)) == TEXT
+
+
+def test_linked_lz4_blocks_are_read() -> None:
+    assert decompress(Codec.LZ4, bytes(cramjam.lz4.compress(TEXT))) == TEXT
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+@pytest.mark.parametrize("kept", [0, 1, 5, 20, 100])
+def test_cut_off_data_are_refused(codec: Codec, kept: int) -> None:
+    with pytest.raises(CorruptBatchError, match=codec.name):
+        decompress(codec, COMPRESS[codec](TEXT)[:kept])
+
+
+@pytest.mark.parametrize("length", [-1, -(2**31), 10_000, 2**31 - 1])
+def test_xerial_block_of_a_wrong_length_is_refused(length: int) -> None:
+    framed = xerial_snappy(TEXT[:1000])
+
+    with pytest.raises(CorruptBatchError, match="SNAPPY"):
+        decompress(Codec.SNAPPY, framed[:16] + struct.pack(">i", length) + framed[20:])
+
+
+@pytest.mark.parametrize(
+    ("codec", "data"),
+    [
+        (Codec.SNAPPY, b"\xff\xff\xff\xff\x0f" + bytes(100)),  # claims 4 GiB
+        (Codec.ZSTD, b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 2**50) + bytes(100)),  # claims 1 PiB
+        (Codec.ZSTD, b"\x28\xb5\x2f\xfd\x00\xf8" + bytes(100)),  # a window of 2 TiB
+        (Codec.LZ4, b"\x04\x22\x4d\x18\x68\x70" + struct.pack("<Q", 2**50) + bytes(100)),
+    ],
+)
+def test_huge_claims_are_refused(codec: Codec, data: bytes) -> None:
+    with pytest.raises(CorruptBatchError, match=codec.name):
+        decompress(codec, data)
+
+
+BOMBS = """
+import resource
+import cramjam
+from handmade import COMPRESS, batch_of, fetched, xerial_snappy
+from pyspark_kafka_meta.errors import CorruptBatchError
+from pyspark_kafka_meta.records.columns import decode
+from pyspark_kafka_meta.records.compression import Codec
+
+zeros = bytes(1 << 20)
+bombs = {codec: COMPRESS[codec](zeros) * 1024 for codec in (Codec.GZIP, Codec.LZ4, Codec.ZSTD)}
+block = xerial_snappy(zeros, len(zeros))
+bombs[Codec.SNAPPY] = block[:16] + block[16:] * 1024
+with open("/proc/self/statm") as statm:
+    used = int(statm.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20),) * 2)
+for codec, bomb in bombs.items():
+    part = fetched(batch_of(bomb, attributes=codec))
+    try:
+        list(decode([part], ["value"]))
+    except CorruptBatchError as error:
+        print(codec.name, error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and RLIMIT_AS")
+def test_bombs_of_a_gibibyte_end_in_a_typed_error_within_256_mib(request: pytest.FixtureRequest) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BOMBS],
+        cwd=request.path.parent,
+        env={"PYTHONPATH": str(request.config.rootpath)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.stderr == ""
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["GZIP", "LZ4", "ZSTD", "SNAPPY"]
+    assert done.stdout.count("67108864 bytes") == 4
