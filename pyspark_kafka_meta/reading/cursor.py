@@ -121,8 +121,7 @@ class PartitionCursor:
 
         Args:
             answer_is_empty: whether the whole answer held no records and no throttling. Otherwise an empty partition
-            proves
-                nothing: its share may have gone to another.
+                proves nothing: its share may have gone to another.
         """
         if fetched.error_code != 0:
             return self.on_error(fetched.error_code)
@@ -144,7 +143,7 @@ class PartitionCursor:
             case Action.DATA_LOSS:
                 return OutOfRange()
             case _:
-                return Fail(BrokerError(f"a Fetch from {self.range.partition} was refused: {describe(code)}", code))
+                return Fail(BrokerError(f"{self.range.partition} cannot be read: {describe(code)}", code))
 
     def on_log_bounds(self, earliest: int, latest: int) -> Instruction:
         """After `OutOfRange`: what the leader's first and last offset (exclusive) mean for the position."""

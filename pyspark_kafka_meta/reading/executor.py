@@ -44,8 +44,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-UNKNOWN_TOPIC_CODES = (3, 100)
-"""UNKNOWN_TOPIC_OR_PARTITION and UNKNOWN_TOPIC_ID."""
+UNKNOWN_SERVER_ERROR = -1
+UNKNOWN_TOPIC_OR_PARTITION = 3
+LEADER_NOT_AVAILABLE = 5
+UNKNOWN_TOPIC_CODES = (UNKNOWN_TOPIC_OR_PARTITION, 100, 103)
+"""The others are UNKNOWN_TOPIC_ID and INCONSISTENT_TOPIC_ID."""
 DELETED_TOPIC_GRACE_MS = 5_000
 """This long a topic may be unknown to the brokers before its records are called lost."""
 
@@ -56,16 +59,17 @@ class _FetchUnderWay(NamedTuple):
 
 
 class TaskReader:
-    """Turns offset ranges into `pa.RecordBatch`es, one for each Fetch answer that held records."""
+    """Turns offset ranges into `pa.RecordBatch`es of a few megabytes at most."""
 
     def __init__(self, client: KafkaClient, options: SourceOptions, columns: Sequence[str]) -> None:
         self._client = client
         self._options = options
         self._columns = columns
         self._cursors: list[PartitionCursor] = []
+        self._unknown_since: dict[PartitionCursor, float] = {}
         self._under_way: dict[int, _FetchUnderWay] = {}
         self._last_progress = 0.0
-        self._last_failure: KafkaMetaError | None = None
+        self._failures: dict[PartitionCursor, KafkaMetaError] = {}
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
         """The rows of `ranges`, in the order of offsets within each partition.
@@ -95,9 +99,10 @@ class TaskReader:
                 self._client.wire.drop_fetch(node_id)
 
     def _prepare_cache(self, topics: set[str]) -> None:
-        self._client.cache.track(topics)
-        if self._client.cache.snapshot.generation == 0:
-            self._client.cache.refresh(RefreshReason.BOOTSTRAP, self._client.api_deadline())
+        cache = self._client.cache
+        cache.track(topics)
+        if any(not cache.snapshot.partitions(one) and cache.snapshot.topic_error(one) is None for one in topics):
+            cache.refresh(RefreshReason.NEW_TOPIC, self._client.api_deadline())
 
     def _next_records(self) -> list[FetchedRecords]:
         """Wait for an answer with records. When it comes, the next Fetch is on its way before this returns."""
@@ -133,8 +138,8 @@ class TaskReader:
             time.sleep(max(self._wake_up_at() - now, 0))
 
     def _stalled(self) -> ReadTimeoutError:
-        cursor = self._cursors[0]
-        failure = str(self._last_failure or "the brokers send no records")
+        cursor = max(self._cursors, key=lambda one: one.trouble != 0 or one in self._failures)
+        failure = str(self._failures.get(cursor, "the brokers send no records"))
         trouble = describe(cursor.trouble) if cursor.trouble else failure
         return ReadTimeoutError(
             f"no progress in {self._options.poll_timeout_ms} ms reading {cursor.range.partition} at offset "
@@ -149,11 +154,11 @@ class TaskReader:
         groups: dict[Broker, tuple[list[PartitionCursor], list[FetchPartition]]] = {}
         for cursor in [one for one in self._cursors if one not in busy and one.is_ready(generation, now)]:
             leader = self._client.cache.leader(cursor.range.partition)
-            if self._is_lost(cursor, now):
-                continue
             if leader is None:
-                self._ask_again(cursor, RefreshReason.NO_LEADER, generation)
-            elif leader.broker.node_id not in self._under_way:
+                self._ask_for_leader(cursor, generation)
+            if self._is_lost(cursor, now) or leader is None:
+                continue
+            if leader.broker.node_id not in self._under_way:
                 cursors, partitions = groups.setdefault(leader.broker, ([], []))
                 cursors.append(cursor)
                 partitions.append(cursor.request(cursor.range.topic_id, leader.leader_epoch))
@@ -187,11 +192,12 @@ class TaskReader:
         answer_is_empty = answer.throttle_ms == 0 and not any(one.records for one in answer.partitions)
         records = []
         for cursor in fetch.cursors:
+            self._failures.pop(cursor, None)
             one = fetched.get(cursor.range.partition)
             if one is not None:
                 instruction = cursor.on_fetched(one, answer_is_empty)
             else:
-                instruction = cursor.on_error(answer.error_code) if answer.error_code else Wait()
+                instruction = cursor.on_error(answer.error_code or UNKNOWN_SERVER_ERROR)
             hint = one.leader_hint if one is not None else None
             records.extend(self._carry_out(cursor, instruction, fetch.generation, answer.node_id, hint))
         served = {one.partition for one in records}
@@ -228,6 +234,17 @@ class TaskReader:
                 raise error
         return []
 
+    def _ask_for_leader(self, cursor: PartitionCursor, generation: int) -> None:
+        """Nobody is known to lead the partition: the last metadata says why."""
+        partition, snapshot = cursor.range.partition, self._client.cache.snapshot
+        is_known = partition in snapshot.partitions(partition.topic)
+        code = LEADER_NOT_AVAILABLE if is_known else UNKNOWN_TOPIC_OR_PARTITION
+        instruction = cursor.on_error(snapshot.topic_error(partition.topic) or code)
+        if isinstance(instruction, Fail):
+            raise instruction.error
+        reason = instruction.reason if isinstance(instruction, Refresh) else RefreshReason.NO_LEADER
+        self._ask_again(cursor, reason, generation, cursor.trouble)
+
     def _ask_again(
         self,
         cursor: PartitionCursor,
@@ -243,10 +260,10 @@ class TaskReader:
         )
 
     def _fetch_failed(self, failure: FetchFailure, fetch: _FetchUnderWay) -> None:
-        self._last_failure = failure.error
         self._client.report_failure(failure.error, fetch.generation, failure.node_id)
         for cursor in fetch.cursors:
-            cursor.newer_than = fetch.generation
+            self._failures[cursor] = failure.error
+            cursor.trouble, cursor.newer_than = 0, fetch.generation
 
     def _confirm_range(self, cursor: PartitionCursor) -> Instruction:
         """Ask the leader for the bounds of its log before anything is called lost."""
@@ -257,15 +274,17 @@ class TaskReader:
         return cursor.on_log_bounds(earliest, latest)
 
     def _is_lost(self, cursor: PartitionCursor, now: float) -> bool:
-        """Whether the topic is not the one that the range was planned for: made again, or deleted."""
-        topic, planned = cursor.range.partition.topic, cursor.range.topic_id
-        current = self._client.cache.snapshot.topic_id(topic)
-        if planned is not None and current is not None and current != planned:
-            cause = f"the topic was deleted and made again under its name (topic id {planned}, now {current})"
-        elif cursor.trouble in UNKNOWN_TOPIC_CODES and now >= self._last_progress + DELETED_TOPIC_GRACE_MS / 1000:
-            cause = "the topic or partition was deleted"
-        else:
+        """Whether the topic that the range was planned for is gone: brokers go on saying that they do not know it."""
+        if cursor.trouble not in UNKNOWN_TOPIC_CODES:
+            self._unknown_since.pop(cursor, None)
             return False
+        if now < self._unknown_since.setdefault(cursor, now) + DELETED_TOPIC_GRACE_MS / 1000:
+            return False
+        planned, current = cursor.range.topic_id, self._client.cache.snapshot.topic_id(cursor.range.partition.topic)
+        cause = "the topic or partition was deleted"
+        if planned is not None and current not in (None, planned):
+            # Not enough by itself: after the topic was made again, this cache may be the last to hear of it.
+            cause = f"the topic was deleted and made again under its name (topic id {planned}, now {current})"
         self._lose(cursor, Lost(cause, cursor.position, cursor.range.until_offset))
         self._cursors = [one for one in self._cursors if not one.done]
         return True

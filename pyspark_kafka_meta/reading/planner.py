@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -36,6 +37,7 @@ HOW_TO_GO_ON = "To go on without the lost records, set the option failOnDataLoss
 
 SMALLER_LATEST_RETRIES = 3
 """A broker that has just become leader may tell a smaller end than the last one for a moment (KAFKA-7703)."""
+_by_offset = attrgetter("offset")
 
 
 class OffsetPlanner:
@@ -175,6 +177,8 @@ class OffsetPlanner:
             DataLossError: partitions or offsets of `start` are gone, and failOnDataLoss is set.
         """
         partitions = self._partitions_left(start)
+        if not partitions:
+            return start  # SPARK-41375: should the topics be seen again, they are not to be read from their start
         ids = self.topic_ids(partitions)
         latest = self._latest_confirmed(start, partitions, ids)
         self._latest_seen = SourceOffset(latest, ids)
@@ -182,10 +186,9 @@ class OffsetPlanner:
         begun |= self._begin_after_loss(start, self._latest_seen)
         starts = {**start.positions, **begun}
         if target is not None:
-            latest = {
-                partition: min(position, target.get(partition, starts[partition]), key=lambda one: one.offset)
-                for partition, position in latest.items()
-            }
+            # The target may be older than the start: Spark asks for it first.
+            bounds = {one: max(begin, target.get(one, begin), key=_by_offset) for one, begin in starts.items()}
+            latest = {one: min(position, bounds[one], key=_by_offset) for one, position in latest.items()}
         ends = latest if max_offsets is None else limit_offsets(starts, latest, max_offsets)
         return advance(start, SourceOffset(ends, ids), begun)
 

@@ -29,37 +29,43 @@ class EventPublisher:
     def __init__(self, metrics_path: str | None, origin: Origin) -> None:
         self.origin = origin
         self._metrics_path = metrics_path
-        self._pending: deque[dict[str, object]] = deque()
+        self._pending: deque[RefreshEvent] = deque()
         self._dropped = 0
 
     def publish(self, event: RefreshEvent) -> None:
         """Attach the origin, log the event and keep it for `flush`."""
-        fields = replace(event, origin=self.origin, dropped_before=self._dropped).to_dict()
-        event_logger.info("%s", json.dumps(fields))
+        told = replace(event, origin=self.origin, dropped_before=self._dropped)
+        event_logger.info("%s", json.dumps(told.to_dict()))
         if len(self._pending) >= MAX_PENDING_EVENTS:
             self._dropped += 1
             return
         self._dropped = 0
-        self._pending.append(fields)
+        self._pending.append(told)
 
     def flush(self) -> None:
         """Write what is pending as one complete file: readers see all of it or nothing."""
         if not self._pending:
             return
-        lines = "".join(json.dumps(fields) + "\n" for fields in self._pending)
         try:
-            folder = self._folder()
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            unfinished = folder / f".{uuid.uuid4().hex}.tmp"
-            with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(lines)
-            unfinished.rename(folder / f"events-{os.getpid()}-{unfinished.stem[1:]}.jsonl")
+            self._write("".join(json.dumps(event.to_dict()) + "\n" for event in self._pending))
         except OSError as error:
-            self._dropped += len(self._pending)
+            self._dropped += sum(1 + event.dropped_before for event in self._pending)
             logger.warning("%d refresh events were not written: %s", len(self._pending), error)
         self._pending.clear()
 
+    def _write(self, lines: str) -> None:
+        folder = self._folder()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        unfinished = folder / f".{uuid.uuid4().hex}.tmp"
+        try:
+            with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(lines)
+            unfinished.rename(folder / f"events-{os.getpid()}-{unfinished.stem[1:]}.jsonl")
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            raise
+
     def _folder(self) -> Path:
         if self._metrics_path is not None:
-            return Path(self._metrics_path.removeprefix("file://"))
+            return Path(self._metrics_path)
         return Path(tempfile.gettempdir()) / "kafkameta-events" / (self.origin.application_id or "driver")

@@ -25,6 +25,7 @@ from pyspark_kafka_meta.wire.messages import (
     OffsetQuery,
 )
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -42,11 +43,12 @@ class KafkaWire:
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
         self._control: dict[Address, Connection] = {}
-        self._fetch: dict[Address, Connection] = {}
+        # By node id, as fetches under way are: a broker may have taken the place of another at its address.
+        self._fetch: dict[int, Connection] = {}
         self._under_way: dict[int, _FetchUnderWay] = {}
 
     def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
-        connection = self._connection(self._control, address, deadline)
+        connection = self._connection(self._control, address, address, deadline)
         request = translate.metadata_request(connection.version(METADATA), topics)
         exchange = connection.call(METADATA, request, deadline)
         return self._checked(connection, translate.metadata_answer, exchange, topics)
@@ -54,13 +56,13 @@ class KafkaWire:
     def list_offsets(
         self, broker: Broker, queries: Sequence[OffsetQuery], read_committed: bool, deadline: float
     ) -> Mapping[TopicPartition, OffsetAnswer]:
-        connection = self._connection(self._control, broker.address, deadline)
+        connection = self._connection(self._control, broker.address, broker.address, deadline)
         request = translate.list_offsets_request(connection.version(LIST_OFFSETS), queries, read_committed)
         exchange = connection.call(LIST_OFFSETS, request, deadline)
         return self._checked(connection, translate.list_offsets_answer, exchange, queries)
 
     def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
-        connection = self._connection(self._fetch, broker.address, deadline)
+        connection = self._connection(self._fetch, broker.node_id, broker.address, deadline)
         by_name = any(entry.topic_id is None for entry in request.partitions)
         version = connection.version(FETCH, at_most=translate.TOPIC_IDS_SINCE - 1 if by_name else None)
         connection.send(FETCH, translate.fetch_request(version, request), deadline)
@@ -104,12 +106,12 @@ class KafkaWire:
         except KafkaMetaError as error:
             return FetchFailure(node_id, error)
 
-    def _connection(self, pool: dict[Address, Connection], address: Address, deadline: float) -> Connection:
-        connection = pool.get(address)
-        if connection is None or not connection.is_usable():
+    def _connection(self, pool: dict[K, Connection], key: K, address: Address, deadline: float) -> Connection:
+        connection = pool.get(key)
+        if connection is None or connection.address != address or not connection.is_usable():
             if connection is not None:
                 connection.close()
-            connection = pool[address] = Connection(address, self._settings, deadline)
+            connection = pool[key] = Connection(address, self._settings, deadline)
         return connection
 
     @staticmethod

@@ -190,7 +190,7 @@ def fetch_answer(exchange: Exchange, request: FetchRequest, node_id: int) -> Fet
     names: dict[UUID | None, str] = {entry.topic_id: entry.partition.topic for entry in request.partitions}
     endpoints = {broker.node_id: broker for broker in map(_broker, getattr(message, "node_endpoints", ()))}
     partitions = []
-    for topic in message.responses:
+    for topic in () if message.error_code else message.responses:
         name = names.get(topic.topic_id, "") if exchange.api_version >= TOPIC_IDS_SINCE else str(topic.topic)
         for entry in topic.partitions:
             partition = TopicPartition(name, int(entry.partition_index))

@@ -1,0 +1,116 @@
+"""The house as CONTRIBUTING.md draws it: who imports whom, what stays pure, what importing the package costs."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "pyspark_kafka_meta"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+HEAVY = {"pyspark", "pyarrow", "numpy", "kio", "confluent_kafka", "cramjam", "crc32c", "rich", "typer"}
+IMPURE = {"socket", "selectors", "select", "threading", "time", "subprocess", "asyncio", "tempfile"}
+PURE = re.compile(r"options(\..*)?|metadata\.(?!cache).*|records(\..*)?|reading\.(offsets|plan|cursor)")
+
+
+def module_name(path: Path) -> str:
+    """`reading.cursor`, or `reading` for the package itself; empty for the whole package."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that is imported anywhere in a file, inside functions and for type checking too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names if is_module(node.module, alias.name))
+
+
+def is_module(package: str | None, name: str) -> bool:
+    folder = ROOT / (package or "").replace(".", "/")
+    return (folder / f"{name}.py").exists() or (folder / name / "__init__.py").exists()
+
+
+def ours(path: Path) -> set[str]:
+    """The modules of this package among them, by `module_name`."""
+    prefix = f"{PACKAGE.name}."
+    return {name.removeprefix(prefix) for name in imports(path) if name.startswith(prefix)}
+
+
+def is_within(module: str, folder: str) -> bool:
+    return module == folder or module.startswith(f"{folder}.")
+
+
+def drawn() -> dict[str, set[str]]:
+    """The table: each folder or module, and those that it may import."""
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition("| folder or module |")[2].partition("\n\n")[0]
+    table: dict[str, set[str]] = {}
+    for line in text.splitlines()[2:]:
+        names, _, may_import = (cell.strip() for cell in line.strip("|").split("|"))
+        allowed = set(re.findall(r"`([\w.]+)`", may_import))
+        if may_import == "all of the above":
+            allowed = set(table)
+        assert allowed or may_import in ("nothing of ours", "everything"), line
+        for name in re.findall(r"`(\w+)(?:/|\.py)`", names):
+            table[name] = allowed if may_import != "everything" else {module_name(one).split(".")[0] for one in SOURCES}
+    return table
+
+
+TABLE = drawn()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: module_name(path) or "__init__")
+def test_module_imports_only_what_the_table_allows(path: Path) -> None:
+    floor = module_name(path).split(".")[0] or "__init__"
+    allowed = TABLE[floor] | {floor}
+
+    assert {name for name in ours(path) if not any(is_within(name, each) for each in allowed)} == set()
+
+
+def test_table_names_every_floor_and_no_other() -> None:
+    assert set(TABLE) == {module_name(path).split(".")[0] or "__init__" for path in SOURCES}
+
+
+def test_protocol_library_stays_behind_the_wire() -> None:
+    importers = {module_name(path) for path in SOURCES if any(is_within(name, "kio") for name in imports(path))}
+
+    assert importers
+    assert {name for name in importers if not is_within(name, "wire")} == set()
+
+
+@pytest.mark.parametrize(
+    "path", [one for one in SOURCES if PURE.fullmatch(module_name(one))], ids=lambda path: module_name(path)
+)
+def test_pure_module_needs_no_clock_thread_or_socket(path: Path) -> None:
+    by_name = {module_name(one): one for one in SOURCES}
+    reached, to_come = set[str](), {module_name(path)}
+    while to_come:
+        name = to_come.pop()
+        reached.add(name)
+        to_come |= (ours(by_name[name]) & by_name.keys()) - reached
+
+    assert {(name, one) for name in reached for one in imports(by_name[name]) if one.split(".")[0] in IMPURE} == set()
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    code = f"import sys, {PACKAGE.name}; print(*sorted({HEAVY} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+    assert (done.stdout, done.stderr) == ("\n", "")
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    folders = ("pyspark_kafka_meta", "tests", "benchmarks", "examples")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py") if path.read_text()]
+
+    assert [str(path) for path in files if ast.get_docstring(ast.parse(path.read_text())) is None] == []

@@ -1,0 +1,39 @@
+"""Record batches for the logs of reading tests, written by kio: it shares no code with what reads them here."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from kio.records.schema import NewRecordBatch, Record
+from kio.records.writers import write_new_batch
+from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
+
+WRITTEN = TZAwareMicros.parse(datetime(2024, 5, 17, tzinfo=UTC))
+
+
+def batch(values: Sequence[str], base_offset: int = 0, epoch: int = 0) -> bytes:
+    """These values at consecutive offsets."""
+    return sparse_batch({base_offset + index: value for index, value in enumerate(values)}, epoch)
+
+
+def sparse_batch(values: Mapping[int, str], epoch: int = 0) -> bytes:
+    """These values at their offsets, with gaps as compaction leaves them."""
+    buffer = io.BytesIO()
+    records = tuple(
+        Record(attributes=i8(0), timestamp=WRITTEN, offset=i64(offset), key=None, value=value.encode(), headers=())
+        for offset, value in values.items()
+    )
+    write_new_batch(
+        buffer,
+        NewRecordBatch(
+            producer_id=i64(-1),
+            producer_epoch=i16(-1),
+            partition_leader_epoch=i32(epoch),
+            base_sequence=i32(-1),
+            records=records,
+            attributes=i16(0),
+        ),
+    )
+    return buffer.getvalue()

@@ -1,0 +1,399 @@
+"""One partition's way through its range: what each answer of a broker makes of the position, and what is to be done."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from logs import batch, sparse_batch
+
+from pyspark_kafka_meta.errors import BrokerError, CorruptBatchError, KafkaMetaError, UnsupportedRecordFormatError
+from pyspark_kafka_meta.metadata.events import RefreshReason
+from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
+from pyspark_kafka_meta.reading.cursor import (
+    EMPTY_ANSWERS_TO_BELIEVE,
+    MIN_FETCH_BYTES,
+    Emit,
+    Fail,
+    Instruction,
+    Lost,
+    OutOfRange,
+    PartitionCursor,
+    Refresh,
+    Wait,
+)
+from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.records.columns import decode
+from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchedPartition
+
+T0 = TopicPartition("t", 0)
+TOPIC_ID = UUID(int=7)
+MAX_BYTES = 1_000_000
+EPOCH = 4
+
+
+def cursor(
+    start: int = 0, end: int = 10, epoch: int = EPOCH, read_committed: bool = False, check_crcs: bool = True
+) -> PartitionCursor:
+    return PartitionCursor(OffsetRange(T0, TOPIC_ID, start, end, epoch), read_committed, MAX_BYTES, check_crcs)
+
+
+def answer(
+    records: bytes = b"",
+    code: int = 0,
+    high_watermark: int = 100,
+    stable: int | None = None,
+    diverging: DivergingEpoch | None = None,
+) -> FetchedPartition:
+    """One partition of a Fetch answer; the last stable offset is the high watermark unless it is given."""
+    last_stable = high_watermark if stable is None else stable
+    return FetchedPartition(T0, code, records, high_watermark, last_stable, 0, diverging_epoch=diverging)
+
+
+def values(instruction: Instruction) -> list[tuple[int, str]]:
+    """Offset and value of each row that an `Emit` holds."""
+    assert isinstance(instruction, Emit), instruction
+    tables = decode([instruction.records], ["offset", "value"])
+    return [(row["offset"], row["value"].decode()) for table in tables for row in table.to_pylist()]
+
+
+def flipped(data: bytes, position: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def test_position_moves_behind_the_records_and_into_their_epoch() -> None:
+    reader = cursor()
+    records = batch(["a", "b"], epoch=5) + batch(["c"], base_offset=2, epoch=6)
+
+    assert values(reader.on_fetched(answer(records), answer_is_empty=False)) == [(0, "a"), (1, "b"), (2, "c")]
+    assert (reader.position, reader.last_fetched_epoch, reader.done) == (3, 6, False)
+
+
+def test_rows_outside_the_range_are_cut_off() -> None:
+    reader = cursor(start=3, end=6)
+    records = batch(list("abcd"), base_offset=1) + batch(list("efgh"), base_offset=5)
+
+    assert values(reader.on_fetched(answer(records), answer_is_empty=False)) == [(3, "c"), (4, "d"), (5, "e")]
+    assert (reader.position, reader.done) == (6, True)
+
+
+def test_a_gap_up_to_the_end_of_the_range_is_the_end_without_rows() -> None:
+    reader = cursor(start=3, end=6)
+
+    assert values(reader.on_fetched(answer(batch(["z"], base_offset=80)), answer_is_empty=False)) == []
+    assert reader.done
+
+
+def test_a_last_batch_that_is_cut_off_is_fetched_again() -> None:
+    reader = cursor()
+    records = batch(["a"]) + batch(["b"], base_offset=1)[:-1]
+
+    assert values(reader.on_fetched(answer(records), answer_is_empty=False)) == [(0, "a")]
+    assert reader.position == 1
+
+
+UNREADABLE = {
+    "checksum": (flipped(batch(["a"]), 64), CorruptBatchError, "checksum"),
+    "checksum of the second": (batch(["a"]) + flipped(batch(["b"], base_offset=1), 64), CorruptBatchError, "checksum"),
+    "length": (flipped(batch(["a"]), 8), CorruptBatchError, "cut off"),
+    "format v1": (
+        batch(["a"])[:16] + b"\1" + batch(["a"])[17:],
+        UnsupportedRecordFormatError,
+        "v1",
+    ),
+    "offsets go back": (
+        batch(["a"], base_offset=5) + batch(["b"], base_offset=4),
+        CorruptBatchError,
+        "where 6 or later",
+    ),
+    "first batch cut off": (batch(["a"])[:-1], CorruptBatchError, "cut off"),
+    "header cut off": (batch(["a"])[:20], CorruptBatchError, "cut off"),
+    "one byte": (b"\0", CorruptBatchError, "cut off"),
+}
+
+
+@pytest.mark.parametrize(("records", "error", "text"), UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_unreadable_records_fail_typed_and_the_position_stays(
+    records: bytes, error: type[KafkaMetaError], text: str
+) -> None:
+    reader = cursor()
+    instruction = reader.on_fetched(answer(records), answer_is_empty=False)
+
+    assert isinstance(instruction, Fail)
+    assert type(instruction.error) is error
+    assert "t-0 at offset 0" in str(instruction.error)
+    assert text in str(instruction.error)
+    assert (reader.position, reader.last_fetched_epoch) == (0, EPOCH)
+
+
+def test_checksums_are_believed_only_on_request() -> None:
+    damaged = flipped(batch(["a"]), 64)
+
+    assert isinstance(cursor(check_crcs=False).on_fetched(answer(damaged), answer_is_empty=False), Emit)
+    assert isinstance(cursor(check_crcs=True).on_fetched(answer(damaged), answer_is_empty=False), Fail)
+
+
+def test_batches_before_the_position_are_no_progress_and_no_rows() -> None:
+    reader = cursor(start=5)
+
+    assert reader.on_fetched(answer(batch(["old"], base_offset=4)), answer_is_empty=False) == Wait()
+    assert (reader.position, reader.last_fetched_epoch) == (5, EPOCH)
+
+
+def test_aborted_transactions_and_isolation_go_along_with_the_records() -> None:
+    reader = cursor(read_committed=True)
+    fetched = FetchedPartition(T0, 0, batch(["a"]), 100, 100, 0, aborted_transactions=((9, 0),))
+    instruction = reader.on_fetched(fetched, answer_is_empty=False)
+
+    assert isinstance(instruction, Emit)
+    assert instruction.records.read_committed
+    assert instruction.records.aborted_transactions == ((9, 0),)
+
+
+@given(
+    gaps=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=1, max_size=12),
+    bounds=st.tuples(st.integers(0, 60), st.integers(0, 60)),
+    cuts=st.lists(st.integers(1, 400), min_size=1, max_size=8),
+)
+def test_every_record_of_the_range_comes_once_however_answers_are_cut(
+    gaps: list[tuple[int, int]], bounds: tuple[int, int], cuts: list[int]
+) -> None:
+    log: list[tuple[int, bytes]] = []
+    written: list[tuple[int, str]] = []
+    offset = 0
+    for count, step in gaps:
+        rows = {offset + index * step: f"v{offset + index * step}" for index in range(count)}
+        log.append((max(rows), sparse_batch(rows)))
+        written += rows.items()
+        offset = max(rows) + step
+    start, end = min(bounds), min(max(bounds), written[-1][0] + 1)
+    reader, read, turn = cursor(start, end), [], 0
+    while not reader.done:
+        left = b"".join(data for last, data in log if last >= reader.position)
+        first = next(len(data) for last, data in log if last >= reader.position)
+        instruction = reader.on_fetched(answer(left[: max(first, cuts[turn % len(cuts)])]), answer_is_empty=False)
+        read += values(instruction)
+        turn += 1
+        assert turn <= len(log)
+
+    assert read == [row for row in written if start <= row[0] < end]
+
+
+# --- error codes ------------------------------------------------------------------------------------------------------
+
+ERRORS = {
+    1: OutOfRange(),
+    3: Refresh(RefreshReason.UNKNOWN_TOPIC, 3),
+    5: Refresh(RefreshReason.NO_LEADER, 5),
+    6: Refresh(RefreshReason.NOT_LEADER, 6),
+    7: Wait(7),
+    9: Refresh(RefreshReason.NOT_LEADER, 9),
+    56: Refresh(RefreshReason.NOT_LEADER, 56),
+    74: Refresh(RefreshReason.FENCED_EPOCH, 74),
+    75: Wait(75),
+    78: Refresh(RefreshReason.NOT_LEADER, 78),
+    89: Wait(89),
+    100: Refresh(RefreshReason.UNKNOWN_TOPIC_ID, 100),
+    103: Refresh(RefreshReason.UNKNOWN_TOPIC_ID, 103),
+    -1: Wait(-1),
+}
+
+
+@pytest.mark.parametrize(("code", "expected"), ERRORS.items())
+def test_error_code_becomes_an_instruction_and_the_position_stays(code: int, expected: Instruction) -> None:
+    reader = cursor(start=3)
+
+    assert reader.on_fetched(answer(batch(["ignored"]), code), answer_is_empty=False) == expected
+    assert (reader.position, reader.trouble) == (3, code)
+
+
+@pytest.mark.parametrize(("code", "name"), [(2, "CORRUPT_MESSAGE"), (29, "TOPIC_AUTHORIZATION_FAILED"), (4711, "4711")])
+def test_error_that_does_not_heal_fails_and_names_partition_and_code(code: int, name: str) -> None:
+    instruction = cursor().on_error(code)
+
+    assert isinstance(instruction, Fail)
+    assert isinstance(instruction.error, BrokerError)
+    assert instruction.error.code == code
+    assert "t-0" in str(instruction.error)
+    assert name in str(instruction.error)
+
+
+@pytest.mark.parametrize("fetched", [answer(), answer(batch(["a"]))])
+def test_trouble_is_over_with_the_next_good_answer(fetched: FetchedPartition) -> None:
+    reader = cursor()
+    reader.on_error(6)
+    reader.on_fetched(fetched, answer_is_empty=False)
+
+    assert reader.trouble == 0
+
+
+# --- truncated and shortened logs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end_offset", [5, 6, 90])
+def test_diverging_epoch_at_or_behind_the_position_is_no_loss(end_offset: int) -> None:
+    reader = cursor(start=5)
+
+    assert reader.on_fetched(answer(diverging=DivergingEpoch(2, end_offset)), answer_is_empty=True) == Wait()
+    assert (reader.position, reader.last_fetched_epoch) == (5, 2)
+
+
+def test_diverging_epoch_before_the_position_is_a_loss_up_to_the_position() -> None:
+    reader = cursor(start=5)
+    lost = reader.on_fetched(answer(diverging=DivergingEpoch(2, 3)), answer_is_empty=True)
+
+    assert isinstance(lost, Lost)
+    assert (lost.from_offset, lost.until_offset) == (3, 5)
+    assert "truncated to offset 3 (leader epoch 2)" in lost.cause
+    assert "leader epoch 4" in lost.cause
+    reader.skip_lost(lost)
+    assert (reader.position, reader.last_fetched_epoch) == (5, NO_EPOCH)
+
+
+@pytest.mark.parametrize(
+    ("earliest", "latest", "lost", "position"),
+    [
+        pytest.param(7, 90, (5, 7), 7, id="the beginning aged out"),
+        pytest.param(12, 90, (5, 10), 10, id="all of it aged out"),
+        pytest.param(0, 4, (4, 10), 10, id="the log became shorter"),
+        pytest.param(0, 0, (0, 10), 10, id="the log is empty"),
+    ],
+)
+def test_offsets_outside_the_log_are_lost_as_far_as_they_are_in_the_range(
+    earliest: int, latest: int, lost: tuple[int, int], position: int
+) -> None:
+    reader = cursor(start=5)
+    reader.on_error(1)
+    instruction = reader.on_log_bounds(earliest, latest)
+
+    assert isinstance(instruction, Lost)
+    assert (instruction.from_offset, instruction.until_offset) == lost
+    assert reader.position == 5
+    reader.skip_lost(instruction)
+    assert (reader.position, reader.last_fetched_epoch) == (position, NO_EPOCH)
+
+
+@pytest.mark.parametrize(("earliest", "latest"), [(5, 5), (0, 5), (5, 90), (0, 90)])
+def test_out_of_range_though_the_log_has_the_offset_is_retried_without_an_epoch(earliest: int, latest: int) -> None:
+    reader = cursor(start=5)
+    reader.on_error(1)
+
+    assert reader.on_log_bounds(earliest, latest) == Wait(1)
+    assert reader.request(TOPIC_ID, leader_epoch=8).last_fetched_epoch == NO_EPOCH
+    assert reader.position == 5
+
+
+# --- empty answers ----------------------------------------------------------------------------------------------------
+
+
+def positions_after(reader: PartitionCursor, *answers: tuple[FetchedPartition, bool]) -> list[int]:
+    seen = []
+    for fetched, answer_is_empty in answers:
+        assert reader.on_fetched(fetched, answer_is_empty) == Wait()
+        seen.append(reader.position)
+    return seen
+
+
+def test_enough_empty_answers_prove_that_compaction_took_the_rest() -> None:
+    times = EMPTY_ANSWERS_TO_BELIEVE
+
+    assert positions_after(cursor(start=5), *[(answer(high_watermark=10), True)] * times) == [5] * (times - 1) + [10]
+
+
+UNPROVEN = {
+    "another partition filled the answer, or it was throttled": (answer(), False, False),
+    "the high watermark is before the end": (answer(high_watermark=9), True, False),
+    "the last stable offset is before the end": (answer(stable=9), True, True),
+    "the broker tells no high watermark": (answer(high_watermark=-1), True, False),
+}
+
+
+@pytest.mark.parametrize(("fetched", "is_empty", "read_committed"), UNPROVEN.values(), ids=UNPROVEN.keys())
+def test_empty_answers_that_prove_nothing_are_waited_through(
+    fetched: FetchedPartition, is_empty: bool, read_committed: bool
+) -> None:
+    reader = cursor(read_committed=read_committed)
+
+    assert set(positions_after(reader, *[(fetched, is_empty)] * (3 * EMPTY_ANSWERS_TO_BELIEVE))) == {0}
+
+
+def test_open_transaction_does_not_matter_to_read_uncommitted() -> None:
+    assert positions_after(cursor(), *[(answer(stable=0), True)] * EMPTY_ANSWERS_TO_BELIEVE)[-1] == 10
+
+
+INTERRUPTIONS = {
+    "a full answer": (answer(), False),
+    "a high watermark that went back": (answer(high_watermark=1), True),
+}
+
+
+@pytest.mark.parametrize("between", INTERRUPTIONS.values(), ids=INTERRUPTIONS.keys())
+def test_only_empty_answers_in_a_row_count(between: tuple[FetchedPartition, bool]) -> None:
+    nearly = [(answer(), True)] * (EMPTY_ANSWERS_TO_BELIEVE - 1)
+
+    assert set(positions_after(cursor(), *nearly, between, *nearly)) == {0}
+
+
+def test_records_end_a_row_of_empty_answers() -> None:
+    reader = cursor()
+    nearly = [(answer(), True)] * (EMPTY_ANSWERS_TO_BELIEVE - 1)
+    positions_after(reader, *nearly)
+    reader.on_fetched(answer(batch(["a"])), answer_is_empty=False)
+
+    assert set(positions_after(reader, *nearly)) == {1}
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+def test_request_names_where_the_cursor_is() -> None:
+    reader = cursor()
+    reader.on_fetched(answer(batch(["a"], epoch=5)), answer_is_empty=False)
+    request = reader.request(TOPIC_ID, leader_epoch=8)
+
+    assert (request.partition, request.topic_id, request.fetch_offset) == (T0, TOPIC_ID, 1)
+    assert (request.leader_epoch, request.last_fetched_epoch) == (8, 5)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        pytest.param(0, 1, MIN_FETCH_BYTES, id="never less than a little"),
+        pytest.param(0, 500, int(500 * 1024 * 1.1), id="a guess at first"),
+        pytest.param(0, 10**12, MAX_BYTES, id="never more than allowed"),
+    ],
+)
+def test_first_request_guesses_the_size_of_the_range(start: int, end: int, expected: int) -> None:
+    assert cursor(start, end).request(None, 0).max_bytes == expected
+
+
+def test_limit_below_the_least_size_is_kept() -> None:
+    small = PartitionCursor(OffsetRange(T0, None, 0, 10), False, 500, True)
+
+    assert small.request(None, 0).max_bytes == 500
+
+
+def test_later_requests_measure_the_rest_by_what_came() -> None:
+    reader = cursor(end=1000)
+    records = batch(["x" * 1000] * 100)
+    reader.on_fetched(answer(records), answer_is_empty=False)
+
+    assert reader.request(None, 0).max_bytes == pytest.approx(len(records) * 9 * 1.1, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("newer_than", "not_before", "ready"),
+    [(-1, 0.0, True), (4, 0.0, True), (5, 0.0, False), (6, 0.0, False), (4, 99.9, True), (4, 100.1, False)],
+)
+def test_cursor_is_ready_with_a_newer_cache_and_after_its_pause(
+    newer_than: int, not_before: float, ready: bool
+) -> None:
+    reader = cursor()
+    reader.newer_than, reader.not_before = newer_than, not_before
+
+    assert reader.is_ready(generation=5, now=100.0) is ready

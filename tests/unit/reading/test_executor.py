@@ -1,0 +1,573 @@
+"""A task reads its ranges through whatever the cluster does: nothing lost, nothing twice, nothing for ever."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from logs import batch, sparse_batch
+from scene import COLUMNS, T0, T1, T2, Fault, Scene, by_partition, rows, written
+
+from pyspark_kafka_meta.errors import BrokerError, CorruptBatchError, DataLossError, ReadTimeoutError
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshReason
+from pyspark_kafka_meta.metadata.model import NO_LEADER, Address, TopicPartition
+from pyspark_kafka_meta.reading import executor
+from pyspark_kafka_meta.reading.executor import DELETED_TOPIC_GRACE_MS, read_task
+from pyspark_kafka_meta.telemetry import origin
+from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchAnswer
+
+ONE_BATCH = {"kafka_max_partition_fetch_bytes": "100"}
+"""Each Fetch answer holds one record batch of a partition."""
+POLL_TIMEOUT_S = 120
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(monkeypatch)
+
+
+def with_partitions(**fields: object) -> Callable[[FetchAnswer], FetchAnswer]:
+    """A change of every partition of every Fetch answer."""
+
+    return lambda answer: replace(
+        answer,
+        partitions=tuple(replace(one, **fields) for one in answer.partitions),  # type: ignore[arg-type]
+    )
+
+
+def change(scene: Scene, how: Callable[[FetchAnswer], FetchAnswer]) -> None:
+    scene.wire.change = how
+
+
+def failing(code: int) -> Callable[[FetchAnswer], FetchAnswer]:
+    return with_partitions(error_code=code, records=b"", leader_hint=None)
+
+
+# --- the usual way ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, ONE_BATCH], ids=["all at once", "batch by batch"])
+def test_every_record_comes_once_and_in_order(scene: Scene, options: dict[str, str]) -> None:
+    scene.fill()
+
+    assert by_partition(rows(scene.reader(**options).read(scene.ranges()))) == written()
+
+
+def test_only_the_offsets_of_the_range_are_read(scene: Scene) -> None:
+    scene.fill()
+
+    assert by_partition(rows(scene.reader(**ONE_BATCH).read([scene.range(T0, 4, 8)]))) == {T0: written()[T0][4:8]}
+
+
+def test_partitions_of_one_leader_share_its_fetches(scene: Scene) -> None:
+    for partition in (T0, T1, T2):
+        scene.cluster.move_leader(partition, 2)
+    scene.fill()
+    rows(scene.reader().read(scene.ranges()))
+
+    assert scene.sent("Fetch") == [2]
+    assert [one.partition for one in scene.wire.fetches[0][1].partitions] == [T0, T1, T2]
+
+
+def test_each_leader_is_asked_for_its_own_partitions_by_id_and_epoch(scene: Scene) -> None:
+    scene.fill()
+    rows(scene.reader().read(scene.ranges()))
+    topic_id = scene.cluster.topics["t"].topic_id
+
+    assert {
+        (node_id, one.partition, one.topic_id, one.leader_epoch)
+        for node_id, request in scene.wire.fetches
+        for one in request.partitions
+    } == {(1, T0, topic_id, 0), (2, T1, topic_id, 0), (3, T2, topic_id, 0)}
+    assert scene.sent("Metadata") == []
+
+
+def test_next_fetch_is_on_its_way_before_rows_are_given_out(scene: Scene) -> None:
+    scene.fill()
+    reading = scene.reader(**ONE_BATCH).read([scene.range(T0)])
+    next(reading)
+
+    assert [request.partitions[0].fetch_offset for _, request in scene.wire.fetches] == [0, 3]
+
+
+def test_partitions_that_got_records_go_to_the_end_of_the_line(scene: Scene) -> None:
+    for partition in (T0, T1, T2):
+        scene.cluster.move_leader(partition, 1)
+    scene.write(T0, "a")
+    reading = scene.reader().read([scene.range(T0, 0, 5), scene.range(T1, 0, 5), scene.range(T2, 0, 5)])
+    next(reading)
+
+    assert [one.partition for one in scene.wire.fetches[1][1].partitions] == [T1, T2, T0]
+
+
+def test_idle_partitions_cost_one_parked_request_and_no_loop(scene: Scene) -> None:
+    scene.write(T0, "a")
+    reading = scene.reader().read([scene.range(T0, 0, 2)])
+    next(reading)
+    began = scene.clock()
+    with pytest.raises(ReadTimeoutError):
+        next(reading)
+
+    assert len(scene.wire.fetches) <= (scene.clock() - began) / 0.5 + 2
+
+
+def test_records_that_come_while_the_fetch_is_parked_are_read(scene: Scene) -> None:
+    scene.write(T0, "a")
+    reading = scene.reader().read([scene.range(T0, 0, 2)])
+    first = next(reading)
+    scene.write(T0, "b")
+
+    assert rows(iter([first, *reading])) == [(T0, 0, "a"), (T0, 1, "b")]
+
+
+def test_first_task_of_a_worker_learns_the_cluster_by_one_request(scene: Scene) -> None:
+    scene.fill()
+
+    assert by_partition(rows(scene.reader(scene.client()).read(scene.ranges()))) == written()
+    assert scene.reasons() == [RefreshReason.BOOTSTRAP]
+
+
+def test_topic_that_is_new_to_the_cache_is_asked_for_as_that(scene: Scene) -> None:
+    client = scene.client()
+    client.cache.track(["other"])
+    client.cache.refresh(RefreshReason.BOOTSTRAP, scene.clock() + 1)
+    scene.fill()
+
+    assert by_partition(rows(scene.reader(client).read(scene.ranges()))) == written()
+    assert scene.reasons() == [RefreshReason.BOOTSTRAP, RefreshReason.NEW_TOPIC]
+
+
+# --- leaders move, brokers die ----------------------------------------------------------------------------------------
+
+
+def test_leader_named_by_the_old_one_is_asked_without_a_metadata_request(scene: Scene) -> None:
+    scene.fill()
+    reader = scene.reader()
+    scene.cluster.move_leader(T0, 3)
+    read = rows(reader.read([scene.range(T0)]))
+
+    assert by_partition(read) == {T0: written()[T0]}
+    assert scene.sent("Fetch") == [1, 3]
+    assert [api for api, _ in scene.wire.requests][:2] == ["Fetch", "Fetch"]
+    event = scene.events[0]
+    assert (event.kind, event.reason, event.cause_partition) == (EventKind.HINT, RefreshReason.LEADER_HINT, 0)
+
+
+def test_without_a_hint_one_refresh_finds_the_new_leader(scene: Scene) -> None:
+    scene.fill()
+    scene.wire.change = with_partitions(leader_hint=None)
+    reader = scene.reader()
+    scene.cluster.move_leader(T0, 3)
+    read = rows(reader.read([scene.range(T0)]))
+
+    assert by_partition(read) == {T0: written()[T0]}
+    assert [api for api, _ in scene.wire.requests] == ["Fetch", "Metadata", "Fetch"]
+    [event] = scene.events
+    assert (event.reason, event.cause_error_code, event.cause_node_id) == (RefreshReason.FENCED_EPOCH, 74, 1)
+    assert event.changes.leaders_changed[0].new_leader_id == 3
+
+
+def test_lost_connection_is_answered_by_asking_another_broker(scene: Scene) -> None:
+    scene.fill()
+    reader = scene.reader()
+    scene.wire.down.add(1)
+    scene.cluster.move_leader(T0, 2)
+    read = rows(reader.read([scene.range(T0)]))
+
+    assert by_partition(read) == {T0: written()[T0]}
+    assert scene.sent("Fetch") == [1, 2]
+    assert 1 not in scene.sent("Metadata")
+    assert [(event.reason, event.cause_node_id) for event in scene.events] == [(RefreshReason.CONNECTION_LOST, 1)]
+
+
+def test_no_leader_for_a_while_is_waited_for(scene: Scene) -> None:
+    scene.fill()
+    reader = scene.reader()
+    scene.cluster.move_leader(T0, NO_LEADER)
+    began = scene.clock()
+    scene.clock.at(20, lambda: scene.cluster.move_leader(T0, 2))
+
+    assert by_partition(rows(reader.read([scene.range(T0)]))) == {T0: written()[T0]}
+    assert scene.clock() - began < 22
+    assert len(scene.sent("Metadata")) < 30
+
+
+FAULTS: dict[str, Fault] = {
+    "leader moves": [lambda scene: scene.cluster.move_leader(T0, 2)],
+    "leader moves there and back": [
+        lambda scene: scene.cluster.move_leader(T0, 2),
+        lambda scene: scene.cluster.move_leader(T0, 1),
+    ],
+    "every leader moves": [
+        lambda scene: scene.cluster.move_leader(T0, 2),
+        lambda scene: scene.cluster.move_leader(T1, 3),
+        lambda scene: scene.cluster.move_leader(T2, 1),
+    ],
+    "leader dies": [lambda scene: scene.wire.down.add(1), lambda scene: scene.cluster.move_leader(T0, 3)],
+    "leader hangs": [lambda scene: scene.wire.hung.add(1), lambda scene: scene.cluster.move_leader(T0, 3)],
+    "leader dies and nobody leads for a while": [
+        lambda scene: scene.wire.down.add(1),
+        lambda scene: scene.cluster.move_leader(T0, NO_LEADER),
+        lambda scene: scene.clock.at(9, lambda: scene.cluster.move_leader(T0, 2)),
+    ],
+    "leader restarts elsewhere": [
+        lambda scene: scene.cluster.brokers.update(
+            {1: replace(scene.cluster.brokers[1], address=Address("moved", 9092))}
+        )
+    ],
+    "every broker dies for a while": [
+        lambda scene: scene.wire.down.update({1, 2, 3}),
+        lambda scene: scene.clock.at(15, scene.wire.down.clear),
+    ],
+    "a broker that lags behind answers": [
+        lambda scene: scene.wire.cut_off(1),
+        lambda scene: scene.cluster.move_leader(T0, 3),
+    ],
+    "not the leader, it says": [lambda scene: scene.script(T0, 6)],
+    "one error after the other": [lambda scene: scene.script(T0, 6, 74, 75, 9, 78, 3, 100, 5, 56, -1, 7)],
+}
+
+
+@pytest.mark.parametrize("after", [0, 1, 4])
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+def test_nothing_is_lost_and_nothing_comes_twice(scene: Scene, fault: Fault, after: int) -> None:
+    scene.fill()
+    reading = scene.reader(**ONE_BATCH).read(scene.ranges())
+    before = list(islice(reading, after))
+    scene.undergo(fault)
+    began = scene.clock()
+
+    assert by_partition(rows(iter([*before, *reading]))) == written()
+    assert scene.clock() - began < 60
+    assert len(scene.wire.requests) < 80
+
+
+def test_abandoned_read_drops_its_fetch_and_the_next_task_starts_clean(scene: Scene) -> None:
+    scene.fill()
+    client = scene.warm_client(**ONE_BATCH)
+    reading = scene.reader(client, **ONE_BATCH).read(scene.ranges())
+    next(reading)
+    assert isinstance(reading, Generator)
+    reading.close()
+
+    assert by_partition(rows(scene.reader(client).read(scene.ranges()))) == written()
+
+
+def test_throttled_answer_without_records_is_not_the_end_of_the_log(scene: Scene) -> None:
+    scene.fill()
+    answers = iter([True] * 10)
+    scene.wire.change = lambda answer: (
+        replace(with_partitions(records=b"")(answer), throttle_ms=50) if next(answers, False) else answer
+    )
+
+    assert by_partition(rows(scene.reader().read(scene.ranges()))) == written()
+
+
+def test_error_of_the_whole_answer_is_paused_for_and_asked_again(scene: Scene) -> None:
+    scene.fill()
+    codes = iter([70, 7, -1])
+    scene.wire.change = lambda answer: (
+        replace(answer, partitions=(), error_code=code) if (code := next(codes, 0)) else answer
+    )
+    with pytest.raises(BrokerError, match=r"t-0 cannot be read: FETCH_SESSION_ID_NOT_FOUND \(error 70\)"):
+        rows(scene.reader().read([scene.range(T0)]))
+
+    began = scene.clock()
+    assert by_partition(rows(scene.reader().read([scene.range(T0)]))) == {T0: written()[T0]}
+    assert 0.2 <= scene.clock() - began < 11
+
+
+def test_partition_that_the_answer_leaves_out_is_asked_for_again_after_a_pause(scene: Scene) -> None:
+    scene.fill()
+    scene.wire.change = lambda answer: replace(answer, partitions=())
+    reader = scene.reader()
+    with pytest.raises(ReadTimeoutError, match="t-0 at offset 0"):
+        rows(reader.read([scene.range(T0)]))
+
+    assert len(scene.wire.fetches) <= 11 * POLL_TIMEOUT_S
+
+
+def test_compacted_end_of_a_range_is_believed_after_a_few_empty_answers(scene: Scene) -> None:
+    scene.write(T0, "a")
+    scene.cluster.append(T0, sparse_batch({0: "b", 9: "compacted away"}))
+    last = scene.cluster.logs[T0].pop()
+    kept = replace(last, until_offset=2, data=batch(["b"], base_offset=1))
+    scene.cluster.logs[T0].append(kept)
+    scene.wire.change = with_partitions(high_watermark=11, last_stable_offset=11)
+
+    assert rows(scene.reader().read([scene.range(T0, 0, 11)])) == [(T0, 0, "a"), (T0, 1, "b")]
+    assert len(scene.wire.fetches) == 4
+
+
+# --- no progress ------------------------------------------------------------------------------------------------------
+
+AT_T0 = "reading t-0 at offset 2 (of 0 to 5): "
+AT_T1 = "reading t-1 at offset 0 (of 0 to 5): "
+STALLS: dict[str, tuple[Callable[[Scene], object], str]] = {
+    "nothing is written": (lambda scene: None, AT_T1 + "the brokers send no records"),
+    "leader hangs": (lambda scene: scene.wire.hung.add(1), AT_T0 + "broker 1 did not answer a Fetch in time"),
+    "leader is down": (lambda scene: scene.wire.down.add(1), AT_T0 + "cannot connect to broker-1:9092"),
+    "no leader": (lambda scene: scene.cluster.move_leader(T0, NO_LEADER), AT_T0 + "LEADER_NOT_AVAILABLE (error 5)"),
+    "leader is nowhere": (lambda scene: scene.cluster.brokers.pop(1), AT_T0 + "LEADER_NOT_AVAILABLE (error 5)"),
+    "an error for ever": (lambda scene: change(scene, failing(75)), AT_T1 + "UNKNOWN_LEADER_EPOCH (error 75)"),
+    "not leader for ever": (lambda scene: change(scene, failing(6)), AT_T1 + "NOT_LEADER_OR_FOLLOWER (error 6)"),
+    "no broker answers": (lambda scene: scene.wire.down.update({1, 2, 3}), AT_T1 + "broker 2 closed the connection"),
+    "every broker hangs": (lambda scene: scene.wire.hung.update({1, 2, 3}), AT_T1 + "broker 2 did not answer a Fetch"),
+}
+
+
+@pytest.mark.parametrize(("happens", "text"), STALLS.values(), ids=STALLS.keys())
+def test_no_progress_ends_at_the_poll_timeout_and_says_where_and_why(
+    scene: Scene, happens: Callable[[Scene], object], text: str
+) -> None:
+    scene.write(T0, "a", "b")
+    reading = scene.reader().read([scene.range(T0, 0, 5), scene.range(T1, 0, 5)])
+    next(reading)
+    happens(scene)
+    began = scene.clock()
+    with pytest.raises(ReadTimeoutError) as raised:
+        next(reading)
+
+    assert f"no progress in 120000 ms {text}" in str(raised.value)
+    assert scene.clock() - began == pytest.approx(POLL_TIMEOUT_S, abs=0.01)
+    assert len(scene.wire.requests) < 21 * POLL_TIMEOUT_S, "each partition every 100 ms at most"
+
+
+def test_poll_timeout_is_the_users(scene: Scene) -> None:
+    began = scene.clock() + 10
+    with pytest.raises(ReadTimeoutError, match=r"no progress in 700 ms .* kafkaConsumer\.pollTimeoutMs"):
+        rows(scene.reader(kafkaConsumer_pollTimeoutMs="700").read([scene.range(T0, 0, 1)]))
+
+    assert scene.clock() - began == pytest.approx(0.7)
+
+
+def test_time_that_the_consumer_takes_for_rows_is_no_stall(scene: Scene) -> None:
+    scene.fill()
+    read = []
+    for one in scene.reader(**ONE_BATCH).read(scene.ranges()):
+        read.append(one)
+        scene.clock.sleep(10 * POLL_TIMEOUT_S)
+
+    assert by_partition(rows(iter(read))) == written()
+
+
+def test_progress_starts_the_poll_timeout_anew(scene: Scene) -> None:
+    for count in range(5):
+        scene.clock.at(10 + 0.9 * POLL_TIMEOUT_S * (count + 1), lambda: scene.write(T0, "late"))
+
+    assert len(rows(scene.reader().read([scene.range(T0, 0, 5)]))) == 5
+
+
+# --- lost records -----------------------------------------------------------------------------------------------------
+
+KEEP_GOING = {"failOnDataLoss": "false"}
+RECREATED = "offsets 3 to 11 of t-2 cannot be read: the topic was deleted and made again under its name"
+DELETED = "offsets 3 to 11 of t-2 cannot be read: the topic or partition was deleted"
+
+
+def recreate(scene: Scene, partitions: int) -> None:
+    """Topic t is deleted and made again, with other records at the same offsets."""
+    scene.cluster.create_topic("t", partitions)
+    for number in range(partitions):
+        scene.write(TopicPartition("t", number), *["foreign"] * 20)
+
+
+def age_out(scene: Scene, before: int) -> None:
+    """Record batches of t-2 that lie before this offset are gone."""
+    scene.cluster.logs[T2] = [one for one in scene.cluster.logs[T2] if one.base_offset >= before]
+
+
+def diverge(scene: Scene) -> None:
+    """The next answer tells of a truncation to offset 2."""
+    told = iter([DivergingEpoch(0, 2)])
+
+    def once(answer: FetchAnswer) -> FetchAnswer:
+        diverging = next(told, None)
+        return with_partitions(diverging_epoch=diverging, records=b"")(answer) if diverging else answer
+
+    scene.wire.change = once
+
+
+LOSSES: dict[str, tuple[Fault, str, slice]] = {
+    "topic made again": ([lambda scene: recreate(scene, 3)], RECREATED, slice(3, 12)),
+    "topic made again, smaller": ([lambda scene: recreate(scene, 1)], RECREATED, slice(3, 12)),
+    "topic deleted": ([lambda scene: scene.cluster.topics.pop("t")], DELETED, slice(3, 12)),
+    "beginning aged out": (
+        [lambda scene: age_out(scene, 6)],
+        "offsets 3 to 5 of t-2 cannot be read: they aged out or were deleted; the log starts at offset 6 now",
+        slice(3, 6),
+    ),
+    "all aged out": (
+        [lambda scene: scene.write(T2, "later"), lambda scene: age_out(scene, 12)],
+        "offsets 3 to 11 of t-2 cannot be read: they aged out or were deleted; the log starts at offset 12 now",
+        slice(3, 12),
+    ),
+    "log became shorter": (
+        [lambda scene: scene.cluster.logs[T2].clear()],
+        "offsets 0 to 11 of t-2 cannot be read: the log ends at offset 0 now",
+        slice(3, 12),
+    ),
+    "log truncated": (
+        [diverge],
+        "offsets 2 to 2 of t-2 cannot be read: the log was truncated to offset 2 (leader epoch 0)",
+        slice(0, 0),
+    ),
+}
+
+
+@pytest.mark.parametrize(("fault", "text"), [one[:2] for one in LOSSES.values()], ids=LOSSES.keys())
+def test_lost_records_fail_the_task_and_the_error_says_which(scene: Scene, fault: Fault, text: str) -> None:
+    scene.fill()
+    old_id = scene.cluster.topics["t"].topic_id
+    reading = scene.reader(**ONE_BATCH).read([scene.range(T2)])
+    next(reading)
+    scene.undergo(fault)
+    began = scene.clock()
+    with pytest.raises(DataLossError) as raised:
+        list(reading)
+
+    assert text in str(raised.value)
+    assert "set the option failOnDataLoss to false" in str(raised.value)
+    assert scene.clock() - began < DELETED_TOPIC_GRACE_MS / 1000 + 2
+    if text == RECREATED:
+        assert f"(topic id {old_id}, now {scene.cluster.topics['t'].topic_id})" in str(raised.value)
+
+
+@pytest.mark.parametrize(("fault", "text", "lost"), LOSSES.values(), ids=LOSSES.keys())
+def test_lost_records_are_skipped_on_request_and_no_other_row_takes_their_place(
+    scene: Scene, caplog: pytest.LogCaptureFixture, fault: Fault, text: str, lost: slice
+) -> None:
+    scene.fill()
+    reading = scene.reader(**ONE_BATCH, **KEEP_GOING).read([scene.range(T2)])
+    first = next(reading)
+    scene.undergo(fault)
+    expected = written()[T2]
+    del expected[lost]
+
+    assert by_partition(rows(iter([first, *reading]))) == {T2: expected}
+    assert [text in record.message for record in caplog.records if record.levelno == logging.WARNING] == [True]
+
+
+@pytest.mark.parametrize("options", [{}, KEEP_GOING], ids=["fail", "skip"])
+def test_topic_that_was_deleted_before_a_new_worker_looked_is_lost_too(scene: Scene, options: dict[str, str]) -> None:
+    scene.fill()
+    ranges = scene.ranges()
+    del scene.cluster.topics["t"]
+    reading = scene.reader(scene.client(), **options).read(ranges)
+    began = scene.clock()
+
+    if options:
+        assert list(reading) == []
+    else:
+        with pytest.raises(DataLossError, match=r"offsets 0 to 11 of t-0 cannot be read: .* was deleted"):
+            list(reading)
+    assert scene.clock() - began < DELETED_TOPIC_GRACE_MS / 1000 + 2
+
+
+@pytest.mark.parametrize("options", [{}, KEEP_GOING], ids=["fail", "skip"])
+def test_cache_that_still_has_the_topic_before_it_was_made_again_loses_nothing(
+    scene: Scene, options: dict[str, str]
+) -> None:
+    client = scene.warm_client()
+    scene.cluster.create_topic("t", 3)
+    scene.fill()
+
+    assert by_partition(rows(scene.reader(client, **options).read(scene.ranges()))) == written()
+
+
+@pytest.mark.parametrize("code", [3, 100])
+def test_topic_that_brokers_do_not_know_for_a_moment_is_not_lost(scene: Scene, code: int) -> None:
+    client = scene.warm_client()
+    scene.cluster.create_topic("t", 3)
+    scene.fill()
+    scene.wire.change = failing(code)
+    scene.clock.at(DELETED_TOPIC_GRACE_MS / 1000 - 1, lambda: change(scene, lambda answer: answer))
+
+    assert by_partition(rows(scene.reader(client).read(scene.ranges()))) == written()
+
+
+def test_one_broker_that_does_not_know_the_topic_after_a_long_wait_loses_nothing(scene: Scene) -> None:
+    reading = scene.reader().read([scene.range(T0, 0, 1)])
+    for seconds in range(10, 100, 10):
+        scene.clock.at(seconds, lambda: scene.script(T0, 100))
+    scene.clock.at(100, lambda: scene.write(T0, "late"))
+
+    assert rows(reading) == [(T0, 0, "late")]
+
+
+def test_broker_that_dies_after_it_did_not_know_the_topic_loses_nothing(scene: Scene) -> None:
+    scene.fill()
+    reader = scene.reader()
+    scene.script(T0, 3)
+    scene.clock.at(0.01, lambda: scene.wire.down.add(1))
+    scene.clock.at(DELETED_TOPIC_GRACE_MS / 1000 + 5, scene.wire.down.clear)
+
+    assert by_partition(rows(reader.read([scene.range(T0)]))) == {T0: written()[T0]}
+
+
+def test_out_of_range_though_the_log_has_the_offset_is_no_loss(scene: Scene) -> None:
+    scene.fill()
+    codes = iter([1, 1])
+    scene.wire.change = lambda answer: failing(1)(answer) if next(codes, 0) else answer
+
+    assert by_partition(rows(scene.reader().read([scene.range(T0)]))) == {T0: written()[T0]}
+
+
+# --- what asking again does not heal ----------------------------------------------------------------------------------
+
+
+def test_topic_that_may_not_be_read_fails_at_once(scene: Scene) -> None:
+    ranges = scene.ranges()
+    scene.wire.metadata_errors["t"] = 29
+    began = scene.clock()
+    with pytest.raises(BrokerError, match=r"t-0 cannot be read: TOPIC_AUTHORIZATION_FAILED \(error 29\)") as raised:
+        rows(scene.reader(scene.client()).read([replace(one, until_offset=5) for one in ranges]))
+
+    assert raised.value.code == 29
+    assert scene.clock() - began < 1
+
+
+def test_corrupt_records_fail_the_task_and_the_next_task_starts_clean(scene: Scene) -> None:
+    scene.fill()
+    client = scene.warm_client()
+    damaged = scene.cluster.logs[T1][0]
+    scene.cluster.logs[T1][0] = replace(damaged, data=damaged.data[:-1] + b"?")
+    with pytest.raises(CorruptBatchError, match="t-1 at offset 0: record batch with base offset 0: its checksum"):
+        rows(scene.reader(client).read(scene.ranges()))
+
+    scene.cluster.logs[T1][0] = damaged
+    assert by_partition(rows(scene.reader(client).read(scene.ranges()))) == written()
+
+
+# --- the worker's client ----------------------------------------------------------------------------------------------
+
+
+def test_tasks_of_a_worker_share_one_client_and_their_events_name_the_task(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(executor, "_clients", {})
+    options = scene.options(metricsPath=str(tmp_path))
+    scene.fill()
+    for attempt in range(2):
+        monkeypatch.setattr(origin, "task_origin", lambda attempt=attempt: Origin(role="reader", task_attempt=attempt))
+        assert by_partition(rows(read_task(options, scene.ranges(), COLUMNS))) == written()
+        [client] = executor._clients.values()
+        assert client.publisher.origin.task_attempt == attempt
+
+    assert scene.reasons() == [RefreshReason.BOOTSTRAP]
+
+
+def test_forked_child_makes_a_client_of_its_own(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "_clients", {})
+    monkeypatch.setattr(origin, "task_origin", lambda: Origin(role="reader"))
+    scene.fill()
+    for pid in (1, 2, 1):
+        monkeypatch.setattr("os.getpid", lambda pid=pid: pid)
+        rows(read_task(scene.options(), scene.ranges(), COLUMNS))
+
+    assert len(executor._clients) == 2
+    assert scene.reasons() == [RefreshReason.BOOTSTRAP] * 2

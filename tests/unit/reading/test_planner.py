@@ -1,0 +1,420 @@
+"""Planning against a cluster: what a batch or micro-batch is to read, and what is said when it cannot be read."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from scene import T0, T1, T2, Scene
+
+from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicError
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, SourceOffset, ranges
+from pyspark_kafka_meta.reading.planner import SMALLER_LATEST_RETRIES, OffsetPlanner
+
+T3 = TopicPartition("t", 3)
+GO_ON = {"failOnDataLoss": "false"}
+HOW_TO_GO_ON = "set the option failOnDataLoss to false"
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """Topic t with twelve records in each partition."""
+    made = Scene(monkeypatch)
+    made.fill()
+    return made
+
+
+def batch_planner(scene: Scene, **options: str) -> OffsetPlanner:
+    return OffsetPlanner(scene.client(**options), scene.options(**options).for_batch())
+
+
+def offsets_json(**partitions: int) -> str:
+    """`p0=3` is offset 3 of t-0."""
+    return json.dumps({"t": {name[1:]: offset for name, offset in partitions.items()}})
+
+
+def spans(found: list[OffsetRange]) -> dict[TopicPartition, tuple[int, int]]:
+    return {one.partition: (one.from_offset, one.until_offset) for one in found}
+
+
+def text(offset: SourceOffset) -> str:
+    """What Spark stores and compares."""
+    return json.dumps(offset.as_dict())
+
+
+def restored(offset: SourceOffset) -> SourceOffset:
+    return SourceOffset.parse(json.loads(text(offset)))
+
+
+def positions(offset: SourceOffset) -> dict[TopicPartition, int]:
+    return {partition: position.offset for partition, position in offset.positions.items()}
+
+
+class Query:
+    """A streaming query as Spark drives it: each offset goes through JSON, each batch is what lies between two."""
+
+    def __init__(
+        self, scene: Scene, target: Mapping[TopicPartition, Position] | None = None, /, **options: str
+    ) -> None:
+        self.planner = scene.planner(**options)
+        self.target = target
+        self.offset = restored(self.planner.initial_offset())
+
+    def step(self, max_offsets: int | None = None) -> dict[TopicPartition, tuple[int, int]]:
+        """Plan the next micro-batch. Returns the offsets that it reads."""
+        end = restored(self.planner.next_offset(self.offset, self.target, max_offsets))
+        found = spans(ranges(self.offset, end))
+        self.offset = end
+        return found
+
+
+def ends_now(scene: Scene) -> dict[TopicPartition, Position]:
+    """As Trigger.AvailableNow asks for them when the query starts."""
+    planner = scene.planner()
+    return planner.latest(planner.partitions())
+
+
+def add_partition(scene: Scene, partition: TopicPartition, *values: str) -> None:
+    topic = scene.cluster.topics[partition.topic]
+    added = replace(topic.partitions[0], partition=partition.partition)
+    scene.cluster.topics[partition.topic] = replace(topic, partitions=(*topic.partitions, added))
+    scene.cluster.logs[partition] = []
+    if values:
+        scene.write(partition, *values)
+
+
+# --- batch ------------------------------------------------------------------------------------------------------------
+
+
+def test_batch_reads_all_that_is_there_now(scene: Scene) -> None:
+    del scene.cluster.logs[T1][0]
+    planner = batch_planner(scene)
+    found = planner.batch_ranges()
+
+    assert spans(found) == {T0: (0, 12), T1: (3, 12), T2: (0, 12)}
+    assert {one.topic_id for one in found} == {scene.cluster.topics["t"].topic_id}
+
+
+def test_batch_between_offsets_by_partition(scene: Scene) -> None:
+    options = {"startingOffsets": offsets_json(p0=3, p1=-2, p2=12), "endingOffsets": offsets_json(p0=7, p1=-1, p2=12)}
+    planner = batch_planner(scene, **options)
+    found = planner.batch_ranges()
+
+    assert spans(found) == {T0: (3, 7), T1: (0, 12), T2: (12, 12)}
+    assert spans([one for task in planner.tasks(found) for one in task]) == {T0: (3, 7), T1: (0, 12)}
+
+
+def test_assigned_partitions_alone_are_read(scene: Scene) -> None:
+    assert spans(batch_planner(scene, assign='{"t":[2,0]}').batch_ranges()) == {T0: (0, 12), T2: (0, 12)}
+
+
+BAD_BATCHES: dict[str, tuple[dict[str, str], type[Exception], str]] = {
+    "unknown topic": ({"assign": '{"nope":[0]}'}, UnknownTopicError, "topic nope does not exist"),
+    "unknown partition": ({"assign": '{"t":[0,7]}'}, UnknownTopicError, "assign names t-7, and t has 3 partitions"),
+    "partition missing": (
+        {"startingOffsets": offsets_json(p0=1, p1=1)},
+        OptionError,
+        "startingOffsets must name exactly .* Missing: t-2. Not read: none",
+    ),
+    "partition too many": (
+        {"endingOffsets": offsets_json(p0=1, p1=1, p2=1, p3=1)},
+        OptionError,
+        "endingOffsets must name exactly .* Missing: none. Not read: t-3",
+    ),
+    "start behind the log": (
+        {"startingOffsets": offsets_json(p0=13, p1=-2, p2=-2)},
+        OptionError,
+        "startingOffsets names offset 13 of t-0, and its log ends at 12: correct it",
+    ),
+    "end behind the log": (
+        {"endingOffsets": offsets_json(p0=13, p1=-1, p2=-1)},
+        OptionError,
+        "endingOffsets names offset 13 of t-0, and its log ends at 12: correct it",
+    ),
+    "start before the log": (
+        {"startingOffsets": offsets_json(p0=-2, p1=2, p2=-2)},
+        DataLossError,
+        f"startingOffsets names offset 2 of t-1, and its log starts at 3: .* {HOW_TO_GO_ON}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "error", "said"), BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
+def test_batch_that_cannot_be_planned_says_why(
+    scene: Scene, options: dict[str, str], error: type[Exception], said: str
+) -> None:
+    del scene.cluster.logs[T1][0]
+    with pytest.raises(error, match=said):
+        batch_planner(scene, **options).batch_ranges()
+
+
+def test_batch_begins_at_the_start_of_the_log_where_losing_what_aged_out_is_allowed(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    del scene.cluster.logs[T1][0]
+    planner = batch_planner(scene, startingOffsets=offsets_json(p0=5, p1=2, p2=-2), **GO_ON)
+
+    assert spans(planner.batch_ranges()) == {T0: (5, 12), T1: (3, 12), T2: (0, 12)}
+    assert "names offset 2 of t-1, and its log starts at 3" in caplog.text
+
+
+def test_tasks_bundle_partitions_of_one_leader(scene: Scene) -> None:
+    planner = batch_planner(scene, minPartitions="3")
+    found = planner.batch_ranges()
+
+    assert [spans(list(task)) for task in planner.tasks(found)] == [{T0: (0, 12)}, {T1: (0, 12)}, {T2: (0, 12)}]
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+def test_stream_begins_at_latest_unless_it_is_told_otherwise(scene: Scene) -> None:
+    by_partition = offsets_json(p0=5, p1=-1, p2=-2)
+
+    assert positions(scene.planner().initial_offset()) == {T0: 12, T1: 12, T2: 12}
+    assert positions(scene.planner(startingOffsets="earliest").initial_offset()) == {T0: 0, T1: 0, T2: 0}
+    assert positions(scene.planner(startingOffsets=by_partition).initial_offset()) == {T0: 5, T1: 12, T2: 0}
+
+
+def test_each_batch_reads_what_came_since_the_last(scene: Scene) -> None:
+    query = Query(scene)
+
+    assert query.step() == {}
+    scene.write(T1, "a", "b")
+    assert query.step() == {T1: (12, 14)}
+    scene.write(T2, "c")
+    scene.write(T1, "d")
+    assert query.step() == {T1: (14, 15), T2: (12, 13)}
+
+
+def test_nothing_new_is_the_same_text(scene: Scene) -> None:
+    query = Query(scene)
+    query.step()
+    before = text(query.offset)
+    scene.cluster.move_leader(T0, 2)
+    for _ in range(3):
+        assert query.step() == {}
+        assert text(query.offset) == before
+        scene.clock.sleep(400)
+
+
+def test_batch_0_carries_the_start_it_was_planned_from(scene: Scene) -> None:
+    query = Query(scene)
+    scene.write(T0, "a")
+    assert query.step() == {T0: (12, 13)}
+
+    scene.write(T0, "b")
+    asked_again_after_a_restart = restored(scene.planner().initial_offset())
+    assert spans(ranges(asked_again_after_a_restart, query.offset)) == {T0: (12, 13)}
+
+
+def test_rate_limit_shares_the_batch_and_loses_nothing(scene: Scene) -> None:
+    scene.write(T0, *map(str, range(88)))
+    query = Query(scene, startingOffsets="earliest")
+    read: dict[TopicPartition, list[int]] = {T0: [], T1: [], T2: []}
+    sizes = []
+    while step := query.step(max_offsets=31):
+        sizes.append(sum(end - start for start, end in step.values()))
+        assert set(step) == {partition for partition in read if len(read[partition]) < (100 if partition == T0 else 12)}
+        for partition, (start, end) in step.items():
+            read[partition] += range(start, end)
+
+    assert read == {T0: list(range(100)), T1: list(range(12)), T2: list(range(12))}
+    assert max(sizes) <= 31
+
+
+def test_latest_seen_is_reported_though_the_batch_was_limited(scene: Scene) -> None:
+    query = Query(scene, startingOffsets="earliest")
+    assert query.planner.last_seen_latest() is None
+    query.step(max_offsets=3)
+
+    assert positions(SourceOffset.parse(query.planner.last_seen_latest())) == {T0: 12, T1: 12, T2: 12}
+
+
+def test_new_partitions_are_read_from_their_start(scene: Scene) -> None:
+    query = Query(scene)
+    query.step()
+    add_partition(scene, T3, "first", "second")
+    scene.clock.sleep(300)
+
+    assert query.step() == {T3: (0, 2)}
+    scene.write(T3, "third")
+    assert query.step() == {T3: (2, 3)}
+
+
+def test_new_partition_with_an_aged_out_start_begins_where_its_log_does(scene: Scene) -> None:
+    query = Query(scene)
+    query.step()
+    add_partition(scene, T3, "first", "second")
+    scene.write(T3, "third")
+    del scene.cluster.logs[T3][0]
+    scene.clock.sleep(300)
+
+    assert query.step() == {T3: (2, 3)}
+
+
+# --- Trigger.AvailableNow ---------------------------------------------------------------------------------------------
+
+
+def test_available_now_ends_where_it_began_in_batches_of_the_limit(scene: Scene) -> None:
+    target = ends_now(scene)
+    query = Query(scene, target, startingOffsets="earliest")
+    steps = []
+    while step := query.step(max_offsets=15):
+        steps.append(step)
+        scene.write(T0, "too late")
+
+    assert steps == [dict.fromkeys((T0, T1, T2), (start, start + 5)) for start in (0, 5)] + [
+        dict.fromkeys((T0, T1, T2), (10, 12))
+    ]
+    assert positions(query.offset) == {T0: 12, T1: 12, T2: 12}
+
+
+def test_available_now_leaves_partitions_that_came_since_to_the_next_run(scene: Scene) -> None:
+    target = ends_now(scene)
+    query = Query(scene, target, startingOffsets="earliest")
+    add_partition(scene, T3, "new")
+    scene.clock.sleep(300)
+
+    assert T3 not in query.step()
+    query.target = None
+    assert query.step() == {T3: (0, 1)}
+
+
+def test_available_now_whose_target_is_older_than_its_start_never_goes_back(scene: Scene) -> None:
+    target = ends_now(scene)
+    scene.write(T0, "between target and start")
+    query = Query(scene, target)
+
+    assert query.step() == {}
+    assert positions(query.offset) == {T0: 13, T1: 12, T2: 12}
+
+
+# --- lost records -----------------------------------------------------------------------------------------------------
+
+
+def shorten(scene: Scene) -> None:
+    del scene.cluster.logs[T0][2:]
+
+
+def recreate(scene: Scene) -> None:
+    """With more records than before, so that offsets alone do not tell."""
+    scene.cluster.create_topic("t", 3)
+    scene.fill(batches=10)
+
+
+def recreate_smaller(scene: Scene) -> None:
+    scene.cluster.create_topic("t", 1)
+    scene.write(T0, *"0123456789abcdef")
+
+
+def delete(scene: Scene) -> None:
+    del scene.cluster.topics["t"]
+
+
+LOSSES: dict[str, tuple[Any, str, dict[TopicPartition, tuple[int, int]]]] = {
+    "truncated": (
+        shorten,
+        "the log of t-0 ends at offset 6, before offset 12 up to which it was read: it was truncated",
+        {T0: (6, 7)},
+    ),
+    "made again": (
+        recreate,
+        r"topic t was deleted and made again \(topic id {old}, now {new}\)",
+        {T0: (0, 31), T1: (0, 30), T2: (0, 30)},
+    ),
+    "made again, smaller": (
+        recreate_smaller,
+        "t-1, t-2 are gone: the topic was deleted or made again",
+        {T0: (0, 17)},
+    ),
+    "deleted": (delete, "a topic or partition that was being read is gone: topic t does not exist", {}),
+}
+
+
+def lose(scene: Scene, happens: Any) -> None:
+    happens(scene)
+    scene.clock.sleep(300)
+
+
+@pytest.mark.parametrize(("happens", "said"), [one[:2] for one in LOSSES.values()], ids=LOSSES.keys())
+def test_loss_ends_the_query_and_the_error_says_what_is_lost(scene: Scene, happens: Any, said: str) -> None:
+    query = Query(scene)
+    query.step()
+    old_id = scene.cluster.topics["t"].topic_id
+    lose(scene, happens)
+    topic = scene.cluster.topics.get("t")
+    expected = said.replace("{old}", str(old_id)).replace("{new}", str(topic and topic.topic_id))
+
+    with pytest.raises(DataLossError, match=f"{expected}.*{HOW_TO_GO_ON}"):
+        query.step()
+
+
+@pytest.mark.parametrize(("happens", "expected"), [one[::2] for one in LOSSES.values()], ids=LOSSES.keys())
+def test_query_goes_on_behind_the_loss_if_that_is_allowed(
+    scene: Scene, caplog: pytest.LogCaptureFixture, happens: Any, expected: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    query = Query(scene, **GO_ON)
+    query.step()
+    lose(scene, happens)
+    caplog.clear()
+    first = query.step()
+    if "t" in scene.cluster.topics:
+        scene.write(T0, "after the loss")
+    second = query.step()
+
+    assert {
+        partition: (min(start for start, _ in found), max(end for _, end in found))
+        for partition in first.keys() | second.keys()
+        if (found := [step[partition] for step in (first, second) if partition in step])
+    } == expected
+    assert query.step() == {}
+    assert [record.levelno for record in caplog.records if "failOnDataLoss is false" in record.message]
+    assert caplog.records[0].levelno == logging.WARNING
+
+
+def test_topic_that_was_deleted_and_comes_back_is_read_from_its_start(scene: Scene) -> None:
+    query = Query(scene, **GO_ON)
+    query.step()
+    lose(scene, delete)
+    query.step()
+    lose(scene, recreate)
+
+    assert query.step() == {T0: (0, 30), T1: (0, 30), T2: (0, 30)}
+
+
+def test_topic_that_is_not_seen_for_a_while_is_not_read_again(scene: Scene) -> None:
+    query = Query(scene, **GO_ON)
+    query.step()
+    before = text(query.offset)
+    hidden = scene.cluster.topics.pop("t")
+    scene.clock.sleep(300)
+    assert query.step() == {}
+    assert text(query.offset) == before
+
+    scene.cluster.topics["t"] = hidden
+    scene.write(T0, "new")
+    assert query.step() == {T0: (12, 13)}
+
+
+@pytest.mark.parametrize("options", [{}, GO_ON], ids=["fail", "go on"])
+def test_kafka_7703_smaller_latest_for_a_moment_is_asked_again_and_is_no_loss(
+    scene: Scene, options: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(scene, **options)
+    query.step()
+    full = list(scene.cluster.logs[T0])
+    shorten(scene)
+    asked = len(scene.sent("ListOffsets"))
+    pauses = (SMALLER_LATEST_RETRIES - 0.5) * 0.1
+    scene.clock.at(pauses, lambda: scene.cluster.logs.update({T0: [*full]}))
+
+    assert query.step() == {}
+    assert len(scene.sent("ListOffsets")) == asked + 3 * (1 + SMALLER_LATEST_RETRIES)
+    assert positions(query.offset)[T0] == 12
+    assert caplog.records == []

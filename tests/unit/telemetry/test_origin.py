@@ -1,0 +1,120 @@
+"""Where an event comes from, as far as Spark tells a Python worker."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark import TaskContext
+
+from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.telemetry.origin import planner_origin, task_origin
+
+STREAM = {"spark.app.id": "app-1", "sql.streaming.queryId": "q-1", "streaming.sql.batchId": "12"}
+
+
+@dataclass(frozen=True)
+class FakeTask:
+    """The part of a TaskContext that is asked."""
+
+    properties: dict[str, str]
+
+    def getLocalProperty(self, key: str) -> str | None:  # noqa: N802
+        return self.properties.get(key)
+
+    def stageId(self) -> int:  # noqa: N802
+        return 3
+
+    def partitionId(self) -> int:  # noqa: N802
+        return 5
+
+    def attemptNumber(self) -> int:  # noqa: N802
+        return 1
+
+
+@pytest.fixture(autouse=True)
+def outside_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_LOG_URL_STDERR", raising=False)
+
+
+def run_task(monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]) -> Origin:
+    monkeypatch.setattr(TaskContext, "get", lambda: FakeTask(properties))
+    return task_origin()
+
+
+def test_task_of_a_stream_is_told_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_task(monkeypatch, STREAM) == Origin(
+        role="reader",
+        application_id="app-1",
+        executor_id="driver",
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        query_id="q-1",
+        batch_id=12,
+        stage_id=3,
+        task_partition_id=5,
+        task_attempt=1,
+    )
+
+
+@pytest.mark.parametrize("batch_id", [None, "", "-1", "x"])
+def test_batch_query_has_no_query_and_no_batch_id(monkeypatch: pytest.MonkeyPatch, batch_id: str | None) -> None:
+    made = run_task(monkeypatch, {} if batch_id is None else {"streaming.sql.batchId": batch_id})
+
+    assert (made.application_id, made.query_id, made.batch_id) == (None, None, None)
+
+
+def test_outside_of_a_task_there_is_no_task_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TaskContext, "get", lambda: None)
+    with pytest.raises(RuntimeError, match="outside of a Spark task"):
+        task_origin()
+
+
+def test_planner_runs_beside_the_driver() -> None:
+    assert planner_origin() == Origin(role="planner", executor_id="driver", host=socket.gethostname(), pid=os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://host:8081/logPage/?appId=app-1&executorId=42&logType=stderr", "42"),
+        ("http://host/logs?executorId=driver", "driver"),
+        ("http://host/node/containerlogs/container_1/user/stderr", "driver"),
+        ("", "driver"),
+    ],
+)
+def test_executor_id_comes_from_the_log_url_of_the_cluster_manager(
+    monkeypatch: pytest.MonkeyPatch, url: str, expected: str
+) -> None:
+    monkeypatch.setenv("SPARK_LOG_URL_STDERR", url)
+
+    assert run_task(monkeypatch, STREAM).executor_id == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("java\0org.apache.spark.executor.CoarseGrainedExecutorBackend\0--executor-id\0008\0--cores\0001\0", "8"),
+        ("java\0org.apache.spark.deploy.SparkSubmit\0pyspark-shell\0", "driver"),
+        ("java\0--executor-id", "driver"),
+        (None, "driver"),
+    ],
+)
+def test_executor_id_comes_from_the_command_line_of_the_executor(
+    monkeypatch: pytest.MonkeyPatch, command: str | None, expected: str
+) -> None:
+    files = {f"/proc/{os.getppid()}/stat": "11 (python (daemon)) S 77 11 11 0 -1"}
+    if command is not None:
+        files["/proc/77/cmdline"] = command
+
+    def read_text(path: Path) -> str:
+        if str(path) not in files:
+            raise FileNotFoundError(path)
+        return files[str(path)]
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+
+    assert run_task(monkeypatch, STREAM).executor_id == expected

@@ -1,0 +1,177 @@
+"""Events on their way out: complete files, nobody else's to read, and no trouble ever for the read that made them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import stat
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.telemetry import publisher
+from pyspark_kafka_meta.telemetry.publisher import EventPublisher
+
+ORIGIN = Origin(role="reader", application_id="app-1", executor_id="7", stage_id=3)
+
+
+def event(sequence: int) -> RefreshEvent:
+    return RefreshEvent(
+        cache_id="c0ffee",
+        sequence=sequence,
+        time_ms=1_700_000_000_000,
+        kind=EventKind.REFRESH,
+        reason=RefreshReason.MAX_AGE,
+        cause_error_code=0,
+        cause_topic=None,
+        cause_partition=None,
+        cause_node_id=None,
+        outcome=Outcome.UNCHANGED,
+        generation_before=1,
+        generation_after=2,
+        age_ms=1.5,
+        lookups=0,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Made by the publisher."""
+    return tmp_path / "some" / "events"
+
+
+@pytest.fixture
+def published(folder: Path) -> EventPublisher:
+    return EventPublisher(str(folder), ORIGIN)
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """Those of all files, by number."""
+    found = [json.loads(line) for file in folder.glob("*.jsonl") for line in file.read_text().splitlines()]
+    return sorted(found, key=itemgetter("sequence"))
+
+
+def publish(to: EventPublisher, first: int, last: int) -> None:
+    for sequence in range(first, last + 1):
+        to.publish(event(sequence))
+
+
+def test_events_are_written_with_their_origin(folder: Path, published: EventPublisher) -> None:
+    publish(published, 1, 2)
+    published.origin = Origin(role="planner")
+    publish(published, 3, 3)
+    published.flush()
+
+    assert [(row["sequence"], row["reason"], row["executor_id"]) for row in rows(folder)] == [
+        (1, "max_age", "7"),
+        (2, "max_age", "7"),
+        (3, "max_age", None),
+    ]
+    assert rows(folder)[0] == json.loads(json.dumps(event(1).to_dict())) | {
+        "role": "reader",
+        "application_id": "app-1",
+        "executor_id": "7",
+        "stage_id": 3,
+    }
+
+
+def test_each_flush_is_a_file_of_its_own_and_nothing_new_is_none(folder: Path, published: EventPublisher) -> None:
+    published.flush()
+    assert not folder.exists()
+    for sequence in (1, 2):
+        publish(published, sequence, sequence)
+        published.flush()
+        published.flush()
+
+    assert len(list(folder.iterdir())) == 2
+    assert len(rows(folder)) == 2
+
+
+def test_files_and_their_folder_are_the_owners_alone(folder: Path, published: EventPublisher) -> None:
+    publish(published, 1, 1)
+    published.flush()
+    [file] = folder.iterdir()
+
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_folder_that_is_there_keeps_its_mode(folder: Path, published: EventPublisher) -> None:
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+    publish(published, 1, 1)
+    published.flush()
+
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+
+
+def test_without_a_path_events_go_to_a_folder_named_after_the_application(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    for origin in (ORIGIN, Origin(role="planner")):
+        to = EventPublisher(None, origin)
+        publish(to, 1, 1)
+        to.flush()
+
+    assert {path.parent.relative_to(tmp_path) for path in tmp_path.rglob("*.jsonl")} == {
+        Path("kafkameta-events/app-1"),
+        Path("kafkameta-events/driver"),
+    }
+
+
+def test_event_is_one_structured_log_line_at_once(published: EventPublisher, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="pyspark_kafka_meta.events"):
+        publish(published, 4, 4)
+    [line] = [record.getMessage() for record in caplog.records]
+
+    assert json.loads(line)["sequence"] == 4
+    assert "\n" not in line
+
+
+def test_full_queue_drops_what_comes_and_the_next_event_tells_how_many(
+    folder: Path, published: EventPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "MAX_PENDING_EVENTS", 3)
+    publish(published, 1, 8)
+    published.flush()
+    publish(published, 9, 10)
+    published.flush()
+
+    told = [(row["sequence"], row["dropped_before"]) for row in rows(folder)]
+    assert told == [(1, 0), (2, 0), (3, 0), (9, 5), (10, 0)]
+
+
+@pytest.mark.parametrize("obstacle", ["a file in the way", "a folder that may not be written", "a disk that is full"])
+def test_what_cannot_be_written_raises_nothing_leaves_nothing_and_is_counted(
+    folder: Path,
+    published: EventPublisher,
+    obstacle: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        if obstacle == "a file in the way":
+            folder.parent.write_text("")
+        elif obstacle == "a folder that may not be written":
+            broken.setattr("os.open", refuse)
+        else:
+            broken.setattr(Path, "rename", refuse)
+        publish(published, 1, 3)
+        published.flush()
+        publish(published, 4, 4)
+        published.flush()
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+
+    if folder.parent.is_file():
+        folder.parent.unlink()
+    publish(published, 5, 6)
+    published.flush()
+    assert [(row["sequence"], row["dropped_before"]) for row in rows(folder)] == [(5, 4), (6, 0)]
+    assert len(list(folder.iterdir())) == 1

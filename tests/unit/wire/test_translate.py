@@ -1,0 +1,386 @@
+"""Our types to frames and back, at every version that is spoken; answers that break the rules are not read."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+
+from pyspark_kafka_meta.errors import ProtocolError
+from pyspark_kafka_meta.metadata.model import Address, Broker, PartitionMetadata, TopicMetadata, TopicPartition
+from pyspark_kafka_meta.wire import translate
+from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api, decode, encode, milliseconds
+from pyspark_kafka_meta.wire.connection import Exchange
+from pyspark_kafka_meta.wire.messages import (
+    LATEST_TIMESTAMP,
+    DivergingEpoch,
+    FetchAnswer,
+    FetchPartition,
+    FetchRequest,
+    LeaderHint,
+    OffsetAnswer,
+    OffsetQuery,
+)
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+T_ID, U_ID = UUID(int=7), UUID(int=8)
+CORRELATION_ID = 77
+
+
+def versions(api: Api) -> list[int]:
+    return list(range(api.min_version, api.max_version + 1))
+
+
+def schema(api: Api, version: int, kind: str) -> Any:
+    return import_module(f"kio.schema.{api.name}.v{version}.{kind}")
+
+
+def as_broker_reads(message: Any, kind: Any) -> Any:
+    """A request through its frame, as the protocol library reads it back."""
+    frame = encode(message, CORRELATION_ID, "client-1")
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    header, size = entity_reader(kind.__header_schema__)(frame, 4)
+    assert (header.request_api_key, header.request_api_version) == (kind.__api_key__, kind.__version__)
+    assert (header.correlation_id, header.client_id) == (CORRELATION_ID, "client-1")
+    read, rest = entity_reader(kind)(frame, 4 + size)
+    assert 4 + size + rest == len(frame)
+    return read
+
+
+def payload(message: Any) -> bytes:
+    """An answer's frame without its length."""
+    body = io.BytesIO()
+    header = message.__header_schema__(correlation_id=CORRELATION_ID)
+    entity_writer(type(header))(body, header)
+    entity_writer(type(message))(body, message)
+    return body.getvalue()
+
+
+def exchange(api: Api, message: Any) -> Exchange:
+    """`message` as it arrives."""
+    read = decode(api, message.__version__, CORRELATION_ID, payload(message))
+    return Exchange(read, message.__version__, CORRELATION_ID, 30, 60, 1.5)
+
+
+# --- metadata ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", versions(METADATA))
+@pytest.mark.parametrize(("topics", "names"), [(None, None), ([], []), (["u", "t"], ["t", "u"])])
+def test_metadata_request_asks_for_these_topics_and_never_creates_one(
+    version: int, topics: list[str] | None, names: list[str] | None
+) -> None:
+    kind = schema(METADATA, version, "request").MetadataRequest
+    read = as_broker_reads(translate.metadata_request(version, topics), kind)
+
+    assert (None if read.topics is None else [one.name for one in read.topics]) == names
+    assert read.allow_auto_topic_creation is False
+
+
+def metadata_message(version: int = 12, **changed: Any) -> Any:
+    kinds = schema(METADATA, version, "response")
+    partition = kinds.MetadataResponsePartition(
+        error_code=ErrorCode.leader_not_available,
+        partition_index=1,
+        leader_id=4,
+        leader_epoch=9,
+        replica_nodes=(4, 5),
+        isr_nodes=(4,),
+        offline_replicas=(5,),
+    )
+    by_id = {"topic_id": T_ID} if version >= 10 else {}
+    error = {"error_code": ErrorCode.none} if version >= 13 else {}
+    topic = kinds.MetadataResponseTopic(error_code=ErrorCode.none, name="t", partitions=(partition,), **by_id)
+    fields = {
+        "throttle_time": milliseconds(20),
+        "brokers": (kinds.MetadataResponseBroker(node_id=4, host="kafka-4", port=9092, rack="r"),),
+        "cluster_id": "c",
+        "controller_id": 4,
+        "topics": (topic,),
+    }
+    return kinds.MetadataResponse(**(fields | error | changed))
+
+
+@pytest.mark.parametrize("version", versions(METADATA))
+def test_metadata_answer_is_read(version: int) -> None:
+    answer = translate.metadata_answer(exchange(METADATA, metadata_message(version)), ["t"])
+
+    assert answer.brokers == (Broker(4, Address("kafka-4", 9092), "r"),)
+    assert answer.topics == (
+        TopicMetadata("t", T_ID if version >= 10 else None, (PartitionMetadata(1, 4, 9, (4, 5), (4,), (5,), 5),)),
+    )
+    assert (answer.cluster_id, answer.controller_id, answer.throttle_ms) == ("c", 4, 20)
+    assert (answer.api_version, answer.correlation_id) == (version, CORRELATION_ID)
+    assert (answer.request_bytes, answer.response_bytes) == (30, 60)
+
+
+def a_broker(**changed: Any) -> Any:
+    fields = {"node_id": 1, "host": "h", "port": 9092}
+    return schema(METADATA, 12, "response").MetadataResponseBroker(**(fields | changed))
+
+
+def a_topic(*partitions: Any, name: str | None = "t") -> Any:
+    return schema(METADATA, 12, "response").MetadataResponseTopic(
+        error_code=ErrorCode.none, name=name, topic_id=T_ID, partitions=partitions
+    )
+
+
+def a_partition(**changed: Any) -> Any:
+    fields = {"error_code": ErrorCode.none, "partition_index": 0, "leader_id": 1}
+    return schema(METADATA, 12, "response").MetadataResponsePartition(**(fields | changed))
+
+
+BAD_METADATA: dict[str, tuple[dict[str, Any], str]] = {
+    "broker twice": ({"brokers": (a_broker(), a_broker(port=1))}, "the same broker twice"),
+    "negative broker": ({"brokers": (a_broker(node_id=-1),)}, "a broker id of -1"),
+    "port": ({"brokers": (a_broker(port=65536),)}, "port 65536 for broker 1"),
+    "no host": ({"brokers": (a_broker(host=""),)}, "an impossible host name for broker 1"),
+    "control character": ({"brokers": (a_broker(host="a\r\nb"),)}, "an impossible host name"),
+    "long host": ({"brokers": (a_broker(host="h" * 256),)}, "an impossible host name"),
+    "too many brokers": (
+        {"brokers": tuple(a_broker(node_id=number) for number in range(10_001))},
+        "more than 10000 brokers",
+    ),
+    "foreign topic": ({"topics": (a_topic(name="u"),)}, "topic 'u' unasked"),
+    "nameless topic": ({"topics": (a_topic(name=None),)}, "topic '' unasked"),
+    "topic twice": ({"topics": (a_topic(), a_topic())}, "the same topic twice"),
+    "partition twice": ({"topics": (a_topic(a_partition(), a_partition()),)}, "the same partition of t twice"),
+    "negative partition": ({"topics": (a_topic(a_partition(partition_index=-1)),)}, "a partition number of -1"),
+    "negative epoch": ({"topics": (a_topic(a_partition(leader_epoch=-2)),)}, "a leader epoch of -2"),
+}
+
+
+@pytest.mark.parametrize(("changed", "said"), BAD_METADATA.values(), ids=BAD_METADATA.keys())
+def test_metadata_answer_that_breaks_the_rules_is_not_read(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(ProtocolError, match=said):
+        translate.metadata_answer(exchange(METADATA, metadata_message(**changed)), ["t"])
+
+
+@pytest.mark.parametrize("name", ["", "..\x2f..\x2fx", "a b", "line\nbreak", "x" * 250])
+def test_impossible_topic_name_is_not_read_when_all_topics_are_asked_for(name: str) -> None:
+    with pytest.raises(ProtocolError, match="unasked") as raised:
+        translate.metadata_answer(exchange(METADATA, metadata_message(topics=(a_topic(name=name),))), None)
+
+    assert "\n" not in str(raised.value)
+
+
+# --- offsets ----------------------------------------------------------------------------------------------------------
+
+QUERIES = [OffsetQuery(T0, LATEST_TIMESTAMP, 3), OffsetQuery(U0, 1_700_000_000_000), OffsetQuery(T1, -2, 4)]
+
+
+@pytest.mark.parametrize("version", versions(LIST_OFFSETS))
+@pytest.mark.parametrize("read_committed", [False, True])
+def test_list_offsets_request_names_timestamps_and_epochs(version: int, read_committed: bool) -> None:
+    kind = schema(LIST_OFFSETS, version, "request").ListOffsetsRequest
+    read = as_broker_reads(translate.list_offsets_request(version, QUERIES, read_committed), kind)
+
+    assert (read.replica_id, read.isolation_level) == (-1, int(read_committed))
+    assert {
+        (topic.name, one.partition_index, one.timestamp, one.current_leader_epoch)
+        for topic in read.topics
+        for one in topic.partitions
+    } == {("t", 0, -1, 3), ("t", 1, -2, 4), ("u", 0, 1_700_000_000_000, -1)}
+
+
+def offsets_message(*partitions: tuple[str, int], version: int = 7, **changed: Any) -> Any:
+    kinds = schema(LIST_OFFSETS, version, "response")
+    fields = {"error_code": ErrorCode.none, "timestamp": 5, "offset": 42, "leader_epoch": 3}
+    return kinds.ListOffsetsResponse(
+        throttle_time=milliseconds(0),
+        topics=tuple(
+            kinds.ListOffsetsTopicResponse(
+                name=topic,
+                partitions=(kinds.ListOffsetsPartitionResponse(partition_index=number, **(fields | changed)),),
+            )
+            for topic, number in partitions
+        ),
+    )
+
+
+@pytest.mark.parametrize("version", versions(LIST_OFFSETS))
+def test_list_offsets_answer_is_read_and_may_leave_partitions_out(version: int) -> None:
+    message = offsets_message(("t", 0), version=version)
+
+    assert translate.list_offsets_answer(exchange(LIST_OFFSETS, message), QUERIES) == {
+        T0: OffsetAnswer(T0, 0, 42, 5, 3)
+    }
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (offsets_message(("t", 0), ("t", 5)), "t-5 unasked"),
+        (offsets_message(("v", 0)), "v-0 unasked"),
+        (offsets_message(("t", 0), ("t", 0)), "the same partition twice"),
+        (offsets_message(("t", 0), offset=-2), "a negative offset or epoch for t-0"),
+        (offsets_message(("t", 0), leader_epoch=-2), "a negative offset or epoch for t-0"),
+    ],
+)
+def test_list_offsets_answer_that_breaks_the_rules_is_not_read(message: Any, said: str) -> None:
+    with pytest.raises(ProtocolError, match=said):
+        translate.list_offsets_answer(exchange(LIST_OFFSETS, message), QUERIES)
+
+
+# --- fetch ------------------------------------------------------------------------------------------------------------
+
+
+def fetch_request(by_id: bool = True) -> FetchRequest:
+    ids = (T_ID, T_ID, U_ID) if by_id else (None, None, None)
+    entries = tuple(
+        FetchPartition(one, topic_id, 10 + index, 3, 2, 1000)
+        for index, (one, topic_id) in enumerate(zip((T0, T1, U0), ids, strict=True))
+    )
+    return FetchRequest(entries, max_wait_ms=500, min_bytes=1, max_bytes=5000, read_committed=True, rack="r")
+
+
+@pytest.mark.parametrize("version", versions(FETCH))
+def test_fetch_request_names_positions_epochs_and_limits(version: int) -> None:
+    kind = schema(FETCH, version, "request").FetchRequest
+    read = as_broker_reads(translate.fetch_request(version, fetch_request(version >= 13)), kind)
+
+    assert (read.max_wait.total_seconds(), read.min_bytes, read.max_bytes) == (0.5, 1, 5000)
+    assert (read.isolation_level, read.session_epoch, read.rack_id) == (1, -1, "r")
+    assert getattr(read, "replica_id", -1) == -1
+    names = [one.topic_id if version >= 13 else one.topic for one in read.topics]
+    assert names == ([T_ID, U_ID] if version >= 13 else ["t", "u"])
+    assert [
+        (one.partition, one.fetch_offset, one.current_leader_epoch, one.last_fetched_epoch, one.partition_max_bytes)
+        for topic in read.topics
+        for one in topic.partitions
+    ] == [(0, 10, 3, 2, 1000), (1, 11, 3, 2, 1000), (0, 12, 3, 2, 1000)]
+
+
+def fetch_message(*partitions: tuple[Any, int], version: int = 16, code: Any = ErrorCode.none, **changed: Any) -> Any:
+    kinds = schema(FETCH, version, "response")
+    endpoints = {"node_endpoints": (kinds.NodeEndpoint(node_id=4, host="kafka-4", port=9092),)} if version >= 16 else {}
+    fields = {
+        "error_code": ErrorCode.not_leader_or_follower,
+        "high_watermark": 50,
+        "last_stable_offset": 40,
+        "log_start_offset": 5,
+        "diverging_epoch": kinds.EpochEndOffset(epoch=2, end_offset=8),
+        "current_leader": kinds.LeaderIdAndEpoch(leader_id=4, leader_epoch=6),
+        "aborted_transactions": (kinds.AbortedTransaction(producer_id=9, first_offset=11),),
+        "records": b"batches",
+    }
+    return kinds.FetchResponse(
+        throttle_time=milliseconds(30),
+        error_code=code,
+        session_id=0,
+        responses=tuple(
+            kinds.FetchableTopicResponse(
+                **({"topic_id": topic} if version >= 13 else {"topic": topic}),
+                partitions=(kinds.PartitionData(partition_index=number, **(fields | changed)),),
+            )
+            for topic, number in partitions
+        ),
+        **endpoints,
+    )
+
+
+def answer_to(message: Any) -> FetchAnswer:
+    request = fetch_request(by_id=message.__version__ >= 13)
+    return translate.fetch_answer(exchange(FETCH, message), request, node_id=3)
+
+
+@pytest.mark.parametrize("version", versions(FETCH))
+def test_fetch_answer_is_read(version: int) -> None:
+    answer = answer_to(fetch_message((T_ID if version >= 13 else "t", 1), version=version))
+    [partition] = answer.partitions
+
+    assert (answer.node_id, answer.error_code, answer.throttle_ms) == (3, 0, 30)
+    assert (answer.response_bytes, answer.latency_ms) == (60, 1.5)
+    assert (partition.partition, partition.error_code, partition.records) == (T1, 6, b"batches")
+    assert (partition.high_watermark, partition.last_stable_offset, partition.log_start_offset) == (50, 40, 5)
+    assert partition.aborted_transactions == ((9, 11),)
+    assert partition.diverging_epoch == DivergingEpoch(2, 8)
+    leader = Broker(4, Address("kafka-4", 9092)) if version >= 16 else None
+    assert partition.leader_hint == LeaderHint(4, 6, leader)
+
+
+def test_what_an_answer_does_not_tell_is_none() -> None:
+    kinds = schema(FETCH, 16, "response")
+    nothing = {
+        "diverging_epoch": kinds.EpochEndOffset(),
+        "current_leader": kinds.LeaderIdAndEpoch(),
+        "aborted_transactions": None,
+        "records": None,
+    }
+    [partition] = answer_to(fetch_message((T_ID, 0), **nothing)).partitions
+
+    assert (partition.diverging_epoch, partition.leader_hint) == (None, None)
+    assert (partition.aborted_transactions, partition.records) == ((), b"")
+
+
+def test_answer_that_failed_as_a_whole_has_no_partitions() -> None:
+    answer = answer_to(fetch_message((T_ID, 0), code=ErrorCode.unknown_server_error))
+
+    assert (answer.error_code, answer.partitions) == (-1, ())
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (fetch_message((T_ID, 5)), "t-5 unasked"),
+        (fetch_message((UUID(int=99), 0)), "-0 unasked"),
+        (fetch_message(("v", 0), version=12), "v-0 unasked"),
+        (fetch_message((T_ID, 0), (T_ID, 0)), "the same partition twice"),
+        (fetch_message((T_ID, 0), (U_ID, 0), (T_ID, 0)), "the same partition twice"),
+    ],
+)
+def test_fetch_answer_that_breaks_the_rules_is_not_read(message: Any, said: str) -> None:
+    with pytest.raises(ProtocolError, match=said):
+        answer_to(message)
+
+
+# --- frames -----------------------------------------------------------------------------------------------------------
+
+ANSWERS = {
+    METADATA: payload(metadata_message()),
+    LIST_OFFSETS: payload(offsets_message(("t", 0), ("u", 0))),
+    FETCH: payload(fetch_message((T_ID, 0), (U_ID, 0))),
+}
+SPOKEN = {METADATA: 12, LIST_OFFSETS: 7, FETCH: 16}
+
+
+@pytest.mark.parametrize("api", ANSWERS)
+def test_answer_to_another_request_is_not_read(api: Api) -> None:
+    with pytest.raises(ProtocolError, match=r"answered request 77 where 78 \((Metadata|ListOffsets|Fetch)\) was due"):
+        decode(api, SPOKEN[api], CORRELATION_ID + 1, ANSWERS[api])
+
+
+@pytest.mark.parametrize("api", ANSWERS)
+def test_answer_that_ends_too_early_or_too_late_is_not_read(api: Api) -> None:
+    for frame in (*(ANSWERS[api][:size] for size in range(len(ANSWERS[api]))), ANSWERS[api] + b"\1", ANSWERS[api] * 2):
+        with pytest.raises(ProtocolError):
+            decode(api, SPOKEN[api], CORRELATION_ID, frame)
+
+
+@given(
+    api=st.sampled_from(list(ANSWERS)),
+    changes=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=6),
+)
+@settings(max_examples=300, deadline=None)
+def test_mutated_answer_is_read_or_refused_and_nothing_else(api: Api, changes: list[tuple[int, int]]) -> None:
+    frame = bytearray(ANSWERS[api])
+    for position, value in changes:
+        frame[position % len(frame)] = value
+    read: dict[Api, Callable[[Exchange], object]] = {
+        METADATA: lambda one: translate.metadata_answer(one, ["t"]),
+        LIST_OFFSETS: lambda one: translate.list_offsets_answer(one, QUERIES),
+        FETCH: lambda one: translate.fetch_answer(one, fetch_request(), 3),
+    }
+    try:
+        message = decode(api, SPOKEN[api], CORRELATION_ID, bytes(frame))
+        read[api](Exchange(message, SPOKEN[api], CORRELATION_ID, 30, 60, 1.5))
+    except ProtocolError as error:
+        assert str(error).startswith("a broker")

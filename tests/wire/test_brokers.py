@@ -1,0 +1,501 @@
+"""The wire against mock brokers: what is asked and answered, who waits for whom, and how long at most."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from confluent_kafka import Producer
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v16.response import FetchableTopicResponse, FetchResponse, PartitionData
+from kio.static.primitive import i32
+from scripted_broker import answer_versions, frame, read_request, scripted_broker
+
+from pyspark_kafka_meta.errors import ConnectError, ProtocolError, RequestTimeoutError
+from pyspark_kafka_meta.metadata.model import Address, Broker, MetadataAnswer, TopicPartition
+from pyspark_kafka_meta.records.batches import scan
+from pyspark_kafka_meta.records.columns import FetchedRecords, decode
+from pyspark_kafka_meta.testing import MockCluster
+from pyspark_kafka_meta.wire.brokers import KafkaWire
+from pyspark_kafka_meta.wire.codec import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA, Api, milliseconds
+from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.wire.messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    FetchAnswer,
+    FetchedPartition,
+    FetchFailure,
+    FetchPartition,
+    FetchRequest,
+    OffsetQuery,
+)
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+SOON_S, LATER_S = 0.3, 10.0
+PATIENCE_MS = 5_000
+"""Far longer than any test takes: a Fetch that is parked stays so."""
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Mock brokers 1 to 3, of which 1 leads t-0 and 2 leads t-1; a wire to them, and what it sent."""
+
+    mock: MockCluster
+    wire: KafkaWire
+    sent: list[tuple[Address, int, int]] = field(default_factory=list)
+    known: MetadataAnswer | None = None
+
+    def learn(self) -> MetadataAnswer:
+        host, port = self.mock.bootstrap_servers.split(",")[0].split(":")
+        self.known = self.wire.metadata(Address(host, int(port)), ["t"], within(LATER_S))
+        return self.known
+
+    def broker(self, node_id: int) -> Broker:
+        assert self.known is not None
+        return next(one for one in self.known.brokers if one.node_id == node_id)
+
+    def topic_id(self) -> UUID:
+        assert self.known is not None
+        topic_id = self.known.topics[0].topic_id
+        assert topic_id is not None
+        return topic_id
+
+    def epoch(self, partition: TopicPartition) -> int:
+        assert self.known is not None
+        return self.known.topics[0].partitions[partition.partition].leader_epoch
+
+    def ask(self, *partitions: TopicPartition, by_id: bool = True, offset: int = 0, wait_ms: int = 0) -> FetchRequest:
+        entries = tuple(
+            FetchPartition(one, self.topic_id() if by_id else None, offset, self.epoch(one), -1, 1 << 20)
+            for one in partitions
+        )
+        return FetchRequest(entries, wait_ms, 1, 1 << 22, read_committed=False)
+
+    def fetch(self, node_id: int, request: FetchRequest, timeout_s: float = LATER_S) -> FetchAnswer | FetchFailure:
+        self.wire.send_fetch(self.broker(node_id), request, within(timeout_s))
+        answer = self.wire.receive_fetch([node_id], within(2 * timeout_s))
+        assert answer is not None
+        return answer
+
+    def produce(self, partition: TopicPartition, *values: str) -> None:
+        producer = Producer({"bootstrap.servers": self.mock.bootstrap_servers, "linger.ms": 20})
+        for value in values:
+            producer.produce(partition.topic, value, partition=partition.partition)
+        assert producer.flush(10) == 0
+
+
+@pytest.fixture
+def cluster(mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    mock_cluster.create_topic("t", partitions=2)
+    for partition in range(2):  # one call more without traffic in between, and the mock takes a second for it
+        mock_cluster.move_leader("t", partition, partition + 1)
+    wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=5_000, max_frame_bytes=1 << 24))
+    made = Cluster(mock_cluster, wire)
+    send = Connection.send
+
+    def send_and_note(self: Connection, api: Api, message: object, deadline: float) -> None:
+        made.sent.append((self.address, api.key, message.__version__))  # type: ignore[attr-defined]
+        send(self, api, message, deadline)
+
+    monkeypatch.setattr(Connection, "send", send_and_note)
+    made.learn()
+    made.sent.clear()
+    mock_cluster.start_request_tracking()
+    yield made
+    wire.close()
+
+
+def within(seconds: float) -> float:
+    return time.monotonic() + seconds
+
+
+def only(answer: FetchAnswer | FetchFailure) -> FetchedPartition:
+    assert isinstance(answer, FetchAnswer), answer
+    [partition] = answer.partitions
+    return partition
+
+
+def rows(partition: FetchedPartition) -> list[tuple[int, str]]:
+    part = FetchedRecords(partition.partition, partition.records, scan(partition.records), 0, 1 << 62)
+    return [
+        (row["offset"], row["value"].decode())
+        for table in decode([part], ["offset", "value"])
+        for row in table.to_pylist()
+    ]
+
+
+# --- metadata ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_address_names_all_brokers_and_leaders(cluster: Cluster) -> None:
+    answer = cluster.learn()
+    [topic] = answer.topics
+
+    assert [one.node_id for one in answer.brokers] == [1, 2, 3]
+    assert {str(one.address) for one in answer.brokers} == set(cluster.mock.bootstrap_servers.split(","))
+    assert [(one.partition, one.leader_id) for one in topic.partitions] == [(0, 1), (1, 2)]
+    assert (topic.name, topic.error_code, topic.topic_id is not None) == ("t", 0, True)
+    assert answer.api_version == METADATA.max_version
+    assert min(answer.request_bytes, answer.response_bytes) > 20
+    assert answer.correlation_id > 1
+
+
+def test_all_topics_or_none_can_be_asked_for(cluster: Cluster) -> None:
+    cluster.mock.create_topic("u", partitions=1)
+    ask = cluster.wire.metadata
+
+    assert {one.name for one in ask(cluster.broker(1).address, None, within(LATER_S)).topics} == {"t", "u"}
+    assert ask(cluster.broker(1).address, [], within(LATER_S)).topics == ()
+
+
+def test_unknown_topic_is_an_error_of_its_own_and_is_not_created(cluster: Cluster) -> None:
+    ask = cluster.wire.metadata
+    found = {one.name: one for one in ask(cluster.broker(1).address, ["nope", "t"], within(LATER_S)).topics}
+
+    assert (found["nope"].error_code, found["nope"].partitions) == (3, ())
+    assert found["t"].error_code == 0
+    assert [one.name for one in ask(cluster.broker(1).address, None, within(LATER_S)).topics] == ["t"]
+
+
+def test_leader_that_moved_has_a_newer_epoch(cluster: Cluster) -> None:
+    before = cluster.epoch(T0)
+    cluster.mock.move_leader("t", 0, 3)
+
+    [moved, *_] = cluster.learn().topics[0].partitions
+    assert (moved.leader_id, moved.leader_epoch) == (3, before + 1)
+
+
+def test_topic_error_is_told(cluster: Cluster) -> None:
+    cluster.mock.set_topic_error("t", 29)
+
+    assert cluster.learn().topics[0].error_code == 29
+
+
+# --- offsets ----------------------------------------------------------------------------------------------------------
+
+
+def test_first_and_last_offset_of_a_log(cluster: Cluster) -> None:
+    cluster.produce(T0, "a", "b", "c")
+    cluster.mock.delete_records("t", 0, 1)
+    asked = [(EARLIEST_TIMESTAMP, 1), (LATEST_TIMESTAMP, 3)]
+
+    for timestamp, expected in asked:
+        query = OffsetQuery(T0, timestamp, cluster.epoch(T0))
+        answers = cluster.wire.list_offsets(cluster.broker(1), [query], False, within(LATER_S))
+        assert {one.partition: (one.error_code, one.offset) for one in answers.values()} == {T0: (0, expected)}
+
+
+def test_offsets_of_a_partition_that_the_broker_does_not_lead_or_know(cluster: Cluster) -> None:
+    unknown = TopicPartition("nope", 0)
+    queries = [OffsetQuery(one, LATEST_TIMESTAMP) for one in (T0, T1, unknown)]
+    answers = cluster.wire.list_offsets(cluster.broker(1), queries, False, within(LATER_S))
+
+    assert {one: answer.error_code for one, answer in answers.items()} == {T0: 0, T1: 6, unknown: 3}
+
+
+# --- fetch ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("by_id", "version"), [(True, 16), (False, 12)])
+def test_records_are_fetched_by_topic_id_or_by_name(cluster: Cluster, by_id: bool, version: int) -> None:
+    cluster.produce(T1, "a", "b")
+    answer = cluster.fetch(2, cluster.ask(T1, by_id=by_id))
+    partition = only(answer)
+
+    assert (partition.partition, partition.error_code, partition.high_watermark) == (T1, 0, 2)
+    assert rows(partition) == [(0, "a"), (1, "b")]
+    assert isinstance(answer, FetchAnswer)
+    assert answer.response_bytes > len(partition.records)
+    assert [entry[2] for entry in cluster.sent if entry[1] == FETCH.key] == [version]
+
+
+def test_one_fetch_answers_for_several_partitions(cluster: Cluster) -> None:
+    cluster.mock.move_leader("t", 1, 1)
+    cluster.learn()
+    cluster.produce(T0, "a")
+    cluster.produce(T1, "b")
+    answer = cluster.fetch(1, cluster.ask(T0, T1))
+
+    assert isinstance(answer, FetchAnswer)
+    assert {one.partition: rows(one) for one in answer.partitions} == {T0: [(0, "a")], T1: [(0, "b")]}
+
+
+def test_old_leader_names_the_new_one_and_where_it_is(cluster: Cluster) -> None:
+    cluster.mock.move_leader("t", 0, 3)
+    partition = only(cluster.fetch(1, cluster.ask(T0)))
+
+    assert partition.error_code in (6, 74)
+    assert partition.leader_hint is not None
+    assert partition.leader_hint.leader_id == 3
+    assert partition.leader_hint.leader_epoch == cluster.epoch(T0) + 1
+    assert partition.leader_hint.broker == cluster.broker(3)
+
+
+def test_offset_outside_the_log_is_an_error_of_the_partition(cluster: Cluster) -> None:
+    cluster.produce(T0, "a")
+
+    assert only(cluster.fetch(1, cluster.ask(T0, offset=7))).error_code == 1
+
+
+def test_unknown_topic_id_is_an_error(cluster: Cluster) -> None:
+    [entry] = cluster.ask(T0).partitions
+    request = FetchRequest((FetchPartition(T0, uuid4(), 0, entry.leader_epoch, -1, 100),), 0, 1, 100, False)
+
+    assert only(cluster.fetch(1, request)).error_code in (3, 100)
+
+
+@pytest.mark.parametrize("code", [3, 6, 29, 74, 75, 100])
+def test_error_code_of_a_partition_reaches_the_caller(cluster: Cluster, code: int) -> None:
+    cluster.produce(T0, "a")
+    cluster.mock.push_partition_errors("t", 0, FETCH.key, code)
+
+    assert only(cluster.fetch(1, cluster.ask(T0))).error_code == code
+    assert only(cluster.fetch(1, cluster.ask(T0))).error_code == 0
+
+
+@pytest.mark.parametrize("code", [-1, 7, 56])
+def test_error_code_of_the_whole_answer_reaches_the_caller(cluster: Cluster, code: int) -> None:
+    cluster.mock.push_request_errors(FETCH.key, code)
+    answer = cluster.fetch(1, cluster.ask(T0))
+
+    assert isinstance(answer, FetchAnswer)
+    assert (answer.error_code, answer.partitions) == (code, ())
+
+
+# --- who waits for whom -----------------------------------------------------------------------------------------------
+
+
+def test_metadata_does_not_wait_behind_a_parked_fetch(cluster: Cluster) -> None:
+    cluster.wire.send_fetch(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
+    began = time.monotonic()
+    cluster.learn()
+    cluster.wire.list_offsets(cluster.broker(1), [OffsetQuery(T0, LATEST_TIMESTAMP)], False, within(LATER_S))
+
+    assert time.monotonic() - began < 1
+    assert cluster.wire.receive_fetch([1], within(0)) is None
+
+
+def test_the_first_answer_is_given_first(cluster: Cluster) -> None:
+    cluster.produce(T1, "a")
+    cluster.wire.send_fetch(cluster.broker(1), cluster.ask(T0, wait_ms=500), within(LATER_S))
+    cluster.wire.send_fetch(cluster.broker(2), cluster.ask(T1, wait_ms=500), within(LATER_S))
+    began = time.monotonic()
+    first = cluster.wire.receive_fetch([1, 2], within(LATER_S))
+    assert isinstance(first, FetchAnswer)
+    assert (first.node_id, rows(only(first))) == (2, [(0, "a")])
+    assert time.monotonic() - began < 0.4
+
+    second = cluster.wire.receive_fetch([1, 2], within(LATER_S))
+    assert isinstance(second, FetchAnswer)
+    assert second.node_id == 1
+    assert cluster.wire.receive_fetch([1, 2], within(LATER_S)) is None, "none is under way"
+
+
+def test_only_the_brokers_named_are_waited_for(cluster: Cluster) -> None:
+    cluster.produce(T1, "a")
+    cluster.wire.send_fetch(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
+    cluster.wire.send_fetch(cluster.broker(2), cluster.ask(T1, wait_ms=PATIENCE_MS), within(LATER_S))
+
+    assert cluster.wire.receive_fetch([1], within(SOON_S)) is None
+    assert cluster.wire.receive_fetch([2], within(LATER_S)) is not None
+
+
+def test_dropped_fetch_never_answers_and_the_next_one_does(cluster: Cluster) -> None:
+    cluster.produce(T0, "a")
+    cluster.wire.send_fetch(cluster.broker(1), cluster.ask(T0), within(LATER_S))
+    cluster.wire.drop_fetch(1)
+    cluster.wire.drop_fetch(1)
+
+    assert cluster.wire.receive_fetch([1], within(SOON_S)) is None
+    assert rows(only(cluster.fetch(1, cluster.ask(T0)))) == [(0, "a")]
+
+
+def test_answer_that_came_in_time_is_good_though_it_is_read_late(cluster: Cluster) -> None:
+    cluster.produce(T0, "a")
+    cluster.wire.send_fetch(cluster.broker(1), cluster.ask(T0), within(SOON_S))
+    # Another fetch to wait for: the first one's answer comes meanwhile, and its deadline passes.
+    cluster.wire.send_fetch(cluster.broker(2), cluster.ask(T1, wait_ms=PATIENCE_MS), within(LATER_S))
+    assert cluster.wire.receive_fetch([2], within(2 * SOON_S)) is None
+
+    answer = cluster.wire.receive_fetch([1], within(LATER_S))
+    assert isinstance(answer, FetchAnswer)
+    assert rows(only(answer)) == [(0, "a")]
+
+
+def test_broker_that_took_the_place_of_another_has_a_connection_of_its_own(cluster: Cluster) -> None:
+    cluster.mock.move_leader("t", 1, 1)
+    cluster.learn()
+    cluster.produce(T1, "a")
+    successor = Broker(9, cluster.broker(1).address)
+    cluster.wire.send_fetch(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
+    cluster.wire.send_fetch(successor, cluster.ask(T1), within(LATER_S))
+    answer = cluster.wire.receive_fetch([1, 9], within(LATER_S))
+
+    assert isinstance(answer, FetchAnswer)
+    assert (answer.node_id, rows(only(answer))) == (9, [(0, "a")])
+
+
+def test_broker_that_moved_is_asked_where_it_is_now(cluster: Cluster) -> None:
+    cluster.produce(T1, "a")
+    cluster.fetch(1, cluster.ask(T0))
+    moved = Broker(1, cluster.broker(2).address)
+    cluster.wire.send_fetch(moved, cluster.ask(T1), within(LATER_S))
+    answer = cluster.wire.receive_fetch([1], within(LATER_S))
+
+    assert isinstance(answer, FetchAnswer)
+    assert rows(only(answer)) == [(0, "a")]
+
+
+# --- brokers that do not answer ---------------------------------------------------------------------------------------
+
+
+def test_broker_that_is_down_cannot_be_asked(cluster: Cluster) -> None:
+    broker = cluster.broker(2)
+    cluster.mock.broker_down(2)
+    questions: list[Callable[[], object]] = [
+        lambda: cluster.wire.metadata(broker.address, ["t"], within(LATER_S)),
+        lambda: cluster.wire.list_offsets(broker, [OffsetQuery(T1, -1)], False, within(LATER_S)),
+        lambda: cluster.wire.send_fetch(broker, cluster.ask(T1), within(LATER_S)),
+    ]
+    for question in questions:
+        with pytest.raises(ConnectError, match=f"cannot connect to {broker.address}: Connection refused"):
+            question()
+    cluster.mock.broker_up(2)
+    assert only(cluster.fetch(2, cluster.ask(T1))).error_code == 0
+
+
+def test_fetch_fails_when_its_broker_goes_down_and_others_go_on(cluster: Cluster) -> None:
+    cluster.produce(T1, "a")
+    cluster.wire.send_fetch(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
+    cluster.mock.broker_down(1)
+    failure = cluster.wire.receive_fetch([1], within(LATER_S))
+
+    assert isinstance(failure, FetchFailure)
+    assert failure.node_id == 1
+    assert isinstance(failure.error, ConnectError)
+    assert str(cluster.broker(1).address) in str(failure.error)
+    assert rows(only(cluster.fetch(2, cluster.ask(T1)))) == [(0, "a")]
+
+
+def test_disconnect_is_a_failure_and_the_next_fetch_connects_anew(cluster: Cluster) -> None:
+    cluster.produce(T0, "a")
+    cluster.mock.push_request_errors(FETCH.key, -195)
+
+    assert isinstance(cluster.fetch(1, cluster.ask(T0)), FetchFailure)
+    assert rows(only(cluster.fetch(1, cluster.ask(T0)))) == [(0, "a")]
+
+
+def slow(cluster: Cluster, rtt_ms: int) -> None:
+    """Every connection is open, so that it is the answer that is late."""
+    for node_id in (1, 2):
+        cluster.wire.metadata(cluster.broker(node_id).address, ["t"], within(LATER_S))
+        cluster.fetch(node_id, cluster.ask(T0 if node_id == 1 else T1))
+    cluster.mock.set_rtt_ms(1, rtt_ms)
+
+
+def test_slow_answer_times_out_at_the_deadline_and_the_next_question_is_answered(cluster: Cluster) -> None:
+    slow(cluster, 2_000)
+    # The first waits on an open connection; the next one has to open another, as late answers may come on that.
+    for error, said in ((RequestTimeoutError, "did not answer in time"), (ConnectError, "does not answer")):
+        began = time.monotonic()
+        with pytest.raises(error, match=said):
+            cluster.wire.metadata(cluster.broker(1).address, ["t"], within(SOON_S))
+        assert time.monotonic() - began == pytest.approx(SOON_S, abs=0.2)
+    cluster.mock.set_rtt_ms(1, 0)
+    cluster.learn()
+
+
+def test_slow_fetch_times_out_and_other_brokers_are_unhurt(cluster: Cluster) -> None:
+    cluster.produce(T1, "a")
+    slow(cluster, 2_000)
+    cluster.wire.send_fetch(cluster.broker(1), cluster.ask(T0), within(SOON_S))
+    cluster.wire.send_fetch(cluster.broker(2), cluster.ask(T1), within(LATER_S))
+    began = time.monotonic()
+    first, second = (cluster.wire.receive_fetch([1, 2], within(LATER_S)) for _ in range(2))
+
+    assert isinstance(first, FetchAnswer)
+    assert first.node_id == 2
+    assert isinstance(second, FetchFailure)
+    assert second.node_id == 1
+    assert isinstance(second.error, RequestTimeoutError)
+    assert time.monotonic() - began < 3 * SOON_S
+
+
+def test_late_answer_of_a_fetch_that_timed_out_is_never_taken_for_the_next_ones(cluster: Cluster) -> None:
+    cluster.produce(T0, "a", "b")
+    slow(cluster, 400)
+    assert isinstance(cluster.fetch(1, cluster.ask(T0), timeout_s=SOON_S), FetchFailure)
+    cluster.mock.set_rtt_ms(1, 0)
+
+    assert rows(only(cluster.fetch(1, cluster.ask(T0)))) == [(0, "a"), (1, "b")]
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+def test_brokers_get_exactly_the_requests_that_are_sent(cluster: Cluster) -> None:
+    cluster.produce(T0, "a")
+    cluster.mock.start_request_tracking()
+    for node_id, partition in ((1, T0), (2, T1)):
+        for _ in range(2):
+            cluster.fetch(node_id, cluster.ask(partition))
+        cluster.wire.list_offsets(cluster.broker(node_id), [OffsetQuery(partition, -1)], False, within(LATER_S))
+    cluster.learn()
+
+    ids = {cluster.broker(node_id).address: node_id for node_id in (1, 2)}
+    arrived = Counter((one.broker_id, one.api_key) for one in cluster.mock.requests())
+    assert arrived == Counter((ids[address], key) for address, key, _ in cluster.sent)
+    assert arrived == {
+        **{(node_id, FETCH.key): 2 for node_id in (1, 2)},
+        **{(node_id, LIST_OFFSETS.key): 1 for node_id in (1, 2)},
+        (1, METADATA.key): 1,
+        # A connection for each of the two kinds; the control connection to broker 1 was open before.
+        (1, API_VERSIONS.key): 1,
+        (2, API_VERSIONS.key): 2,
+    }
+
+
+# --- brokers that lie -------------------------------------------------------------------------------------------------
+
+
+def fetch_frame(correlation_id: int, *partitions: int, topic_id: UUID) -> bytes:
+    """An answer without records for these partitions."""
+    nothing: dict[str, Any] = {"high_watermark": 0, "aborted_transactions": None, "records": None}
+    entries = tuple(
+        PartitionData(partition_index=i32(number), error_code=ErrorCode.none, **nothing) for number in partitions
+    )
+    topic = FetchableTopicResponse(topic_id=topic_id, partitions=entries)
+    none: dict[str, Any] = {"throttle_time": milliseconds(0), "error_code": ErrorCode.none, "session_id": 0}
+    return frame(FetchResponse(**none, responses=(topic,)), correlation_id)
+
+
+@pytest.mark.parametrize(("partitions", "said"), [((0, 5), "t-5 unasked"), ((0, 0), "the same partition twice")])
+def test_fetch_answer_that_breaks_the_rules_is_a_failure_and_ends_the_connection(
+    partitions: tuple[int, ...], said: str
+) -> None:
+    topic_id = uuid4()
+    connections = []
+
+    def lie(peer: socket.socket) -> None:
+        connections.append(peer)
+        answer_versions(peer)
+        _, _, correlation_id = read_request(peer)
+        peer.sendall(fetch_frame(correlation_id, *partitions, topic_id=topic_id))
+
+    wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=2_000, max_frame_bytes=1 << 20))
+    request = FetchRequest((FetchPartition(T0, topic_id, 0, 0, -1, 100),), 0, 1, 100, False)
+    with scripted_broker(lie) as address:
+        for attempt in (1, 2):
+            wire.send_fetch(Broker(1, address), request, within(2))
+            answer = wire.receive_fetch([1], within(2))
+            assert isinstance(answer, FetchFailure)
+            assert isinstance(answer.error, ProtocolError)
+            assert said in str(answer.error)
+            assert len(connections) == attempt
+    wire.close()
