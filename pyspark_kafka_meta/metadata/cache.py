@@ -226,7 +226,8 @@ class MetadataCache:
     def _merge(self, attempt: Attempt, answer: MetadataAnswer) -> RefreshEvent:
         with self._lock:
             now, hinted_meanwhile = self._clock(), self._snapshot is not attempt.before
-            self._snapshot, changes = self._snapshot.merge(answer, now)
+            asked = (broker.node_id for broker in answer.brokers if broker.address == attempt.address)
+            self._snapshot, changes = self._snapshot.merge(answer, now, next(asked, None))
             self._failures.clear()
             self._choice.answered(attempt.address)
             self._policy.succeeded(now, changes)

@@ -27,7 +27,7 @@ from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.options.values import name_partitions
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.wire.brokers import KafkaWire
-from pyspark_kafka_meta.wire.codes import Action, action_for, describe, refresh_reason
+from pyspark_kafka_meta.wire.codes import UNKNOWN_LEADER_EPOCH, Action, action_for, describe, refresh_reason
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.messages import OffsetAnswer, OffsetQuery, Wire
 
@@ -182,7 +182,7 @@ class KafkaClient:
         action = action_for(code)
         if action is Action.FAIL:
             raise BrokerError(f"the offsets of {partition} were refused: {describe(code)}", code)
-        if action is Action.REFRESH:
+        if action is Action.REFRESH or code == UNKNOWN_LEADER_EPOCH:
             self.cache.request_update(
                 refresh_reason(code), generation, partition=partition, error_code=code, node_id=node_id
             )

@@ -16,7 +16,7 @@ from pyspark_kafka_meta.metadata.model import NO_EPOCH
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.records.batches import next_position, scan
 from pyspark_kafka_meta.records.columns import FetchedRecords
-from pyspark_kafka_meta.wire.codes import Action, action_for, describe, refresh_reason
+from pyspark_kafka_meta.wire.codes import UNKNOWN_LEADER_EPOCH, Action, action_for, describe, refresh_reason
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchedPartition, FetchPartition
 
 MIN_FETCH_BYTES = 64 * 1024
@@ -24,6 +24,8 @@ MIN_FETCH_BYTES = 64 * 1024
 FIRST_GUESS_BYTES_PER_OFFSET = 1024
 EMPTY_ANSWERS_TO_BELIEVE = 3
 """How many empty answers in a row prove that a log holds nothing up to an end that it has reached."""
+UNKNOWN_EPOCHS_TO_BELIEVE = 3
+"""How many UNKNOWN_LEADER_EPOCH in a row show that the cache is wrong, not that the broker lags behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class PartitionCursor:
         self._max_bytes = max_bytes
         self._bytes_per_offset: float = FIRST_GUESS_BYTES_PER_OFFSET
         self._empty_answers = 0
+        self._unknown_epochs = 0
 
     @property
     def done(self) -> bool:
@@ -126,7 +129,7 @@ class PartitionCursor:
         """
         if fetched.error_code != 0:
             return self.on_error(fetched.error_code)
-        self.trouble = 0
+        self.trouble = self._unknown_epochs = 0
         if fetched.diverging_epoch is not None:
             return self._on_diverging_epoch(fetched.diverging_epoch)
         if not fetched.records:
@@ -136,7 +139,10 @@ class PartitionCursor:
     def on_error(self, code: int) -> Instruction:
         """What to do about an error code of the partition, or of the whole answer."""
         self.trouble = code
+        self._unknown_epochs = self._unknown_epochs + 1 if code == UNKNOWN_LEADER_EPOCH else 0
         match action_for(code):
+            case Action.RETRY if self._unknown_epochs >= UNKNOWN_EPOCHS_TO_BELIEVE:
+                return Refresh(refresh_reason(code), code)
             case Action.REFRESH:
                 return Refresh(refresh_reason(code), code)
             case Action.RETRY | Action.WAIT:
