@@ -25,6 +25,8 @@ from pyspark_kafka_meta.metadata.model import Broker, TopicPartition
 from pyspark_kafka_meta.metadata.policy import PolicySettings
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.options.values import name_partitions
+from pyspark_kafka_meta.reading.replicas import ReadReplicas
+from pyspark_kafka_meta.reading.throttles import Throttles
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codes import UNKNOWN_LEADER_EPOCH, Action, action_for, describe, refresh_reason
@@ -47,11 +49,13 @@ def connection_settings(options: ClientOptions) -> ConnectionSettings:
 
 
 class KafkaClient:
-    """One wire, one cache, one publisher of its events."""
+    """One wire, one cache, one publisher of its events; and what brokers said about where and when to fetch."""
 
     def __init__(self, options: ClientOptions, metrics_path: str | None, origin: Origin, max_age_ms: int) -> None:
         self.options = options
         self.publisher = EventPublisher(metrics_path, origin)
+        self.replicas = ReadReplicas(max_age_ms)
+        self.throttles = Throttles()
         self.wire: Wire = KafkaWire(connection_settings(options))
         settings = PolicySettings(
             metadata_max_age_ms=max_age_ms,

@@ -25,8 +25,19 @@ from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import Broker
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.cursor import Emit, Fail, Instruction, Lost, OutOfRange, PartitionCursor, Refresh, Wait
+from pyspark_kafka_meta.reading.cursor import (
+    Emit,
+    Fail,
+    Instruction,
+    Lost,
+    OutOfRange,
+    PartitionCursor,
+    ReadFrom,
+    Refresh,
+    Wait,
+)
 from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.reading.replicas import LEADER, ReadSource
 from pyspark_kafka_meta.records.columns import FetchedRecords, decode
 from pyspark_kafka_meta.wire.codes import describe
 from pyspark_kafka_meta.wire.messages import (
@@ -34,7 +45,6 @@ from pyspark_kafka_meta.wire.messages import (
     LATEST_TIMESTAMP,
     FetchAnswer,
     FetchFailure,
-    FetchPartition,
     FetchRequest,
     LeaderHint,
 )
@@ -115,7 +125,8 @@ class TaskReader:
         return []
 
     def _stalls_at(self) -> float:
-        return self._last_progress + self._options.poll_timeout_ms / 1000
+        waiting_since = max(self._last_progress, self._client.throttles.latest())
+        return waiting_since + self._options.poll_timeout_ms / 1000
 
     def _wake_up_at(self) -> float:
         """When something other than an answer is to be done: a refresh, a fetch after a pause, giving up."""
@@ -143,31 +154,40 @@ class TaskReader:
         )
 
     def _send_fetches(self) -> None:
-        """One Fetch to each leader that has none under way, for all partitions that it leads."""
+        """One Fetch to each broker that has none under way, for all partitions that are read from it."""
         generation, now = self._client.cache.snapshot.generation, time.monotonic()
         busy = {cursor for fetch in self._under_way.values() for cursor in fetch.cursors}
-        groups: dict[Broker, tuple[list[PartitionCursor], list[FetchPartition]]] = {}
+        groups: dict[Broker, list[tuple[PartitionCursor, ReadSource]]] = {}
         for cursor in [one for one in self._cursors if one not in busy and one.is_ready(generation, now)]:
             leader = self._client.cache.leader(cursor.range.partition)
             if self._is_lost(cursor, now):
                 continue
             if leader is None:
                 self._ask_again(cursor, RefreshReason.NO_LEADER, generation)
-            elif leader.broker.node_id not in self._under_way:
-                cursors, partitions = groups.setdefault(leader.broker, ([], []))
-                cursors.append(cursor)
-                partitions.append(cursor.request(cursor.range.topic_id, leader.leader_epoch))
-        for broker, (cursors, partitions) in groups.items():
-            self._send_fetch(broker, partitions, _FetchUnderWay(generation, cursors))
+                continue
+            brokers = self._client.cache.snapshot.brokers
+            source = self._client.replicas.source(cursor.range.partition, leader, brokers, now)
+            cursor.not_before = self._client.throttles.until(source.broker.node_id)
+            if cursor.not_before <= now and source.broker.node_id not in self._under_way:
+                groups.setdefault(source.broker, []).append((cursor, source))
+        for broker, members in groups.items():
+            self._send_fetch(broker, members, generation)
 
-    def _send_fetch(self, broker: Broker, partitions: list[FetchPartition], fetch: _FetchUnderWay) -> None:
+    def _send_fetch(
+        self, broker: Broker, members: Sequence[tuple[PartitionCursor, ReadSource]], generation: int
+    ) -> None:
         options = self._options.client
+        fetch = _FetchUnderWay(generation, [cursor for cursor, _ in members])
         request = FetchRequest(
-            partitions=tuple(partitions),
+            partitions=tuple(
+                cursor.request(cursor.range.topic_id, source.leader_epoch, source.is_follower)
+                for cursor, source in members
+            ),
             max_wait_ms=options.fetch_max_wait_ms,
             min_bytes=options.fetch_min_bytes,
             max_bytes=options.fetch_max_bytes,
             read_committed=options.read_committed,
+            rack=options.client_rack if all(source.tells_rack for _, source in members) else "",
         )
         deadline = time.monotonic() + (options.fetch_max_wait_ms + options.request_timeout_ms) / 1000
         try:
@@ -183,6 +203,9 @@ class TaskReader:
         if isinstance(answer, FetchFailure):
             self._fetch_failed(answer, fetch)
             return []
+        if answer.throttle_ms > 0:
+            self._client.throttles.throttle(answer.node_id, answer.throttle_ms, time.monotonic())
+            self._client.cache.count_throttle(answer.throttle_ms)
         fetched = {one.partition: one for one in answer.partitions}
         answer_is_empty = answer.throttle_ms == 0 and not any(one.records for one in answer.partitions)
         records = []
@@ -220,6 +243,8 @@ class TaskReader:
             case Wait(error_code):
                 if error_code:
                     cursor.not_before = time.monotonic() + self._options.client.retry_backoff_ms / 1000
+            case ReadFrom(replica_id):
+                self._client.replicas.choose(cursor.range.partition, replica_id, time.monotonic())
             case OutOfRange():
                 self._carry_out(cursor, self._confirm_range(cursor), generation, node_id)
             case Lost():
@@ -246,7 +271,10 @@ class TaskReader:
         self._last_failure = failure.error
         self._client.report_failure(failure.error, fetch.generation, failure.node_id)
         for cursor in fetch.cursors:
-            cursor.newer_than = fetch.generation
+            if cursor.asked_follower:
+                self._client.replicas.choose(cursor.range.partition, LEADER, time.monotonic())
+            else:
+                cursor.newer_than = fetch.generation
 
     def _confirm_range(self, cursor: PartitionCursor) -> Instruction:
         """Ask the leader for the bounds of its log before anything is called lost."""
