@@ -1,8 +1,7 @@
 """`KafkaClient`: what a process shares between its reads, the wire and the metadata cache, and questions that need
 both.
 
-A Python worker lives across tasks and micro-batches; so do its connections and its cache. Nothing is made before the
-worker is forked: clients are kept by process id, so that a child never uses its parent's sockets.
+A Python worker lives across tasks and micro-batches; so do its connections and its cache (`workers`).
 """
 
 from __future__ import annotations

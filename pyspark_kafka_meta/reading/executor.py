@@ -8,7 +8,6 @@ without progress.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,7 +22,7 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import Broker
-from pyspark_kafka_meta.options import ClientOptions, SourceOptions
+from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.cursor import (
     Emit,
@@ -305,25 +304,3 @@ class TaskReader:
             raise DataLossError(f"{text}. To go on without them, set the option failOnDataLoss to false")
         logger.warning("%s; going on without them, as failOnDataLoss is false", text)
         cursor.skip_lost(lost)
-
-
-_clients: dict[tuple[int, ClientOptions, str | None], KafkaClient] = {}
-
-
-def read_task(
-    options: SourceOptions, ranges: Sequence[OffsetRange], columns: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    """The rows of one Spark task, read with the client that this Python worker keeps between tasks."""
-    from pyspark_kafka_meta.telemetry.origin import task_origin
-
-    origin = task_origin()
-    key = (os.getpid(), options.client, options.metrics_path)
-    client = _clients.get(key)
-    if client is None:
-        client = KafkaClient(options.client, options.metrics_path, origin, options.client.metadata_max_age_ms)
-        _clients[key] = client
-    client.publisher.origin = origin
-    try:
-        yield from TaskReader(client, options, columns).read(ranges)
-    finally:
-        client.publisher.flush()
