@@ -32,8 +32,8 @@ from pyspark_kafka_meta.wire.codes import UNKNOWN_LEADER_EPOCH, Action, action_f
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.messages import OffsetAnswer, OffsetQuery, Wire
 
-UNKNOWN_TOPIC_GRACE_MS = 3_000
-"""A topic made a moment ago is not known to every broker yet; this long it is asked for again."""
+UNKNOWN_GRACE_MS = 3_000
+"""A topic or partition made a moment ago is not known to every broker yet; this long it is asked for again."""
 FRAME_SLACK_BYTES = 64 * 1024 * 1024
 """Above fetch.max.bytes: the first record batch of an answer is sent whole, however large (KIP-74)."""
 
@@ -77,8 +77,14 @@ class KafkaClient:
         self.publisher.flush()
         self.wire.close()
 
-    def partitions(self, topics: Collection[str], deadline: float) -> list[TopicPartition]:
+    def partitions(
+        self, topics: Collection[str], deadline: float, expected: Collection[TopicPartition] = ()
+    ) -> list[TopicPartition]:
         """All partitions of `topics`, as new as the cache's max age asks for.
+
+        Args:
+            expected: partitions of `topics` that there must be, as far as the caller knows. A broker that lacks some
+                may lag behind: others are asked before this returns without them.
 
         Raises:
             UnknownTopicError: a topic does not exist.
@@ -90,11 +96,13 @@ class KafkaClient:
             self.cache.refresh(RefreshReason.BOOTSTRAP, deadline)
         else:
             self.cache.refresh_if_due(deadline)
-        grace_ends = min(deadline, time.monotonic() + UNKNOWN_TOPIC_GRACE_MS / 1000)
-        while self._unknown(topics) and time.monotonic() < grace_ends:
+        grace_ends = min(deadline, time.monotonic() + UNKNOWN_GRACE_MS / 1000)
+        wanted = {one for one in expected if one.topic in topics}
+        while (unknown := self._unknown(topics)) or not self._has_all(wanted):
+            if time.monotonic() >= grace_ends:
+                break
             self.cache.request_update(RefreshReason.UNKNOWN_TOPIC, self.cache.snapshot.generation, error_code=3)
             self._pause(grace_ends)
-        unknown = self._unknown(topics)
         if unknown:
             raise UnknownTopicError(
                 f"topic {', '.join(unknown)} does not exist in the cluster at {self._servers()}: "
@@ -138,6 +146,10 @@ class KafkaClient:
             if not self.cache.snapshot.partitions(topic):
                 unknown.append(topic)
         return unknown
+
+    def _has_all(self, wanted: Collection[TopicPartition]) -> bool:
+        snapshot = self.cache.snapshot
+        return all(partition in snapshot.partitions(partition.topic) for partition in wanted)
 
     def _by_leader(
         self,

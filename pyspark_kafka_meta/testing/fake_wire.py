@@ -87,6 +87,10 @@ class FakeWire:
         """From now on this broker answers Metadata with what it knows at this moment."""
         self._cut_off[node_id] = (dict(self.cluster.brokers), dict(self.cluster.topics))
 
+    def catch_up(self) -> None:
+        """All brokers know the cluster as it is again."""
+        self._cut_off.clear()
+
     def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
         node_id = self._reach("Metadata", address)
         self._hang(node_id, deadline)

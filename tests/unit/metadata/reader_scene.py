@@ -48,9 +48,9 @@ class ReaderScene:
         self.wire = FakeWire(clock=self.clock)
         self.cluster = self.wire.cluster
         self.cluster.create_topic("t", partitions=2)
-        self.options = SourceOptions.parse(
-            {"kafka.bootstrap.servers": "broker-1:9092", "subscribe": "t", "kafka.client.rack": "here", **options}
-        )
+        what = {} if "assign" in options else {"subscribe": "t"}
+        where = {"kafka.bootstrap.servers": "broker-1:9092", "kafka.client.rack": "here"}
+        self.options = SourceOptions.parse({**what, **where, **options})
         self.client = KafkaClient(self.options.client, None, Origin(role="reader"), MAX_AGE_S * 1000)
         self.events: list[RefreshEvent] = []
         self.client.wire = self.wire
