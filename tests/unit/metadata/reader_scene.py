@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from io import BytesIO
 
@@ -14,7 +15,7 @@ from kio.records.writers import write_new_batch
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
 from pyspark_kafka_meta.metadata.cache import MetadataCache
-from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.metadata.policy import PolicySettings
 from pyspark_kafka_meta.options import SourceOptions
@@ -25,6 +26,27 @@ from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.testing.fake_wire import FakeClock, FakeWire
 
 MAX_AGE_S = 300
+
+
+class ScriptedClock(FakeClock):
+    """Does what was put off when its time has come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._put_off: list[tuple[float, Callable[[], object]]] = []
+
+    def later(self, seconds: float, action: Callable[[], object]) -> None:
+        self._put_off.append((self.now + seconds, action))
+
+    def sleep(self, seconds: float) -> None:
+        self.wait_until(self.now + seconds)
+
+    def wait_until(self, then: float) -> None:
+        super().wait_until(then)
+        due = [action for when, action in self._put_off if when <= self.now]
+        self._put_off = [(when, action) for when, action in self._put_off if when > self.now]
+        for action in due:
+            action()
 
 
 class ClockModule:
@@ -42,7 +64,7 @@ class ReaderScene:
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
-        self.clock = FakeClock()
+        self.clock = ScriptedClock()
         for module in (client, executor):
             monkeypatch.setattr(module, "time", ClockModule(self.clock))
         self.wire = FakeWire(clock=self.clock)
@@ -73,6 +95,28 @@ class ReaderScene:
         """Store so many more records, each with its offset as value."""
         end = self.cluster.bounds(partition)[1]
         self.cluster.append(partition, record_batch(range(end, end + count)))
+
+    def set_leader(self, partition: TopicPartition, leader_id: int, epoch: int) -> None:
+        """Whatever they were before."""
+        topic = self.cluster.topics[partition.topic]
+        members = [
+            replace(one, leader_id=leader_id, leader_epoch=epoch) if one.partition == partition.partition else one
+            for one in topic.partitions
+        ]
+        self.cluster.topics[partition.topic] = replace(topic, partitions=tuple(members))
+
+    def leader_id(self, partition: TopicPartition) -> int | None:
+        """As the cache knows it."""
+        leader = self.client.cache.leader(partition)
+        return None if leader is None else leader.broker.node_id
+
+    def report(self, partition: TopicPartition, reason: RefreshReason = RefreshReason.NOT_LEADER) -> None:
+        self.client.cache.request_update(reason, self.client.cache.snapshot.generation, partition, 6)
+
+    def refresh_when_due(self) -> RefreshEvent:
+        self.clock.sleep(self.client.cache.time_to_next_update_ms() / 1000)
+        self.client.cache.refresh_if_due(self.clock() + 60)
+        return self.events[-1]
 
     def read(self, *partitions: TopicPartition, start: int = 0) -> list[int]:
         """Read from `start` to the end of each log; the offsets in the order in which they came."""
