@@ -63,13 +63,13 @@ class ReadTimeoutError(KafkaMetaError):
 
 
 class CorruptBatchError(KafkaMetaError):
-    """The bytes of a record batch contradict themselves: checksum, lengths, counts or decompressed size. No row of it is
-    given out."""
+    """The bytes of a record batch contradict themselves: checksum, lengths, counts or decompressed size. No row of it
+    is given out."""
 
 
 class UnsupportedRecordFormatError(KafkaMetaError):
-    """Records that are no rows of Spark's: message format v0 or v1 (before Kafka 0.11), an unknown codec, or a timestamp
-    that Spark cannot hold."""
+    """Records that are no rows of Spark's: message format v0 or v1 (before Kafka 0.11), an unknown codec, or a
+    timestamp that Spark cannot hold."""
 
 
 class DataLossError(KafkaMetaError):

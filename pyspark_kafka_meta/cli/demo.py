@@ -153,7 +153,7 @@ def _event_cells(event: dict[str, Any]) -> list[str]:
     )
     return [
         event["reason"],
-        asked if event["kind"] == "refresh" else "(hint)",
+        asked if event["kind"] == "refresh" else f"({event['kind']})",
         "" if event["latency_ms"] is None else f"{event['latency_ms']:.1f}",
         event["outcome"],
         ", ".join(moves),

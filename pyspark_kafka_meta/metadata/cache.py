@@ -79,6 +79,7 @@ class MetadataCache:
         self._recorder = EventRecorder(self.cache_id, wall_clock)
         self._topics: frozenset[str] = frozenset()
         self._failures: dict[Address, KafkaMetaError] = {}  # since the last good answer
+        self._publish(self._recorder.born(self._snapshot, self._clock()))
 
     @property
     def snapshot(self) -> MetadataSnapshot:
@@ -95,8 +96,13 @@ class MetadataCache:
     def leader(self, partition: TopicPartition) -> LeaderAndEpoch | None:
         """Whom to fetch from; None if nobody is known to lead. Never a request."""
         with self._lock:
-            self._recorder.count_lookup()
+            self._recorder.count_lookup(self._clock())
         return self._snapshot.leader(partition)
+
+    def count_throttle(self, throttle_ms: int) -> None:
+        """A broker asked a Fetch for patience (KIP-219): the next event tells how much there was."""
+        with self._lock:
+            self._recorder.count_throttle(throttle_ms)
 
     def request_update(
         self,
@@ -226,7 +232,8 @@ class MetadataCache:
     def _merge(self, attempt: Attempt, answer: MetadataAnswer) -> RefreshEvent:
         with self._lock:
             now, hinted_meanwhile = self._clock(), self._snapshot is not attempt.before
-            self._snapshot, changes = self._snapshot.merge(answer, now)
+            asked = (broker.node_id for broker in answer.brokers if broker.address == attempt.address)
+            self._snapshot, changes = self._snapshot.merge(answer, now, next(asked, None))
             self._failures.clear()
             self._choice.answered(attempt.address)
             self._policy.succeeded(now, changes)

@@ -65,6 +65,8 @@ class RefreshCause:
 
 
 class EventKind(StrEnum):
+    BORN = "born"
+    """The cache was made, and knows nothing yet: the first of its events."""
     REFRESH = "refresh"
     """One Metadata request, answered or not."""
     HINT = "hint"
@@ -108,36 +110,38 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshEvent:
-    """A cache sent, or tried to send, one Metadata request; or it took one leader hint.
+    """A cache was made; or sent, or tried to send, one Metadata request; or took one leader hint.
 
     Attributes:
         schema_version: `SCHEMA_VERSION` of the code that made the event.
         cache_id: random, one for each cache; a process that is started anew has a new one.
         sequence: number of the event among those of its cache, from 1; a gap is a lost event.
         time_ms: wall clock when it ended, ms since 1970 UTC.
-        kind: refresh or hint.
+        kind: born, refresh or hint.
         reason: why.
         cause_error_code: Kafka's error code that led to it, 0 if none did.
         cause_topic: topic that the trouble showed in, None if it was not in one.
         cause_partition: partition of that topic.
         cause_node_id: broker that the trouble came from, None if it is not about one.
-        broker_id: node id of the broker asked; None for a hint and for a bootstrap address that is no known broker's.
-        broker_host: host asked, None for a hint.
-        broker_port: port asked, None for a hint.
+        broker_id: node id of the broker asked; None where none was, and for an address that is no known broker's.
+        broker_host: host asked, None where none was.
+        broker_port: port asked, None where none was.
         api_version: version of the Metadata request; None, as are the next three and throttle_ms, without an answer.
         correlation_id: of the request on its connection.
         request_bytes: size of the request with its length prefix, bytes.
         response_bytes: size of the answer with its length prefix, bytes.
         throttle_ms: how long the broker held the answer back for a quota, ms.
-        latency_ms: from the start of the attempt, connecting included, to the answer or failure, ms; None for a hint.
-        attempt: number of the attempt since the last good answer, from 1; 0 for a hint.
+        latency_ms: from the start of the attempt, connecting included, to the answer or failure, ms; None without one.
+        attempt: number of the attempt since the last good answer, from 1; 0 where none was made.
         outcome: changed, unchanged or failed.
         error: why it failed, None if it did not.
         generation_before: good answers that the cache had got before.
         generation_after: the same, this one included; a hint and a failure leave it.
         age_ms: age of the last good answer when this attempt began, ms; None without one.
         recovery_ms: from the beginning of the trouble to this event, ms; None unless this event ended it.
+        idle_ms: from the last look-up of a leader to the beginning of this attempt, ms; None before the first.
         lookups: leaders looked up in the cache since its event before, counted without a request.
+        fetch_throttle_ms: ms that brokers asked Fetch for patience since its event before (KIP-219), summed.
         dropped_before: events of this process that were lost right before this one, because its queue was full.
         changes: what the cache knows now and did not before.
         origin: the Spark context, attached by the publisher.
@@ -169,7 +173,9 @@ class RefreshEvent:
     generation_after: int
     age_ms: float | None
     recovery_ms: float | None = None
+    idle_ms: float | None
     lookups: int
+    fetch_throttle_ms: int = 0
     dropped_before: int = 0
     changes: SnapshotChanges = field(default_factory=SnapshotChanges)
     origin: Origin | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.metadata.changes import SnapshotChanges
-from pyspark_kafka_meta.metadata.events import EventKind, Outcome, RefreshCause, RefreshEvent
+from pyspark_kafka_meta.metadata.events import EventKind, Outcome, RefreshCause, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.metadata.model import Address, MetadataAnswer
 from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
 
@@ -40,9 +40,20 @@ class EventRecorder:
         self._wall_clock = wall_clock
         self._sequence = 0
         self._lookups = 0
+        self._last_lookup: float | None = None
+        self._fetch_throttle_ms = 0
 
-    def count_lookup(self) -> None:
+    def count_lookup(self, now: float) -> None:
         self._lookups += 1
+        self._last_lookup = now
+
+    def count_throttle(self, throttle_ms: int) -> None:
+        self._fetch_throttle_ms += throttle_ms
+
+    def born(self, snapshot: MetadataSnapshot, now: float) -> RefreshEvent:
+        """The first event of the cache."""
+        cause = RefreshCause(RefreshReason.BOOTSTRAP)
+        return self._event(EventKind.BORN, Outcome.UNCHANGED, cause, snapshot, snapshot, now)
 
     def hinted(
         self,
@@ -103,6 +114,7 @@ class EventRecorder:
     ) -> RefreshEvent:
         self._sequence += 1
         lookups, self._lookups = self._lookups, 0
+        fetch_throttle_ms, self._fetch_throttle_ms = self._fetch_throttle_ms, 0
         return RefreshEvent(
             cache_id=self._cache_id,
             sequence=self._sequence,
@@ -117,7 +129,9 @@ class EventRecorder:
             generation_before=before.generation,
             generation_after=after.generation,
             age_ms=_ms(began - before.fetched_at) if before.generation > 0 else None,
+            idle_ms=_ms(max(began - self._last_lookup, 0)) if self._last_lookup is not None else None,
             lookups=lookups,
+            fetch_throttle_ms=fetch_throttle_ms,
         )
 
 

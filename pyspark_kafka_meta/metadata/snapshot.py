@@ -1,7 +1,8 @@
 """`MetadataSnapshot`: what a cache knows of the cluster, immutable, and how an answer or a hint makes the next one.
 
 Answers are ordered by leader epoch alone, within one topic id (KIP-320, KIP-516): a broker that lags behind must not
-lead back to a leader that was replaced. Follows Kafka's `MetadataSnapshot` and `Metadata.updateLatestMetadata`.
+lead back to a leader that was replaced; `rewinds` has the one exception. Follows Kafka's `MetadataSnapshot` and
+`Metadata.updateLatestMetadata`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pyspark_kafka_meta.metadata.model import (
     TopicMetadata,
     TopicPartition,
 )
+from pyspark_kafka_meta.metadata.rewinds import Rewind
 
 EPOCHS_SINCE = 9
 """Before this version of Metadata the epoch of an answer may be older than its leader (KAFKA-9212)."""
@@ -36,11 +38,13 @@ class TopicView:
         topic_id: None where brokers do not tell it.
         partitions: by number.
         epochs: highest leader epoch seen, by partition number; it outlives answers that bring none.
+        rewinds: lower epochs that the last answers told, by partition number.
     """
 
     topic_id: UUID | None
     partitions: Mapping[int, PartitionMetadata]
     epochs: Mapping[int, int]
+    rewinds: Mapping[int, Rewind] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +90,20 @@ class MetadataSnapshot:
     def topic_name(self, topic_id: UUID) -> str | None:
         return next((name for name, view in self.topics.items() if view.topic_id == topic_id), None)
 
-    def merge(self, answer: MetadataAnswer, now: float) -> tuple[MetadataSnapshot, SnapshotChanges]:
-        """The next generation. What `answer` does not speak of stays, but for brokers: it names all of them."""
+    def merge(
+        self, answer: MetadataAnswer, now: float, told_by: int | None = None
+    ) -> tuple[MetadataSnapshot, SnapshotChanges]:
+        """The next generation. What `answer` does not speak of stays, but for brokers: it names all of them.
+
+        Args:
+            told_by: node id of the broker that answered, None if the address asked is no known broker's.
+        """
         topics, stale = dict(self.topics), 0
         for told in answer.topics:
             if told.error_code in GONE_TOPIC_ERRORS:
                 topics.pop(told.name, None)
             elif told.error_code == 0:
-                topics[told.name], refused = _merge_topic(topics.get(told.name), told, answer.api_version)
+                topics[told.name], refused = _merge_topic(topics.get(told.name), told, answer, told_by)
                 stale += refused
         errors = {**self.topic_errors, **{told.name: told.error_code for told in answer.topics}}
         merged = MetadataSnapshot(
@@ -122,8 +132,12 @@ class MetadataSnapshot:
             return None
         view, number = self.topics[partition.topic], partition.partition
         led = replace(known, leader_id=leader_id, leader_epoch=leader_epoch, error_code=0)
+        rewinds = {other: rewind for other, rewind in view.rewinds.items() if other != number}
         hinted = replace(
-            view, partitions={**view.partitions, number: led}, epochs={**view.epochs, number: leader_epoch}
+            view,
+            partitions={**view.partitions, number: led},
+            epochs={**view.epochs, number: leader_epoch},
+            rewinds=rewinds,
         )
         taken = replace(
             self, brokers={**self.brokers, leader_id: leader}, topics={**self.topics, partition.topic: hinted}
@@ -135,7 +149,9 @@ class MetadataSnapshot:
         return None if view is None else view.partitions.get(partition.partition)
 
 
-def _merge_topic(known: TopicView | None, told: TopicMetadata, api_version: int) -> tuple[TopicView, int]:
+def _merge_topic(
+    known: TopicView | None, told: TopicMetadata, answer: MetadataAnswer, told_by: int | None
+) -> tuple[TopicView, int]:
     """The new view of a topic that was told without an error, and the number of partitions where the old one stays."""
     if known is None or (told.topic_id is not None and told.topic_id != known.topic_id):
         known = TopicView(told.topic_id, {}, {})
@@ -143,23 +159,30 @@ def _merge_topic(known: TopicView | None, told: TopicMetadata, api_version: int)
     # may have been made again with fewer.
     partitions = dict(known.partitions) if known.topic_id is not None else {}
     epochs = {number: known.epochs[number] for number in partitions}
-    stale = len(partitions.keys() - {one.partition for one in told.partitions})
+    rewinds: dict[int, Rewind] = {}
+    lacking = len(partitions.keys() - {one.partition for one in told.partitions})
     for one in told.partitions:
-        number, trusted = one.partition, one if api_version >= EPOCHS_SINCE else replace(one, leader_epoch=NO_EPOCH)
+        number, trusted = (
+            one.partition,
+            one if answer.api_version >= EPOCHS_SINCE else replace(one, leader_epoch=NO_EPOCH),
+        )
         old, seen = known.partitions.get(number), known.epochs.get(number, NO_EPOCH)
+        rewind = _rewind(known, trusted, told_by)
         if old is None:
-            partitions[number] = trusted
-        elif _is_stale(trusted, seen):
-            partitions[number] = old
-            stale += 1
+            partitions[number], epochs[number] = trusted, trusted.leader_epoch
+        elif rewind is not None and not rewind.is_believed(len(answer.brokers)):
+            partitions[number], epochs[number], rewinds[number] = old, seen, rewind
         else:
             partitions[number] = _with_epoch_kept(trusted, old)
-        epochs[number] = max(seen, trusted.leader_epoch)
-    return TopicView(known.topic_id, partitions, epochs), stale
+            epochs[number] = trusted.leader_epoch if rewind is not None else max(seen, trusted.leader_epoch)
+    return TopicView(known.topic_id, partitions, epochs, rewinds), lacking + len(rewinds)
 
 
-def _is_stale(told: PartitionMetadata, epoch_seen: int) -> bool:
-    return told.leader_epoch != NO_EPOCH and told.leader_epoch < epoch_seen
+def _rewind(known: TopicView, told: PartitionMetadata, told_by: int | None) -> Rewind | None:
+    """The lower epoch that was told, with all who told it lately; None where the epoch is not lower."""
+    if told.leader_epoch == NO_EPOCH or told.leader_epoch >= known.epochs.get(told.partition, NO_EPOCH):
+        return None
+    return known.rewinds.get(told.partition, Rewind(told.leader_epoch)).told_again(told.leader_epoch, told_by)
 
 
 def _with_epoch_kept(told: PartitionMetadata, old: PartitionMetadata) -> PartitionMetadata:

@@ -45,6 +45,13 @@ class ClientOptions:
         "Option 'kafka.client.id' must be at most 255 printable characters",
         "Name under which brokers log, count and throttle the requests.",
     )
+    client_rack: str = row(
+        "kafka.client.rack",
+        "",
+        values.parse_label,
+        "Option 'kafka.client.rack' must be at most 255 printable characters",
+        "Rack, or availability zone, of the executors: leaders may name a replica there to read from (KIP-392).",
+    )
     read_committed: bool = choice(
         "kafka.isolation.level",
         {"read_uncommitted": False, "read_committed": True},

@@ -1,8 +1,7 @@
 """`KafkaClient`: what a process shares between its reads, the wire and the metadata cache, and questions that need
 both.
 
-A Python worker lives across tasks and micro-batches; so do its connections and its cache. Nothing is made before the
-worker is forked: clients are kept by process id, so that a child never uses its parent's sockets.
+A Python worker lives across tasks and micro-batches; so do its connections and its cache (`workers`).
 """
 
 from __future__ import annotations
@@ -25,14 +24,16 @@ from pyspark_kafka_meta.metadata.model import Broker, TopicPartition
 from pyspark_kafka_meta.metadata.policy import PolicySettings
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.options.values import name_partitions
+from pyspark_kafka_meta.reading.replicas import ReadReplicas
+from pyspark_kafka_meta.reading.throttles import Throttles
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.wire.brokers import KafkaWire
-from pyspark_kafka_meta.wire.codes import Action, action_for, describe, refresh_reason
+from pyspark_kafka_meta.wire.codes import UNKNOWN_LEADER_EPOCH, Action, action_for, describe, refresh_reason
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.messages import OffsetAnswer, OffsetQuery, Wire
 
-UNKNOWN_TOPIC_GRACE_MS = 3_000
-"""A topic made a moment ago is not known to every broker yet; this long it is asked for again."""
+UNKNOWN_GRACE_MS = 3_000
+"""A topic or partition made a moment ago is not known to every broker yet; this long it is asked for again."""
 FRAME_SLACK_BYTES = 64 * 1024 * 1024
 """Above fetch.max.bytes: the first record batch of an answer is sent whole, however large (KIP-74)."""
 
@@ -47,11 +48,13 @@ def connection_settings(options: ClientOptions) -> ConnectionSettings:
 
 
 class KafkaClient:
-    """One wire, one cache, one publisher of its events."""
+    """One wire, one cache, one publisher of its events; and what brokers said about where and when to fetch."""
 
     def __init__(self, options: ClientOptions, metrics_path: str | None, origin: Origin, max_age_ms: int) -> None:
         self.options = options
         self.publisher = EventPublisher(metrics_path, origin)
+        self.replicas = ReadReplicas(max_age_ms)
+        self.throttles = Throttles()
         self.wire: Wire = KafkaWire(connection_settings(options))
         settings = PolicySettings(
             metadata_max_age_ms=max_age_ms,
@@ -74,8 +77,14 @@ class KafkaClient:
         self.publisher.flush()
         self.wire.close()
 
-    def partitions(self, topics: Collection[str], deadline: float) -> list[TopicPartition]:
+    def partitions(
+        self, topics: Collection[str], deadline: float, expected: Collection[TopicPartition] = ()
+    ) -> list[TopicPartition]:
         """All partitions of `topics`, as new as the cache's max age asks for.
+
+        Args:
+            expected: partitions of `topics` that there must be, as far as the caller knows. A broker that lacks some
+                may lag behind: others are asked before this returns without them.
 
         Raises:
             UnknownTopicError: a topic does not exist.
@@ -87,11 +96,13 @@ class KafkaClient:
             self.cache.refresh(RefreshReason.BOOTSTRAP, deadline)
         else:
             self.cache.refresh_if_due(deadline)
-        grace_ends = min(deadline, time.monotonic() + UNKNOWN_TOPIC_GRACE_MS / 1000)
-        while self._unknown(topics) and time.monotonic() < grace_ends:
+        grace_ends = min(deadline, time.monotonic() + UNKNOWN_GRACE_MS / 1000)
+        wanted = {one for one in expected if one.topic in topics}
+        while (unknown := self._unknown(topics)) or not self._has_all(wanted):
+            if time.monotonic() >= grace_ends:
+                break
             self.cache.request_update(RefreshReason.UNKNOWN_TOPIC, self.cache.snapshot.generation, error_code=3)
             self._pause(grace_ends)
-        unknown = self._unknown(topics)
         if unknown:
             raise UnknownTopicError(
                 f"topic {', '.join(unknown)} does not exist in the cluster at {self._servers()}: "
@@ -135,6 +146,10 @@ class KafkaClient:
             if not self.cache.snapshot.partitions(topic):
                 unknown.append(topic)
         return unknown
+
+    def _has_all(self, wanted: Collection[TopicPartition]) -> bool:
+        snapshot = self.cache.snapshot
+        return all(partition in snapshot.partitions(partition.topic) for partition in wanted)
 
     def _by_leader(
         self,
@@ -182,7 +197,7 @@ class KafkaClient:
         action = action_for(code)
         if action is Action.FAIL:
             raise BrokerError(f"the offsets of {partition} were refused: {describe(code)}", code)
-        if action is Action.REFRESH:
+        if action is Action.REFRESH or code == UNKNOWN_LEADER_EPOCH:
             self.cache.request_update(
                 refresh_reason(code), generation, partition=partition, error_code=code, node_id=node_id
             )

@@ -14,9 +14,10 @@ from pyspark_kafka_meta.errors import BrokerError, CorruptBatchError, KafkaMetaE
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_EPOCH
 from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.reading.replicas import LEADER
 from pyspark_kafka_meta.records.batches import next_position, scan
 from pyspark_kafka_meta.records.columns import FetchedRecords
-from pyspark_kafka_meta.wire.codes import Action, action_for, describe, refresh_reason
+from pyspark_kafka_meta.wire.codes import UNKNOWN_LEADER_EPOCH, Action, action_for, describe, refresh_reason
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchedPartition, FetchPartition
 
 MIN_FETCH_BYTES = 64 * 1024
@@ -24,6 +25,8 @@ MIN_FETCH_BYTES = 64 * 1024
 FIRST_GUESS_BYTES_PER_OFFSET = 1024
 EMPTY_ANSWERS_TO_BELIEVE = 3
 """How many empty answers in a row prove that a log holds nothing up to an end that it has reached."""
+UNKNOWN_EPOCHS_TO_BELIEVE = 3
+"""How many UNKNOWN_LEADER_EPOCH in a row show that the cache is wrong, not that the broker lags behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,13 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadFrom:
+    """Fetch from this replica from now on, or from `LEADER`."""
+
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class OutOfRange:
     """The broker says that the position is outside its log: ask the leader for its first and last offset."""
 
@@ -69,7 +79,7 @@ class Fail:
     error: KafkaMetaError
 
 
-Instruction = Emit | Refresh | Wait | OutOfRange | Lost | Fail
+Instruction = Emit | Refresh | Wait | ReadFrom | OutOfRange | Lost | Fail
 
 
 class PartitionCursor:
@@ -81,6 +91,7 @@ class PartitionCursor:
         trouble: error code of the last answer that brought no progress, 0 if there was none.
         newer_than: fetch again only with a cache whose generation is above this one.
         not_before: fetch again only at this time, in seconds of the caller's clock.
+        asked_follower: whether the last request was for another replica than the leader.
     """
 
     def __init__(self, offset_range: OffsetRange, read_committed: bool, max_bytes: int, check_crcs: bool) -> None:
@@ -90,11 +101,13 @@ class PartitionCursor:
         self.trouble = 0
         self.newer_than = -1
         self.not_before = 0.0
+        self.asked_follower = False
         self._read_committed = read_committed
         self._check_crcs = check_crcs
         self._max_bytes = max_bytes
         self._bytes_per_offset: float = FIRST_GUESS_BYTES_PER_OFFSET
         self._empty_answers = 0
+        self._unknown_epochs = 0
 
     @property
     def done(self) -> bool:
@@ -104,8 +117,9 @@ class PartitionCursor:
         """Whether a Fetch may be sent with what the cache of this `generation` says."""
         return generation > self.newer_than and now >= self.not_before
 
-    def request(self, topic_id: UUID | None, leader_epoch: int) -> FetchPartition:
-        """What to ask the leader for: about as many bytes as the rest of the range is likely to take."""
+    def request(self, topic_id: UUID | None, leader_epoch: int, of_follower: bool = False) -> FetchPartition:
+        """What to ask for: about as many bytes as the rest of the range is likely to take."""
+        self.asked_follower = of_follower
         wanted = int((self.range.until_offset - self.position) * self._bytes_per_offset * 1.1)
         return FetchPartition(
             partition=self.range.partition,
@@ -125,9 +139,11 @@ class PartitionCursor:
         """
         if fetched.error_code != 0:
             return self.on_error(fetched.error_code)
-        self.trouble = 0
+        self.trouble = self._unknown_epochs = 0
+        if fetched.preferred_read_replica >= 0 and not fetched.records:
+            return ReadFrom(LEADER if self.asked_follower else fetched.preferred_read_replica)
         if fetched.diverging_epoch is not None:
-            return self._on_diverging_epoch(fetched.diverging_epoch)
+            return ReadFrom(LEADER) if self.asked_follower else self._on_diverging_epoch(fetched.diverging_epoch)
         if not fetched.records:
             return self._on_empty(fetched, answer_is_empty)
         return self._on_records(fetched)
@@ -135,7 +151,12 @@ class PartitionCursor:
     def on_error(self, code: int) -> Instruction:
         """What to do about an error code of the partition, or of the whole answer."""
         self.trouble = code
+        if self.asked_follower:
+            return ReadFrom(LEADER)  # it may lag behind, or be no replica any more: only the leader knows
+        self._unknown_epochs = self._unknown_epochs + 1 if code == UNKNOWN_LEADER_EPOCH else 0
         match action_for(code):
+            case Action.RETRY if self._unknown_epochs >= UNKNOWN_EPOCHS_TO_BELIEVE:
+                return Refresh(refresh_reason(code), code)
             case Action.REFRESH:
                 return Refresh(refresh_reason(code), code)
             case Action.RETRY | Action.WAIT:
@@ -158,7 +179,7 @@ class PartitionCursor:
 
     def skip_lost(self, lost: Lost) -> None:
         """Go on behind what was lost."""
-        self.position = max(self.position, lost.until_offset)
+        self.position = lost.until_offset
         self.last_fetched_epoch = NO_EPOCH
 
     def _on_diverging_epoch(self, diverging: DivergingEpoch) -> Instruction:

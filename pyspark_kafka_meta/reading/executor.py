@@ -8,7 +8,6 @@ without progress.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,10 +22,21 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import Broker
-from pyspark_kafka_meta.options import ClientOptions, SourceOptions
+from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.cursor import Emit, Fail, Instruction, Lost, OutOfRange, PartitionCursor, Refresh, Wait
+from pyspark_kafka_meta.reading.cursor import (
+    Emit,
+    Fail,
+    Instruction,
+    Lost,
+    OutOfRange,
+    PartitionCursor,
+    ReadFrom,
+    Refresh,
+    Wait,
+)
 from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.reading.replicas import LEADER, ReadSource
 from pyspark_kafka_meta.records.columns import FetchedRecords, decode
 from pyspark_kafka_meta.wire.codes import describe
 from pyspark_kafka_meta.wire.messages import (
@@ -34,7 +44,6 @@ from pyspark_kafka_meta.wire.messages import (
     LATEST_TIMESTAMP,
     FetchAnswer,
     FetchFailure,
-    FetchPartition,
     FetchRequest,
     LeaderHint,
 )
@@ -120,7 +129,8 @@ class TaskReader:
         return []
 
     def _stalls_at(self) -> float:
-        return self._last_progress + self._options.poll_timeout_ms / 1000
+        waiting_since = max(self._last_progress, self._client.throttles.latest())
+        return waiting_since + self._options.poll_timeout_ms / 1000
 
     def _wake_up_at(self) -> float:
         """When something other than an answer is to be done: a refresh, a fetch after a pause, giving up."""
@@ -148,31 +158,39 @@ class TaskReader:
         )
 
     def _send_fetches(self) -> None:
-        """One Fetch to each leader that has none under way, for all partitions that it leads."""
+        """One Fetch to each broker that has none under way, for all partitions that are read from it."""
         generation, now = self._client.cache.snapshot.generation, time.monotonic()
         busy = {cursor for fetch in self._under_way.values() for cursor in fetch.cursors}
-        groups: dict[Broker, tuple[list[PartitionCursor], list[FetchPartition]]] = {}
+        groups: dict[Broker, list[tuple[PartitionCursor, ReadSource]]] = {}
         for cursor in [one for one in self._cursors if one not in busy and one.is_ready(generation, now)]:
             leader = self._client.cache.leader(cursor.range.partition)
             if leader is None:
                 self._ask_for_leader(cursor, generation)
             if self._is_lost(cursor, now) or leader is None:
                 continue
-            if leader.broker.node_id not in self._under_way:
-                cursors, partitions = groups.setdefault(leader.broker, ([], []))
-                cursors.append(cursor)
-                partitions.append(cursor.request(cursor.range.topic_id, leader.leader_epoch))
-        for broker, (cursors, partitions) in groups.items():
-            self._send_fetch(broker, partitions, _FetchUnderWay(generation, cursors))
+            brokers = self._client.cache.snapshot.brokers
+            source = self._client.replicas.source(cursor.range.partition, leader, brokers, now)
+            cursor.not_before = self._client.throttles.until(source.broker.node_id)
+            if cursor.not_before <= now and source.broker.node_id not in self._under_way:
+                groups.setdefault(source.broker, []).append((cursor, source))
+        for broker, members in groups.items():
+            self._send_fetch(broker, members, generation)
 
-    def _send_fetch(self, broker: Broker, partitions: list[FetchPartition], fetch: _FetchUnderWay) -> None:
+    def _send_fetch(
+        self, broker: Broker, members: Sequence[tuple[PartitionCursor, ReadSource]], generation: int
+    ) -> None:
         options = self._options.client
+        fetch = _FetchUnderWay(generation, [cursor for cursor, _ in members])
         request = FetchRequest(
-            partitions=tuple(partitions),
+            partitions=tuple(
+                cursor.request(cursor.range.topic_id, source.leader_epoch, source.is_follower)
+                for cursor, source in members
+            ),
             max_wait_ms=options.fetch_max_wait_ms,
             min_bytes=options.fetch_min_bytes,
             max_bytes=options.fetch_max_bytes,
             read_committed=options.read_committed,
+            rack=options.client_rack if all(source.tells_rack for _, source in members) else "",
         )
         deadline = time.monotonic() + (options.fetch_max_wait_ms + options.request_timeout_ms) / 1000
         try:
@@ -188,6 +206,9 @@ class TaskReader:
         if isinstance(answer, FetchFailure):
             self._fetch_failed(answer, fetch)
             return []
+        if answer.throttle_ms > 0:
+            self._client.throttles.throttle(answer.node_id, answer.throttle_ms, time.monotonic())
+            self._client.cache.count_throttle(answer.throttle_ms)
         fetched = {one.partition: one for one in answer.partitions}
         answer_is_empty = answer.throttle_ms == 0 and not any(one.records for one in answer.partitions)
         records = []
@@ -226,6 +247,8 @@ class TaskReader:
             case Wait(error_code):
                 if error_code:
                     cursor.not_before = time.monotonic() + self._options.client.retry_backoff_ms / 1000
+            case ReadFrom(replica_id):
+                self._client.replicas.choose(cursor.range.partition, replica_id, time.monotonic())
             case OutOfRange():
                 self._carry_out(cursor, self._confirm_range(cursor), generation, node_id)
             case Lost():
@@ -263,7 +286,11 @@ class TaskReader:
         self._client.report_failure(failure.error, fetch.generation, failure.node_id)
         for cursor in fetch.cursors:
             self._failures[cursor] = failure.error
-            cursor.trouble, cursor.newer_than = 0, fetch.generation
+            cursor.trouble = 0
+            if cursor.asked_follower:
+                self._client.replicas.choose(cursor.range.partition, LEADER, time.monotonic())
+            else:
+                cursor.newer_than = fetch.generation
 
     def _confirm_range(self, cursor: PartitionCursor) -> Instruction:
         """Ask the leader for the bounds of its log before anything is called lost."""
@@ -280,9 +307,12 @@ class TaskReader:
             return False
         if now < self._unknown_since.setdefault(cursor, now) + DELETED_TOPIC_GRACE_MS / 1000:
             return False
-        planned, current = cursor.range.topic_id, self._client.cache.snapshot.topic_id(cursor.range.partition.topic)
+        partition, planned, snapshot = cursor.range.partition, cursor.range.topic_id, self._client.cache.snapshot
+        current = snapshot.topic_id(partition.topic)
+        if current == planned and partition in snapshot.partitions(partition.topic):
+            return False  # the metadata still has it: one broker is behind, or confused
         cause = "the topic or partition was deleted"
-        if planned is not None and current not in (None, planned):
+        if planned is not None and current is not None:
             # Not enough by itself: after the topic was made again, this cache may be the last to hear of it.
             cause = f"the topic was deleted and made again under its name (topic id {planned}, now {current})"
         self._lose(cursor, Lost(cause, cursor.position, cursor.range.until_offset))
@@ -296,25 +326,3 @@ class TaskReader:
             raise DataLossError(f"{text}. To go on without them, set the option failOnDataLoss to false")
         logger.warning("%s; going on without them, as failOnDataLoss is false", text)
         cursor.skip_lost(lost)
-
-
-_clients: dict[tuple[int, ClientOptions, str | None], KafkaClient] = {}
-
-
-def read_task(
-    options: SourceOptions, ranges: Sequence[OffsetRange], columns: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    """The rows of one Spark task, read with the client that this Python worker keeps between tasks."""
-    from pyspark_kafka_meta.telemetry.origin import task_origin
-
-    origin = task_origin()
-    key = (os.getpid(), options.client, options.metrics_path)
-    client = _clients.get(key)
-    if client is None:
-        client = KafkaClient(options.client, options.metrics_path, origin, options.client.metadata_max_age_ms)
-        _clients[key] = client
-    client.publisher.origin = origin
-    try:
-        yield from TaskReader(client, options, columns).read(ranges)
-    finally:
-        client.publisher.flush()

@@ -48,13 +48,17 @@ class OffsetPlanner:
         self._options = options
         self._latest_seen: SourceOffset | None = None
 
-    def partitions(self) -> list[TopicPartition]:
+    def partitions(self, expected: Collection[TopicPartition] = ()) -> list[TopicPartition]:
         """The partitions that the query reads now, in order.
+
+        Args:
+            expected: partitions that it read before; see `KafkaClient.partitions`.
 
         Raises:
             UnknownTopicError: a topic, or a partition that `assign` names, does not exist.
         """
-        found = self._client.partitions(self._options.topics, self._client.api_deadline())
+        expected = self._options.assigned or expected
+        found = self._client.partitions(self._options.topics, self._client.api_deadline(), expected)
         if self._options.assigned is None:
             return found
         missing = set(self._options.assigned) - set(found)
@@ -195,7 +199,7 @@ class OffsetPlanner:
     def _partitions_left(self, start: SourceOffset) -> list[TopicPartition]:
         """The partitions there are now. Those of `start` that are not among them are lost."""
         try:
-            partitions = self.partitions()
+            partitions = self.partitions(start.positions)
         except UnknownTopicError as error:
             if self._options.fail_on_data_loss:
                 raise DataLossError(

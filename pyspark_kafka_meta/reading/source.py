@@ -157,7 +157,7 @@ def _new_planner(options: SourceOptions, max_age_ms: int) -> OffsetPlanner:
 
 
 def _read(options: SourceOptions, partition: InputPartition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    from pyspark_kafka_meta.reading.executor import read_task
+    from pyspark_kafka_meta.reading.workers import read_task
 
     # Spark turns an empty plan of a batch into one partition that is not ours: nothing to read.
     return read_task(options, partition.ranges, columns) if isinstance(partition, Task) else iter(())

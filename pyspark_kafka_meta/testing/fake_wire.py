@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
 from pyspark_kafka_meta.metadata.model import (
@@ -58,6 +59,10 @@ class FakeWire:
         failures: errors that the next requests to a broker end with, by node id.
         error_codes: codes that the next Fetch or ListOffsets gets, by partition.
         metadata_errors: code that Metadata answers state, by topic.
+        replica_errors: code that a Fetch of a partition gets from one broker, by node id and partition, until removed.
+        preferred_replicas: broker that leaders name to a Fetch that states a rack (KIP-392), by partition.
+        throttles: milliseconds that the next Fetch answers of a broker state, by node id; they bring no records.
+        fetches: node id and request of each Fetch that a broker got.
         requests: API name and address of each request so far, those that nobody answered too.
     """
 
@@ -70,6 +75,10 @@ class FakeWire:
         self.failures: dict[int, deque[KafkaMetaError]] = {}
         self.error_codes: dict[TopicPartition, deque[int]] = {}
         self.metadata_errors: dict[str, int] = {}
+        self.replica_errors: dict[tuple[int, TopicPartition], int] = {}
+        self.preferred_replicas: dict[TopicPartition, int] = {}
+        self.throttles: dict[int, deque[int]] = {}
+        self.fetches: list[tuple[int, FetchRequest]] = []
         self.requests: list[tuple[str, Address]] = []
         self._cut_off: dict[int, tuple[dict[int, Broker], dict[str, TopicMetadata]]] = {}
         self._under_way: dict[int, tuple[FetchRequest, float, float]] = {}
@@ -77,6 +86,10 @@ class FakeWire:
     def cut_off(self, node_id: int) -> None:
         """From now on this broker answers Metadata with what it knows at this moment."""
         self._cut_off[node_id] = (dict(self.cluster.brokers), dict(self.cluster.topics))
+
+    def catch_up(self) -> None:
+        """All brokers know the cluster as it is again."""
+        self._cut_off.clear()
 
     def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
         node_id = self._reach("Metadata", address)
@@ -103,6 +116,7 @@ class FakeWire:
     def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
         node_id = self._reach("Fetch", broker.address)
         assert node_id not in self._under_way, f"a second Fetch to broker {node_id}"
+        self.fetches.append((node_id, request))
         self._under_way[node_id] = (request, self.clock(), deadline)
 
     def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchAnswer | FetchFailure | None:
@@ -118,9 +132,12 @@ class FakeWire:
             return FetchFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
         if node_id in self.hung:
             return FetchFailure(node_id, RequestTimeoutError(f"broker {node_id} did not answer a Fetch in time"))
-        partitions = tuple(self._fetched(node_id, entry) for entry in request.partitions)
+        throttle_ms = self.throttles[node_id].popleft() if self.throttles.get(node_id) else 0
+        partitions = tuple(self._fetched(node_id, entry, request.rack) for entry in request.partitions)
+        if throttle_ms > 0:
+            partitions = tuple(replace(one, records=b"") for one in partitions)
         size = sum(len(one.records) for one in partitions)
-        return FetchAnswer(node_id, 0, partitions, 0, size, (self.clock() - sent_at) * 1000)
+        return FetchAnswer(node_id, 0, partitions, throttle_ms, size, (self.clock() - sent_at) * 1000)
 
     def drop_fetch(self, node_id: int) -> None:
         self._under_way.pop(node_id, None)
@@ -160,26 +177,38 @@ class FakeWire:
         request, sent_at, deadline = self._under_way[node_id]
         if node_id in self.hung:
             return deadline
-        ready = node_id in self.down or any(
+        ready = bool(node_id in self.down or self.throttles.get(node_id)) or any(
             self.error_codes.get(entry.partition)
+            or self.replica_errors.get((node_id, entry.partition))
             or self.cluster.error_of(node_id, entry)
+            or self._redirects_to(node_id, entry.partition, request.rack) is not None
             or self.cluster.records(entry.partition, entry.fetch_offset, 1)
             for entry in request.partitions
         )
         return self.clock() if ready else sent_at + request.max_wait_ms / 1000
 
-    def _fetched(self, node_id: int, entry: FetchPartition) -> FetchedPartition:
+    def _fetched(self, node_id: int, entry: FetchPartition, rack: str) -> FetchedPartition:
         code = self._take_error(node_id, entry)
         if code != 0:
             hint = self._hint(entry.partition) if code in (6, 74) else None
             return FetchedPartition(entry.partition, code, b"", -1, -1, -1, leader_hint=hint)
         start, end = self.cluster.bounds(entry.partition)
+        replica = self._redirects_to(node_id, entry.partition, rack)
+        if replica is not None:
+            return FetchedPartition(entry.partition, 0, b"", end, end, start, preferred_read_replica=replica)
         records = self.cluster.records(entry.partition, entry.fetch_offset, entry.max_bytes)
         return FetchedPartition(entry.partition, 0, records, end, end, start)
 
+    def _redirects_to(self, node_id: int, partition: TopicPartition, rack: str) -> int | None:
+        is_leader = self.cluster.partition(partition).leader_id == node_id
+        return self.preferred_replicas.get(partition) if rack and is_leader else None
+
     def _take_error(self, node_id: int, asked: OffsetQuery | FetchPartition) -> int:
         scripted = self.error_codes.get(asked.partition)
-        return scripted.popleft() if scripted else self.cluster.error_of(node_id, asked)
+        if scripted:
+            return scripted.popleft()
+        of_replica = self.replica_errors.get((node_id, asked.partition), 0) if isinstance(asked, FetchPartition) else 0
+        return of_replica or self.cluster.error_of(node_id, asked)
 
     def _hint(self, partition: TopicPartition) -> LeaderHint | None:
         known = self.cluster.partition(partition)

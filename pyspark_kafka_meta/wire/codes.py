@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 from pyspark_kafka_meta.metadata.events import RefreshReason
 
+UNKNOWN_LEADER_EPOCH = 75
+"""Retried, because a broker may lag behind its own election. Should it not pass, the epoch that was sent is wrong."""
+
 
 class Action(Enum):
     """What to do about an error code."""
@@ -58,7 +61,7 @@ _RULES = {
     71: _Rule("INVALID_FETCH_SESSION_EPOCH"),
     72: _Rule("LISTENER_NOT_FOUND", Action.REFRESH, RefreshReason.NO_LEADER),
     74: _Rule("FENCED_LEADER_EPOCH", Action.REFRESH, RefreshReason.FENCED_EPOCH),
-    75: _Rule("UNKNOWN_LEADER_EPOCH", Action.RETRY, RefreshReason.UNKNOWN_EPOCH),
+    UNKNOWN_LEADER_EPOCH: _Rule("UNKNOWN_LEADER_EPOCH", Action.RETRY, RefreshReason.UNKNOWN_EPOCH),
     76: _Rule("UNSUPPORTED_COMPRESSION_TYPE"),
     78: _Rule("OFFSET_NOT_AVAILABLE", Action.REFRESH, RefreshReason.NOT_LEADER),
     89: _Rule("THROTTLING_QUOTA_EXCEEDED", Action.WAIT),
@@ -74,7 +77,7 @@ def action_for(code: int) -> Action:
 
 
 def refresh_reason(code: int) -> RefreshReason:
-    """Why a refresh is asked for after `code`, for each that calls for one and for 75, should it not pass.
+    """Why a refresh is asked for after `code`, for each that calls for one and for `UNKNOWN_LEADER_EPOCH`.
 
     Raises:
         ValueError: no refresh helps against this code.

@@ -1,4 +1,4 @@
-"""`make demo`: plays to its end by itself, shows the leader's move and the refreshes that it caused, leaves nothing behind."""
+"""`make demo`: plays to its end by itself, shows what a leader move caused, leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -27,4 +27,6 @@ def test_the_demo_ends_by_itself_and_tells_what_the_leader_move_caused(tmp_path:
     events = done.stdout.split("What the metadata caches did")[1]
     assert "bootstrap" in events
     assert re.search(r"(not_leader|leader_hint|fenced_epoch).*clicks-0: \d to \d", events)
-    assert not [path for path in Path(tempfile.gettempdir()).glob("kafkameta-demo-*") if str(path).startswith(str(tmp_path))]
+    assert not [
+        path for path in Path(tempfile.gettempdir()).glob("kafkameta-demo-*") if str(path).startswith(str(tmp_path))
+    ]

@@ -41,6 +41,7 @@ def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
             bootstrap_servers=(Address("localhost", 9092),),
             security_protocol="PLAINTEXT",
             client_id="kafkameta",
+            client_rack="",
             read_committed=False,
             fetch_max_bytes=50 << 20,
             max_partition_fetch_bytes=8 << 20,
@@ -93,6 +94,7 @@ def test_a_source_option_is_read_whatever_the_case_of_its_name(
 GOOD_KAFKA = [
     ("kafka.isolation.level", "read_committed", "read_committed", True),
     ("kafka.client.id", "über id", "client_id", "über id"),
+    ("kafka.client.rack", "eu-1a", "client_rack", "eu-1a"),
     ("kafka.security.protocol", "plaintext", "security_protocol", "PLAINTEXT"),
     ("kafka.check.crcs", "false", "check_crcs", False),
     ("kafka.fetch.min.bytes", "0", "fetch_min_bytes", 0),
@@ -139,6 +141,7 @@ BAD = [
     ("kafka.security.protocol", "SASL_SSL", "must be PLAINTEXT: TLS and SASL are not supported yet, got 'SASL_SSL'"),
     ("kafka.isolation.level", "zz", "must be read_uncommitted or read_committed, got 'zz'"),
     ("kafka.client.id", "a\nb", "at most 255 printable characters"),
+    ("kafka.client.rack", "a\nb", "'kafka.client.rack' must be at most 255 printable characters"),
     ("kafka.request.timeout.ms", "0", "must be a whole number from 1 to 2147483647, got '0'"),
     ("kafka.fetch.max.bytes", "2147483648", "must be a whole number from 0 to 2147483647"),
     ("subscribe", " , ", "No topics to subscribe to as specified value for option 'subscribe' is ' , '"),

@@ -52,6 +52,8 @@ class Scene:
             sleep=self.clock.sleep,
             rng=Unrandom(),
         )
+        [self.birth] = self.events
+        self.events.clear()
         self.cache.track(["t"])
 
     def deadline(self, seconds: float = 60) -> float:
@@ -92,6 +94,38 @@ def test_one_address_is_enough_to_learn_the_cluster() -> None:
     assert event.changes.brokers_added == (1, 2, 3)
     assert event.time_ms == 1_700_000_000_250
     assert event.recovery_ms is None
+
+
+def test_birth_is_the_first_event_of_a_cache_and_asks_nobody() -> None:
+    scene = Scene()
+
+    assert (scene.birth.kind, scene.birth.sequence, scene.birth.cache_id) == (EventKind.BORN, 1, scene.cache.cache_id)
+    assert (scene.birth.outcome, scene.birth.generation_after) == (Outcome.UNCHANGED, 0)
+    assert (scene.birth.broker_host, scene.birth.attempt, scene.birth.idle_ms) == (None, 0, None)
+    assert scene.wire.requests == []
+
+
+def test_event_tells_how_long_the_cache_lay_idle() -> None:
+    scene = Scene().bootstrapped()
+    scene.cache.leader(T0)
+    scene.clock.sleep(42)
+    scene.report()
+    first = scene.refresh_when_due()
+    scene.cache.leader(T0)
+    scene.report()
+    second = scene.refresh_when_due()
+
+    assert (first.idle_ms, second.idle_ms) == (42_000, 100)
+
+
+def test_patience_that_brokers_asked_of_fetches_is_in_the_next_event() -> None:
+    scene = Scene().bootstrapped()
+    scene.cache.count_throttle(30)
+    scene.cache.count_throttle(12)
+    scene.report()
+
+    assert scene.refresh_when_due().fetch_throttle_ms == 42
+    assert scene.refresh_when_due().fetch_throttle_ms == 0
 
 
 def test_many_lookups_need_no_request_and_are_counted() -> None:
@@ -358,7 +392,7 @@ def test_publisher_that_fails_does_not_break_a_refresh(caplog: pytest.LogCapture
     cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
 
     assert cache.snapshot.generation == 1
-    assert "refresh event 1 was not published" in caplog.text
+    assert "refresh event 2 was not published" in caplog.text
 
 
 def test_only_tracked_topics_are_asked_for() -> None:
@@ -466,7 +500,7 @@ def test_every_request_is_one_event_and_no_event_is_missing() -> None:
     refreshes = [event for event in scene.events if event.kind is EventKind.REFRESH]
 
     assert len(refreshes) == len(scene.wire.requests) == 60
-    assert [event.sequence for event in scene.events] == list(range(1, 62))
+    assert [event.sequence for event in (scene.birth, *scene.events)] == list(range(1, 63))
     assert {event.cache_id for event in scene.events} == {scene.cache.cache_id}
     assert {event.outcome for event in refreshes} == set(Outcome)
 
@@ -525,6 +559,7 @@ class Gate:
             clock=self.clock,
             sleep=self.clock.sleep,
         )
+        self.events.clear()
         self.cache.track(["t"])
 
     def refresh(self) -> None:

@@ -26,6 +26,7 @@ EVENT = RefreshEvent(
     generation_before=1,
     generation_after=2,
     age_ms=12.5,
+    idle_ms=3.0,
     lookups=7,
     changes=SnapshotChanges(
         topics_recreated=(TopicRecreated("u", "old", "new"),),

@@ -345,3 +345,75 @@ def test_epoch_never_decreases_for_the_same_topic_id(answers: list[MetadataAnswe
         for partition in after.partitions("t"):
             leader = after.leader(partition)
             assert leader is None or leader.leader_epoch in (NO_EPOCH, after.topics["t"].epochs[partition.partition])
+
+
+def told_in_turn(*tellers: int | None, epoch: int = 2, nodes: tuple[int, ...] = (1, 2, 3)) -> list[bool]:
+    """Whether each of these brokers was believed that the epoch is lower than the 5 that was seen."""
+    snapshot, _ = merged(answer(topic(led(1, 5)), nodes=nodes))
+    believed = []
+    for told_by in tellers:
+        snapshot, changes = snapshot.merge(answer(topic(led(2, epoch)), nodes=nodes), 0.0, told_by)
+        believed.append(snapshot.leader(T0) == LeaderAndEpoch(broker(2), epoch))
+        assert changes.stale_ignored == (not believed[-1])
+    return believed
+
+
+def test_rewind_is_believed_after_five_refusals_when_two_brokers_tell_it() -> None:
+    assert told_in_turn(1, 1, 1, 1, 3, 1) == [False] * 5 + [True]
+    assert told_in_turn(1, 3, 1, 3, 1, 3) == [False] * 5 + [True]
+
+
+def test_one_stale_broker_among_several_never_rewinds() -> None:
+    assert told_in_turn(*[1] * 100) == [False] * 100
+    assert told_in_turn(*[1] * 100, 3)[-1], "the second broker to tell it is enough then"
+
+
+def test_broker_that_is_not_known_by_its_address_agrees_with_nobody() -> None:
+    assert not any(told_in_turn(*[1, None] * 20))
+
+
+def test_only_broker_is_believed_alone() -> None:
+    assert told_in_turn(*[2] * 6, nodes=(2,)) == [False] * 5 + [True]
+
+
+INTERRUPTIONS = {
+    "the epoch that was seen": answer(topic(led(1, 5))),
+    "a newer epoch": answer(topic(led(1, 6))),
+    "another lower epoch": answer(topic(led(2, 3))),
+    "no epoch": answer(topic(led(NO_LEADER, NO_EPOCH))),
+    "no such partition": answer(topic(led(1, 0, number=1))),
+}
+
+
+@pytest.mark.parametrize("case", INTERRUPTIONS)
+def test_rewind_must_be_told_in_a_row(case: str) -> None:
+    snapshot, _ = merged(answer(topic(led(1, 5))))
+    rewound = answer(topic(led(2, 2)))
+    for told_by in (1, 2, 3, 1, 2):
+        snapshot, _ = snapshot.merge(rewound, 0.0, told_by)
+    snapshot, _ = snapshot.merge(INTERRUPTIONS[case], 0.0, 3)
+    for told_by in (1, 2, 3, 1, 2):
+        snapshot, changes = snapshot.merge(rewound, 0.0, told_by)
+        assert changes.stale_ignored >= 1
+    assert snapshot.merge(rewound, 0.0, 3)[0].leader(T0) == LeaderAndEpoch(broker(2), 2)
+
+
+def test_newer_hint_begins_the_count_of_a_rewind_anew() -> None:
+    snapshot, _ = merged(answer(topic(led(1, 5))))
+    for told_by in (1, 2, 3, 1, 2):
+        snapshot, _ = snapshot.merge(answer(topic(led(2, 2))), 0.0, told_by)
+    hinted = snapshot.with_leader_hint(T0, 3, 6, None)
+    assert hinted is not None
+    after, _ = hinted[0].merge(answer(topic(led(2, 2))), 0.0, 3)
+
+    assert after.leader(T0) == LeaderAndEpoch(broker(3), 6)
+
+
+def test_after_a_rewind_epochs_order_answers_as_before() -> None:
+    snapshot, _ = merged(answer(topic(led(1, 5))))
+    for told_by in (1, 2, 3, 1, 2, 3):
+        snapshot, changes = snapshot.merge(answer(topic(led(2, 2))), 0.0, told_by)
+    assert changes.leaders_changed == (LeaderChange("t", 0, 1, 2, 5, 2),)
+
+    assert snapshot.merge(answer(topic(led(3, 1))), 0.0, 1)[0].leader(T0) == LeaderAndEpoch(broker(2), 2)
+    assert snapshot.merge(answer(topic(led(3, 3))), 0.0, 1)[0].leader(T0) == LeaderAndEpoch(broker(3), 3)

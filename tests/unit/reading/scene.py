@@ -13,8 +13,8 @@ from logs import batch
 
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.metadata.cache import MetadataCache
-from pyspark_kafka_meta.metadata.events import Origin, RefreshEvent, RefreshReason
-from pyspark_kafka_meta.metadata.model import NO_EPOCH, Broker, TopicPartition
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.reading import client, executor, planner
 from pyspark_kafka_meta.reading.client import KafkaClient
@@ -22,7 +22,7 @@ from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
 from pyspark_kafka_meta.testing.fake_wire import FakeClock, FakeWire
-from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchFailure, FetchRequest
+from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchFailure
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 COLUMNS = ("partition", "offset", "value")
@@ -52,21 +52,15 @@ class EventfulClock(FakeClock):
 
 
 class ScriptedWire(FakeWire):
-    """Remembers each Fetch, and lets a test change its answer on the way.
+    """Lets a test change each Fetch answer on its way.
 
     Attributes:
-        fetches: node id and request of each, in the order in which they were sent.
         change: applied to every Fetch answer.
     """
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock=clock)
-        self.fetches: list[tuple[int, FetchRequest]] = []
         self.change: Callable[[FetchAnswer], FetchAnswer] = lambda answer: answer
-
-    def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
-        self.fetches.append((broker.node_id, request))
-        super().send_fetch(broker, request, deadline)
 
     def receive_fetch(self, node_ids: Any, deadline: float) -> FetchAnswer | FetchFailure | None:
         answer = super().receive_fetch(node_ids, deadline)
@@ -96,8 +90,12 @@ class Scene:
         monkeypatch.setattr(client, "KafkaWire", lambda settings: self.wire)
         monkeypatch.setattr(client, "MetadataCache", self._cache)
 
-    def _cache(self, *arguments: Any, **settings: Any) -> MetadataCache:
-        settings |= {"publish": self.events.append, "clock": self.clock, "sleep": self.clock.sleep}
+    def _cache(self, *arguments: Any, publish: Callable[[RefreshEvent], None], **settings: Any) -> MetadataCache:
+        def note(event: RefreshEvent) -> None:
+            self.events.append(event)
+            publish(event)
+
+        settings |= {"publish": note, "clock": self.clock, "sleep": self.clock.sleep}
         return MetadataCache(*arguments, rng=random.Random(0), **settings)
 
     def options(self, **options: str) -> SourceOptions:
@@ -161,7 +159,8 @@ class Scene:
         return [self.range(partition) for partition in (T0, T1, T2)]
 
     def reasons(self) -> list[RefreshReason]:
-        return [event.reason for event in self.events]
+        """Of the events, but for the one of the cache's birth."""
+        return [event.reason for event in self.events if event.kind is not EventKind.BORN]
 
     def sent(self, api: str) -> list[int]:
         """Ids of the brokers that were sent a request of this name, in order."""

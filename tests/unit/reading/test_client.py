@@ -19,14 +19,14 @@ from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_LEADER, TopicPartition
 from pyspark_kafka_meta.reading.client import (
     FRAME_SLACK_BYTES,
-    UNKNOWN_TOPIC_GRACE_MS,
+    UNKNOWN_GRACE_MS,
     KafkaClient,
     connection_settings,
 )
 from pyspark_kafka_meta.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
 DEADLINE_S = 60
-GRACE_S = UNKNOWN_TOPIC_GRACE_MS / 1000
+GRACE_S = UNKNOWN_GRACE_MS / 1000
 
 
 @pytest.fixture

@@ -6,18 +6,15 @@ import logging
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 import pytest
 from logs import batch, sparse_batch
-from scene import COLUMNS, T0, T1, T2, Fault, Scene, by_partition, rows, written
+from scene import T0, T1, T2, Fault, Scene, by_partition, rows, written
 
 from pyspark_kafka_meta.errors import BrokerError, CorruptBatchError, DataLossError, ReadTimeoutError
-from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshReason
+from pyspark_kafka_meta.metadata.events import EventKind, RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_LEADER, Address, TopicPartition
-from pyspark_kafka_meta.reading import executor
-from pyspark_kafka_meta.reading.executor import DELETED_TOPIC_GRACE_MS, read_task
-from pyspark_kafka_meta.telemetry import origin
+from pyspark_kafka_meta.reading.executor import DELETED_TOPIC_GRACE_MS
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchAnswer
 
 ONE_BATCH = {"kafka_max_partition_fetch_bytes": "100"}
@@ -541,33 +538,3 @@ def test_corrupt_records_fail_the_task_and_the_next_task_starts_clean(scene: Sce
 
     scene.cluster.logs[T1][0] = damaged
     assert by_partition(rows(scene.reader(client).read(scene.ranges()))) == written()
-
-
-# --- the worker's client ----------------------------------------------------------------------------------------------
-
-
-def test_tasks_of_a_worker_share_one_client_and_their_events_name_the_task(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(executor, "_clients", {})
-    options = scene.options(metricsPath=str(tmp_path))
-    scene.fill()
-    for attempt in range(2):
-        monkeypatch.setattr(origin, "task_origin", lambda attempt=attempt: Origin(role="reader", task_attempt=attempt))
-        assert by_partition(rows(read_task(options, scene.ranges(), COLUMNS))) == written()
-        [client] = executor._clients.values()
-        assert client.publisher.origin.task_attempt == attempt
-
-    assert scene.reasons() == [RefreshReason.BOOTSTRAP]
-
-
-def test_forked_child_makes_a_client_of_its_own(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "_clients", {})
-    monkeypatch.setattr(origin, "task_origin", lambda: Origin(role="reader"))
-    scene.fill()
-    for pid in (1, 2, 1):
-        monkeypatch.setattr("os.getpid", lambda pid=pid: pid)
-        rows(read_task(scene.options(), scene.ranges(), COLUMNS))
-
-    assert len(executor._clients) == 2
-    assert scene.reasons() == [RefreshReason.BOOTSTRAP] * 2

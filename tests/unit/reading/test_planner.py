@@ -101,7 +101,7 @@ def test_batch_reads_all_that_is_there_now(scene: Scene) -> None:
 
 
 def test_batch_between_offsets_by_partition(scene: Scene) -> None:
-    options = {"startingOffsets": offsets_json(p0=3, p1=-2, p2=12), "endingOffsets": offsets_json(p0=7, p1=-1, p2=12)}
+    options = {"startingOffsets": offsets_json(p0=3, p1=0, p2=12), "endingOffsets": offsets_json(p0=7, p1=-1, p2=12)}
     planner = batch_planner(scene, **options)
     found = planner.batch_ranges()
 

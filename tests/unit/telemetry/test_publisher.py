@@ -33,6 +33,7 @@ def event(sequence: int) -> RefreshEvent:
         generation_before=1,
         generation_after=2,
         age_ms=1.5,
+        idle_ms=0.0,
         lookups=0,
     )
 

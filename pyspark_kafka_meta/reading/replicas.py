@@ -1,0 +1,54 @@
+"""Which replica a partition is read from: the leader, or the one it prefers for the client's rack (KIP-392).
+
+Follows Kafka's `SubscriptionState.preferredReadReplica`. Other than there, a leader is told no rack after trouble with
+a replica: it would name the same one again, without a record, until it notices itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark_kafka_meta.metadata.model import Broker, LeaderAndEpoch, TopicPartition
+
+LEADER = -1
+"""In place of a replica's id: read from the leader, whoever that is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSource:
+    """Whom to send the next Fetch of a partition.
+
+    Attributes:
+        leader_epoch: to send along; a follower checks it too.
+        is_follower: whether it is another than the leader, whose errors are not the last word.
+        tells_rack: whether the rack may be told. The answer may then be a replica to ask, in place of records.
+    """
+
+    broker: Broker
+    leader_epoch: int
+    is_follower: bool
+    tells_rack: bool
+
+
+class ReadReplicas:
+    """What leaders and replicas said of late. `now` is in seconds, of any clock that never goes back."""
+
+    def __init__(self, max_age_ms: int) -> None:
+        self._max_age_s = max_age_ms / 1000
+        self._chosen: dict[TopicPartition, tuple[int, float]] = {}  # node id, and until when
+
+    def choose(self, partition: TopicPartition, node_id: int, now: float) -> None:
+        """Read from this replica, or from the `LEADER`, until the max age of metadata has passed."""
+        self._chosen[partition] = (node_id, now + self._max_age_s)
+
+    def source(
+        self, partition: TopicPartition, leader: LeaderAndEpoch, brokers: Mapping[int, Broker], now: float
+    ) -> ReadSource:
+        """Whom to ask. It is the leader where nothing was said lately, or where the replica is no known broker."""
+        node_id, until = self._chosen.get(partition, (LEADER, float("-inf")))
+        has_expired = now >= until
+        follower = None if has_expired or node_id == leader.broker.node_id else brokers.get(node_id)
+        if follower is not None:
+            return ReadSource(follower, leader.leader_epoch, is_follower=True, tells_rack=True)
+        return ReadSource(leader.broker, leader.leader_epoch, is_follower=False, tells_rack=has_expired)

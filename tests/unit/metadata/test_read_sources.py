@@ -1,0 +1,182 @@
+"""Where and when a reader fetches: from the replica that the leader prefers (KIP-392), and not before a broker wants it
+(KIP-219)."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+import pytest
+from reader_scene import MAX_AGE_S, ReaderScene
+
+from pyspark_kafka_meta.errors import DataLossError, ReadTimeoutError
+from pyspark_kafka_meta.metadata.events import Outcome, RefreshReason
+from pyspark_kafka_meta.metadata.model import TopicPartition
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+FIVE = [0, 1, 2, 3, 4]
+
+
+def a_scene(monkeypatch: pytest.MonkeyPatch, replica: int | None = 3, **options: str) -> ReaderScene:
+    """Ten records in t-0, and its leader, broker 1, prefers this replica."""
+    scene = ReaderScene(monkeypatch, **options)
+    scene.append(T0)
+    scene.append(T0)
+    if replica is not None:
+        scene.wire.preferred_replicas[T0] = replica
+    return scene
+
+
+def test_preferred_replica_is_followed_and_remembered_by_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch)
+
+    assert scene.read(T0) == list(range(10))
+    assert {request.rack for _, request in scene.wire.fetches} == {"here"}
+    assert scene.fetched_from() == [1, 3]
+    assert scene.read(T0) == list(range(10))
+    assert scene.fetched_from() == [3], "the next task asks it at once"
+    assert {event.reason for event in scene.events} == {RefreshReason.BOOTSTRAP}
+
+
+def test_without_a_rack_everything_comes_from_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch, **{"kafka.client.rack": ""})
+
+    assert scene.read(T0) == list(range(10))
+    assert scene.fetched_from() == [1]
+
+
+def test_leader_is_asked_for_its_preference_again_after_the_max_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch)
+    scene.read(T0)
+    scene.fetched_from()
+    scene.wire.preferred_replicas[T0] = 2
+    scene.clock.sleep(MAX_AGE_S)
+    scene.read(T0)
+
+    assert scene.fetched_from() == [1, 2]
+
+
+def test_unknown_replica_is_ignored_and_strands_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch, replica=99)
+    began = scene.clock()
+
+    assert scene.read(T0) == list(range(10))
+    assert scene.fetched_from() == [1, 1]
+    assert scene.clock() == began
+
+
+def test_replica_that_leaves_the_cluster_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch)
+    scene.read(T0)
+    del scene.cluster.brokers[3]
+    scene.client.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + 10)
+    scene.fetched_from()
+
+    assert scene.read(T0) == list(range(10))
+    assert scene.fetched_from() == [1]
+
+
+@pytest.mark.parametrize("code", [-1, 1, 3, 6, 9, 29, 56, 74, 75, 78, 100])
+def test_any_error_of_a_replica_leads_back_to_the_leader(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    scene = a_scene(monkeypatch)
+    scene.wire.replica_errors[3, T0] = code
+
+    assert scene.read(T0) == list(range(10))
+    assert scene.fetched_from() == [1, 3, 1]
+    assert scene.read(T0) == list(range(10))
+    assert scene.fetched_from() == [1], "which is not told the rack, lest it names the same replica"
+    assert [api for api, _ in scene.wire.requests].count("ListOffsets") == 0
+    assert len(scene.events) == 1, "the cache was right"
+
+
+def test_what_leader_and_replica_call_out_of_range_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch)
+    scene.read(T0)
+    scene.fetched_from()
+    scene.wire.replica_errors[3, T0] = 1
+    del scene.cluster.logs[T0][0]
+
+    with pytest.raises(DataLossError, match="offsets 0 to 4 of t-0"):
+        scene.read(T0)
+    assert scene.fetched_from() == [3, 1]
+
+
+@pytest.mark.parametrize("fault", ["down", "hung"])
+def test_replica_that_is_gone_costs_no_wait_for_metadata(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    scene = a_scene(monkeypatch, **{"kafka.request.timeout.ms": "3000"})
+    scene.read(T0)
+    scene.fetched_from()
+    getattr(scene.wire, fault).add(3)
+
+    assert scene.read(T0) == list(range(10))
+    assert scene.fetched_from()[-1] == 1
+    assert scene.events[-1].reason in (RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT)
+
+
+def test_partitions_of_one_leader_are_each_read_from_their_own_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch)
+    scene.cluster.move_leader(T1, 1)
+    scene.append(T1)
+
+    assert sorted(scene.read(T0, T1)) == sorted([*range(10), *FIVE])
+    by_broker = [(node_id, [one.partition for one in request.partitions]) for node_id, request in scene.wire.fetches]
+    assert by_broker[0] == (1, [T0, T1])
+    assert (3, [T0]) in by_broker
+
+
+def test_throttling_broker_is_left_alone_for_as_long_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch, None)
+    scene.wire.throttles[1] = deque([4_000, 1_500])
+    began = scene.clock()
+
+    assert scene.read(T0) == list(range(10))
+    assert scene.fetched_from() == [1, 1, 1]
+    assert scene.clock() == began + 5.5
+
+
+def test_other_brokers_are_read_while_one_throttles(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch, None)
+    scene.append(T1)
+    scene.wire.throttles[1] = deque([4_000])
+
+    assert scene.read(T0, T1) == [*FIVE, *range(10)]
+
+
+def test_next_task_keeps_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch, None)
+    scene.client.throttles.throttle(1, 4_000, scene.clock())
+    began = scene.clock()
+
+    assert scene.read(T0) == list(range(10))
+    assert scene.clock() == began + 4
+
+
+def test_throttling_is_no_stall_and_is_told_by_the_next_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch, None, **{"kafkaConsumer.pollTimeoutMs": "1000"})
+    scene.wire.throttles[1] = deque([900, 5_000, 5_000])
+
+    assert scene.read(T0) == list(range(10))
+    scene.client.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + 10)
+    assert scene.events[-1].fetch_throttle_ms == 10_900
+    assert scene.events[-1].outcome is Outcome.UNCHANGED
+
+
+def test_throttle_of_a_month_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch, None)
+    scene.wire.throttles[1] = deque([2**31 - 1])
+    began = scene.clock()
+
+    assert scene.read(T0) == list(range(10))
+    assert scene.clock() == began + 60
+
+
+def test_silence_after_a_throttle_is_a_stall_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch, None, **{"kafkaConsumer.pollTimeoutMs": "1000"})
+    scene.wire.throttles[1] = deque([5_000])
+    end = scene.cluster.bounds(T0)[1]
+    began = scene.clock()
+    planned = [replace(one, until_offset=end + 1) for one in scene.ranges(T0)]
+
+    with pytest.raises(ReadTimeoutError):
+        scene.read_ranges([replace(one, from_offset=end) for one in planned])
+    assert scene.clock() == began + 6
