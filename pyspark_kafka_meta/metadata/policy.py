@@ -186,8 +186,10 @@ def choose_address(
     last good one, which goes first, and the suspect, which goes last. None when all have failed."""
     for pool in (brokers, bootstrap):
         left = [address for address in pool if address not in failed]
+        if last_good in left and last_good != suspect:
+            return last_good
         if left:
-            return min(left, key=lambda address: (address == suspect, address != last_good, rng.random()))
+            return min(left, key=lambda address: (address == suspect, rng.random()))
     return None
 
 
