@@ -17,6 +17,8 @@ from pyspark_kafka_meta.metadata.model import Address
 
 BACKOFF_MULTIPLIER = 2.0
 BACKOFF_JITTER = 0.2
+MAX_AGE_JITTER = 0.2
+"""The caches of a query are born together: without jitter they would ask together again, each time max age is over."""
 MAX_EXPONENT = 20
 """Far above any bound of the backoff, and no overflow."""
 QUIET_REASONS = frozenset(
@@ -36,7 +38,8 @@ class PolicySettings:
     """Kafka's client settings of the same names.
 
     Attributes:
-        metadata_max_age_ms: an answer is good for this long while nothing goes wrong.
+        metadata_max_age_ms: an answer is good for this long at most while nothing goes wrong, or up to a fifth
+            shorter.
         retry_backoff_ms: pause after a failed refresh, and between any two; doubles with each that brings nothing.
         retry_backoff_max_ms: bound of that pause.
     """
@@ -108,7 +111,8 @@ class RefreshPolicy:
         quiet = self._pending is None or self._pending.reason in QUIET_REASONS
         self._equivalent_answers = 0 if quiet or changes else self._equivalent_answers + 1
         self._pending, self._attempts, self._failed_rounds = None, 0, 0
-        self._expires = now + self._settings.metadata_max_age_ms / 1000
+        max_age_ms = self._settings.metadata_max_age_ms * self._rng.uniform(1 - MAX_AGE_JITTER, 1)
+        self._expires = now + max_age_ms / 1000
         self._not_before = now + self._backoff_s(max(self._equivalent_answers, 1))
 
     def failed(self, now: float, round_over: bool) -> None:
