@@ -142,7 +142,7 @@ class RefreshPolicy:
 
 class BrokerChoice:
     """Whom to ask: the broker that answered last, to save connections; else any known one; the bootstrap addresses at
-    first, and when every known broker failed since the last good answer."""
+    first, and when every known broker failed since the last good answer. The first broker after them is any."""
 
     def __init__(self, bootstrap: Sequence[Address], rng: random.Random) -> None:
         self._bootstrap = bootstrap
@@ -150,11 +150,13 @@ class BrokerChoice:
         self._failed: set[Address] = set()
         self._suspect: Address | None = None
         self._last_good: Address | None = None
+        self._asks_member = False  # the last one to be asked was a known broker then
 
     def next(self, brokers: Collection[Address]) -> Address:
         """The address to ask. It is none of `brokers` only where it comes from the bootstrap list."""
         address = self._choose(brokers)
         assert address is not None, "a round that is over begins anew, and there is a bootstrap address"
+        self._asks_member = address in brokers
         return address
 
     def avoid(self, address: Address) -> None:
@@ -162,8 +164,10 @@ class BrokerChoice:
         self._suspect = address
 
     def answered(self, address: Address) -> None:
+        """A good answer came from the one that `next` named."""
         self._failed.clear()
-        self._suspect, self._last_good = None, address
+        # All clients begin with the same few addresses: if they stayed there, the other brokers would have no share.
+        self._suspect, self._last_good = None, address if self._asks_member else None
 
     def failed(self, address: Address, brokers: Collection[Address]) -> bool:
         """Returns whether that was the last one to try: then all may be tried again."""

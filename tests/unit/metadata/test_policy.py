@@ -269,6 +269,18 @@ def test_clients_begin_at_different_bootstrap_addresses() -> None:
     assert {one: firsts.count(one) >= 10 for one in firsts} == {A: True, B: True, C: True}
 
 
+def test_clients_spread_over_the_brokers_after_the_bootstrap_list_and_then_stay() -> None:
+    seconds = []
+    for seed in range(60):
+        choice = BrokerChoice([A], random.Random(seed))
+        choice.answered(choice.next(()))
+        seconds.append(choice.next((A, B, C)))
+        choice.answered(seconds[-1])
+        assert choice.next((A, B, C)) == seconds[-1]
+
+    assert {one: seconds.count(one) >= 10 for one in seconds} == {A: True, B: True, C: True}
+
+
 def test_every_address_is_tried_once_in_a_round_and_the_next_begins_with_another() -> None:
     choice = BrokerChoice([A, D], random.Random(0))
     for _ in range(5):
