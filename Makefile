@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench java
+.PHONY: help demo test lint bench simulate java
 
 help: ## list these commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -22,6 +22,10 @@ lint: $(INSTALLED) ## check style, formatting and types
 
 bench: java $(INSTALLED) ## measure throughput
 	$(BIN)/python -m benchmarks.throughput
+
+simulate: $(INSTALLED) ## simulate thousands of metadata caches through a rolling restart
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	$(BIN)/python -m benchmarks.simulate
 
 java:
 	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \

@@ -17,6 +17,8 @@ from pyspark_kafka_meta.metadata.model import Address
 
 BACKOFF_MULTIPLIER = 2.0
 BACKOFF_JITTER = 0.2
+MAX_AGE_JITTER = 0.2
+"""The caches of a query are born together: without jitter they would ask together again, each time max age is over."""
 MAX_EXPONENT = 20
 """Far above any bound of the backoff, and no overflow."""
 QUIET_REASONS = frozenset(
@@ -36,7 +38,8 @@ class PolicySettings:
     """Kafka's client settings of the same names.
 
     Attributes:
-        metadata_max_age_ms: an answer is good for this long while nothing goes wrong.
+        metadata_max_age_ms: an answer is good for this long at most while nothing goes wrong, or up to a fifth
+            shorter.
         retry_backoff_ms: pause after a failed refresh, and between any two; doubles with each that brings nothing.
         retry_backoff_max_ms: bound of that pause.
     """
@@ -108,7 +111,8 @@ class RefreshPolicy:
         quiet = self._pending is None or self._pending.reason in QUIET_REASONS
         self._equivalent_answers = 0 if quiet or changes else self._equivalent_answers + 1
         self._pending, self._attempts, self._failed_rounds = None, 0, 0
-        self._expires = now + self._settings.metadata_max_age_ms / 1000
+        max_age_ms = self._settings.metadata_max_age_ms * self._rng.uniform(1 - MAX_AGE_JITTER, 1)
+        self._expires = now + max_age_ms / 1000
         self._not_before = now + self._backoff_s(max(self._equivalent_answers, 1))
 
     def failed(self, now: float, round_over: bool) -> None:
@@ -138,7 +142,7 @@ class RefreshPolicy:
 
 class BrokerChoice:
     """Whom to ask: the broker that answered last, to save connections; else any known one; the bootstrap addresses at
-    first, and when every known broker failed since the last good answer."""
+    first, and when every known broker failed since the last good answer. The first broker after them is any."""
 
     def __init__(self, bootstrap: Sequence[Address], rng: random.Random) -> None:
         self._bootstrap = bootstrap
@@ -146,11 +150,13 @@ class BrokerChoice:
         self._failed: set[Address] = set()
         self._suspect: Address | None = None
         self._last_good: Address | None = None
+        self._asks_member = False  # the last one to be asked was a known broker then
 
     def next(self, brokers: Collection[Address]) -> Address:
         """The address to ask. It is none of `brokers` only where it comes from the bootstrap list."""
         address = self._choose(brokers)
         assert address is not None, "a round that is over begins anew, and there is a bootstrap address"
+        self._asks_member = address in brokers
         return address
 
     def avoid(self, address: Address) -> None:
@@ -158,8 +164,10 @@ class BrokerChoice:
         self._suspect = address
 
     def answered(self, address: Address) -> None:
+        """A good answer came from the one that `next` named."""
         self._failed.clear()
-        self._suspect, self._last_good = None, address
+        # All clients begin with the same few addresses: if they stayed there, the other brokers would have no share.
+        self._suspect, self._last_good = None, address if self._asks_member else None
 
     def failed(self, address: Address, brokers: Collection[Address]) -> bool:
         """Returns whether that was the last one to try: then all may be tried again."""
@@ -186,8 +194,10 @@ def choose_address(
     last good one, which goes first, and the suspect, which goes last. None when all have failed."""
     for pool in (brokers, bootstrap):
         left = [address for address in pool if address not in failed]
+        if last_good in left and last_good != suspect:
+            return last_good
         if left:
-            return min(left, key=lambda address: (address == suspect, address != last_good, rng.random()))
+            return min(left, key=lambda address: (address == suspect, rng.random()))
     return None
 
 

@@ -82,7 +82,7 @@ class ClientOptions:
     metadata_max_age_ms: int = whole(
         "kafka.metadata.max.age.ms",
         "300000",
-        "Age at which metadata is refreshed even if all is well.",
+        "Age at which metadata is refreshed even if all is well, or up to a fifth earlier.",
         high=INT64_MAX,
     )
     retry_backoff_ms: int = whole(

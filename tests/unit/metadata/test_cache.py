@@ -26,10 +26,13 @@ BROKER_1 = Address("broker-1", 9092)
 
 
 class Unrandom(random.Random):
-    """Addresses are asked in the order given, and backoffs are not jittered."""
+    """Addresses are asked in the order given, and nothing is jittered."""
 
     def random(self) -> float:
         return 0.5
+
+    def uniform(self, a: float, b: float) -> float:
+        return min(b, 1.0)
 
 
 class Scene:

@@ -1,0 +1,132 @@
+"""What thousands of metadata caches ask of a Kafka cluster, at rest and while its brokers restart one after the other.
+
+    python -m benchmarks.simulate [--executors 1000] [--brokers 100] [--seed 0]
+
+A discrete-event simulation with the product's own policy in each cache, beside clients that lack one thing each; what
+is simulated and what is not is told in docs/simulation.md. Prints a table, writes a plot and the figures as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.simulation.clients import (
+    FIRST_BROKER,
+    FIXED_BACKOFF,
+    KAFKAMETA,
+    LOCKSTEP,
+    NO_HINTS,
+    PLAIN,
+    WHOLE_QUERY,
+    WHOLE_QUERY_LOCKSTEP,
+    Variant,
+)
+from benchmarks.simulation.cluster import Scenario
+from benchmarks.simulation.figures import Figures, figures, requests_by_time
+from benchmarks.simulation.run import Simulation
+
+IMAGES = Path(__file__).parent.parent / "docs" / "images"
+PLOT_STEP_S = 10
+COLUMNS = {
+    "mean": "req/s\nmean",
+    "peak_10_s": "worst\n10 s",
+    "peak_1_s": "worst\n1 s",
+    "broker_peak_1_s": "worst 1 s\none broker",
+    "mean_mb": "MB/s\nmean",
+    "peak_mb": "worst\n1 s",
+    "stalls": "stalls",
+    "heal_mean_ms": "heal ms\nmean",
+    "heal_p99_ms": "p99",
+    "heal_worst_ms": "worst",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """A scenario, who plays in it, and the second from which it counts."""
+
+    title: str
+    scenario: Scenario
+    variants: Sequence[Variant]
+    from_s: float
+
+
+def plays(scenario: Scenario) -> list[Play]:
+    """The first micro-batch never counts: a cache that knows nothing has to ask, whoever it is."""
+    quiet = replace(scenario, restarts=0, calm_s=700.0)
+    killed = replace(scenario, restarts=min(10, scenario.restarts), abrupt=True)
+    at_rest = (KAFKAMETA, LOCKSTEP, FIRST_BROKER, WHOLE_QUERY, WHOLE_QUERY_LOCKSTEP, PLAIN)
+    restarted = (KAFKAMETA, NO_HINTS, FIXED_BACKOFF, PLAIN)
+    return [
+        Play("no restart", quiet, at_rest, scenario.batch_s),
+        Play(f"controlled restart of {scenario.restarts} brokers", scenario, restarted, scenario.calm_s),
+        Play(f"kill -9 of {killed.restarts} brokers", killed, restarted, killed.calm_s),
+    ]
+
+
+def print_table(results: dict[str, dict[str, Figures]]) -> None:
+    table = Table("client", title="Metadata requests at the brokers, and stalls at the readers")
+    for heading in COLUMNS.values():
+        table.add_column(heading, justify="right")
+    for title, by_variant in results.items():
+        table.add_section()
+        table.add_row(f"[bold]{title}")
+        for name, row in by_variant.items():
+            table.add_row(name, *(f"{getattr(row, column):,}" for column in COLUMNS))
+    Console(width=140).print(table)
+
+
+def plot(curves: dict[str, dict[str, NDArray[np.int64]]], path: Path) -> None:
+    """One panel for each play: requests in the worst second of every ten."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3.2 * len(curves)), layout="constrained")
+    for axes, (title, by_variant) in zip(figure.subplots(len(curves), squeeze=False).flat, curves.items(), strict=True):
+        for name, curve in by_variant.items():
+            axes.plot(np.arange(len(curve)) * PLOT_STEP_S, curve + 1, label=name, linewidth=0.9)
+        axes.set(title=title, yscale="log", ylabel="requests/s, worst of 10 s")
+        axes.legend(fontsize="x-small", loc="upper right")
+        axes.grid(alpha=0.3)
+    axes.set_xlabel("seconds since the query started")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=90)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--executors", type=int, default=1_000, help="of four Python workers each")
+    parser.add_argument("--brokers", type=int, default=100, help="all of them restart")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=IMAGES, help="folder of simulation.png and simulation.json")
+    arguments = parser.parse_args()
+
+    started = time.perf_counter()
+    gc.disable()  # millions of small tuples and no cycle among them
+    scenario = Scenario(executors=arguments.executors, brokers=arguments.brokers, restarts=arguments.brokers)
+    results: dict[str, dict[str, Figures]] = {}
+    curves: dict[str, dict[str, NDArray[np.int64]]] = {}
+    for play in plays(scenario):
+        end_s = play.scenario.end_s
+        logs = {one.name: Simulation(play.scenario, one, arguments.seed).run() for one in play.variants}
+        results[play.title] = {name: figures(log, play.from_s, end_s) for name, log in logs.items()}
+        curves[play.title] = {name: requests_by_time(log, end_s, PLOT_STEP_S) for name, log in logs.items()}
+    print_table(results)
+    plot(curves, arguments.output / "simulation.png")
+    rows = {title: {name: asdict(row) for name, row in rows.items()} for title, rows in results.items()}
+    (arguments.output / "simulation.json").write_text(json.dumps(rows, indent=2) + "\n")
+    print(f"{time.perf_counter() - started:.0f} s; plot and JSON are in {arguments.output}")
+
+
+if __name__ == "__main__":
+    main()

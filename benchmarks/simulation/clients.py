@@ -1,0 +1,181 @@
+"""The simulated clients: a metadata cache with the product's policy in it, and its variants.
+
+`CacheModel` calls `RefreshPolicy` and `BrokerChoice` where `MetadataCache` does, and leaves requests and leader
+epochs to the event loop: to merge ten thousand partitions into a `MetadataSnapshot` a million times takes hours.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pyspark_kafka_meta.metadata.changes import LeaderChange, SnapshotChanges
+from pyspark_kafka_meta.metadata.events import RefreshCause, RefreshReason
+from pyspark_kafka_meta.metadata.model import Address, TopicPartition
+from pyspark_kafka_meta.metadata.policy import BrokerChoice, PolicySettings, RefreshPolicy
+
+NOTHING = SnapshotChanges()
+OTHERS_CHANGED = SnapshotChanges(brokers_added=(0,))
+"""Stands for any change that is not of a partition which the cache has trouble with."""
+TOPIC = "t"
+"""Policies look at partitions, never at the names of topics."""
+
+
+class NoJitter(random.Random):
+    """Draws the upper end of every range."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return b
+
+
+class LockstepPolicy(RefreshPolicy):
+    """Refreshes when max age is over to the millisecond, as Kafka's own clients do."""
+
+    def succeeded(self, now: float, changes: SnapshotChanges) -> None:
+        super().succeeded(now, changes)
+        self._expires = now + self._settings.metadata_max_age_ms / 1000
+
+
+class FirstBrokerChoice(BrokerChoice):
+    """Stays with whoever answered the bootstrap request."""
+
+    def answered(self, address: Address) -> None:
+        super().answered(address)
+        self._last_good = address
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A kind of client. The defaults are the product's.
+
+    Attributes:
+        hints: takes the leader that a broker names along with an error (KIP-951).
+        backoff: exponential and with jitter (KIP-580); else always `PolicySettings.retry_backoff_ms`.
+        topics: those it asks for: of the tasks so far, of the query, or all of the cluster.
+        spread_max_age: max age has jitter.
+        keep_first_broker: whoever answered the bootstrap request is asked again.
+    """
+
+    name: str
+    hints: bool = True
+    backoff: bool = True
+    topics: Literal["task", "query", "cluster"] = "task"
+    spread_max_age: bool = True
+    keep_first_broker: bool = False
+
+    def policy(self, rng: random.Random) -> RefreshPolicy:
+        settings = PolicySettings()
+        if not self.backoff:
+            settings, rng = PolicySettings(retry_backoff_max_ms=settings.retry_backoff_ms), NoJitter()
+        return (RefreshPolicy if self.spread_max_age else LockstepPolicy)(settings, rng)
+
+    def choice(self, bootstrap: Sequence[Address], rng: random.Random) -> BrokerChoice:
+        return (FirstBrokerChoice if self.keep_first_broker else BrokerChoice)(bootstrap, rng)
+
+
+KAFKAMETA = Variant("kafkameta")
+NO_HINTS = Variant("no leader hints", hints=False)
+FIXED_BACKOFF = Variant("fixed backoff, no jitter", backoff=False)
+PLAIN = Variant("neither, and all topics", hints=False, backoff=False, topics="cluster")
+LOCKSTEP = Variant("max age without jitter", spread_max_age=False)
+FIRST_BROKER = Variant("stays with its first broker", keep_first_broker=True)
+WHOLE_QUERY = Variant("all topics of the query at once", topics="query")
+WHOLE_QUERY_LOCKSTEP = Variant("the same, max age without jitter", topics="query", spread_max_age=False)
+
+
+class CacheModel:
+    """One worker's metadata cache.
+
+    Attributes:
+        topics: number of topics asked for.
+        waiting: partitions that are fetched again after the next good answer.
+        reported: partitions with trouble that may not have ended.
+        attempts: number of requests begun.
+        generation: number of good answers.
+        asked: address of the request under way, None if there is none.
+        wakes_at: when to look whether a refresh is due.
+        version, members_version: newest state of the cluster that an answer told.
+    """
+
+    def __init__(self, variant: Variant, bootstrap: Sequence[Address], topics: int, seed: int) -> None:
+        rng = random.Random(seed)
+        self._policy = variant.policy(rng)
+        self._choice = variant.choice(bootstrap, rng)
+        self._asked_topics = 0
+        self._hinted_meanwhile = False
+        self.topics = topics
+        self.waiting: set[int] = set()
+        self.reported: set[int] = set()
+        self.attempts = self.generation = 0
+        self.asked: Address | None = None
+        self.wakes_at = float("inf")
+        self.version = self.members_version = -1
+
+    def due_at(self, now: float) -> float:
+        return now + self._policy.time_to_next_update_ms(now) / 1000
+
+    def track(self, topics: int, now: float) -> None:
+        """So many new ones."""
+        self.topics += topics
+        self._policy.request_update(RefreshCause(RefreshReason.NEW_TOPIC), now)
+
+    def report(self, reason: RefreshReason, partition: int, suspect: Address | None, now: float) -> None:
+        """Trouble with the leader of `partition`; a `suspect` cannot be reached."""
+        lost = suspect is not None
+        cause = RefreshCause(reason, partition=None if lost else TopicPartition(TOPIC, partition))
+        self._policy.request_update(cause, now)
+        self.reported.add(partition)
+        self.waiting.add(partition)
+        if suspect is not None:
+            self._choice.avoid(suspect)
+
+    def take_hint(self, partition: int, now: float) -> None:
+        cause = RefreshCause(RefreshReason.LEADER_HINT, partition=TopicPartition(TOPIC, partition))
+        self._policy.request_update(cause, now)
+        self._policy.recovery_ms(now, led([partition]))
+        self._hinted_meanwhile = True
+
+    def begin(self, brokers: Sequence[Address], now: float) -> Address:
+        """Whom to ask now."""
+        self._policy.begin(now)
+        self.attempts += 1
+        self.asked = self._choice.next(brokers)
+        self._asked_topics, self._hinted_meanwhile = self.topics, False
+        return self.asked
+
+    def refused(self, brokers: Sequence[Address], now: float) -> None:
+        """The broker asked cannot be reached."""
+        assert self.asked is not None
+        self._policy.failed(now, self._choice.failed(self.asked, brokers))
+        self.asked = None
+
+    def answered(self, newer: set[int], anything: bool, now: float) -> set[int]:
+        """Returns the partitions that may be fetched again.
+
+        Args:
+            newer: partitions with a newer leader, among those in `reported`.
+            anything: whether the answer changed anything at all.
+        """
+        assert self.asked is not None
+        self.generation += 1
+        changes = led(sorted(newer)) if newer else OTHERS_CHANGED if anything else NOTHING
+        self._choice.answered(self.asked)
+        self._policy.succeeded(now, changes)
+        self._policy.recovery_ms(now, changes)
+        if self._policy.in_trouble:
+            self._choice.avoid(self.asked)
+        else:
+            self.reported.clear()
+        if self.topics != self._asked_topics:
+            self._policy.request_update(RefreshCause(RefreshReason.NEW_TOPIC), now)
+        elif self._hinted_meanwhile:
+            self._policy.request_update(RefreshCause(RefreshReason.LEADER_HINT), now)
+        ready, self.waiting, self.asked = self.waiting, set(), None
+        return ready
+
+
+def led(partitions: Sequence[int]) -> SnapshotChanges:
+    """The changes of an answer or hint that names new leaders for these."""
+    return SnapshotChanges(leaders_changed=tuple(LeaderChange(TOPIC, one, 0, 1, 0, 1) for one in partitions))
