@@ -48,11 +48,15 @@ UNKNOWN_TOPIC_CODES = (3, 100)
 """UNKNOWN_TOPIC_OR_PARTITION and UNKNOWN_TOPIC_ID."""
 DELETED_TOPIC_GRACE_MS = 5_000
 """This long a topic may be unknown to the brokers before its records are called lost."""
+OVERDUE_MS = 2_000
+"""So long after the time that a broker may park a Fetch it is suspected to hang, and another is asked who leads now."""
 
 
 class _FetchUnderWay(NamedTuple):
+    broker: Broker
     generation: int
     cursors: list[PartitionCursor]
+    overdue_at: float
 
 
 class TaskReader:
@@ -107,6 +111,7 @@ class TaskReader:
             answer = self._client.wire.receive_fetch(self._under_way.keys(), self._wake_up_at())
             if answer is None:
                 self._pause()
+                self._leave_hung_brokers()
                 continue
             records = self._absorb(answer)
             self._send_fetches()
@@ -118,11 +123,14 @@ class TaskReader:
         return self._last_progress + self._options.poll_timeout_ms / 1000
 
     def _wake_up_at(self) -> float:
-        """When something other than an answer is to be done: a refresh, a fetch after a pause, giving up."""
+        """When something other than an answer is to be done: a refresh, a fetch after a pause, a look at one that is
+        overdue, giving up."""
         now = time.monotonic()
         next_update = now + self._client.cache.time_to_next_update_ms() / 1000
+        next_look = now + self._options.client.retry_backoff_ms / 1000
         pauses = [cursor.not_before for cursor in self._cursors if cursor.not_before > now]
-        return min(self._stalls_at(), next_update, *pauses)
+        looks = [max(fetch.overdue_at, next_look) for fetch in self._under_way.values()]
+        return min(self._stalls_at(), next_update, *pauses, *looks)
 
     def _pause(self) -> None:
         """No answer came. Sleeps only where no Fetch is under way, as nothing else would wait then."""
@@ -131,6 +139,20 @@ class TaskReader:
             raise self._stalled()
         if not self._under_way:
             time.sleep(max(self._wake_up_at() - now, 0))
+
+    def _leave_hung_brokers(self) -> None:
+        """Ask who leads while a Fetch is overdue, and take from it the partitions that others lead by now."""
+        cache, now = self._client.cache, time.monotonic()
+        for node_id, fetch in list(self._under_way.items()):
+            if now < fetch.overdue_at:
+                continue
+            leaders = [(cursor, cache.snapshot.leader(cursor.range.partition)) for cursor in fetch.cursors]
+            fetch.cursors[:] = [cursor for cursor, one in leaders if one is None or one.broker == fetch.broker]
+            if fetch.cursors:
+                cache.request_update(RefreshReason.REQUEST_TIMEOUT, cache.snapshot.generation, node_id=node_id)
+            else:
+                self._client.wire.drop_fetch(node_id)
+                del self._under_way[node_id]
 
     def _stalled(self) -> ReadTimeoutError:
         cursor = self._cursors[0]
@@ -158,10 +180,13 @@ class TaskReader:
                 cursors.append(cursor)
                 partitions.append(cursor.request(cursor.range.topic_id, leader.leader_epoch))
         for broker, (cursors, partitions) in groups.items():
-            self._send_fetch(broker, partitions, _FetchUnderWay(generation, cursors))
+            self._send_fetch(broker, partitions, generation, cursors)
 
-    def _send_fetch(self, broker: Broker, partitions: list[FetchPartition], fetch: _FetchUnderWay) -> None:
-        options = self._options.client
+    def _send_fetch(
+        self, broker: Broker, partitions: list[FetchPartition], generation: int, cursors: list[PartitionCursor]
+    ) -> None:
+        options, now = self._options.client, time.monotonic()
+        fetch = _FetchUnderWay(broker, generation, cursors, now + (options.fetch_max_wait_ms + OVERDUE_MS) / 1000)
         request = FetchRequest(
             partitions=tuple(partitions),
             max_wait_ms=options.fetch_max_wait_ms,
@@ -169,7 +194,7 @@ class TaskReader:
             max_bytes=options.fetch_max_bytes,
             read_committed=options.read_committed,
         )
-        deadline = time.monotonic() + (options.fetch_max_wait_ms + options.request_timeout_ms) / 1000
+        deadline = now + (options.fetch_max_wait_ms + options.request_timeout_ms) / 1000
         try:
             self._client.wire.send_fetch(broker, request, deadline)
             self._under_way[broker.node_id] = fetch
