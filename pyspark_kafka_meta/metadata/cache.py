@@ -18,7 +18,7 @@ from typing import Protocol
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
 from pyspark_kafka_meta.metadata.events import RefreshCause, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.metadata.model import Address, Broker, LeaderAndEpoch, MetadataAnswer, TopicPartition
-from pyspark_kafka_meta.metadata.policy import BrokerChoice, PolicySettings, RefreshPolicy
+from pyspark_kafka_meta.metadata.policy import BrokerChoice, PolicySettings, RefreshPolicy, attempt_timeout_ms
 from pyspark_kafka_meta.metadata.recorder import Attempt, EventRecorder
 from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
 
@@ -200,7 +200,8 @@ class MetadataCache:
     def _ask(self, deadline: float) -> bool:
         """One attempt. The caller holds `_asking`."""
         attempt = self._begin()
-        attempt_deadline = min(deadline, attempt.began + self._request_timeout_ms / 1000)
+        timeout_ms = attempt_timeout_ms(attempt.number, self._request_timeout_ms)
+        attempt_deadline = min(deadline, attempt.began + timeout_ms / 1000)
         try:
             answer = self._wire.metadata(attempt.address, attempt.topics, attempt_deadline)
             if not answer.brokers:

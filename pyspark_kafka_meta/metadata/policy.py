@@ -21,6 +21,7 @@ MAX_AGE_JITTER = 0.2
 """The caches of a query are born together: without jitter they would ask together again, each time max age is over."""
 MAX_EXPONENT = 20
 """Far above any bound of the backoff, and no overflow."""
+FIRST_ATTEMPT_TIMEOUT_MS = 3_000
 QUIET_REASONS = frozenset(
     {
         RefreshReason.BOOTSTRAP,
@@ -138,6 +139,18 @@ class RefreshPolicy:
         exponential = self._settings.retry_backoff_ms * BACKOFF_MULTIPLIER ** min(failures - 1, MAX_EXPONENT)
         jitter = self._rng.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER)
         return min(exponential * jitter, self._settings.retry_backoff_max_ms) / 1000
+
+
+def attempt_timeout_ms(attempt: int, request_timeout_ms: int) -> int:
+    """How long a question that a broker answers at once, such as Metadata, may go unanswered.
+
+    Little at first, because another broker answers if this one hangs; twice as long each time, in case all are slow.
+
+    Args:
+        attempt: from 1.
+        request_timeout_ms: the most it may be.
+    """
+    return min(FIRST_ATTEMPT_TIMEOUT_MS << min(attempt - 1, MAX_EXPONENT), request_timeout_ms)
 
 
 class BrokerChoice:

@@ -7,6 +7,7 @@ A Python worker lives across tasks and micro-batches; so do its connections and 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 from pyspark_kafka_meta.errors import (
@@ -21,7 +22,7 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.events import Origin, RefreshReason
 from pyspark_kafka_meta.metadata.model import Broker, TopicPartition
-from pyspark_kafka_meta.metadata.policy import PolicySettings
+from pyspark_kafka_meta.metadata.policy import PolicySettings, attempt_timeout_ms
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.options.values import name_partitions
 from pyspark_kafka_meta.reading.replicas import ReadReplicas
@@ -68,6 +69,7 @@ class KafkaClient:
             request_timeout_ms=options.request_timeout_ms,
             publish=self.publisher.publish,
         )
+        self._unanswered: Counter[int] = Counter()  # ListOffsets in a row, by node id
 
     def api_deadline(self) -> float:
         """By when a question to the cluster must be answered, retries included."""
@@ -173,14 +175,17 @@ class KafkaClient:
     ) -> dict[TopicPartition, OffsetAnswer]:
         """The good answers; what went wrong with the others is in `troubles` and reported to the cache."""
         generation = self.cache.snapshot.generation
-        attempt_deadline = min(deadline, time.monotonic() + self.options.request_timeout_ms / 1000)
+        timeout_ms = attempt_timeout_ms(self._unanswered[broker.node_id] + 1, self.options.request_timeout_ms)
+        attempt_deadline = min(deadline, time.monotonic() + timeout_ms / 1000)
         read_committed = self.options.read_committed
         try:
             answers = self.wire.list_offsets(broker, queries, read_committed, attempt_deadline)
         except (ConnectError, ProtocolError, RequestTimeoutError) as error:
+            self._unanswered[broker.node_id] += 1
             self.report_failure(error, generation, broker.node_id)
             troubles.update({query.partition: str(error) for query in queries})
             return {}
+        del self._unanswered[broker.node_id]
         for partition, answer in answers.items():
             if answer.error_code != 0:
                 troubles[partition] = describe(answer.error_code)

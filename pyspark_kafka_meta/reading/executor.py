@@ -60,11 +60,15 @@ UNKNOWN_TOPIC_CODES = (UNKNOWN_TOPIC_OR_PARTITION, 100, 103)
 """The others are UNKNOWN_TOPIC_ID and INCONSISTENT_TOPIC_ID."""
 DELETED_TOPIC_GRACE_MS = 5_000
 """This long a topic may be unknown to the brokers before its records are called lost."""
+OVERDUE_MS = 2_000
+"""So long after the time that a broker may park a Fetch it is suspected to hang, and another is asked who leads now."""
 
 
 class _FetchUnderWay(NamedTuple):
+    broker: Broker
     generation: int
     cursors: list[PartitionCursor]
+    overdue_at: float
 
 
 class TaskReader:
@@ -121,6 +125,7 @@ class TaskReader:
             answer = self._client.wire.receive_fetch(self._under_way.keys(), self._wake_up_at())
             if answer is None:
                 self._pause()
+                self._leave_hung_brokers()
                 continue
             records = self._absorb(answer)
             self._send_fetches()
@@ -133,11 +138,14 @@ class TaskReader:
         return waiting_since + self._options.poll_timeout_ms / 1000
 
     def _wake_up_at(self) -> float:
-        """When something other than an answer is to be done: a refresh, a fetch after a pause, giving up."""
+        """When something other than an answer is to be done: a refresh, a fetch after a pause, a look at one that is
+        overdue, giving up."""
         now = time.monotonic()
         next_update = now + self._client.cache.time_to_next_update_ms() / 1000
+        next_look = now + self._options.client.retry_backoff_ms / 1000
         pauses = [cursor.not_before for cursor in self._cursors if cursor.not_before > now]
-        return min(self._stalls_at(), next_update, *pauses)
+        looks = [max(fetch.overdue_at, next_look) for fetch in self._under_way.values()]
+        return min(self._stalls_at(), next_update, *pauses, *looks)
 
     def _pause(self) -> None:
         """No answer came. Sleeps only where no Fetch is under way, as nothing else would wait then."""
@@ -146,6 +154,23 @@ class TaskReader:
             raise self._stalled()
         if not self._under_way:
             time.sleep(max(self._wake_up_at() - now, 0))
+
+    def _leave_hung_brokers(self) -> None:
+        """Ask who leads while a Fetch is overdue, and take from it the partitions that others lead by now."""
+        cache, now = self._client.cache, time.monotonic()
+        for node_id, fetch in list(self._under_way.items()):
+            if now < fetch.overdue_at:
+                continue
+            leaders = [(cursor, cache.snapshot.leader(cursor.range.partition)) for cursor in fetch.cursors]
+            for cursor in fetch.cursors:
+                if cursor.asked_follower:
+                    self._client.replicas.choose(cursor.range.partition, LEADER, now)
+            fetch.cursors[:] = [cursor for cursor, one in leaders if one is None or one.broker == fetch.broker]
+            if fetch.cursors:
+                cache.request_update(RefreshReason.REQUEST_TIMEOUT, cache.snapshot.generation, node_id=node_id)
+            else:
+                self._client.wire.drop_fetch(node_id)
+                del self._under_way[node_id]
 
     def _stalled(self) -> ReadTimeoutError:
         cursor = max(self._cursors, key=lambda one: one.trouble != 0 or one in self._failures)
@@ -179,8 +204,9 @@ class TaskReader:
     def _send_fetch(
         self, broker: Broker, members: Sequence[tuple[PartitionCursor, ReadSource]], generation: int
     ) -> None:
-        options = self._options.client
-        fetch = _FetchUnderWay(generation, [cursor for cursor, _ in members])
+        options, now = self._options.client, time.monotonic()
+        overdue_at = now + (options.fetch_max_wait_ms + OVERDUE_MS) / 1000
+        fetch = _FetchUnderWay(broker, generation, [cursor for cursor, _ in members], overdue_at)
         request = FetchRequest(
             partitions=tuple(
                 cursor.request(cursor.range.topic_id, source.leader_epoch, source.is_follower)
@@ -192,7 +218,7 @@ class TaskReader:
             read_committed=options.read_committed,
             rack=options.client_rack if all(source.tells_rack for _, source in members) else "",
         )
-        deadline = time.monotonic() + (options.fetch_max_wait_ms + options.request_timeout_ms) / 1000
+        deadline = now + (options.fetch_max_wait_ms + options.request_timeout_ms) / 1000
         try:
             self._client.wire.send_fetch(broker, request, deadline)
             self._under_way[broker.node_id] = fetch

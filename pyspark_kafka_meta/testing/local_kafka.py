@@ -10,6 +10,8 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Literal, Self
 
 from pyspark_kafka_meta.errors import KafkaMetaError
@@ -125,9 +127,16 @@ class LocalKafka:
         """Process id of a node that is running."""
         return self._node(node_id).pid
 
-    def start(self, node_id: int) -> None:
-        """Start a node that was stopped or killed, on its old data. Does not wait: see `wait_until_up`."""
-        self._node(node_id).start()
+    def start(self, node_id: int, port: int | None = None) -> None:
+        """Start a node that was stopped or killed, on its old data. Does not wait: see `wait_until_up`.
+
+        Args:
+            port: where a broker listens from now on; None for where it did, 0 for a free one.
+        """
+        node = self._node(node_id)
+        if port is not None:
+            self._move(node, port or _free_ports(1)[0])
+        node.start()
 
     def kill(self, node_id: int) -> None:
         """Crash a node (SIGKILL). The controller notices after `broker.session.timeout.ms`."""
@@ -172,8 +181,11 @@ class LocalKafka:
         """Start the brokers, then format and start the controller, for which they wait."""
         for broker_id in self.broker_ids:
             folder = guarded.folder / str(broker_id)
-            server = kafka_config.broker_properties(self._layout, broker_id, folder / "data", self._config)
-            write_files(folder, server, kafka_config.meta_properties(self._layout, broker_id))
+            write_files(
+                folder,
+                self._broker_properties(broker_id, folder),
+                kafka_config.meta_properties(self._layout, broker_id),
+            )
             self._nodes[broker_id] = KafkaNode(broker_id, folder, runtime, guarded.group)
             self.start(broker_id)
         folder = guarded.folder / str(CONTROLLER_ID)
@@ -186,6 +198,17 @@ class LocalKafka:
         if done.returncode != 0:
             raise ClusterError(f"Kafka cannot format the controller's folder: {done.stderr or done.stdout}")
         self.start(CONTROLLER_ID)
+
+    def _move(self, node: KafkaNode, port: int) -> None:
+        """Write another port into the settings of a broker that does not run."""
+        if node.is_started:
+            raise ClusterError(f"Node {node.node_id} is running: stop or kill it first.")
+        self.address(node.node_id)  # which refuses the controller
+        self._layout = replace(self._layout, broker_ports={**self._layout.broker_ports, node.node_id: port})
+        write_files(node.folder, self._broker_properties(node.node_id, node.folder), None)
+
+    def _broker_properties(self, broker_id: int, folder: Path) -> kafka_config.Properties:
+        return kafka_config.broker_properties(self._layout, broker_id, folder / "data", self._config)
 
     def _node(self, node_id: int) -> KafkaNode:
         if node_id not in self._nodes:

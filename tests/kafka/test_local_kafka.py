@@ -94,6 +94,18 @@ def test_a_stopped_broker_is_missing_at_once(breakable_kafka: LocalKafka, wait_f
 
 
 @pytest.mark.kafka
+def test_a_broker_comes_back_on_another_port(breakable_kafka: LocalKafka) -> None:
+    old = breakable_kafka.address(4)
+    with pytest.raises(ClusterError, match="Node 4 is running"):
+        breakable_kafka.start(4, port=0)
+    breakable_kafka.stop(4)
+    breakable_kafka.start(4, port=0)
+    breakable_kafka.wait_until_up()
+    assert breakable_kafka.address(4) != old
+    assert live_brokers(breakable_kafka.address(4)) == {2, 3, 4}
+
+
+@pytest.mark.kafka
 def test_brokers_answer_without_their_controller(breakable_kafka: LocalKafka) -> None:
     breakable_kafka.kill(1)
     assert live_brokers(breakable_kafka.address(2)) == {2, 3, 4}

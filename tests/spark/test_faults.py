@@ -2,55 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from harness import SteadyProducer
 from pyspark.sql import SparkSession
 
 from pyspark_kafka_meta.testing import LocalKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
-
-class SteadyProducer:
-    """Writes numbered records to a topic, round robin, until the end of `with`; `acked` are those that the brokers
-    took."""
-
-    def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
-        self.acked: list[str] = []
-        self._topic, self._partitions = topic, partitions
-        settings = {"acks": "all", "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
-        self._producer = Producer({"bootstrap.servers": bootstrap_servers, **settings})
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> SteadyProducer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join(120)
-        assert not self._thread.is_alive()
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stopped.wait(0.01):
-            for _ in range(5):
-                self._producer.produce(
-                    self._topic, str(number), partition=number % self._partitions, on_delivery=self._on_delivery
-                )
-                number += 1
-            self._producer.poll(0)
-        assert self._producer.flush(90) == 0
-
-    def _on_delivery(self, error: Any, message: Any) -> None:
-        if error is None:
-            self.acked.append(message.value().decode())
 
 
 def test_a_killed_leader_costs_the_stream_no_record_and_no_restart(
@@ -81,4 +43,4 @@ def test_a_killed_leader_costs_the_stream_no_record_and_no_restart(
     query.stop()
 
     values = Counter(row.value for row in spark.read.parquet(str(tmp_path / "rows")).collect())
-    assert values == Counter(set(producer.acked)), "each acknowledged record is there once"
+    assert values == Counter({record.value for record in producer.acked}), "each acknowledged record is there once"

@@ -14,6 +14,7 @@ from pyspark_kafka_meta.metadata.policy import (
     BrokerChoice,
     PolicySettings,
     RefreshPolicy,
+    attempt_timeout_ms,
     choose_address,
 )
 
@@ -309,3 +310,10 @@ def test_good_answer_clears_what_was_held_against_others_and_the_one_who_gave_it
     choice.avoid(B)
     choice.answered(B)
     assert choice.next((B, C)) == B
+
+
+def test_attempts_get_little_time_first_and_then_twice_as_much_each() -> None:
+    timeouts_ms = [attempt_timeout_ms(attempt, 30_000) for attempt in range(1, 7)]
+
+    assert timeouts_ms == [3_000, 6_000, 12_000, 24_000, 30_000, 30_000]
+    assert attempt_timeout_ms(1_000_000, 500) == 500

@@ -1,0 +1,73 @@
+"""What operators do to a cluster, as far as the faults need it: place topics, move replicas, hold elections."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from kio.schema.alter_partition_reassignments.v0 import request as reassignments
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i32
+
+from pyspark_kafka_meta.testing import LocalKafka
+from pyspark_kafka_meta.wire.codec import Api
+from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+
+ALTER_PARTITION_REASSIGNMENTS = Api("alter_partition_reassignments", 45, 0, 0)
+
+
+def admin(cluster: LocalKafka) -> AdminClient:
+    """Keep it in a variable: its requests end with it."""
+    return AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+
+
+def create_topic(
+    cluster: LocalKafka, topic: str, replicas: Sequence[Sequence[int]], config: Mapping[str, str] | None = None
+) -> None:
+    """A topic with these replicas, by partition; the first of each leads."""
+    assignment = [list(one) for one in replicas]
+    request = NewTopic(topic, len(assignment), replica_assignment=assignment, config=dict(config or {}))
+    client = admin(cluster)
+    client.create_topics([request])[topic].result(60)
+
+
+def delete_topic(cluster: LocalKafka, topic: str) -> None:
+    client = admin(cluster)
+    client.delete_topics([topic])[topic].result(60)
+
+
+def partition_state(cluster: LocalKafka, topic: str, partition: int) -> Any:
+    """confluent_kafka's PartitionMetadata, as some broker sees it."""
+    return admin(cluster).list_topics(topic, timeout=30).topics[topic].partitions[partition]
+
+
+def in_sync(cluster: LocalKafka, topic: str, replicas: int) -> bool:
+    """Whether every partition of the topic has so many replicas in sync."""
+    partitions = admin(cluster).list_topics(topic, timeout=30).topics[topic].partitions
+    return all(len(one.isrs) == replicas for one in partitions.values())
+
+
+def elect(cluster: LocalKafka, kind: ElectionType, topic: str, partition: int) -> None:
+    """Hold an election; that the leader stays is no error."""
+    client = admin(cluster)
+    client.elect_leaders(kind, [TopicPartition(topic, partition)]).result(60)
+
+
+def reassign(cluster: LocalKafka, topic: str, partition: int, replicas: Sequence[int]) -> None:
+    """Give a partition these replicas, the first of which is preferred as its leader. Moves go on after this."""
+    entry = reassignments.ReassignablePartition(partition_index=i32(partition), replicas=tuple(map(BrokerId, replicas)))
+    request = reassignments.AlterPartitionReassignmentsRequest(
+        topics=(reassignments.ReassignableTopic(name=TopicName(topic), partitions=(entry,)),)
+    )
+    settings = ConnectionSettings("kafkameta-tests", connect_timeout_ms=5000, max_frame_bytes=1 << 20)
+    connection = Connection(cluster.address(cluster.broker_ids[0]), settings, time.monotonic() + 10)
+    try:
+        answer = connection.call(ALTER_PARTITION_REASSIGNMENTS, request, time.monotonic() + 10).message
+    finally:
+        connection.close()
+    partitions = [one for each in answer.responses for one in each.partitions]
+    assert not any(one.error_code for one in (answer, *partitions)), answer

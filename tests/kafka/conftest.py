@@ -1,0 +1,26 @@
+"""The stage of the fault tests: a stream and a producer over one topic of a cluster that may be broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from harness import Scene, SteadyProducer, Stream, running
+
+from pyspark_kafka_meta.testing import LocalKafka
+
+
+@pytest.fixture
+def stage(
+    breakable_kafka: LocalKafka, wait_for: Callable[..., object], tmp_path: Path
+) -> Callable[..., AbstractContextManager[Scene]]:
+    """Opens a scene: `with stage(topic, partitions=3) as scene`; further arguments are options of the stream."""
+
+    def open_scene(topic: str, partitions: int = 3, **options: str) -> AbstractContextManager[Scene]:
+        servers = breakable_kafka.bootstrap_servers
+        stream = Stream(servers, [topic], tmp_path, **options)
+        return running(stream, SteadyProducer(servers, topic, partitions), wait_for)
+
+    return open_scene

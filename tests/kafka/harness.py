@@ -1,0 +1,238 @@
+"""What tests of faults share: a producer that never rests, and a stream as Spark runs it.
+
+What runs here is what Spark's planner and
+workers run, without Spark: batches of some milliseconds, so that faults come in the middle of many.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from checker import Event, Record, assert_all_read, assert_tells_all
+from confluent_kafka import Message, Producer
+
+from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.reading.client import KafkaClient
+from pyspark_kafka_meta.reading.executor import TaskReader
+from pyspark_kafka_meta.reading.offsets import OffsetRange, SourceOffset, ranges
+from pyspark_kafka_meta.reading.planner import OffsetPlanner
+from pyspark_kafka_meta.reading.source import PLANNER_MAX_AGE_MS
+
+BATCH_PAUSE_S = 0.05
+Task = tuple[OffsetRange, ...]
+
+
+class SteadyProducer:
+    """Writes numbered records to a topic, round robin over `partitions`, until the end of `with`.
+
+    Attributes:
+        acked: what the brokers took.
+    """
+
+    def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
+        self.acked: list[Record] = []
+        self.topic, self.partitions = topic, partitions
+        settings = {"acks": "all", "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, **settings})
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+
+    def grow(self, partitions: int) -> None:
+        """Write to so many partitions from now on, which the brokers must have."""
+        known = self._producer.list_topics(self.topic, timeout=30).topics[self.topic]
+        assert len(known.partitions) == partitions
+        self.partitions = partitions
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stopped.wait(0.01):
+            for _ in range(5):
+                self._producer.produce(
+                    self.topic, str(number), partition=number % self.partitions, on_delivery=self._on_delivery
+                )
+                number += 1
+            self._producer.poll(0)
+        assert self._producer.flush(90) == 0
+
+    def _on_delivery(self, error: Any, message: Message) -> None:
+        if error is None:
+            self.acked.append(acked_record(message))
+
+
+def acked_record(message: Message) -> Record:
+    topic, partition, offset, value = message.topic(), message.partition(), message.offset(), message.value()
+    assert topic is not None and partition is not None and offset is not None and isinstance(value, bytes)
+    return Record(TopicPartition(topic, partition), offset, value.decode())
+
+
+class Stream:
+    """Micro-batches over topics, one after the other: plan, read, and commit the end as JSON.
+
+    Call `run_batch`, or `plan` and `read` to do something in between; inside `with`, batches run by themselves.
+
+    Attributes:
+        committed: the JSON of the offset up to which `rows` hold everything.
+        rows: in the order of reading; of a batch that failed, none.
+        batch_seconds: how long each batch took, those that failed too.
+        error: what ended the batches that run by themselves.
+    """
+
+    def __init__(self, bootstrap_servers: str, topics: Sequence[str], folder: Path, **options: str) -> None:
+        given = {
+            "kafka.bootstrap.servers": bootstrap_servers,
+            "subscribe": ",".join(topics),
+            "startingOffsets": "earliest",
+            **options,
+        }
+        self._options = SourceOptions.parse(given).for_stream()
+        self._folder = folder
+        self.planner_client = self._client("planner", PLANNER_MAX_AGE_MS)
+        self.reader_client = self._client("reader", self._options.client.metadata_max_age_ms)
+        self._planner = OffsetPlanner(self.planner_client, self._options)
+        self.committed = _text(self._planner.initial_offset())
+        self.rows: list[Record] = []
+        self.batch_seconds: list[float] = []
+        self.error: Exception | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+
+    def close(self) -> None:
+        self.planner_client.close()
+        self.reader_client.close()
+
+    def run_batch(self) -> None:
+        began = time.monotonic()
+        try:
+            end, tasks = self.plan()
+            self.rows += self.read(tasks)
+            self.committed = end
+        finally:
+            self.batch_seconds.append(time.monotonic() - began)
+
+    def plan(self) -> tuple[str, list[Task]]:
+        start = _parsed(self.committed)
+        try:
+            end = _text(self._planner.next_offset(start, None, None))
+            return end, self._planner.tasks(ranges(start, _parsed(end)))
+        finally:
+            self._planner.flush_events()
+
+    def read(self, tasks: Iterable[Task]) -> list[Record]:
+        return [record for task in tasks for record in self._read(task)]
+
+    def positions(self) -> dict[TopicPartition, int]:
+        return {partition: one.offset for partition, one in _parsed(self.committed).positions.items()}
+
+    def events(self, role: str = "reader") -> list[Event]:
+        """The refresh events of the reader's or the planner's cache, as they were written."""
+        lines = [line for file in (self._folder / role).glob("*.jsonl") for line in file.read_text().splitlines()]
+        return sorted(map(json.loads, lines), key=lambda event: int(event["sequence"]))
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.wait(BATCH_PAUSE_S):
+                self.run_batch()
+        except Exception as error:
+            self.error = error
+
+    def _read(self, task: Task) -> Iterator[Record]:
+        columns = ("topic", "partition", "offset", "value")
+        try:
+            for batch in TaskReader(self.reader_client, self._options, columns).read(task):
+                for topic, partition, offset, value in zip(*(one.to_pylist() for one in batch.columns), strict=True):
+                    yield Record(TopicPartition(topic, partition), offset, value.decode())
+        finally:
+            self.reader_client.publisher.flush()
+
+    def _client(self, role: str, max_age_ms: int) -> KafkaClient:
+        return KafkaClient(self._options.client, str(self._folder / role), Origin(role=role), max_age_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A stream that reads what a producer writes, both at work."""
+
+    stream: Stream
+    producer: SteadyProducer
+    wait_for: Callable[..., Any]
+
+    def read_on(self, rows: int = 300, timeout_s: float = 30) -> None:
+        """Wait until so many more rows have come, of every partition that is written at least one."""
+        before, logs = len(self.stream.rows), self.producer.partitions
+
+        def came() -> bool:
+            assert self.stream.error is None, self.stream.error
+            new = self.stream.rows[before:]
+            return len(new) >= rows and len({row.log for row in new}) >= logs
+
+        self.wait_for(came, timeout_s=timeout_s)
+
+    def assert_invariants(self, batch_deadline_s: float) -> None:
+        """Nothing acknowledged is lost, repeated or out of order; no batch was late; caches told all and asked
+        little."""
+        assert_all_read(self.producer.acked, self.stream.rows)
+        assert max(self.stream.batch_seconds) < batch_deadline_s
+        assert_tells_all(self.stream.events("planner"), self.stream.planner_client.cache)
+        assert_tells_all(self.stream.events("reader"), self.stream.reader_client.cache)
+
+    def catch_up(self) -> None:
+        """Wait until the stream has come to the end of what was acknowledged."""
+        ends: dict[TopicPartition, int] = {}
+        for record in self.producer.acked:
+            ends[record.log] = max(ends.get(record.log, 0), record.offset + 1)
+
+        def caught_up() -> bool:
+            assert self.stream.error is None, self.stream.error
+            at = self.stream.positions()
+            return all(at.get(log, 0) >= end for log, end in ends.items())
+
+        self.wait_for(caught_up, timeout_s=60)
+
+
+@contextmanager
+def running(stream: Stream, producer: SteadyProducer, wait_for: Callable[..., Any]) -> Iterator[Scene]:
+    """`stream` reads and `producer` writes from some rows before the body to the last acknowledged one after it."""
+    scene = Scene(stream, producer, wait_for)
+    try:
+        with stream:
+            with producer:
+                scene.read_on()
+                yield scene
+            scene.catch_up()
+    finally:
+        stream.close()
+
+
+def _text(offset: SourceOffset) -> str:
+    return json.dumps(offset.as_dict())
+
+
+def _parsed(text: str) -> SourceOffset:
+    return SourceOffset.parse(json.loads(text))

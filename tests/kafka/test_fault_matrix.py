@@ -1,0 +1,136 @@
+"""Brokers crash, hang, stop and move under a stream: nothing is lost, nothing comes twice, and every batch ends."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checker import leaders_given
+from cluster_tools import create_topic, elect, in_sync
+from confluent_kafka import ElectionType
+from harness import Scene, Stream
+
+from pyspark_kafka_meta.errors import NoLeaderError
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.testing import LocalKafka
+from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID
+
+pytestmark = pytest.mark.kafka
+
+Stage = Callable[..., AbstractContextManager[Scene]]
+
+
+@pytest.fixture
+def another_leads(leader_of: Callable[[str, int], int], wait_for: Callable[..., Any]) -> Callable[[str, int], int]:
+    """Waits until a broker other than the one given leads partition 0, and tells which."""
+
+    def wait(topic: str, node_id: int) -> int:
+        wait_for(lambda: leader_of(topic, 0) not in (-1, node_id), timeout_s=60)
+        return leader_of(topic, 0)
+
+    return wait
+
+
+def test_r1_a_crashed_leader(
+    breakable_kafka: LocalKafka, stage: Stage, topic: str, leader_of: Any, another_leads: Any
+) -> None:
+    with stage(topic) as scene:
+        victim = leader_of(topic, 0)
+        breakable_kafka.kill(victim)
+        new_leader = another_leads(topic, victim)
+        scene.read_on()
+    scene.assert_invariants(batch_deadline_s=15)
+    events = scene.stream.events()
+    assert ("connection_lost", new_leader) in leaders_given(events, TopicPartition(topic, 0))
+    assert {event["cause_node_id"] for event in events if event["reason"] == "connection_lost"} == {victim}
+
+
+def test_r2_a_hung_leader_is_left_long_before_the_request_timeout(
+    breakable_kafka: LocalKafka, stage: Stage, topic: str, leader_of: Any, another_leads: Any
+) -> None:
+    with stage(topic) as scene:
+        victim = leader_of(topic, 0)
+        breakable_kafka.pause(victim)
+        new_leader = another_leads(topic, victim)
+        scene.read_on()
+        breakable_kafka.resume(victim)
+        scene.read_on()
+    scene.assert_invariants(batch_deadline_s=15)
+    assert ("request_timeout", new_leader) in leaders_given(scene.stream.events(), TopicPartition(topic, 0))
+
+
+def test_r3_a_leader_that_shuts_down_in_order(
+    breakable_kafka: LocalKafka, stage: Stage, topic: str, leader_of: Any, another_leads: Any
+) -> None:
+    with stage(topic) as scene:
+        victim = leader_of(topic, 0)
+        breakable_kafka.stop(victim)
+        another_leads(topic, victim)
+        scene.read_on()
+    scene.assert_invariants(batch_deadline_s=5)
+
+
+def test_r5_a_crashed_controller_is_not_noticed(breakable_kafka: LocalKafka, stage: Stage, topic: str) -> None:
+    with stage(topic) as scene:
+        breakable_kafka.kill(CONTROLLER_ID)
+        refreshes = len(scene.stream.events("planner"))
+        scene.wait_for(lambda: len(scene.stream.events("planner")) > refreshes)
+        scene.read_on()
+        breakable_kafka.start(CONTROLLER_ID)
+    scene.assert_invariants(batch_deadline_s=3)
+    assert {event["reason"] for event in scene.stream.events("planner")} <= {"bootstrap", "max_age"}
+    assert [event["reason"] for event in scene.stream.events()] == ["bootstrap"]
+
+
+@pytest.mark.slow
+def test_r4_a_rolling_restart(breakable_kafka: LocalKafka, stage: Stage, topic: str) -> None:
+    with stage(topic) as scene:
+        for node_id in breakable_kafka.broker_ids:
+            breakable_kafka.stop(node_id)
+            scene.read_on()
+            breakable_kafka.start(node_id)
+            breakable_kafka.wait_until_up()
+            scene.wait_for(lambda: in_sync(breakable_kafka, topic, 3), timeout_s=60)
+            scene.read_on()
+    scene.assert_invariants(batch_deadline_s=10)
+
+
+def test_r15_a_broker_that_comes_back_on_another_port(
+    breakable_kafka: LocalKafka, stage: Stage, topic: str, leader_of: Any, another_leads: Any
+) -> None:
+    with stage(topic) as scene:
+        mover = leader_of(topic, 0)
+        old_address = breakable_kafka.address(mover)
+        breakable_kafka.stop(mover)
+        breakable_kafka.start(mover, port=0)
+        breakable_kafka.wait_until_up()
+        scene.wait_for(lambda: in_sync(breakable_kafka, topic, 3))
+        for partition in range(3):
+            elect(breakable_kafka, ElectionType.PREFERRED, topic, partition)
+        scene.wait_for(lambda: leader_of(topic, 0) == mover)
+        scene.read_on()
+    scene.assert_invariants(batch_deadline_s=5)
+    known = scene.stream.reader_client.cache.snapshot.brokers[mover].address
+    assert known == breakable_kafka.address(mover) != old_address
+
+
+def test_r13_without_its_only_replica_a_batch_fails_in_time_or_waits_for_it(
+    breakable_kafka: LocalKafka, stage: Stage, wait_for: Any, tmp_path: Path
+) -> None:
+    topic, home = f"r13-{uuid.uuid4().hex}", breakable_kafka.broker_ids[-1]
+    create_topic(breakable_kafka, topic, [[home]], {"min.insync.replicas": "1"})
+    hasty = {"kafka.default.api.timeout.ms": "3000", "kafkaConsumer.pollTimeoutMs": "3000"}
+    impatient = Stream(breakable_kafka.bootstrap_servers, [topic], tmp_path / "impatient", **hasty)
+    with stage(topic, partitions=1) as scene:
+        breakable_kafka.kill(home)
+        with pytest.raises(NoLeaderError, match=f"{topic}-0"):
+            impatient.run_batch()
+        assert impatient.batch_seconds[-1] < 5
+        impatient.close()
+        breakable_kafka.start(home)
+        scene.read_on()
+    scene.assert_invariants(batch_deadline_s=30)

@@ -1,0 +1,72 @@
+"""Partitions change hands, homes and number under a stream: nothing is lost, nothing comes twice."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+from checker import leaders_given
+from cluster_tools import create_topic, elect, in_sync, reassign
+from confluent_kafka import ElectionType
+from harness import Scene
+
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.testing import LocalKafka
+
+pytestmark = pytest.mark.kafka
+
+Stage = Callable[..., AbstractContextManager[Scene]]
+TOLD_BY_THE_EX_LEADER = {"leader_hint", "fenced_epoch", "not_leader"}
+
+
+def test_r6_preferred_elections_one_after_the_other(
+    breakable_kafka: LocalKafka, stage: Stage, leader_of: Any, wait_for: Any
+) -> None:
+    topic, (first, *others) = f"r6-{uuid.uuid4().hex}", breakable_kafka.broker_ids
+    create_topic(breakable_kafka, topic, [[first, *others]])
+    wait_for(lambda: in_sync(breakable_kafka, topic, 3))
+    turns = [*others, first] * 2
+    with stage(topic, partitions=1) as scene:
+        for leader in turns:
+            reassign(breakable_kafka, topic, 0, [leader, *(one for one in (first, *others) if one != leader)])
+            elect(breakable_kafka, ElectionType.PREFERRED, topic, 0)
+            wait_for(lambda leader=leader: leader_of(topic, 0) == leader)
+            scene.read_on()
+    scene.assert_invariants(batch_deadline_s=3)
+    given = leaders_given(scene.stream.events(), TopicPartition(topic, 0))
+    assert [leader for _, leader in given] == turns
+    assert {reason for reason, _ in given} <= TOLD_BY_THE_EX_LEADER
+
+
+def test_r7_replicas_move_to_brokers_that_had_none(
+    breakable_kafka: LocalKafka, stage: Stage, leader_of: Any, wait_for: Any
+) -> None:
+    topic, (first, second, third) = f"r7-{uuid.uuid4().hex}", breakable_kafka.broker_ids
+    create_topic(breakable_kafka, topic, [[first]], {"min.insync.replicas": "1"})
+    moves = [second, third, first]
+    with stage(topic, partitions=1) as scene:
+        for home in moves:
+            reassign(breakable_kafka, topic, 0, [home])
+            wait_for(lambda home=home: leader_of(topic, 0) == home)
+            scene.read_on()
+    scene.assert_invariants(batch_deadline_s=3)
+    given = leaders_given(scene.stream.events(), TopicPartition(topic, 0))
+    assert [leader for _, leader in given] == moves
+    assert {reason for reason, _ in given} <= TOLD_BY_THE_EX_LEADER
+
+
+def test_r8_new_partitions_are_read_from_their_start(
+    stage: Stage, make_topic: Callable[..., str], add_partitions: Callable[[str, int], None]
+) -> None:
+    topic = make_topic(partitions=1)
+    with stage(topic, partitions=1) as scene:
+        for partitions in (2, 6):
+            add_partitions(topic, partitions)
+            scene.producer.grow(partitions)
+            scene.read_on()
+    scene.assert_invariants(batch_deadline_s=3)
+    first_read = {row.log: row.offset for row in reversed(scene.stream.rows)}
+    assert first_read == {TopicPartition(topic, number): 0 for number in range(6)}
