@@ -113,12 +113,13 @@ class KafkaClient:
         return [partition for topic in sorted(topics) for partition in self.cache.snapshot.partitions(topic)]
 
     def list_offsets(
-        self, timestamps: Mapping[TopicPartition, int], deadline: float
+        self, timestamps: Mapping[TopicPartition, int], deadline: float, read_committed: bool = False
     ) -> dict[TopicPartition, OffsetAnswer]:
         """ListOffsets for each partition, from its leader, through leader changes and lost connections.
 
         Args:
-            timestamps: ms since the epoch, or `EARLIEST_TIMESTAMP` / `LATEST_TIMESTAMP`, by partition.
+            timestamps: ms since the epoch, or one of the `..._TIMESTAMP` names of `wire.messages`, by partition.
+            read_committed: whether the latest offset is the last stable one, or the high watermark.
 
         Raises:
             BrokerError: a broker refused for good.
@@ -128,7 +129,7 @@ class KafkaClient:
         troubles: dict[TopicPartition, str] = {}
         while True:
             for broker, queries in self._by_leader(timestamps.keys() - answers.keys(), timestamps, troubles):
-                answers.update(self._ask_leader(broker, queries, deadline, troubles))
+                answers.update(self._ask_leader(broker, queries, read_committed, deadline, troubles))
             if len(answers) == len(timestamps):
                 return answers
             if time.monotonic() >= deadline:
@@ -171,13 +172,17 @@ class KafkaClient:
         return list(groups.items())
 
     def _ask_leader(
-        self, broker: Broker, queries: list[OffsetQuery], deadline: float, troubles: dict[TopicPartition, str]
+        self,
+        broker: Broker,
+        queries: list[OffsetQuery],
+        read_committed: bool,
+        deadline: float,
+        troubles: dict[TopicPartition, str],
     ) -> dict[TopicPartition, OffsetAnswer]:
         """The good answers; what went wrong with the others is in `troubles` and reported to the cache."""
         generation = self.cache.snapshot.generation
         timeout_ms = attempt_timeout_ms(self._unanswered[broker.node_id] + 1, self.options.request_timeout_ms)
         attempt_deadline = min(deadline, time.monotonic() + timeout_ms / 1000)
-        read_committed = self.options.read_committed
         try:
             answers = self.wire.list_offsets(broker, queries, read_committed, attempt_deadline)
         except (ConnectError, ProtocolError, RequestTimeoutError) as error:

@@ -24,7 +24,8 @@ MIN_FETCH_BYTES = 64 * 1024
 """A partition's share of a Fetch is never below this, so that an estimate that is too small costs little."""
 FIRST_GUESS_BYTES_PER_OFFSET = 1024
 EMPTY_ANSWERS_TO_BELIEVE = 3
-"""How many empty answers in a row prove that a log holds nothing up to an end that it has reached."""
+"""After so many empty answers in a row the leader is asked whether it has anything up to the end of the range."""
+REQUEST_TIMED_OUT = 7
 UNKNOWN_EPOCHS_TO_BELIEVE = 3
 """How many UNKNOWN_LEADER_EPOCH in a row show that the cache is wrong, not that the broker lags behind."""
 
@@ -64,6 +65,11 @@ class OutOfRange:
 
 
 @dataclass(frozen=True, slots=True)
+class NothingMore:
+    """The leader has sent nothing for a while although the range is not read to its end: ask it for its offsets."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """Offsets [from_offset, until_offset) cannot be read any more, for `cause`. `skip_lost` goes on behind them."""
 
@@ -79,7 +85,7 @@ class Fail:
     error: KafkaMetaError
 
 
-Instruction = Emit | Refresh | Wait | ReadFrom | OutOfRange | Lost | Fail
+Instruction = Emit | Refresh | Wait | ReadFrom | OutOfRange | NothingMore | Lost | Fail
 
 
 class PartitionCursor:
@@ -91,6 +97,7 @@ class PartitionCursor:
         trouble: error code of the last answer that brought no progress, 0 if there was none.
         newer_than: fetch again only with a cache whose generation is above this one.
         not_before: fetch again only at this time, in seconds of the caller's clock.
+        sent_to: replica that an answer named last; named again, it is no news, and fetched from after a pause.
         asked_follower: whether the last request was for another replica than the leader.
     """
 
@@ -101,6 +108,7 @@ class PartitionCursor:
         self.trouble = 0
         self.newer_than = -1
         self.not_before = 0.0
+        self.sent_to: int | None = None
         self.asked_follower = False
         self._read_committed = read_committed
         self._check_crcs = check_crcs
@@ -177,6 +185,15 @@ class PartitionCursor:
         self.last_fetched_epoch = NO_EPOCH
         return Wait(self.trouble)
 
+    def on_local_start(self, offset: int) -> Instruction:
+        """After `NothingMore`: where the part of the log begins that the leader has on its own disk. Before that it may
+        just have been slow to get at remote storage; behind it there is nothing up to the end of the range: compaction
+        has removed the last records."""
+        if self.position < offset:
+            return Wait(REQUEST_TIMED_OUT)
+        self.position = self.range.until_offset
+        return Wait()
+
     def skip_lost(self, lost: Lost) -> None:
         """Go on behind what was lost."""
         self.position = lost.until_offset
@@ -196,13 +213,12 @@ class PartitionCursor:
         )
 
     def _on_empty(self, fetched: FetchedPartition, answer_is_empty: bool) -> Instruction:
-        # Compaction can remove the records at the end of a range for good. A leader that could send more would have
-        # answered at once with some of it.
         end = fetched.last_stable_offset if self._read_committed else fetched.high_watermark
         self._empty_answers = self._empty_answers + 1 if answer_is_empty and end >= self.range.until_offset else 0
-        if self._empty_answers >= EMPTY_ANSWERS_TO_BELIEVE:
-            self.position = self.range.until_offset
-        return Wait()
+        if self._empty_answers < EMPTY_ANSWERS_TO_BELIEVE:
+            return Wait()
+        self._empty_answers = 0
+        return NothingMore()
 
     def _on_records(self, fetched: FetchedPartition) -> Instruction:
         self._empty_answers = 0

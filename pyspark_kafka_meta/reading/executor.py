@@ -29,6 +29,7 @@ from pyspark_kafka_meta.reading.cursor import (
     Fail,
     Instruction,
     Lost,
+    NothingMore,
     OutOfRange,
     PartitionCursor,
     ReadFrom,
@@ -40,6 +41,7 @@ from pyspark_kafka_meta.reading.replicas import LEADER, ReadSource
 from pyspark_kafka_meta.records.columns import FetchedRecords, decode
 from pyspark_kafka_meta.wire.codes import describe
 from pyspark_kafka_meta.wire.messages import (
+    EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     FetchAnswer,
@@ -122,6 +124,8 @@ class TaskReader:
         while self._cursors:
             self._client.cache.refresh_if_due(self._stalls_at())
             self._send_fetches()
+            if not self._cursors:
+                break  # what was left is lost
             answer = self._client.wire.receive_fetch(self._under_way.keys(), self._wake_up_at())
             if answer is None:
                 self._pause()
@@ -264,24 +268,39 @@ class TaskReader:
             case Emit(records):
                 self._last_progress = time.monotonic()
                 return [records]
-            case Refresh(reason, error_code):
-                hinted = hint is not None and self._client.cache.take_hint(
-                    cursor.range.partition, hint.leader_id, hint.leader_epoch, hint.broker, generation
-                )
-                if not hinted:
-                    self._ask_again(cursor, reason, generation, error_code, node_id)
+            case Refresh():
+                self._refresh(cursor, instruction, generation, node_id, hint)
             case Wait(error_code):
                 if error_code:
                     cursor.not_before = time.monotonic() + self._options.client.retry_backoff_ms / 1000
             case ReadFrom(replica_id):
-                self._client.replicas.choose(cursor.range.partition, replica_id, time.monotonic())
+                self._read_from(cursor, replica_id)
             case OutOfRange():
                 self._carry_out(cursor, self._confirm_range(cursor), generation, node_id)
+            case NothingMore():
+                start = self._offset_of(cursor, EARLIEST_LOCAL_TIMESTAMP)
+                self._carry_out(cursor, cursor.on_local_start(start), generation, node_id)
             case Lost():
                 self._lose(cursor, instruction)
             case Fail(error):
                 raise error
         return []
+
+    def _refresh(
+        self, cursor: PartitionCursor, wish: Refresh, generation: int, node_id: int, hint: LeaderHint | None
+    ) -> None:
+        """Take the leader that the broker named (KIP-951); otherwise wait for metadata."""
+        hinted = hint is not None and self._client.cache.take_hint(
+            cursor.range.partition, hint.leader_id, hint.leader_epoch, hint.broker, generation
+        )
+        if not hinted:
+            self._ask_again(cursor, wish.reason, generation, wish.error_code, node_id)
+
+    def _read_from(self, cursor: PartitionCursor, replica_id: int) -> None:
+        if replica_id == cursor.sent_to:
+            cursor.not_before = time.monotonic() + self._options.client.retry_backoff_ms / 1000
+        cursor.sent_to = replica_id
+        self._client.replicas.choose(cursor.range.partition, replica_id, time.monotonic())
 
     def _ask_for_leader(self, cursor: PartitionCursor, generation: int) -> None:
         """Nobody is known to lead the partition: the last metadata says why."""
@@ -320,11 +339,13 @@ class TaskReader:
 
     def _confirm_range(self, cursor: PartitionCursor) -> Instruction:
         """Ask the leader for the bounds of its log before anything is called lost."""
-        partition = cursor.range.partition
-        deadline = self._client.api_deadline()
-        earliest = self._client.list_offsets({partition: EARLIEST_TIMESTAMP}, deadline)[partition].offset
-        latest = self._client.list_offsets({partition: LATEST_TIMESTAMP}, deadline)[partition].offset
-        return cursor.on_log_bounds(earliest, latest)
+        earliest = self._offset_of(cursor, EARLIEST_TIMESTAMP)
+        return cursor.on_log_bounds(earliest, self._offset_of(cursor, LATEST_TIMESTAMP))
+
+    def _offset_of(self, cursor: PartitionCursor, timestamp: int) -> int:
+        """What the leader says. The end is the high watermark: an open transaction does not shorten a log."""
+        partition, deadline = cursor.range.partition, self._client.api_deadline()
+        return self._client.list_offsets({partition: timestamp}, deadline, read_committed=False)[partition].offset
 
     def _is_lost(self, cursor: PartitionCursor, now: float) -> bool:
         """Whether the topic that the range was planned for is gone: brokers go on saying that they do not know it."""

@@ -85,28 +85,31 @@ class OffsetPlanner:
         check_same_partitions(option, given, partitions)
         earliest, latest = self.earliest(partitions), self.latest(partitions)
         named = {EARLIEST_OFFSET: earliest, LATEST_OFFSET: latest}
+        # A query may begin behind the start of an open transaction, but a batch cannot end there.
+        ends = latest if option == "endingOffsets" else self._latest(partitions, read_committed=False)
         return {
             partition: named[offset][partition]
             if offset in named
             else Position(
-                self._within_log(option, partition, offset, earliest[partition].offset, latest[partition].offset)
+                self._within_log(option, partition, offset, earliest[partition].offset, ends[partition].offset)
             )
             for partition, offset in given.items()
         }
 
     def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         """The start of each log. No epoch: nothing lies before it that a leader could compare."""
-        return {
-            partition: Position(answer.offset)
-            for partition, answer in self._list(partitions, EARLIEST_TIMESTAMP).items()
-        }
+        answers = self._list(partitions, EARLIEST_TIMESTAMP, read_committed=False)
+        return {partition: Position(answer.offset) for partition, answer in answers.items()}
 
     def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         """The end of each log: high watermark, or last stable offset under read_committed."""
-        return {
-            partition: Position(answer.offset, answer.leader_epoch)
-            for partition, answer in self._list(partitions, LATEST_TIMESTAMP).items()
-        }
+        return self._latest(partitions, self._options.client.read_committed)
+
+    def available_now(self) -> dict[TopicPartition, Position]:
+        """The end of each log as the target of a query that ends there, without what is gone where that is allowed."""
+        nothing = SourceOffset({}, {})
+        partitions = self.partitions() if self._options.fail_on_data_loss else self._partitions_left(nothing)
+        return self.latest(partitions)
 
     def topic_ids(self, partitions: Collection[TopicPartition]) -> dict[str, UUID | None]:
         """The ids of the topics of `partitions`, as cached."""
@@ -124,8 +127,8 @@ class OffsetPlanner:
         return None if self._latest_seen is None else self._latest_seen.as_dict()
 
     def flush_events(self) -> None:
-        """Write the refresh events so far."""
-        self._client.publisher.flush()
+        """Write the refresh events so far, unless there is no news in them."""
+        self._client.publisher.flush_news()
 
     def close(self) -> None:
         """Write the refresh events and close the connections."""
@@ -144,7 +147,9 @@ class OffsetPlanner:
         ends = self.resolve(ending, partitions, "endingOffsets")
         ids = self.topic_ids(partitions)
         for partition in partitions:
-            if starts[partition].offset > ends[partition].offset:
+            # Only an end that was given can be a mistake: an open transaction may hold the latest one back.
+            is_given = dict(ending.by_partition).get(partition, LATEST_OFFSET) >= 0
+            if is_given and starts[partition].offset > ends[partition].offset:
                 raise OptionError(
                     f"the starting offset {starts[partition].offset} of {partition} is greater than its ending offset "
                     f"{ends[partition].offset}: correct startingOffsets or endingOffsets"
@@ -154,7 +159,7 @@ class OffsetPlanner:
                 partition,
                 ids[partition.topic],
                 starts[partition].offset,
-                ends[partition].offset,
+                max(starts[partition].offset, ends[partition].offset),
                 starts[partition].leader_epoch,
             )
             for partition in partitions
@@ -186,7 +191,7 @@ class OffsetPlanner:
         ids = self.topic_ids(partitions)
         latest = self._latest_confirmed(start, partitions, ids)
         self._latest_seen = SourceOffset(latest, ids)
-        begun = self.earliest([partition for partition in partitions if partition not in start.positions])
+        begun = self._begin_new([partition for partition in partitions if partition not in start.positions])
         begun |= self._begin_after_loss(start, self._latest_seen)
         starts = {**start.positions, **begun}
         if target is not None:
@@ -195,6 +200,14 @@ class OffsetPlanner:
             latest = {one: min(position, bounds[one], key=_by_offset) for one, position in latest.items()}
         ends = latest if max_offsets is None else limit_offsets(starts, latest, max_offsets)
         return advance(start, SourceOffset(ends, ids), begun)
+
+    def _begin_new(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        """New partitions are read from their start, wherever that is by now."""
+        begun = self.earliest(partitions)
+        late = [partition for partition, position in begun.items() if position.offset > 0]
+        if late:
+            logger.warning("%s are new, and their first records are gone already", name_partitions(late))
+        return begun
 
     def _partitions_left(self, start: SourceOffset) -> list[TopicPartition]:
         """The partitions there are now. Those of `start` that are not among them are lost."""
@@ -227,7 +240,16 @@ class OffsetPlanner:
                 break
             time.sleep(self._options.client.retry_backoff_ms / 1000)
             latest = self.latest(partitions)
-        return latest
+        return latest | self._held_back(start, SourceOffset(latest, ids))
+
+    def _held_back(self, start: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, Position]:
+        """The starts that lie behind an open transaction, not behind the log: where a query has begun, or become,
+        read_committed."""
+        if not self._options.client.read_committed:
+            return {}
+        behind = [one for one in lost_starts(start, latest) if not _is_recreated(one, start, latest)]
+        marks = self._latest(behind, read_committed=False)
+        return {one: start.positions[one] for one in behind if start.positions[one].offset <= marks[one].offset}
 
     def _begin_after_loss(self, start: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, Position]:
         """Where to begin in partitions that cannot be read from `start` on: in a topic that was made again at its
@@ -239,7 +261,7 @@ class OffsetPlanner:
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{text}. {HOW_TO_GO_ON}")
         logger.warning("%s; going on, as failOnDataLoss is false", text)
-        recreated = [one for one in lost if start.topic_ids[one.topic] != latest.topic_ids[one.topic]]
+        recreated = [one for one in lost if _is_recreated(one, start, latest)]
         return {partition: latest.positions[partition] for partition in lost} | self.earliest(recreated)
 
     @staticmethod
@@ -266,7 +288,18 @@ class OffsetPlanner:
         logger.warning("%s; beginning there, as failOnDataLoss is false", text)
         return earliest
 
-    def _list(self, partitions: Collection[TopicPartition], timestamp: int) -> Mapping[TopicPartition, OffsetAnswer]:
+    def _latest(self, partitions: Collection[TopicPartition], read_committed: bool) -> dict[TopicPartition, Position]:
+        answers = self._list(partitions, LATEST_TIMESTAMP, read_committed)
+        return {one: Position(answer.offset, answer.leader_epoch) for one, answer in answers.items()}
+
+    def _list(
+        self, partitions: Collection[TopicPartition], timestamp: int, read_committed: bool
+    ) -> Mapping[TopicPartition, OffsetAnswer]:
         if not partitions:
             return {}
-        return self._client.list_offsets(dict.fromkeys(partitions, timestamp), self._client.api_deadline())
+        timestamps = dict.fromkeys(partitions, timestamp)
+        return self._client.list_offsets(timestamps, self._client.api_deadline(), read_committed)
+
+
+def _is_recreated(partition: TopicPartition, start: SourceOffset, latest: SourceOffset) -> bool:
+    return start.topic_ids[partition.topic] != latest.topic_ids[partition.topic]

@@ -41,7 +41,7 @@ class KafkaMetaDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._options = SourceOptions.parse(options)
+        self._options = SourceOptions.parse({name: text for name, text in options.items() if not _is_sparks(name)})
 
     @classmethod
     def name(cls) -> str:
@@ -55,6 +55,11 @@ class KafkaMetaDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         return KafkaMetaStreamReader(self._options.for_stream(), _columns(schema, self.schema()))
+
+
+def _is_sparks(name: str) -> bool:
+    """Whether Spark adds this option by itself, as it does for `CREATE TABLE ... USING kafkameta`."""
+    return name.lower() in ("provider", "owner") or name.lower().startswith("option.")
 
 
 def _columns(schema: StructType, available: StructType) -> list[str]:
@@ -104,7 +109,11 @@ class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target: Positions | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return self._planner().initial_offset().as_dict()
+        planner = self._planner()
+        try:
+            return planner.initial_offset().as_dict()
+        finally:
+            planner.flush_events()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         limit = self._options.max_offsets_per_trigger
@@ -112,7 +121,10 @@ class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         planner = self._planner()
-        self._target = planner.latest(planner.partitions())
+        try:
+            self._target = planner.available_now()
+        finally:
+            planner.flush_events()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         from pyspark_kafka_meta.reading.offsets import SourceOffset

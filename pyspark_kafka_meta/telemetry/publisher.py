@@ -15,12 +15,13 @@ from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
-from pyspark_kafka_meta.metadata.events import Origin, RefreshEvent
+from pyspark_kafka_meta.metadata.events import Origin, Outcome, RefreshEvent, RefreshReason
 
 logger = logging.getLogger(__name__)
 event_logger = logging.getLogger("pyspark_kafka_meta.events")
 
 MAX_PENDING_EVENTS = 1_000
+ROUTINE_EVENTS_A_FILE = 100
 
 
 class EventPublisher:
@@ -41,6 +42,12 @@ class EventPublisher:
             return
         self._dropped = 0
         self._pending.append(told)
+
+    def flush_news(self) -> None:
+        """`flush`, but let refreshes by age that found nothing new wait for company: a file for each would be many."""
+        news = [event for event in self._pending if not _is_routine(event)]
+        if news or len(self._pending) >= ROUTINE_EVENTS_A_FILE:
+            self.flush()
 
     def flush(self) -> None:
         """Write what is pending as one complete file: readers see all of it or nothing."""
@@ -69,3 +76,7 @@ class EventPublisher:
         if self._metrics_path is not None:
             return Path(self._metrics_path)
         return Path(tempfile.gettempdir()) / "kafkameta-events" / (self.origin.application_id or "driver")
+
+
+def _is_routine(event: RefreshEvent) -> bool:
+    return event.reason is RefreshReason.MAX_AGE and event.outcome is Outcome.UNCHANGED

@@ -21,6 +21,7 @@ from pyspark_kafka_meta.metadata.model import (
 )
 from pyspark_kafka_meta.testing.fake_cluster import FakeCluster
 from pyspark_kafka_meta.wire.messages import (
+    EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     FetchAnswer,
     FetchedPartition,
@@ -60,6 +61,7 @@ class FakeWire:
         error_codes: codes that the next Fetch or ListOffsets gets, by partition.
         metadata_errors: code that Metadata answers state, by topic.
         replica_errors: code that a Fetch of a partition gets from one broker, by node id and partition, until removed.
+        open_transactions: offset at which a transaction is open, by partition: the last stable offset.
         preferred_replicas: broker that leaders name to a Fetch that states a rack (KIP-392), by partition.
         throttles: milliseconds that the next Fetch answers of a broker state, by node id; they bring no records.
         fetches: node id and request of each Fetch that a broker got.
@@ -76,6 +78,7 @@ class FakeWire:
         self.error_codes: dict[TopicPartition, deque[int]] = {}
         self.metadata_errors: dict[str, int] = {}
         self.replica_errors: dict[tuple[int, TopicPartition], int] = {}
+        self.open_transactions: dict[TopicPartition, int] = {}
         self.preferred_replicas: dict[TopicPartition, int] = {}
         self.throttles: dict[int, deque[int]] = {}
         self.fetches: list[tuple[int, FetchRequest]] = []
@@ -111,7 +114,7 @@ class FakeWire:
     ) -> Mapping[TopicPartition, OffsetAnswer]:
         node_id = self._reach("ListOffsets", broker.address)
         self._hang(node_id, deadline)
-        return {query.partition: self._offset(node_id, query) for query in queries}
+        return {query.partition: self._offset(node_id, query, read_committed) for query in queries}
 
     def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
         node_id = self._reach("Fetch", broker.address)
@@ -164,12 +167,14 @@ class FakeWire:
         code = self.metadata_errors.get(name, 0 if name in known else 3)
         return known[name] if code == 0 else TopicMetadata(name, None, (), code)
 
-    def _offset(self, node_id: int, query: OffsetQuery) -> OffsetAnswer:
+    def _offset(self, node_id: int, query: OffsetQuery, read_committed: bool) -> OffsetAnswer:
         code = self._take_error(node_id, query)
         if code != 0:
             return OffsetAnswer(query.partition, code, -1, -1, NO_EPOCH)
         start, end = self.cluster.bounds(query.partition)
-        offset = start if query.timestamp == EARLIEST_TIMESTAMP else end
+        is_start = query.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP)
+        stable = self.open_transactions.get(query.partition, end) if read_committed else end
+        offset = start if is_start else stable
         return OffsetAnswer(query.partition, 0, offset, -1, self.cluster.partition(query.partition).leader_epoch)
 
     def _ends_at(self, node_id: int) -> float:

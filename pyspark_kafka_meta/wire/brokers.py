@@ -62,6 +62,7 @@ class KafkaWire:
         return self._checked(connection, translate.list_offsets_answer, exchange, queries)
 
     def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
+        self.drop_fetch(broker.node_id)  # of a task that ended early: its answer must not be taken for the new one's
         connection = self._connection(self._fetch, broker.node_id, broker.address, deadline)
         by_name = any(entry.topic_id is None for entry in request.partitions)
         version = connection.version(FETCH, at_most=translate.TOPIC_IDS_SINCE - 1 if by_name else None)

@@ -36,7 +36,7 @@ class Api(NamedTuple):
 
 API_VERSIONS = Api("api_versions", 18, 2, 2)
 METADATA = Api("metadata", 3, 9, 13)
-LIST_OFFSETS = Api("list_offsets", 2, 4, 7)
+LIST_OFFSETS = Api("list_offsets", 2, 4, 8)
 FETCH = Api("fetch", 1, 12, 16)
 
 

@@ -198,7 +198,11 @@ def _connect(address: Address, deadline: float) -> socket.socket:
     candidates = _resolve(address, deadline)
     for index, (family, target) in enumerate(candidates):
         share = (deadline - time.monotonic()) / (len(candidates) - index)
-        connection = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connection = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:  # an address family that this host does not speak, or no file left to open
+            failures.append(error.strerror or str(error))
+            continue
         try:
             connection.settimeout(max(share, 0.001))
             connection.connect(target)
@@ -214,13 +218,13 @@ def _connect(address: Address, deadline: float) -> socket.socket:
 def _resolve(address: Address, deadline: float) -> list[tuple[int, Any]]:
     """Socket families and addresses of a host name. The system's resolver knows no deadline, so it runs in a thread
     that is left behind when the time is up."""
-    answers: queue.SimpleQueue[list[tuple[int, Any]] | OSError] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[list[tuple[int, Any]] | OSError | UnicodeError] = queue.SimpleQueue()
 
     def ask() -> None:
         try:
             found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
             answers.put(list(dict.fromkeys((family, target) for family, _, _, _, target in found)))
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter: no host name at all
             answers.put(error)
 
     threading.Thread(target=ask, daemon=True, name="kafkameta-resolve").start()
@@ -228,6 +232,7 @@ def _resolve(address: Address, deadline: float) -> list[tuple[int, Any]]:
         answer = answers.get(timeout=max(deadline - time.monotonic(), 0.001))
     except queue.Empty:
         raise ConnectError(f"cannot connect to {address}: its name was not resolved in time") from None
-    if isinstance(answer, OSError):
-        raise ConnectError(f"cannot connect to {address}: {answer.strerror or answer}") from answer
+    if isinstance(answer, OSError | UnicodeError):
+        reason = getattr(answer, "strerror", None) or answer
+        raise ConnectError(f"cannot connect to {address}: {reason}") from answer
     return answer

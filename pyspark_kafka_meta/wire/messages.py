@@ -19,6 +19,10 @@ LATEST_TIMESTAMP = -1
 """ListOffsets: the high watermark, or the last stable offset under read_committed."""
 
 
+EARLIEST_LOCAL_TIMESTAMP = -4
+"""The first offset on the leader's own disk, with tiered storage later than the log start offset (KIP-405)."""
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetQuery:
     """One partition of a ListOffsets request.

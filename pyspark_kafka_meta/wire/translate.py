@@ -24,6 +24,8 @@ from pyspark_kafka_meta.wire import codec
 from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA
 from pyspark_kafka_meta.wire.connection import Exchange
 from pyspark_kafka_meta.wire.messages import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
     DivergingEpoch,
     FetchAnswer,
     FetchedPartition,
@@ -34,6 +36,8 @@ from pyspark_kafka_meta.wire.messages import (
 )
 
 MAX_BROKERS = 10_000
+LOCAL_OFFSETS_SINCE = 8
+"""ListOffsets knows `EARLIEST_LOCAL_TIMESTAMP` from this version on (KIP-405)."""
 TOPIC_IDS_SINCE = 13
 """Fetch names topics by id from this version on (KIP-516)."""
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -122,7 +126,7 @@ def list_offsets_request(version: int, queries: Sequence[OffsetQuery], read_comm
                     schema.ListOffsetsPartition(
                         partition_index=query.partition.partition,
                         current_leader_epoch=query.leader_epoch,
-                        timestamp=query.timestamp,
+                        timestamp=_timestamp(query.timestamp, version),
                     )
                     for query in members
                 ),
@@ -130,6 +134,11 @@ def list_offsets_request(version: int, queries: Sequence[OffsetQuery], read_comm
             for topic, members in _grouped(queries, lambda query: query.partition.topic)
         ),
     )
+
+
+def _timestamp(timestamp: int, version: int) -> int:
+    # A broker that does not know of local offsets has no tiered storage: all of its log is local.
+    return EARLIEST_TIMESTAMP if timestamp == EARLIEST_LOCAL_TIMESTAMP and version < LOCAL_OFFSETS_SINCE else timestamp
 
 
 def list_offsets_answer(exchange: Exchange, queries: Sequence[OffsetQuery]) -> dict[TopicPartition, OffsetAnswer]:

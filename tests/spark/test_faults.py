@@ -21,6 +21,7 @@ def test_a_killed_leader_costs_the_stream_no_record_and_no_restart(
     options = {"kafka.bootstrap.servers": breakable_kafka.bootstrap_servers, "subscribe": topic}
     stream = spark.readStream.format("kafkameta").options(**options).option("startingOffsets", "earliest").load()
     sink = stream.selectExpr("CAST(value AS STRING) AS value").writeStream.format("parquet")
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "10000")
     sink = sink.option("path", str(tmp_path / "rows")).option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = sink.trigger(processingTime="200 milliseconds").start()
     run_id = query.runId

@@ -76,6 +76,32 @@ def test_an_unknown_host_name_is_a_connect_error() -> None:
         ask(Address("kafka.invalid", 9092), timeout_s=5)
 
 
+@pytest.mark.parametrize("host", ["broker..local", "x" * 64 + ".example"])
+def test_what_is_no_host_name_is_refused_at_once(host: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(ConnectError, match=f"cannot connect to {host}"):
+        ask(Address(host, 9092), timeout_s=5)
+    assert time.monotonic() - started < 2
+
+
+def test_an_address_family_that_the_host_lacks_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.socket
+
+    def no_ipv6(family: int = -1, *arguments: object, **settings: object) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(97, "Address family not supported by protocol")
+        return real(family, *arguments, **settings)  # type: ignore[arg-type]
+
+    with scripted_broker(serve_metadata) as address:
+        both = [
+            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", address.port, 0, 0)),
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", address.port)),
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+        monkeypatch.setattr(socket, "socket", no_ipv6)
+        assert ask(Address("localhost", address.port)).brokers == ()
+
+
 @pytest.mark.parametrize(
     ("behave", "error", "text"),
     [

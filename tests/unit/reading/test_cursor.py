@@ -19,6 +19,7 @@ from pyspark_kafka_meta.reading.cursor import (
     Fail,
     Instruction,
     Lost,
+    NothingMore,
     OutOfRange,
     PartitionCursor,
     Refresh,
@@ -299,10 +300,31 @@ def positions_after(reader: PartitionCursor, *answers: tuple[FetchedPartition, b
     return seen
 
 
-def test_enough_empty_answers_prove_that_compaction_took_the_rest() -> None:
-    times = EMPTY_ANSWERS_TO_BELIEVE
+def after_empty_answers(**fetched: int) -> tuple[PartitionCursor, Instruction]:
+    """A cursor at 5 of 10, and what it wants after enough of them."""
+    reader = cursor(start=5)
+    positions_after(reader, *[(answer(**fetched), True)] * (EMPTY_ANSWERS_TO_BELIEVE - 1))
+    return reader, reader.on_fetched(answer(**fetched), answer_is_empty=True)
 
-    assert positions_after(cursor(start=5), *[(answer(high_watermark=10), True)] * times) == [5] * (times - 1) + [10]
+
+@pytest.mark.parametrize("local_start", [0, 5])
+def test_enough_empty_answers_from_a_local_log_prove_that_compaction_took_the_rest(local_start: int) -> None:
+    reader, wish = after_empty_answers(high_watermark=10)
+    assert wish == NothingMore()
+    assert reader.position == 5
+
+    reader.on_local_start(local_start)
+    assert reader.done
+
+
+def test_empty_answers_from_remote_storage_prove_nothing() -> None:
+    """Tiered storage answers with no records and no error while it is slow (KIP-405)."""
+    reader, wish = after_empty_answers(high_watermark=10)
+    assert wish == NothingMore()
+
+    assert reader.on_local_start(8) == Wait(7)
+    assert reader.position == 5
+    assert not reader.done
 
 
 UNPROVEN = {
@@ -323,7 +345,7 @@ def test_empty_answers_that_prove_nothing_are_waited_through(
 
 
 def test_open_transaction_does_not_matter_to_read_uncommitted() -> None:
-    assert positions_after(cursor(), *[(answer(stable=0), True)] * EMPTY_ANSWERS_TO_BELIEVE)[-1] == 10
+    assert after_empty_answers(stable=0)[1] == NothingMore()
 
 
 INTERRUPTIONS = {

@@ -304,27 +304,29 @@ def test_compacted_end_of_a_range_is_believed_after_a_few_empty_answers(scene: S
 
 AT_T0 = "reading t-0 at offset 2 (of 0 to 5): "
 AT_T1 = "reading t-1 at offset 0 (of 0 to 5): "
-STALLS: dict[str, tuple[Callable[[Scene], object], str]] = {
-    "nothing is written": (lambda scene: None, AT_T1 + "the brokers send no records"),
-    "leader hangs": (lambda scene: scene.wire.hung.add(1), AT_T0 + "broker 1 did not answer a Fetch in time"),
-    "leader is down": (lambda scene: scene.wire.down.add(1), AT_T0 + "cannot connect to broker-1:9092"),
-    "no leader": (lambda scene: scene.cluster.move_leader(T0, NO_LEADER), AT_T0 + "LEADER_NOT_AVAILABLE (error 5)"),
-    "leader is nowhere": (lambda scene: scene.cluster.brokers.pop(1), AT_T0 + "LEADER_NOT_AVAILABLE (error 5)"),
-    "an error for ever": (lambda scene: change(scene, failing(75)), AT_T1 + "UNKNOWN_LEADER_EPOCH (error 75)"),
-    "not leader for ever": (lambda scene: change(scene, failing(6)), AT_T1 + "NOT_LEADER_OR_FOLLOWER (error 6)"),
-    "no broker answers": (lambda scene: scene.wire.down.update({1, 2, 3}), AT_T1 + "broker 2 closed the connection"),
-    "every broker hangs": (lambda scene: scene.wire.hung.update({1, 2, 3}), AT_T1 + "broker 2 did not answer a Fetch"),
+STALLS: dict[str, tuple[Fault, str]] = {
+    "nothing is written": ([], AT_T1 + "the brokers send no records"),
+    "nothing is written once the leader is back": (
+        [lambda scene: scene.wire.down.add(1), lambda scene: scene.clock.at(9, scene.wire.down.clear)],
+        AT_T1 + "the brokers send no records",
+    ),
+    "leader hangs": ([lambda scene: scene.wire.hung.add(1)], AT_T0 + "broker 1 did not answer a Fetch in time"),
+    "leader is down": ([lambda scene: scene.wire.down.add(1)], AT_T0 + "cannot connect to broker-1:9092"),
+    "no leader": ([lambda scene: scene.cluster.move_leader(T0, NO_LEADER)], AT_T0 + "LEADER_NOT_AVAILABLE (error 5)"),
+    "leader is nowhere": ([lambda scene: scene.cluster.brokers.pop(1)], AT_T0 + "LEADER_NOT_AVAILABLE (error 5)"),
+    "an error for ever": ([lambda scene: change(scene, failing(75))], AT_T1 + "UNKNOWN_LEADER_EPOCH (error 75)"),
+    "not leader for ever": ([lambda scene: change(scene, failing(6))], AT_T1 + "NOT_LEADER_OR_FOLLOWER (error 6)"),
+    "no broker answers": ([lambda scene: scene.wire.down.update({1, 2, 3})], AT_T1 + "broker 2 closed the connection"),
+    "every broker hangs": ([lambda scene: scene.wire.hung.update({1, 2, 3})], AT_T1 + "broker 2 did not answer"),
 }
 
 
-@pytest.mark.parametrize(("happens", "text"), STALLS.values(), ids=STALLS.keys())
-def test_no_progress_ends_at_the_poll_timeout_and_says_where_and_why(
-    scene: Scene, happens: Callable[[Scene], object], text: str
-) -> None:
+@pytest.mark.parametrize(("fault", "text"), STALLS.values(), ids=STALLS.keys())
+def test_no_progress_ends_at_the_poll_timeout_and_says_where_and_why(scene: Scene, fault: Fault, text: str) -> None:
     scene.write(T0, "a", "b")
     reading = scene.reader().read([scene.range(T0, 0, 5), scene.range(T1, 0, 5)])
     next(reading)
-    happens(scene)
+    scene.undergo(fault)
     began = scene.clock()
     with pytest.raises(ReadTimeoutError) as raised:
         next(reading)
@@ -487,23 +489,36 @@ def test_topic_that_brokers_do_not_know_for_a_moment_is_not_lost(scene: Scene, c
     assert by_partition(rows(scene.reader(client).read(scene.ranges()))) == written()
 
 
-def test_one_broker_that_does_not_know_the_topic_after_a_long_wait_loses_nothing(scene: Scene) -> None:
+def test_broker_that_goes_on_not_knowing_a_topic_that_the_metadata_has_loses_nothing(scene: Scene) -> None:
+    scene.fill()
+    scene.wire.change = failing(100)
+    scene.clock.at(10 + 4 * DELETED_TOPIC_GRACE_MS / 1000, lambda: change(scene, lambda answer: answer))
+
+    assert by_partition(rows(scene.reader().read([scene.range(T0)]))) == {T0: written()[T0]}
+
+
+def test_moments_without_the_topic_are_not_added_up(scene: Scene) -> None:
     reading = scene.reader().read([scene.range(T0, 0, 1)])
+    topics = dict(scene.cluster.topics)
     for seconds in range(10, 100, 10):
-        scene.clock.at(seconds, lambda: scene.script(T0, 100))
+        scene.clock.at(seconds, scene.cluster.topics.clear)
+        scene.clock.at(seconds + 1, lambda: scene.cluster.topics.update(topics))
     scene.clock.at(100, lambda: scene.write(T0, "late"))
 
     assert rows(reading) == [(T0, 0, "late")]
 
 
 def test_broker_that_dies_after_it_did_not_know_the_topic_loses_nothing(scene: Scene) -> None:
-    scene.fill()
-    reader = scene.reader()
-    scene.script(T0, 3)
-    scene.clock.at(0.01, lambda: scene.wire.down.add(1))
-    scene.clock.at(DELETED_TOPIC_GRACE_MS / 1000 + 5, scene.wire.down.clear)
+    def answer_and_die(answer: FetchAnswer) -> FetchAnswer:
+        scene.wire.down.add(1)
+        return failing(3)(answer)
 
-    assert by_partition(rows(reader.read([scene.range(T0)]))) == {T0: written()[T0]}
+    scene.fill()
+    scene.wire.change = answer_and_die
+    scene.clock.at(30, scene.wire.down.clear)
+    scene.clock.at(30, lambda: change(scene, lambda answer: answer))
+
+    assert by_partition(rows(scene.reader().read([scene.range(T0)]))) == {T0: written()[T0]}
 
 
 def test_out_of_range_though_the_log_has_the_offset_is_no_loss(scene: Scene) -> None:

@@ -418,3 +418,37 @@ def test_kafka_7703_smaller_latest_for_a_moment_is_asked_again_and_is_no_loss(
     assert len(scene.sent("ListOffsets")) == asked + 3 * (1 + SMALLER_LATEST_RETRIES)
     assert positions(query.offset)[T0] == 12
     assert caplog.records == []
+
+
+# --- open transactions ------------------------------------------------------------------------------------------------
+
+
+def test_query_that_becomes_read_committed_waits_for_the_transaction_and_repeats_nothing(scene: Scene) -> None:
+    """Its checkpoint lies behind the last stable offset, and that is no truncation."""
+    start = scene.planner(startingOffsets="latest").initial_offset()
+    scene.wire.open_transactions[T0] = positions(start)[T0] - 2
+    planner = scene.planner(kafka_isolation_level="read_committed")
+
+    assert positions(planner.next_offset(restored(start), None, None)) == positions(start)
+    del scene.wire.open_transactions[T0]
+    scene.write(T0, "later")
+    later = planner.next_offset(restored(start), None, None)
+    assert positions(later)[T0] == positions(start)[T0] + 1
+
+
+def test_starting_offset_behind_an_open_transaction_is_no_mistake(scene: Scene) -> None:
+    end = scene.cluster.bounds(T0)[1]
+    scene.wire.open_transactions[T0] = end - 2
+    named = json.dumps({"t": {"0": end - 1, "1": -2, "2": -2}})
+    planner = scene.planner(kafka_isolation_level="read_committed", startingOffsets=named)
+
+    assert positions(planner.initial_offset())[T0] == end - 1
+
+
+def test_available_now_passes_over_a_deleted_topic_where_that_is_allowed(scene: Scene) -> None:
+    scene.cluster.create_topic("u", partitions=1)
+    planner = scene.planner(subscribe="t,u", failOnDataLoss="false", kafka_metadata_max_age_ms="5000")
+    assert len(planner.available_now()) == 4
+    del scene.cluster.topics["u"]
+    scene.clock.sleep(10)
+    assert len(planner.available_now()) == 3

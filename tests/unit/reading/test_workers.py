@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -130,12 +131,13 @@ def test_child_of_a_fork_gets_its_own_client_and_leaves_its_parents_alone(
     assert not of_parent.closed
 
 
-def test_task_that_fails_gives_its_client_back(worker: Worker) -> None:
+def test_task_that_fails_writes_its_events_and_gives_its_client_back(worker: Worker) -> None:
     with (
         pytest.raises(RuntimeError, match="task failed"),
         worker.pool.client(options("a"), worker.metrics_path, READER),
     ):
         raise RuntimeError("task failed")
+    assert len(list(Path(worker.metrics_path).glob("*.jsonl"))) == 1
     worker.clock.sleep(MAX_AGE_S)
     worker.run("b")
 
