@@ -241,9 +241,9 @@ class TaskReader:
                     self._ask_again(cursor, reason, generation, error_code, node_id)
             case Wait(error_code):
                 if error_code:
-                    cursor.not_before = time.monotonic() + self._options.client.retry_backoff_ms / 1000
+                    self._pause_cursor(cursor)
             case ReadFrom(replica_id):
-                self._client.replicas.choose(cursor.range.partition, replica_id, time.monotonic())
+                self._read_from(cursor, replica_id)
             case OutOfRange():
                 self._carry_out(cursor, self._confirm_range(cursor), generation, node_id)
             case Lost():
@@ -251,6 +251,13 @@ class TaskReader:
             case Fail(error):
                 raise error
         return []
+
+    def _read_from(self, cursor: PartitionCursor, replica_id: int) -> None:
+        if self._client.replicas.choose(cursor.range.partition, replica_id, time.monotonic()):
+            self._pause_cursor(cursor)
+
+    def _pause_cursor(self, cursor: PartitionCursor) -> None:
+        cursor.not_before = time.monotonic() + self._options.client.retry_backoff_ms / 1000
 
     def _ask_again(
         self,
@@ -271,7 +278,7 @@ class TaskReader:
         self._client.report_failure(failure.error, fetch.generation, failure.node_id)
         for cursor in fetch.cursors:
             if cursor.asked_follower:
-                self._client.replicas.choose(cursor.range.partition, LEADER, time.monotonic())
+                self._read_from(cursor, LEADER)
             else:
                 cursor.newer_than = fetch.generation
 

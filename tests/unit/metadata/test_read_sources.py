@@ -113,6 +113,20 @@ def test_replica_that_is_gone_costs_no_wait_for_metadata(monkeypatch: pytest.Mon
     assert scene.events[-1].reason in (RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT)
 
 
+@pytest.mark.parametrize("replica", [3, 99])
+def test_leader_that_insists_on_a_replica_that_is_gone_is_not_asked_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch, replica: int
+) -> None:
+    scene = a_scene(monkeypatch, None)
+    insists = {1: replica}
+    monkeypatch.setattr(scene.wire, "_redirects_to", lambda node_id, partition, rack: insists.get(node_id))
+    scene.wire.down.add(3)
+    scene.clock.later(5, insists.clear)
+
+    assert scene.read(T0) == list(range(10))
+    assert len(scene.fetched_from()) < 60
+
+
 def test_partitions_of_one_leader_are_each_read_from_their_own_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = a_scene(monkeypatch)
     scene.cluster.move_leader(T1, 1)
