@@ -25,6 +25,8 @@ MIN_FETCH_BYTES = 64 * 1024
 FIRST_GUESS_BYTES_PER_OFFSET = 1024
 EMPTY_ANSWERS_TO_BELIEVE = 3
 """How many empty answers in a row prove that a log holds nothing up to an end that it has reached."""
+EMPTY_ANSWERS_TO_LEAVE = 3
+"""After so many empty answers in a row from a follower that lacks what is wanted, the leader is asked."""
 UNKNOWN_EPOCHS_TO_BELIEVE = 3
 """How many UNKNOWN_LEADER_EPOCH in a row show that the cache is wrong, not that the broker lags behind."""
 
@@ -107,6 +109,7 @@ class PartitionCursor:
         self._max_bytes = max_bytes
         self._bytes_per_offset: float = FIRST_GUESS_BYTES_PER_OFFSET
         self._empty_answers = 0
+        self._answers_behind = 0
         self._unknown_epochs = 0
 
     @property
@@ -199,13 +202,17 @@ class PartitionCursor:
         # Compaction can remove the records at the end of a range for good. A leader that could send more would have
         # answered at once with some of it.
         end = fetched.last_stable_offset if self._read_committed else fetched.high_watermark
+        lags_behind = self.asked_follower and end < self.range.until_offset
+        self._answers_behind = self._answers_behind + 1 if lags_behind else 0
+        if self._answers_behind >= EMPTY_ANSWERS_TO_LEAVE:
+            return ReadFrom(LEADER)
         self._empty_answers = self._empty_answers + 1 if answer_is_empty and end >= self.range.until_offset else 0
         if self._empty_answers >= EMPTY_ANSWERS_TO_BELIEVE:
             self.position = self.range.until_offset
         return Wait()
 
     def _on_records(self, fetched: FetchedPartition) -> Instruction:
-        self._empty_answers = 0
+        self._empty_answers = self._answers_behind = 0
         from_offset = self.position
         try:
             headers = scan(fetched.records, self._check_crcs)

@@ -113,6 +113,25 @@ def test_replica_that_is_gone_costs_no_wait_for_metadata(monkeypatch: pytest.Mon
     assert scene.events[-1].reason in (RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT)
 
 
+def test_replica_that_lags_behind_is_left_after_three_empty_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch)
+    scene.wire.replica_ends[3, T0] = 5
+    began = scene.clock()
+
+    assert scene.read(T0, start=5) == list(range(5, 10))
+    assert scene.fetched_from() == [1, 3, 3, 3, 1]
+    assert scene.clock() == began + 3 * 0.5
+
+
+def test_replica_that_catches_up_in_time_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch)
+    scene.wire.replica_ends[3, T0] = 5
+    scene.clock.later(0.9, scene.wire.replica_ends.clear)
+
+    assert scene.read(T0, start=5) == list(range(5, 10))
+    assert set(scene.fetched_from()[1:]) == {3}
+
+
 @pytest.mark.parametrize("replica", [3, 99])
 def test_leader_that_insists_on_a_replica_that_is_gone_is_not_asked_without_a_pause(
     monkeypatch: pytest.MonkeyPatch, replica: int
