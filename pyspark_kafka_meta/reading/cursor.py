@@ -26,6 +26,8 @@ FIRST_GUESS_BYTES_PER_OFFSET = 1024
 EMPTY_ANSWERS_TO_BELIEVE = 3
 """After so many empty answers in a row the leader is asked whether it has anything up to the end of the range."""
 REQUEST_TIMED_OUT = 7
+EMPTY_ANSWERS_TO_LEAVE = 3
+"""After so many empty answers in a row from a follower that lacks what is wanted, the leader is asked."""
 UNKNOWN_EPOCHS_TO_BELIEVE = 3
 """How many UNKNOWN_LEADER_EPOCH in a row show that the cache is wrong, not that the broker lags behind."""
 
@@ -97,7 +99,6 @@ class PartitionCursor:
         trouble: error code of the last answer that brought no progress, 0 if there was none.
         newer_than: fetch again only with a cache whose generation is above this one.
         not_before: fetch again only at this time, in seconds of the caller's clock.
-        sent_to: replica that an answer named last; named again, it is no news, and fetched from after a pause.
         asked_follower: whether the last request was for another replica than the leader.
     """
 
@@ -108,13 +109,13 @@ class PartitionCursor:
         self.trouble = 0
         self.newer_than = -1
         self.not_before = 0.0
-        self.sent_to: int | None = None
         self.asked_follower = False
         self._read_committed = read_committed
         self._check_crcs = check_crcs
         self._max_bytes = max_bytes
         self._bytes_per_offset: float = FIRST_GUESS_BYTES_PER_OFFSET
         self._empty_answers = 0
+        self._answers_behind = 0
         self._unknown_epochs = 0
 
     @property
@@ -214,6 +215,10 @@ class PartitionCursor:
 
     def _on_empty(self, fetched: FetchedPartition, answer_is_empty: bool) -> Instruction:
         end = fetched.last_stable_offset if self._read_committed else fetched.high_watermark
+        lags_behind = self.asked_follower and end < self.range.until_offset
+        self._answers_behind = self._answers_behind + 1 if lags_behind else 0
+        if self._answers_behind >= EMPTY_ANSWERS_TO_LEAVE:
+            return ReadFrom(LEADER)
         self._empty_answers = self._empty_answers + 1 if answer_is_empty and end >= self.range.until_offset else 0
         if self._empty_answers < EMPTY_ANSWERS_TO_BELIEVE:
             return Wait()
@@ -221,7 +226,7 @@ class PartitionCursor:
         return NothingMore()
 
     def _on_records(self, fetched: FetchedPartition) -> Instruction:
-        self._empty_answers = 0
+        self._empty_answers = self._answers_behind = 0
         from_offset = self.position
         try:
             headers = scan(fetched.records, self._check_crcs)

@@ -272,7 +272,7 @@ class TaskReader:
                 self._refresh(cursor, instruction, generation, node_id, hint)
             case Wait(error_code):
                 if error_code:
-                    cursor.not_before = time.monotonic() + self._options.client.retry_backoff_ms / 1000
+                    self._pause_cursor(cursor)
             case ReadFrom(replica_id):
                 self._read_from(cursor, replica_id)
             case OutOfRange():
@@ -297,10 +297,11 @@ class TaskReader:
             self._ask_again(cursor, wish.reason, generation, wish.error_code, node_id)
 
     def _read_from(self, cursor: PartitionCursor, replica_id: int) -> None:
-        if replica_id == cursor.sent_to:
-            cursor.not_before = time.monotonic() + self._options.client.retry_backoff_ms / 1000
-        cursor.sent_to = replica_id
-        self._client.replicas.choose(cursor.range.partition, replica_id, time.monotonic())
+        if self._client.replicas.choose(cursor.range.partition, replica_id, time.monotonic()):
+            self._pause_cursor(cursor)
+
+    def _pause_cursor(self, cursor: PartitionCursor) -> None:
+        cursor.not_before = time.monotonic() + self._options.client.retry_backoff_ms / 1000
 
     def _ask_for_leader(self, cursor: PartitionCursor, generation: int) -> None:
         """Nobody is known to lead the partition: the last metadata says why."""
@@ -333,7 +334,7 @@ class TaskReader:
             self._failures[cursor] = failure.error
             cursor.trouble = 0
             if cursor.asked_follower:
-                self._client.replicas.choose(cursor.range.partition, LEADER, time.monotonic())
+                self._read_from(cursor, LEADER)
             else:
                 cursor.newer_than = fetch.generation
 

@@ -38,17 +38,26 @@ class ReadReplicas:
         self._max_age_s = max_age_ms / 1000
         self._chosen: dict[TopicPartition, tuple[int, float]] = {}  # node id, and until when
 
-    def choose(self, partition: TopicPartition, node_id: int, now: float) -> None:
-        """Read from this replica, or from the `LEADER`, until the max age of metadata has passed."""
+    def choose(self, partition: TopicPartition, node_id: int, now: float) -> bool:
+        """Read from this replica, or from the `LEADER`, until the max age of metadata has passed.
+
+        Returns:
+            Whether a leader insists on a replica that it was not asked for: to try that again needs a pause.
+        """
+        insists = node_id != LEADER and now < self._choice(partition)[1]
         self._chosen[partition] = (node_id, now + self._max_age_s)
+        return insists
 
     def source(
         self, partition: TopicPartition, leader: LeaderAndEpoch, brokers: Mapping[int, Broker], now: float
     ) -> ReadSource:
         """Whom to ask. It is the leader where nothing was said lately, or where the replica is no known broker."""
-        node_id, until = self._chosen.get(partition, (LEADER, float("-inf")))
+        node_id, until = self._choice(partition)
         has_expired = now >= until
         follower = None if has_expired or node_id == leader.broker.node_id else brokers.get(node_id)
         if follower is not None:
             return ReadSource(follower, leader.leader_epoch, is_follower=True, tells_rack=True)
         return ReadSource(leader.broker, leader.leader_epoch, is_follower=False, tells_rack=has_expired)
+
+    def _choice(self, partition: TopicPartition) -> tuple[int, float]:
+        return self._chosen.get(partition, (LEADER, float("-inf")))

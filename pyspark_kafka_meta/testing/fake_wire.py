@@ -62,6 +62,7 @@ class FakeWire:
         metadata_errors: code that Metadata answers state, by topic.
         replica_errors: code that a Fetch of a partition gets from one broker, by node id and partition, until removed.
         open_transactions: offset at which a transaction is open, by partition: the last stable offset.
+        replica_ends: where the copy of a broker ends that lags behind, exclusive, by node id and partition.
         preferred_replicas: broker that leaders name to a Fetch that states a rack (KIP-392), by partition.
         throttles: milliseconds that the next Fetch answers of a broker state, by node id; they bring no records.
         fetches: node id and request of each Fetch that a broker got.
@@ -79,6 +80,7 @@ class FakeWire:
         self.metadata_errors: dict[str, int] = {}
         self.replica_errors: dict[tuple[int, TopicPartition], int] = {}
         self.open_transactions: dict[TopicPartition, int] = {}
+        self.replica_ends: dict[tuple[int, TopicPartition], int] = {}
         self.preferred_replicas: dict[TopicPartition, int] = {}
         self.throttles: dict[int, deque[int]] = {}
         self.fetches: list[tuple[int, FetchRequest]] = []
@@ -187,7 +189,7 @@ class FakeWire:
             or self.replica_errors.get((node_id, entry.partition))
             or self.cluster.error_of(node_id, entry)
             or self._redirects_to(node_id, entry.partition, request.rack) is not None
-            or self.cluster.records(entry.partition, entry.fetch_offset, 1)
+            or self._records(node_id, entry)
             for entry in request.partitions
         )
         return self.clock() if ready else sent_at + request.max_wait_ms / 1000
@@ -201,8 +203,12 @@ class FakeWire:
         replica = self._redirects_to(node_id, entry.partition, rack)
         if replica is not None:
             return FetchedPartition(entry.partition, 0, b"", end, end, start, preferred_read_replica=replica)
-        records = self.cluster.records(entry.partition, entry.fetch_offset, entry.max_bytes)
-        return FetchedPartition(entry.partition, 0, records, end, end, start)
+        end = self.replica_ends.get((node_id, entry.partition), end)
+        return FetchedPartition(entry.partition, 0, self._records(node_id, entry), end, end, start)
+
+    def _records(self, node_id: int, entry: FetchPartition) -> bytes:
+        is_behind = entry.fetch_offset >= self.replica_ends.get((node_id, entry.partition), entry.fetch_offset + 1)
+        return b"" if is_behind else self.cluster.records(entry.partition, entry.fetch_offset, entry.max_bytes)
 
     def _redirects_to(self, node_id: int, partition: TopicPartition, rack: str) -> int | None:
         is_leader = self.cluster.partition(partition).leader_id == node_id

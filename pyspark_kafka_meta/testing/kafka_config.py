@@ -53,6 +53,9 @@ def broker_properties(layout: ClusterLayout, node_id: int, folder: Path, extra: 
         **_common(layout, node_id, folder),
         **_FEW_PARTITIONS,
         **_QUICK_CLEANING,
+        # Each broker is a rack of its own, and serves clients of that rack (KIP-392).
+        "broker.rack": f"rack-{node_id}",
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         "auto.create.topics.enable": "false",
         "group.initial.rebalance.delay.ms": "0",
         **extra,

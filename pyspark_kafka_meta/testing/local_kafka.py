@@ -44,10 +44,11 @@ class LocalKafka:
         with LocalKafka() as kafka:
             spark.read.format("kafkameta").option("kafka.bootstrap.servers", kafka.bootstrap_servers)
 
-    The cluster runs inside `with` and leaves nothing behind, also if this process is killed. Topics have three replicas
-    unless asked otherwise, two of which must be in sync, and are not made by being mentioned; retention and compaction
-    act within a second or two. Timeouts are Kafka's own: the leaders of a killed or paused broker move after 9 s, and a
-    broker that was killed or stopped is let in again 9 s later (`broker.session.timeout.ms`).
+    The cluster runs inside `with` and leaves nothing behind, also if this process is killed. Each broker is a rack of
+    its own: rack-2, rack-3, ... Topics have three replicas unless asked otherwise, two of which must be in sync, and
+    are not made by being mentioned; retention and compaction act within a second or two. Timeouts are Kafka's own: the
+    leaders of a killed or paused broker move after 9 s, and a broker that was killed or stopped is let in again 9 s
+    later (`broker.session.timeout.ms`).
 
     Methods raise ClusterError, with the end of a node's log where it says why.
     """

@@ -117,6 +117,39 @@ def test_replica_that_is_gone_costs_no_wait_for_metadata(
     assert scene.events[-1].reason == last_reason
 
 
+def test_replica_that_lags_behind_is_left_after_three_empty_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch)
+    scene.wire.replica_ends[3, T0] = 5
+    began = scene.clock()
+
+    assert scene.read(T0, start=5) == list(range(5, 10))
+    assert scene.fetched_from() == [1, 3, 3, 3, 1]
+    assert scene.clock() == began + 3 * 0.5
+
+
+def test_replica_that_catches_up_in_time_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch)
+    scene.wire.replica_ends[3, T0] = 5
+    scene.clock.later(0.9, scene.wire.replica_ends.clear)
+
+    assert scene.read(T0, start=5) == list(range(5, 10))
+    assert set(scene.fetched_from()[1:]) == {3}
+
+
+@pytest.mark.parametrize("replica", [3, 99])
+def test_leader_that_insists_on_a_replica_that_is_gone_is_not_asked_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch, replica: int
+) -> None:
+    scene = a_scene(monkeypatch, None)
+    insists = {1: replica}
+    monkeypatch.setattr(scene.wire, "_redirects_to", lambda node_id, partition, rack: insists.get(node_id))
+    scene.wire.down.add(3)
+    scene.clock.later(5, insists.clear)
+
+    assert scene.read(T0) == list(range(10))
+    assert len(scene.fetched_from()) < 60
+
+
 def test_partitions_of_one_leader_are_each_read_from_their_own_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = a_scene(monkeypatch)
     scene.cluster.move_leader(T1, 1)

@@ -1,0 +1,111 @@
+"""Partitions without data cost next to nothing: metadata at its max age, no CPU to speak of, no more connections."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_kafka_meta.errors import ReadTimeoutError
+from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.reading.client import KafkaClient
+from pyspark_kafka_meta.reading.executor import TaskReader
+from pyspark_kafka_meta.reading.offsets import OffsetRange, SourceOffset
+from pyspark_kafka_meta.reading.planner import OffsetPlanner
+from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts sockets as Linux tells them"),
+]
+
+IDLE_S = float(os.environ.get("KAFKAMETA_IDLE_S", "8"))
+"""How long each test looks on; hours show leaks that seconds do not."""
+MAX_AGE_S = IDLE_S / 4
+PARTITIONS = 50
+TRIGGER_S = 0.5
+MAX_CPU_SHARE = 0.05
+
+MakeClient = Callable[..., tuple[KafkaClient, SourceOptions]]
+
+
+@pytest.fixture
+def idle_topic(make_topic: Any) -> str:
+    return str(make_topic(partitions=PARTITIONS))
+
+
+@pytest.fixture
+def make_client(kafka: Any, idle_topic: str, tmp_path: Path) -> Iterator[MakeClient]:
+    made: list[KafkaClient] = []
+
+    def make(**options: str) -> tuple[KafkaClient, SourceOptions]:
+        where = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": idle_topic}
+        max_age_ms = int(MAX_AGE_S * 1000)
+        parsed = SourceOptions.parse({**where, "kafka.metadata.max.age.ms": str(max_age_ms), **options}).for_stream()
+        made.append(KafkaClient(parsed.client, str(tmp_path), Origin(role="reader"), max_age_ms))
+        return made[-1], parsed
+
+    yield make
+    for client in made:
+        client.close()
+
+
+@contextmanager
+def idle_cost(client: KafkaClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fails unless what happens inside costs as little as it should."""
+    asked: list[float] = []
+    ask = client.wire.metadata
+
+    def count(*arguments: Any) -> Any:
+        asked.append(time.monotonic())
+        return ask(*arguments)
+
+    monkeypatch.setattr(client.wire, "metadata", count)
+    generation = client.cache.snapshot.generation
+    sockets, cpu_s, began = open_sockets(), time.process_time(), time.monotonic()
+    yield
+    lasted_s, cpu_s = time.monotonic() - began, time.process_time() - cpu_s
+    assert lasted_s >= IDLE_S * 0.9
+    assert 1 <= len(asked) <= lasted_s / MAX_AGE_S + 1
+    assert client.cache.snapshot.generation - generation == len(asked), "each of them was answered"
+    assert cpu_s / lasted_s < MAX_CPU_SHARE
+    assert open_sockets() <= sockets + 3, "one more for each broker at most"
+
+
+def open_sockets() -> int:
+    """Of this process."""
+    return sum(str(fd.readlink()).startswith("socket:") for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink())
+
+
+def test_planner_that_polls_idle_partitions(make_client: MakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, options = make_client()
+    planner = OffsetPlanner(client, options)
+    offset = planner.next_offset(planner.initial_offset(), None, None)
+    assert len(offset.positions) == PARTITIONS
+    trigger, ends = threading.Event(), time.monotonic() + IDLE_S
+    seen: list[SourceOffset] = []
+    with idle_cost(client, monkeypatch):
+        while time.monotonic() < ends:
+            seen.append(planner.next_offset(offset, None, None))
+            trigger.wait(TRIGGER_S)
+
+    assert all(one.as_dict() == offset.as_dict() for one in seen), "nothing to read is no new micro-batch"
+
+
+def test_reader_that_waits_for_records(make_client: MakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, options = make_client(**{"kafkaConsumer.pollTimeoutMs": str(int(IDLE_S * 1000))})
+    partitions = client.partitions(options.topics, client.api_deadline())
+    # Brokers take a moment to lead partitions that were just made.
+    client.list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP), client.api_deadline())
+    topic_id = client.cache.snapshot.topic_id(options.topics[0])
+    ranges = [OffsetRange(partition, topic_id, 0, 1) for partition in partitions]
+    with idle_cost(client, monkeypatch), pytest.raises(ReadTimeoutError, match="the brokers send no records"):
+        list(TaskReader(client, options, ["value"]).read(ranges))

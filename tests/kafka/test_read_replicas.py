@@ -1,0 +1,99 @@
+"""Reading from the replica of one's own rack (KIP-392), as real brokers do it: each broker is a rack of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.metadata.model import Broker, TopicPartition
+from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.reading.client import KafkaClient
+from pyspark_kafka_meta.reading.executor import TaskReader
+from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.testing import LocalKafka
+from pyspark_kafka_meta.wire.messages import FetchRequest
+
+pytestmark = pytest.mark.kafka
+
+RECORDS = 100
+
+
+class RackedWorker:
+    """Reads partition 0 of a topic, and notes whom it asked."""
+
+    def __init__(self, kafka: LocalKafka, topic: str, rack: str, metrics_path: Path) -> None:
+        where = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "kafka.client.rack": rack}
+        self._options = SourceOptions.parse({**where, "kafka.request.timeout.ms": "3000"})
+        self.client = KafkaClient(self._options.client, str(metrics_path), Origin(role="reader"), 300_000)
+        self._partition = TopicPartition(topic, 0)
+        self._asked: list[int] = []
+        send = self.client.wire.send_fetch
+
+        def note_and_send(broker: Broker, request: FetchRequest, deadline: float) -> None:
+            self._asked.append(broker.node_id)
+            send(broker, request, deadline)
+
+        self.client.wire.send_fetch = note_and_send  # type: ignore[method-assign]
+
+    def read(self) -> tuple[int, list[int]]:
+        """How many rows there were, and ids of the brokers that were asked for them, each once and in order."""
+        self._asked.clear()
+        self.client.partitions([self._partition.topic], self.client.api_deadline())
+        topic_id = self.client.cache.snapshot.topic_id(self._partition.topic)
+        planned = OffsetRange(self._partition, topic_id, 0, RECORDS)
+        rows = sum(batch.num_rows for batch in TaskReader(self.client, self._options, ["offset"]).read([planned]))
+        return rows, list(dict.fromkeys(self._asked))
+
+
+MakeWorker = Callable[[str], RackedWorker]
+
+
+@pytest.fixture
+def leader(topic: str, produce: Any, leader_of: Any, local_kafka: LocalKafka) -> int:
+    """Of partition 0, which has records in all replicas."""
+    produce(topic, [str(number) for number in range(RECORDS)], partition=0, acks="all")
+    return int(leader_of(topic, 0))
+
+
+@pytest.fixture
+def make_worker(local_kafka: LocalKafka, topic: str, tmp_path: Path) -> Iterator[MakeWorker]:
+    made: list[RackedWorker] = []
+
+    def make(rack: str) -> RackedWorker:
+        made.append(RackedWorker(local_kafka, topic, rack, tmp_path))
+        return made[-1]
+
+    yield make
+    for worker in made:
+        worker.client.close()
+
+
+def test_each_rack_reads_from_its_own_replica(leader: int, make_worker: MakeWorker, local_kafka: LocalKafka) -> None:
+    for broker_id in local_kafka.broker_ids:
+        worker = make_worker(f"rack-{broker_id}")
+        assert worker.read() == (RECORDS, list(dict.fromkeys([leader, broker_id])))
+        assert worker.read() == (RECORDS, [broker_id])
+
+
+@pytest.mark.parametrize("rack", ["", "of nobody"])
+def test_without_a_replica_in_the_rack_the_leader_is_read(leader: int, make_worker: MakeWorker, rack: str) -> None:
+    assert make_worker(rack).read() == (RECORDS, [leader])
+
+
+def test_death_of_the_replica_costs_neither_rows_nor_time(
+    leader: int, make_worker: MakeWorker, breakable_kafka: LocalKafka
+) -> None:
+    replica = next(broker_id for broker_id in breakable_kafka.broker_ids if broker_id != leader)
+    worker = make_worker(f"rack-{replica}")
+    assert worker.read() == (RECORDS, [leader, replica])
+    breakable_kafka.kill(replica)
+    began = time.monotonic()
+
+    assert worker.read() == (RECORDS, [replica, leader])
+    assert time.monotonic() - began < 3
+    assert worker.read() == (RECORDS, [leader])

@@ -1,0 +1,167 @@
+"""Leaders move under a reader: what mock brokers were asked is what the events say, and nobody is asked in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from pyspark_kafka_meta.metadata.cache import MetadataCache
+from pyspark_kafka_meta.metadata.changes import LeaderChange
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.metadata.policy import PolicySettings
+from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.reading.client import KafkaClient
+from pyspark_kafka_meta.reading.executor import TaskReader
+from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.testing import MockCluster
+from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
+
+FETCH, METADATA = 1, 3
+NOT_LEADER_OR_FOLLOWER = 6
+T0 = TopicPartition("t", 0)
+RECORDS = 3
+
+
+class Worker:
+    """A worker's client over mock brokers, and the events of its cache."""
+
+    def __init__(self, cluster: MockCluster, metrics_path: Path, **options: str) -> None:
+        self.cluster = cluster
+        quick = {"kafka.fetch.max.wait.ms": "50", "kafka.retry.backoff.ms": "20", "kafka.retry.backoff.max.ms": "40"}
+        where = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t"}
+        self.options = SourceOptions.parse({**where, **quick, **options})
+        of_client = self.options.client
+        self.client = KafkaClient(of_client, str(metrics_path), Origin(role="reader"), of_client.metadata_max_age_ms)
+        self.events: list[RefreshEvent] = []
+        backoffs = PolicySettings(of_client.metadata_max_age_ms, of_client.retry_backoff_ms, 40)
+        self.client.cache = MetadataCache(
+            self.client.wire,
+            of_client.bootstrap_servers,
+            backoffs,
+            request_timeout_ms=5_000,
+            publish=self.events.append,
+        )
+
+    def read(self) -> list[int]:
+        """One task: all offsets of t-0."""
+        topic_id = self.client.cache.snapshot.topic_id("t")
+        reader = TaskReader(self.client, self.options, ["offset"])
+        batches = reader.read([OffsetRange(T0, topic_id, 0, RECORDS)])
+        return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+
+    def asked(self, api_key: int) -> list[int]:
+        """Ids of the brokers that got such requests since tracking began, in order."""
+        return [request.broker_id for request in self.cluster.requests() if request.api_key == api_key]
+
+    def refreshes(self) -> list[RefreshEvent]:
+        return [event for event in self.events if event.kind is EventKind.REFRESH]
+
+    def leader(self) -> tuple[int, int]:
+        leader = self.client.cache.leader(T0)
+        assert leader is not None
+        return leader.broker.node_id, leader.leader_epoch
+
+
+@pytest.fixture
+def worker(mock_cluster: MockCluster, tmp_path: Path) -> Iterator[Worker]:
+    mock_cluster.create_topic("t")
+    mock_cluster.move_leader("t", 0, 1)
+    producer = Producer({"bootstrap.servers": mock_cluster.bootstrap_servers, "linger.ms": 0})
+    for number in range(RECORDS):
+        producer.produce("t", str(number), partition=0)
+    assert producer.flush(10) == 0
+    del producer
+    mock_cluster.start_request_tracking()
+    one = Worker(mock_cluster, tmp_path)
+    yield one
+    one.client.close()
+
+
+@pytest.mark.parametrize("moves", [0, 1, 20])
+def test_metadata_requests_at_the_brokers_are_the_refreshes_published(worker: Worker, moves: int) -> None:
+    assert worker.read() == [0, 1, 2]
+    for number in range(moves):
+        worker.cluster.move_leader("t", 0, 2 + number % 2)
+        assert worker.read() == [0, 1, 2]
+
+    brokers = [event.broker_id for event in worker.refreshes()]
+    assert worker.asked(METADATA) == brokers
+    assert (len(brokers) == 1) if moves == 0 else (len(brokers) <= 1 + 2 * moves)
+    assert worker.leader()[0] == (2 + (moves - 1) % 2 if moves else 1)
+    assert [event.sequence for event in worker.events] == list(range(1, len(worker.events) + 1))
+    if moves:
+        led = [change.new_leader_id for event in worker.events for change in event.changes.leaders_changed]
+        assert led == [2 + number % 2 for number in range(moves)], "each move is told, once"
+
+
+def test_reads_without_a_move_ask_for_no_metadata(worker: Worker) -> None:
+    for _ in range(20):
+        assert worker.read() == [0, 1, 2]
+
+    assert len(worker.asked(METADATA)) == 1
+    assert set(worker.asked(FETCH)) == {1}
+
+
+def test_stale_answers_send_no_fetch_to_the_old_node(worker: Worker) -> None:
+    assert worker.read() == [0, 1, 2]
+    old_epoch = worker.leader()[1]
+    worker.cluster.move_leader("t", 0, 2)
+    assert worker.read() == [0, 1, 2]
+    worker.client.cache.refresh(RefreshReason.ON_DEMAND, worker.client.api_deadline())
+    worker.cluster.start_request_tracking()
+    for _ in range(5):
+        worker.cluster.push_leader_response("t", 0, broker_id=1, leader_epoch=old_epoch)
+        worker.client.cache.refresh(RefreshReason.ON_DEMAND, worker.client.api_deadline())
+        assert worker.events[-1].changes.stale_ignored == 1
+        assert worker.read() == [0, 1, 2]
+
+    assert set(worker.asked(FETCH)) == {2}
+
+
+def test_five_stale_answers_in_a_row_send_no_fetch_to_the_old_node(worker: Worker) -> None:
+    assert worker.read() == [0, 1, 2]
+    old_epoch = worker.leader()[1]
+    worker.cluster.move_leader("t", 0, 2)
+    assert worker.read() == [0, 1, 2]
+    worker.client.cache.refresh(RefreshReason.ON_DEMAND, worker.client.api_deadline())
+    worker.cluster.start_request_tracking()
+    for _ in range(5):
+        worker.cluster.push_leader_response("t", 0, broker_id=1, leader_epoch=old_epoch)
+    stale = []
+    for _ in range(5):
+        worker.client.cache.refresh(RefreshReason.ON_DEMAND, worker.client.api_deadline())
+        stale.append(worker.events[-1].changes.stale_ignored)
+    assert worker.read() == [0, 1, 2]
+
+    assert stale == [1] * 5
+    assert set(worker.asked(FETCH)) == {2}
+
+
+def test_wrong_hint_heals(worker: Worker) -> None:
+    assert worker.read() == [0, 1, 2]
+    leader_id, epoch = worker.leader()
+    worker.cluster.push_partition_errors("t", 0, FETCH, NOT_LEADER_OR_FOLLOWER)
+    worker.cluster.push_leader_response("t", 0, broker_id=3, leader_epoch=epoch + 1)
+    assert worker.read() == [0, 1, 2]
+
+    [hint] = [event for event in worker.events if event.kind is EventKind.HINT]
+    assert hint.changes.leaders_changed == (LeaderChange("t", 0, leader_id, 3, epoch, epoch + 1),)
+    assert worker.leader() == (leader_id, epoch)
+    assert worker.refreshes()[-1].recovery_ms is not None
+    assert worker.asked(METADATA) == [event.broker_id for event in worker.refreshes()]
+
+
+def test_replica_that_the_leader_names_is_read_until_it_is_gone(mock_cluster: MockCluster, worker: Worker) -> None:
+    mock_cluster.set_follower("t", 0, 2)
+    assert worker.read() == [0, 1, 2]
+    assert list(dict.fromkeys(worker.asked(FETCH))) == [1, 2]
+
+    mock_cluster.set_follower("t", 0, NO_BROKER)
+    mock_cluster.broker_down(2)
+    mock_cluster.start_request_tracking()
+    assert worker.read() == [0, 1, 2]
+    assert set(worker.asked(FETCH)) == {1}
