@@ -76,13 +76,12 @@ class Variant:
 
 
 KAFKAMETA = Variant("kafkameta")
-NO_HINTS = Variant("no leader hints", hints=False)
-FIXED_BACKOFF = Variant("fixed backoff, no jitter", backoff=False)
-PLAIN = Variant("neither, and all topics", hints=False, backoff=False, topics="cluster")
-LOCKSTEP = Variant("max age without jitter", spread_max_age=False)
-FIRST_BROKER = Variant("stays with its first broker", keep_first_broker=True)
 WHOLE_QUERY = Variant("all topics of the query at once", topics="query")
-WHOLE_QUERY_LOCKSTEP = Variant("the same, max age without jitter", topics="query", spread_max_age=False)
+LOCKSTEP = Variant("the same, max age without jitter", topics="query", spread_max_age=False)
+FIRST_BROKER = Variant("and stays with its first broker", topics="query", spread_max_age=False, keep_first_broker=True)
+NO_HINTS = Variant("no leader hints", hints=False, topics="query")
+FIXED_BACKOFF = Variant("fixed backoff, no jitter", backoff=False, topics="query")
+PLAIN = Variant("neither, and all topics of the cluster", hints=False, backoff=False, topics="cluster")
 
 
 class CacheModel:

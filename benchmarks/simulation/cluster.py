@@ -129,6 +129,8 @@ class Cluster:
             if time < np.inf
         )
         self._move_times = [time for time, _ in self.moves]
+        self._moved = np.array([partition for _, partition in self.moves], np.int64)
+        self._moved_to = np.array([self.epoch(partition, time) for time, partition in self.moves], np.uint8)
         self._set_members((starts + away).tolist())
 
     def _set_members(self, removed: Sequence[float]) -> None:
@@ -170,6 +172,10 @@ class Cluster:
     def version(self, now: float) -> int:
         """Number of leader changes so far: equal versions mean equal epochs."""
         return bisect_right(self._move_times, now)
+
+    def changes(self, version: int, until_version: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        """Partitions and new epochs of the leader changes between two versions, in order."""
+        return self._moved[version:until_version], self._moved_to[version:until_version]
 
     def members(self, version: int) -> list[Address]:
         """Brokers in metadata."""

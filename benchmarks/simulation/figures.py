@@ -59,10 +59,9 @@ def figures(log: Log, from_s: float, until_s: float) -> Figures:
     )
 
 
-def requests_by_time(log: Log, until_s: float, step_s: int) -> NDArray[np.int64]:
-    """Requests in the worst second of each step from 0."""
-    steps = int(until_s) // step_s
-    times = np.array(log.request_s)
-    second = np.bincount(times.astype(np.int64), minlength=steps * step_s)[: steps * step_s]
-    worst: NDArray[np.int64] = second.reshape(steps, step_s).max(axis=1)
-    return worst
+def requests_by_time(log: Log, from_s: float, until_s: float, step_s: int) -> NDArray[np.float64]:
+    """Requests a second in each step from `from_s`; a last one that is not whole is left out."""
+    steps = np.arange(from_s, until_s + 1e-9, step_s)
+    counts, _ = np.histogram(np.array(log.request_s), steps)
+    per_second: NDArray[np.float64] = counts / step_s
+    return per_second

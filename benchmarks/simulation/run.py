@@ -66,6 +66,7 @@ class Simulation:
         self._batch_waits = False
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._order = itertools.count()
+        self._now = 0.0
         self._log = Log()
 
     def run(self) -> Log:
@@ -218,14 +219,19 @@ class Simulation:
 
     def _merge(self, worker: int, told: float) -> tuple[set[int], bool]:
         """What an answer that knows the cluster of the time `told` changes; older epochs change nothing."""
-        cache, cluster, newer = self._caches[worker], self._cluster, set()
+        cache, cluster, known = self._caches[worker], self._cluster, self._known[worker]
+        newer_reported: set[int] = set()
         version, members_version = cluster.version(told), cluster.members_version(told)
         anything = members_version != cache.members_version
         cache.members_version = members_version
-        if version > cache.version:
-            cache.version, known, epochs = version, self._known[worker], cluster.epochs(told)
-            changed = epochs > known
-            newer = {one for one in cache.reported if changed[one]}
-            anything |= bool((changed.reshape(self._scenario.topics, -1).any(axis=1) & self._tracked[worker]).any())
-            np.maximum(known, epochs, out=known)
-        return newer, anything
+        if cache.version < 0:
+            known[:], cache.version, anything = cluster.epochs(told), version, True
+        elif version > cache.version:
+            partitions, epochs = cluster.changes(cache.version, version)
+            newer = epochs > known[partitions]
+            partitions, epochs, cache.version = partitions[newer], epochs[newer], version
+            newer_reported = cache.reported.intersection(partitions.tolist()) if cache.reported else set()
+            topics = partitions // self._scenario.partitions_per_topic
+            anything |= bool(self._tracked[worker, topics].any())
+            known[partitions] = epochs
+        return newer_reported, anything

@@ -160,7 +160,7 @@ def test_figures_count_by_seconds_of_the_span() -> None:
     assert (row.mean, row.peak_1_s, row.peak_10_s, row.broker_peak_1_s) == (0.4, 3, 0.4, 2)
     assert (row.mean_mb, row.peak_mb) == (0.4, 3.0)
     assert (row.stalls, row.heal_mean_ms, row.heal_worst_ms) == (2, 500.0, 750.0)
-    assert requests_by_time(log, 30.0, 10).tolist() == [1, 3, 1]
+    assert requests_by_time(log, 0.0, 35.0, 10).tolist() == [0.1, 0.4, 0.1]
 
 
 def test_answer_size_is_that_of_the_wire_format() -> None:
