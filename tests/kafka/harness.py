@@ -136,6 +136,13 @@ class Stream:
         finally:
             self.batch_seconds.append(time.monotonic() - began)
 
+    def run_until(self, condition: Callable[[], object], timeout_s: float = 30) -> None:
+        """Run batches until the condition holds after one; raises what a batch raises."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {timeout_s} s; at {self.positions()}"
+            self.run_batch()
+
     def plan(self) -> tuple[str, list[Task]]:
         start = _parsed(self.committed)
         try:
