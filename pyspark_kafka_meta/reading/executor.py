@@ -108,6 +108,8 @@ class TaskReader:
         while self._cursors:
             self._client.cache.refresh_if_due(self._stalls_at())
             self._send_fetches()
+            if not self._cursors:
+                break  # what was left is lost
             answer = self._client.wire.receive_fetch(self._under_way.keys(), self._wake_up_at())
             if answer is None:
                 self._pause()
@@ -175,6 +177,8 @@ class TaskReader:
                 continue
             if leader is None:
                 self._ask_again(cursor, RefreshReason.NO_LEADER, generation)
+            elif self._is_of_another_topic(cursor):
+                self._ask_again(cursor, RefreshReason.UNKNOWN_TOPIC_ID, generation)
             elif leader.broker.node_id not in self._under_way:
                 cursors, partitions = groups.setdefault(leader.broker, ([], []))
                 cursors.append(cursor)
@@ -282,18 +286,27 @@ class TaskReader:
         return cursor.on_log_bounds(earliest, latest)
 
     def _is_lost(self, cursor: PartitionCursor, now: float) -> bool:
-        """Whether the topic is not the one that the range was planned for: made again, or deleted."""
-        topic, planned = cursor.range.partition.topic, cursor.range.topic_id
-        current = self._client.cache.snapshot.topic_id(topic)
-        if planned is not None and current is not None and current != planned:
-            cause = f"the topic was deleted and made again under its name (topic id {planned}, now {current})"
-        elif cursor.trouble in UNKNOWN_TOPIC_CODES and now >= self._last_progress + DELETED_TOPIC_GRACE_MS / 1000:
+        """Whether the topic has not been the one that the range was planned for, for longer than brokers or this cache
+        may lag behind: it was made again, or deleted."""
+        if now < self._last_progress + DELETED_TOPIC_GRACE_MS / 1000:
+            return False
+        partition, snapshot = cursor.range.partition, self._client.cache.snapshot
+        if self._is_of_another_topic(cursor):
+            ids = f"topic id {cursor.range.topic_id}, now {snapshot.topic_id(partition.topic)}"
+            cause = f"the topic was deleted and made again under its name ({ids})"
+        elif cursor.trouble in UNKNOWN_TOPIC_CODES or partition not in snapshot.partitions(partition.topic):
             cause = "the topic or partition was deleted"
         else:
             return False
         self._lose(cursor, Lost(cause, cursor.position, cursor.range.until_offset))
         self._cursors = [one for one in self._cursors if not one.done]
         return True
+
+    def _is_of_another_topic(self, cursor: PartitionCursor) -> bool:
+        """Whether the cache knows another topic under the name than the one that the range was planned for. Either may
+        be the older one."""
+        planned, known = cursor.range.topic_id, self._client.cache.snapshot.topic_id(cursor.range.partition.topic)
+        return planned is not None and known is not None and planned != known
 
     def _lose(self, cursor: PartitionCursor, lost: Lost) -> None:
         span = f"offsets {lost.from_offset} to {lost.until_offset - 1} of {cursor.range.partition}"
