@@ -20,6 +20,7 @@ from pyspark_kafka_meta.errors import (
     ProtocolError,
     ReadTimeoutError,
     RequestTimeoutError,
+    UnknownTopicError,
 )
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import Broker
@@ -281,8 +282,11 @@ class TaskReader:
         """Ask the leader for the bounds of its log before anything is called lost."""
         partition = cursor.range.partition
         deadline = self._client.api_deadline()
-        earliest = self._client.list_offsets({partition: EARLIEST_TIMESTAMP}, deadline)[partition].offset
-        latest = self._client.list_offsets({partition: LATEST_TIMESTAMP}, deadline)[partition].offset
+        try:
+            earliest = self._client.list_offsets({partition: EARLIEST_TIMESTAMP}, deadline)[partition].offset
+            latest = self._client.list_offsets({partition: LATEST_TIMESTAMP}, deadline)[partition].offset
+        except UnknownTopicError:
+            return cursor.on_error(UNKNOWN_TOPIC_CODES[0])
         return cursor.on_log_bounds(earliest, latest)
 
     def _is_lost(self, cursor: PartitionCursor, now: float) -> bool:

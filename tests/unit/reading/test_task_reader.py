@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -181,6 +182,14 @@ def test_deleted_topic_is_lost_within_seconds(scene: Scene, worker_is_new: bool)
     with pytest.raises(DataLossError, match="deleted"):
         next(scene.read(T0))
     assert scene.clock() - began < 10
+
+
+def test_topic_that_is_deleted_while_an_offset_is_out_of_range_is_lost_too(scene: Scene) -> None:
+    scene.wire.error_codes[T0] = deque([1])
+    del scene.wire.cluster.topics["t"]
+
+    with pytest.raises(DataLossError, match="deleted"):
+        next(scene.read(T0))
 
 
 def test_task_ends_once_all_of_it_is_lost_and_that_is_allowed(scene: Scene) -> None:
