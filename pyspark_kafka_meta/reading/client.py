@@ -70,6 +70,7 @@ class KafkaClient:
             publish=self.publisher.publish,
         )
         self._unanswered: Counter[int] = Counter()  # ListOffsets in a row, by node id
+        self._given_up: set[str] = set()  # topics that were unknown for the whole grace period
 
     def api_deadline(self) -> float:
         """By when a question to the cluster must be answered, retries included."""
@@ -100,11 +101,11 @@ class KafkaClient:
             self.cache.refresh_if_due(deadline)
         grace_ends = min(deadline, time.monotonic() + UNKNOWN_GRACE_MS / 1000)
         wanted = {one for one in expected if one.topic in topics}
-        while (unknown := self._unknown(topics)) or not self._has_all(wanted):
-            if time.monotonic() >= grace_ends:
-                break
+        while self._may_yet_come(topics, wanted) and time.monotonic() < grace_ends:
             self.cache.request_update(RefreshReason.UNKNOWN_TOPIC, self.cache.snapshot.generation, error_code=3)
             self._pause(grace_ends)
+        unknown = self._unknown(topics)
+        self._given_up = set(unknown)
         if unknown:
             raise UnknownTopicError(
                 f"topic {', '.join(unknown)} does not exist in the cluster at {self._servers()}: "
@@ -123,15 +124,23 @@ class KafkaClient:
 
         Raises:
             BrokerError: a broker refused for good.
+            UnknownTopicError: a topic or partition does not exist, or not any more.
             NoLeaderError: a partition had no leader that answered by `deadline`.
         """
         answers: dict[TopicPartition, OffsetAnswer] = {}
+        all_known_at = time.monotonic()
         troubles: dict[TopicPartition, str] = {}
         while True:
             for broker, queries in self._by_leader(timestamps.keys() - answers.keys(), timestamps, troubles):
                 answers.update(self._ask_leader(broker, queries, read_committed, deadline, troubles))
             if len(answers) == len(timestamps):
                 return answers
+            gone = self._not_there(timestamps.keys() - answers.keys())
+            if not gone:
+                all_known_at = time.monotonic()
+            elif time.monotonic() >= all_known_at + UNKNOWN_GRACE_MS / 1000:
+                self._given_up.update(self._unknown({partition.topic for partition in gone}))
+                raise UnknownTopicError(f"{name_partitions(gone)} does not exist in the cluster at {self._servers()}")
             if time.monotonic() >= deadline:
                 missing = sorted(timestamps.keys() - answers.keys())
                 raise NoLeaderError(
@@ -150,9 +159,17 @@ class KafkaClient:
                 unknown.append(topic)
         return unknown
 
-    def _has_all(self, wanted: Collection[TopicPartition]) -> bool:
-        snapshot = self.cache.snapshot
-        return all(partition in snapshot.partitions(partition.topic) for partition in wanted)
+    def _may_yet_come(self, topics: Collection[str], wanted: Collection[TopicPartition]) -> bool:
+        """Whether something is missing that was not waited for in vain before."""
+        unknown = set(self._unknown(topics))
+        return not unknown <= self._given_up or bool(
+            self._not_there([partition for partition in wanted if partition.topic not in unknown])
+        )
+
+    def _not_there(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Those of `partitions` that the last answer of the brokers does not have."""
+        known = {each for topic in {one.topic for one in partitions} for each in self.cache.snapshot.partitions(topic)}
+        return sorted(set(partitions) - known)
 
     def _by_leader(
         self,

@@ -19,6 +19,7 @@ from pyspark_kafka_meta.errors import (
     ProtocolError,
     ReadTimeoutError,
     RequestTimeoutError,
+    UnknownTopicError,
 )
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import Broker
@@ -275,11 +276,8 @@ class TaskReader:
                     self._pause_cursor(cursor)
             case ReadFrom(replica_id):
                 self._read_from(cursor, replica_id)
-            case OutOfRange():
-                self._carry_out(cursor, self._confirm_range(cursor), generation, node_id)
-            case NothingMore():
-                start = self._offset_of(cursor, EARLIEST_LOCAL_TIMESTAMP)
-                self._carry_out(cursor, cursor.on_local_start(start), generation, node_id)
+            case OutOfRange() | NothingMore():
+                self._carry_out(cursor, self._confirm(cursor, instruction), generation, node_id)
             case Lost():
                 self._lose(cursor, instruction)
             case Fail(error):
@@ -338,10 +336,15 @@ class TaskReader:
             else:
                 cursor.newer_than = fetch.generation
 
-    def _confirm_range(self, cursor: PartitionCursor) -> Instruction:
-        """Ask the leader for the bounds of its log before anything is called lost."""
-        earliest = self._offset_of(cursor, EARLIEST_TIMESTAMP)
-        return cursor.on_log_bounds(earliest, self._offset_of(cursor, LATEST_TIMESTAMP))
+    def _confirm(self, cursor: PartitionCursor, doubt: OutOfRange | NothingMore) -> Instruction:
+        """Ask the leader for its offsets before anything is called lost, or at its end."""
+        try:
+            if isinstance(doubt, NothingMore):
+                return cursor.on_local_start(self._offset_of(cursor, EARLIEST_LOCAL_TIMESTAMP))
+            earliest = self._offset_of(cursor, EARLIEST_TIMESTAMP)
+            return cursor.on_log_bounds(earliest, self._offset_of(cursor, LATEST_TIMESTAMP))
+        except UnknownTopicError:
+            return cursor.on_error(UNKNOWN_TOPIC_OR_PARTITION)
 
     def _offset_of(self, cursor: PartitionCursor, timestamp: int) -> int:
         """What the leader says. The end is the high watermark: an open transaction does not shorten a log."""

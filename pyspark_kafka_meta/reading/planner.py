@@ -8,13 +8,14 @@ a log, partitions that vanished, topics made again. Follows Spark's `KafkaOffset
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicError
+from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec, SourceOptions
 from pyspark_kafka_meta.options.values import name_partitions
@@ -185,13 +186,11 @@ class OffsetPlanner:
         Raises:
             DataLossError: partitions or offsets of `start` are gone, and failOnDataLoss is set.
         """
-        partitions = self._partitions_left(start)
-        if not partitions:
+        latest_seen = self._latest_confirmed(start)
+        if not latest_seen.positions:
             return start  # SPARK-41375: should the topics be seen again, they are not to be read from their start
-        ids = self.topic_ids(partitions)
-        latest = self._latest_confirmed(start, partitions, ids)
-        self._latest_seen = SourceOffset(latest, ids)
-        begun = self._begin_new([partition for partition in partitions if partition not in start.positions])
+        self._latest_seen, latest, ids = latest_seen, latest_seen.positions, latest_seen.topic_ids
+        begun = self._begin_new([partition for partition in latest if partition not in start.positions])
         begun |= self._begin_after_loss(start, self._latest_seen)
         starts = {**start.positions, **begun}
         if target is not None:
@@ -230,17 +229,16 @@ class OffsetPlanner:
             )
         return partitions
 
-    def _latest_confirmed(
-        self, start: SourceOffset, partitions: Collection[TopicPartition], ids: Mapping[str, UUID | None]
-    ) -> dict[TopicPartition, Position]:
-        """The ends, asked for again where one lies before the start of the batch."""
-        latest = self.latest(partitions)
+    def _latest_confirmed(self, start: SourceOffset) -> SourceOffset:
+        """The ends and topic ids; asked for again where reading cannot go on from `start`, with new metadata, which
+        tells a topic that was made again from a log that became shorter."""
+        latest = self._latest_left(start)
         for _ in range(SMALLER_LATEST_RETRIES):
-            if not lost_starts(start, SourceOffset(latest, ids)):
+            if not lost_starts(start, latest):
                 break
-            time.sleep(self._options.client.retry_backoff_ms / 1000)
-            latest = self.latest(partitions)
-        return latest | self._held_back(start, SourceOffset(latest, ids))
+            self._client.cache.refresh(RefreshReason.ON_DEMAND, self._client.api_deadline())
+            latest = self._latest_left(start)
+        return replace(latest, positions={**latest.positions, **self._held_back(start, latest)})
 
     def _held_back(self, start: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, Position]:
         """The starts that lie behind an open transaction, not behind the log: where a query has begun, or become,
@@ -250,6 +248,16 @@ class OffsetPlanner:
         behind = [one for one in lost_starts(start, latest) if not _is_recreated(one, start, latest)]
         marks = self._latest(behind, read_committed=False)
         return {one: start.positions[one] for one in behind if start.positions[one].offset <= marks[one].offset}
+
+    def _latest_left(self, start: SourceOffset) -> SourceOffset:
+        """The ends of the partitions there are now, and the ids that go with them."""
+        partitions = self._partitions_left(start)
+        try:
+            latest = self.latest(partitions)
+        except UnknownTopicError:  # gone since the cache was refreshed, which has been done again by now
+            partitions = self._partitions_left(start)
+            latest = self.latest(partitions)
+        return SourceOffset(latest, self.topic_ids(partitions))
 
     def _begin_after_loss(self, start: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, Position]:
         """Where to begin in partitions that cannot be read from `start` on: in a topic that was made again at its

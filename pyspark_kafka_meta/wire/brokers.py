@@ -51,7 +51,9 @@ class KafkaWire:
         connection = self._connection(self._control, address, address, deadline)
         request = translate.metadata_request(connection.version(METADATA), topics)
         exchange = connection.call(METADATA, request, deadline)
-        return self._checked(connection, translate.metadata_answer, exchange, topics)
+        answer = self._checked(connection, translate.metadata_answer, exchange, topics)
+        self._close_all_but({address, *(broker.address for broker in answer.brokers)})
+        return answer
 
     def list_offsets(
         self, broker: Broker, queries: Sequence[OffsetQuery], read_committed: bool, deadline: float
@@ -106,6 +108,13 @@ class KafkaWire:
             return self._checked(under_way.connection, translate.fetch_answer, exchange, under_way.request, node_id)
         except KafkaMetaError as error:
             return FetchFailure(node_id, error)
+
+    def _close_all_but(self, addresses: Collection[Address]) -> None:
+        """Close connections to where no broker is any more, but for those that a Fetch is under way on."""
+        busy = [under_way.connection for under_way in self._under_way.values()]
+        for connection in (*self._control.values(), *self._fetch.values()):
+            if connection.address not in addresses and connection not in busy:
+                connection.close()
 
     def _connection(self, pool: dict[K, Connection], key: K, address: Address, deadline: float) -> Connection:
         connection = pool.get(key)

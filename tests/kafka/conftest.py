@@ -16,11 +16,12 @@ from pyspark_kafka_meta.testing import LocalKafka
 def stage(
     breakable_kafka: LocalKafka, wait_for: Callable[..., object], tmp_path: Path
 ) -> Callable[..., AbstractContextManager[Scene]]:
-    """Opens a scene: `with stage(topic, partitions=3) as scene`; further arguments are options of the stream."""
+    """Opens a scene: `with stage(topic) as scene`. The first topic is written to as well, in so many partitions;
+    `options` are the stream's."""
 
-    def open_scene(topic: str, partitions: int = 3, **options: str) -> AbstractContextManager[Scene]:
+    def open_scene(topic: str, *others: str, partitions: int = 3, **options: str) -> AbstractContextManager[Scene]:
         servers = breakable_kafka.bootstrap_servers
-        stream = Stream(servers, [topic], tmp_path, **options)
+        stream = Stream(servers, [topic, *others], tmp_path, **options)
         return running(stream, SteadyProducer(servers, topic, partitions), wait_for)
 
     return open_scene

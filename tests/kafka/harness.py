@@ -136,6 +136,13 @@ class Stream:
         finally:
             self.batch_seconds.append(time.monotonic() - began)
 
+    def run_until(self, condition: Callable[[], object], timeout_s: float = 30) -> None:
+        """Run batches until the condition holds after one; raises what a batch raises."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {timeout_s} s; at {self.positions()}"
+            self.run_batch()
+
     def plan(self) -> tuple[str, list[Task]]:
         start = _parsed(self.committed)
         try:
@@ -153,7 +160,8 @@ class Stream:
     def events(self, role: str = "reader") -> list[Event]:
         """The refresh events of the reader's or the planner's cache, as they were written."""
         lines = [line for file in (self._folder / role).glob("*.jsonl") for line in file.read_text().splitlines()]
-        return sorted(map(json.loads, lines), key=lambda event: int(event["sequence"]))
+        events = sorted(map(json.loads, lines), key=lambda event: int(event["sequence"]))
+        return [event for event in events if event["kind"] != "born"]
 
     def _run(self) -> None:
         try:

@@ -35,7 +35,7 @@ def test_r6_preferred_elections_one_after_the_other(
             elect(breakable_kafka, ElectionType.PREFERRED, topic, 0)
             wait_for(lambda leader=leader: leader_of(topic, 0) == leader)
             scene.read_on()
-    scene.assert_invariants(batch_deadline_s=3)
+    scene.assert_invariants(batch_deadline_s=10)
     given = leaders_given(scene.stream.events(), TopicPartition(topic, 0))
     assert [leader for _, leader in given] == turns
     assert {reason for reason, _ in given} <= TOLD_BY_THE_EX_LEADER
@@ -52,7 +52,7 @@ def test_r7_replicas_move_to_brokers_that_had_none(
             reassign(breakable_kafka, topic, 0, [home])
             wait_for(lambda home=home: leader_of(topic, 0) == home)
             scene.read_on()
-    scene.assert_invariants(batch_deadline_s=3)
+    scene.assert_invariants(batch_deadline_s=10)
     given = leaders_given(scene.stream.events(), TopicPartition(topic, 0))
     assert [leader for _, leader in given] == moves
     assert {reason for reason, _ in given} <= TOLD_BY_THE_EX_LEADER
@@ -67,6 +67,6 @@ def test_r8_new_partitions_are_read_from_their_start(
             add_partitions(topic, partitions)
             scene.producer.grow(partitions)
             scene.read_on()
-    scene.assert_invariants(batch_deadline_s=3)
+    scene.assert_invariants(batch_deadline_s=10)
     first_read = {row.log: row.offset for row in reversed(scene.stream.rows)}
     assert first_read == {TopicPartition(topic, number): 0 for number in range(6)}

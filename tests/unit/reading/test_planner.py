@@ -399,6 +399,7 @@ def test_topic_that_is_not_seen_for_a_while_is_not_read_again(scene: Scene) -> N
 
     scene.cluster.topics["t"] = hidden
     scene.write(T0, "new")
+    scene.clock.sleep(300)
     assert query.step() == {T0: (12, 13)}
 
 

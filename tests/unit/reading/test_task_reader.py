@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,7 @@ from kio.records.schema import NewRecordBatch, Record
 from kio.records.writers import write_batch
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
+from pyspark_kafka_meta.errors import DataLossError, UnknownTopicError
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.events import Origin, RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
@@ -85,8 +88,13 @@ class Scene:
         self.client.cache.track(["t"])
         self.client.cache.refresh(RefreshReason.BOOTSTRAP, self.clock() + 60)
 
+    def make_again(self) -> None:
+        """Topic t, under its name, with ten records in partition 0."""
+        self.topic_id = self.wire.cluster.create_topic("t", partitions=2)
+        self.wire.cluster.append(T0, a_batch(10))
+
     def read(self, *partitions: TopicPartition) -> Iterator[tuple[int, list[int]]]:
-        """Partition and offsets of each batch of rows."""
+        """Partition and offsets of each batch of rows, from ranges of the topic as it is when this is called."""
         ranges = [OffsetRange(one, self.topic_id, 0, 10) for one in partitions]
         for batch in TaskReader(self.client, self.options, ("partition", "offset")).read(ranges):
             yield batch["partition"][0].as_py(), batch["offset"].to_pylist()
@@ -142,3 +150,63 @@ def test_offsets_are_asked_of_the_new_leader_soon_after_the_old_one_hangs(scene:
 
     assert scene.client.list_offsets({T0: LATEST_TIMESTAMP}, began + 60)[T0].offset == 10
     assert 3 <= scene.clock() - began < 4
+
+
+def test_range_of_a_topic_made_again_is_read_by_a_worker_that_knows_the_old_one(scene: Scene) -> None:
+    scene.make_again()
+    began = scene.clock()
+
+    assert list(scene.read(T0)) == [(0, ALL)]
+    assert scene.clock() - began < 1
+    assert scene.reasons() == ["bootstrap"], "the brokers know the id that the range was planned with"
+
+
+def test_range_of_the_old_topic_is_lost_and_both_ids_are_named(scene: Scene) -> None:
+    old_id, batches = scene.topic_id, scene.read(T0)
+    scene.make_again()
+    scene.topic_id, new_id = old_id, scene.topic_id
+    began = scene.clock()
+
+    with pytest.raises(DataLossError, match=f"{old_id}, now {new_id}"):
+        next(batches)
+    assert scene.clock() - began < 10
+
+
+@pytest.mark.parametrize("worker_is_new", [True, False])
+def test_deleted_topic_is_lost_within_seconds(scene: Scene, worker_is_new: bool) -> None:
+    del scene.wire.cluster.topics["t"]
+    if worker_is_new:
+        scene.client.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + 60)
+    began = scene.clock()
+
+    with pytest.raises(DataLossError, match="deleted"):
+        next(scene.read(T0))
+    assert scene.clock() - began < 10
+
+
+def test_topic_that_is_deleted_while_an_offset_is_out_of_range_is_lost_too(scene: Scene) -> None:
+    scene.wire.error_codes[T0] = deque([1])
+    del scene.wire.cluster.topics["t"]
+
+    with pytest.raises(DataLossError, match="deleted"):
+        next(scene.read(T0))
+
+
+def test_task_ends_once_all_of_it_is_lost_and_that_is_allowed(scene: Scene) -> None:
+    scene.options = replace(scene.options, fail_on_data_loss=False)
+    del scene.wire.cluster.topics["t"]
+    began = scene.clock()
+
+    assert list(scene.read(T0, T1)) == []
+    assert scene.clock() - began < 10
+
+
+def test_offsets_of_a_deleted_topic_are_given_up_within_seconds(scene: Scene) -> None:
+    del scene.wire.cluster.topics["t"]
+    began = scene.clock()
+
+    with pytest.raises(UnknownTopicError, match="t-0"):
+        scene.client.list_offsets({T0: LATEST_TIMESTAMP}, began + 60)
+    with pytest.raises(UnknownTopicError, match="topic t "):
+        scene.client.partitions(["t"], began + 60)
+    assert scene.clock() - began < 5, "what is known to be gone is not waited for twice"

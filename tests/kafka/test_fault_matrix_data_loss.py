@@ -1,0 +1,202 @@
+"""Records vanish before they are read: a query fails and says what is gone, or goes on where that is allowed, and never
+takes records of one log for those of another."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checker import duplicates, inconsistent_offsets, nonmonotonic
+from cluster_tools import create_topic, delete_topic, elect, in_sync
+from confluent_kafka import ElectionType
+from harness import Scene, SteadyProducer, Stream
+
+from pyspark_kafka_meta.errors import DataLossError
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.testing import LocalKafka
+from pyspark_kafka_meta.wire.messages import EARLIEST_TIMESTAMP
+
+pytestmark = pytest.mark.kafka
+
+Stage = Callable[..., AbstractContextManager[Scene]]
+Produce = Callable[..., list[int]]
+
+
+@pytest.fixture
+def open_stream(local_kafka: LocalKafka, tmp_path: Path) -> Iterator[Callable[..., Stream]]:
+    """A stream of topics that fails on data loss, or does not."""
+    with ExitStack() as opened:
+
+        def make(*topics: str, fail_on_data_loss: bool) -> Stream:
+            folder = tmp_path / uuid.uuid4().hex
+            option = str(fail_on_data_loss).lower()
+            stream = Stream(local_kafka.bootstrap_servers, topics, folder, failOnDataLoss=option)
+            opened.enter_context(closing(stream))
+            return stream
+
+        yield make
+
+
+@pytest.fixture
+def make_again(local_kafka: LocalKafka, make_topic: Callable[..., str]) -> Callable[[str], None]:
+    def make(topic: str) -> None:
+        delete_topic(local_kafka, topic)
+        make_topic(name=topic)
+
+    return make
+
+
+def values(stream: Stream) -> list[str]:
+    return [row.value for row in stream.rows]
+
+
+def numbers(start: int, end: int, prefix: str = "") -> list[str]:
+    return [f"{prefix}{number}" for number in range(start, end)]
+
+
+def test_r9_a_deleted_topic_ends_the_query_and_is_named(
+    local_kafka: LocalKafka, topic: str, make_topic: Callable[..., str], produce: Produce, open_stream: Any
+) -> None:
+    victim = make_topic()
+    produce(victim, numbers(0, 10))
+    stream = open_stream(topic, victim, fail_on_data_loss=True)
+    with SteadyProducer(local_kafka.bootstrap_servers, topic, 3):
+        stream.run_until(lambda: len(stream.rows) > 100)
+        delete_topic(local_kafka, victim)
+        with pytest.raises(DataLossError, match=victim):
+            stream.run_until(lambda: False)
+    assert max(stream.batch_seconds) < 10
+
+
+def test_r9_a_deleted_topic_is_left_out_where_loss_is_allowed(
+    breakable_kafka: LocalKafka, stage: Stage, topic: str, make_topic: Callable[..., str], produce: Produce
+) -> None:
+    victim = make_topic()
+    produce(victim, numbers(0, 10))
+    with stage(topic, victim, failOnDataLoss="false") as scene:
+        delete_topic(breakable_kafka, victim)
+        scene.wait_for(lambda: any(victim in event["topics_removed"] for event in scene.stream.events("planner")))
+        scene.read_on()
+    scene.assert_invariants(batch_deadline_s=10)
+    assert TopicPartition(victim, 0) not in scene.stream.positions()
+
+
+@pytest.mark.parametrize("records_again", [5, 40])
+def test_r10_a_topic_made_again_between_batches(
+    make_topic: Callable[..., str], make_again: Any, produce: Produce, open_stream: Any, records_again: int
+) -> None:
+    topic = make_topic()
+    strict, lenient = (open_stream(topic, fail_on_data_loss=strict) for strict in (True, False))
+    produce(topic, numbers(0, 20, "old-"))
+    for stream in (strict, lenient):
+        stream.run_batch()
+        assert len(stream.rows) == 20
+    old_id = strict.reader_client.cache.snapshot.topic_id(topic)
+    make_again(topic)
+    produce(topic, numbers(0, records_again, "new-"))
+
+    with pytest.raises(DataLossError) as caught:
+        strict.run_until(lambda: False)
+    assert len(strict.rows) == 20
+    lenient.run_until(lambda: len(lenient.rows) >= 20 + records_again)
+    assert values(lenient)[20:] == numbers(0, records_again, "new-")
+    new_id = lenient.reader_client.cache.snapshot.topic_id(topic)
+    assert str(old_id) in str(caught.value) and str(new_id) in str(caught.value)
+    assert max(strict.batch_seconds + lenient.batch_seconds) < 10
+
+
+def test_r10_a_topic_made_again_under_a_planned_range(
+    make_topic: Callable[..., str], make_again: Any, produce: Produce, open_stream: Any
+) -> None:
+    topic = make_topic()
+    produce(topic, numbers(0, 20, "old-"))
+    strict, lenient = (open_stream(topic, fail_on_data_loss=strict) for strict in (True, False))
+    (_, tasks), (end, tasks_again) = strict.plan(), lenient.plan()
+    [[planned]] = tasks
+    make_again(topic)
+    produce(topic, numbers(0, 40, "new-"))
+
+    with pytest.raises(DataLossError, match=f"{planned.topic_id}.*, now "):
+        strict.read(tasks)
+    assert lenient.read(tasks_again) == []
+    lenient.committed = end
+    lenient.run_until(lambda: len(lenient.rows) >= 40)
+    assert values(lenient) == numbers(0, 40, "new-")
+
+
+def test_r11_records_deleted_under_a_planned_range(
+    topic: str, produce: Produce, delete_records: Any, open_stream: Any
+) -> None:
+    produce(topic, numbers(0, 50), partition=0)
+    strict, lenient = (open_stream(topic, fail_on_data_loss=strict) for strict in (True, False))
+    (_, tasks), (end, tasks_again) = strict.plan(), lenient.plan()
+    delete_records(topic, 0, 30)
+
+    with pytest.raises(DataLossError, match=f"offsets 0 to 29 of {topic}-0 cannot be read"):
+        strict.read(tasks)
+    assert [row.offset for row in lenient.read(tasks_again)] == list(range(30, 50))
+    lenient.committed = end
+    delete_records(topic, 0, 50)
+    produce(topic, numbers(50, 60), partition=0)
+    lenient.run_batch()
+    assert values(lenient) == numbers(50, 60), "what was read may be deleted"
+
+
+def test_r11_retention_overtakes_the_reader(
+    local_kafka: LocalKafka, make_topic: Callable[..., str], open_stream: Any, wait_for: Any
+) -> None:
+    quick = {"retention.ms": "1000", "segment.ms": "1000", "file.delete.delay.ms": "100"}
+    topic = make_topic(config=quick)
+    log = TopicPartition(topic, 0)
+    stream = open_stream(topic, fail_on_data_loss=False)
+
+    def log_start() -> int:
+        client = stream.planner_client
+        return int(client.list_offsets({log: EARLIEST_TIMESTAMP}, client.api_deadline())[log].offset)
+
+    producer = SteadyProducer(local_kafka.bootstrap_servers, topic, 1)
+    with producer:
+        wait_for(lambda: log_start() > 0)
+        stream.run_until(lambda: len(stream.rows) > 500)
+    ends = max(record.offset for record in producer.acked)
+    stream.run_until(lambda: stream.positions()[log] > ends)
+    assert stream.rows[0].offset > 0
+    assert duplicates(stream.rows) == []
+    assert nonmonotonic(stream.rows) == []
+    assert inconsistent_offsets([*producer.acked, *stream.rows]) == []
+
+
+def test_r12_a_log_truncated_by_an_unclean_election(
+    breakable_kafka: LocalKafka, produce: Produce, open_stream: Any, leader_of: Any, wait_for: Any
+) -> None:
+    topic, (first, second, _) = f"r12-{uuid.uuid4().hex}", breakable_kafka.broker_ids
+    log = TopicPartition(topic, 0)
+    create_topic(breakable_kafka, topic, [[first, second]], {"min.insync.replicas": "1"})
+    wait_for(lambda: in_sync(breakable_kafka, topic, 2))
+    strict, lenient = (open_stream(topic, fail_on_data_loss=strict) for strict in (True, False))
+    produce(topic, numbers(0, 20, "kept-"))
+    breakable_kafka.kill(second)
+    produce(topic, numbers(20, 50, "lost-"), acks="1")
+    for stream in (strict, lenient):
+        stream.run_until(lambda stream=stream: len(stream.rows) == 50)
+    breakable_kafka.kill(first)
+    wait_for(lambda: leader_of(topic, 0) == -1)
+    breakable_kafka.start(second)
+    breakable_kafka.wait_until_up()
+    elect(breakable_kafka, ElectionType.UNCLEAN, topic, 0)
+    wait_for(lambda: leader_of(topic, 0) == second)
+
+    assert produce(topic, numbers(20, 30, "new-")) == list(range(20, 30))
+    with pytest.raises(DataLossError, match=f"{log} ends at offset 30, before offset 50"):
+        strict.run_batch()
+    produce(topic, numbers(30, 80, "new-"))
+    with pytest.raises(DataLossError, match=r"offsets 20 to 49 of .* truncated to offset 20"):
+        strict.run_batch()
+    assert len(strict.rows) == 50
+    lenient.run_until(lambda: lenient.positions()[log] == 80)
+    assert values(lenient)[50:] == numbers(50, 80, "new-")
+    assert max(strict.batch_seconds[-2:]) < 10
