@@ -149,7 +149,7 @@ class Stream:
             end = _text(self._planner.next_offset(start, None, None))
             return end, self._planner.tasks(ranges(start, _parsed(end)))
         finally:
-            self._planner.flush_events()
+            self.planner_client.publisher.flush()  # routine events too
 
     def read(self, tasks: Iterable[Task]) -> list[Record]:
         return [record for task in tasks for record in self._read(task)]
@@ -158,7 +158,7 @@ class Stream:
         return {partition: one.offset for partition, one in _parsed(self.committed).positions.items()}
 
     def events(self, role: str = "reader") -> list[Event]:
-        """The refresh events of the reader's or the planner's cache, as they were written."""
+        """The events of the reader's or the planner's cache after its birth, as they were written."""
         lines = [line for file in (self._folder / role).glob("*.jsonl") for line in file.read_text().splitlines()]
         events = sorted(map(json.loads, lines), key=lambda event: int(event["sequence"]))
         return [event for event in events if event["kind"] != "born"]
