@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import json
 import random
+import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -96,6 +99,35 @@ def test_latest_is_pinned_even_if_batch_0_never_commits(
     query = crashing.option("checkpointLocation", str(pipeline.checkpoint)).start()
     wait_for(lambda: query.exception() is not None)
     assert offset_log.exists()
+    assert not (pipeline.checkpoint / "commits" / "0").exists()
+
+    produce(topic, ["while it was down"])
+    pipeline.run_to_the_end()
+    assert pipeline.values() == ["while it was down"]
+
+
+KILLED_DRIVER = """
+import os, signal, sys
+from pyspark.sql import SparkSession
+
+servers, topic, checkpoint = sys.argv[1:]
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+source = spark.readStream.format("kafkameta").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
+rows = source.option("startingOffsets", "latest").load().writeStream
+query = rows.foreachBatch(lambda batch, batch_id: os.kill(os.getpid(), signal.SIGKILL))
+query.option("checkpointLocation", checkpoint).start().awaitTermination(60)
+"""
+
+
+def test_latest_is_pinned_even_if_the_driver_is_killed_in_batch_0(
+    pipeline: Pipeline, kafka: Any, topic: str, produce: Any
+) -> None:
+    pipeline.options["startingOffsets"] = "latest"
+    produce(topic, ["before the query"])
+    arguments = [kafka.bootstrap_servers, topic, str(pipeline.checkpoint)]
+    driver = subprocess.run([sys.executable, "-c", KILLED_DRIVER, *arguments], capture_output=True, timeout=120)
+    assert driver.returncode == -signal.SIGKILL, driver.stderr[-2000:]
+    assert (pipeline.checkpoint / "offsets" / "0").exists()
     assert not (pipeline.checkpoint / "commits" / "0").exists()
 
     produce(topic, ["while it was down"])
