@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_kafka_meta.errors import (
     ConnectError,
-    DataLossError,
     KafkaMetaError,
     ProtocolError,
     ReadTimeoutError,
     RequestTimeoutError,
-    UnknownTopicError,
 )
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import Broker
@@ -37,14 +35,12 @@ from pyspark_kafka_meta.reading.cursor import (
     Refresh,
     Wait,
 )
+from pyspark_kafka_meta.reading.losses import UNKNOWN_TOPIC_OR_PARTITION, Losses
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.replicas import LEADER, ReadSource
 from pyspark_kafka_meta.records.columns import FetchedRecords, decode
 from pyspark_kafka_meta.wire.codes import describe
 from pyspark_kafka_meta.wire.messages import (
-    EARLIEST_LOCAL_TIMESTAMP,
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
     FetchAnswer,
     FetchFailure,
     FetchRequest,
@@ -57,12 +53,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 UNKNOWN_SERVER_ERROR = -1
-UNKNOWN_TOPIC_OR_PARTITION = 3
 LEADER_NOT_AVAILABLE = 5
-UNKNOWN_TOPIC_CODES = (UNKNOWN_TOPIC_OR_PARTITION, 100, 103)
-"""The others are UNKNOWN_TOPIC_ID and INCONSISTENT_TOPIC_ID."""
-DELETED_TOPIC_GRACE_MS = 5_000
-"""This long a topic may be unknown to the brokers before its records are called lost."""
 OVERDUE_MS = 2_000
 """So long after the time that a broker may park a Fetch it is suspected to hang, and another is asked who leads now."""
 
@@ -82,7 +73,7 @@ class TaskReader:
         self._options = options
         self._columns = columns
         self._cursors: list[PartitionCursor] = []
-        self._unknown_since: dict[PartitionCursor, float] = {}
+        self._losses = Losses(client, options.fail_on_data_loss)
         self._under_way: dict[int, _FetchUnderWay] = {}
         self._last_progress = 0.0
         self._failures: dict[PartitionCursor, KafkaMetaError] = {}
@@ -196,7 +187,9 @@ class TaskReader:
             leader = self._client.cache.leader(cursor.range.partition)
             if leader is None:
                 self._ask_for_leader(cursor, generation)
-            if self._is_lost(cursor, now) or leader is None:
+            if self._losses.is_gone(cursor, now):
+                self._cursors.remove(cursor)
+            if cursor.done or leader is None:
                 continue
             brokers = self._client.cache.snapshot.brokers
             source = self._client.replicas.source(cursor.range.partition, leader, brokers, now)
@@ -277,9 +270,9 @@ class TaskReader:
             case ReadFrom(replica_id):
                 self._read_from(cursor, replica_id)
             case OutOfRange() | NothingMore():
-                self._carry_out(cursor, self._confirm(cursor, instruction), generation, node_id)
+                self._carry_out(cursor, self._losses.confirm(cursor, instruction), generation, node_id)
             case Lost():
-                self._lose(cursor, instruction)
+                self._losses.accept(cursor, instruction)
             case Fail(error):
                 raise error
         return []
@@ -335,45 +328,3 @@ class TaskReader:
                 self._read_from(cursor, LEADER)
             else:
                 cursor.newer_than = fetch.generation
-
-    def _confirm(self, cursor: PartitionCursor, doubt: OutOfRange | NothingMore) -> Instruction:
-        """Ask the leader for its offsets before anything is called lost, or at its end."""
-        try:
-            if isinstance(doubt, NothingMore):
-                return cursor.on_local_start(self._offset_of(cursor, EARLIEST_LOCAL_TIMESTAMP))
-            earliest = self._offset_of(cursor, EARLIEST_TIMESTAMP)
-            return cursor.on_log_bounds(earliest, self._offset_of(cursor, LATEST_TIMESTAMP))
-        except UnknownTopicError:
-            return cursor.on_error(UNKNOWN_TOPIC_OR_PARTITION)
-
-    def _offset_of(self, cursor: PartitionCursor, timestamp: int) -> int:
-        """What the leader says. The end is the high watermark: an open transaction does not shorten a log."""
-        partition, deadline = cursor.range.partition, self._client.api_deadline()
-        return self._client.list_offsets({partition: timestamp}, deadline, read_committed=False)[partition].offset
-
-    def _is_lost(self, cursor: PartitionCursor, now: float) -> bool:
-        """Whether the topic that the range was planned for is gone: brokers go on saying that they do not know it."""
-        if cursor.trouble not in UNKNOWN_TOPIC_CODES:
-            self._unknown_since.pop(cursor, None)
-            return False
-        if now < self._unknown_since.setdefault(cursor, now) + DELETED_TOPIC_GRACE_MS / 1000:
-            return False
-        partition, planned, snapshot = cursor.range.partition, cursor.range.topic_id, self._client.cache.snapshot
-        current = snapshot.topic_id(partition.topic)
-        if current == planned and partition in snapshot.partitions(partition.topic):
-            return False  # the metadata still has it: one broker is behind, or confused
-        cause = "the topic or partition was deleted"
-        if planned is not None and current is not None:
-            # Not enough by itself: after the topic was made again, this cache may be the last to hear of it.
-            cause = f"the topic was deleted and made again under its name (topic id {planned}, now {current})"
-        self._lose(cursor, Lost(cause, cursor.position, cursor.range.until_offset))
-        self._cursors = [one for one in self._cursors if not one.done]
-        return True
-
-    def _lose(self, cursor: PartitionCursor, lost: Lost) -> None:
-        span = f"offsets {lost.from_offset} to {lost.until_offset - 1} of {cursor.range.partition}"
-        text = f"{span} cannot be read: {lost.cause}"
-        if self._options.fail_on_data_loss:
-            raise DataLossError(f"{text}. To go on without them, set the option failOnDataLoss to false")
-        logger.warning("%s; going on without them, as failOnDataLoss is false", text)
-        cursor.skip_lost(lost)

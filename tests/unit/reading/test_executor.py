@@ -14,7 +14,7 @@ from scene import T0, T1, T2, Fault, Scene, by_partition, rows, written
 from pyspark_kafka_meta.errors import BrokerError, CorruptBatchError, DataLossError, ReadTimeoutError
 from pyspark_kafka_meta.metadata.events import EventKind, RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_LEADER, Address, TopicPartition
-from pyspark_kafka_meta.reading.executor import DELETED_TOPIC_GRACE_MS
+from pyspark_kafka_meta.reading.losses import DELETED_TOPIC_GRACE_MS
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchAnswer
 
 ONE_BATCH = {"kafka_max_partition_fetch_bytes": "100"}

@@ -1,0 +1,82 @@
+"""`Losses`: whether records that a cursor cannot get are lost, and what follows from it.
+
+Nothing is called lost on one broker's word: the leader is asked for the bounds of its log, and a topic that brokers do
+not know is waited for. Follows the data-loss rules of Spark's `KafkaDataConsumer`, with topic ids (KIP-516).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pyspark_kafka_meta.errors import DataLossError, UnknownTopicError
+from pyspark_kafka_meta.reading.client import KafkaClient
+from pyspark_kafka_meta.reading.cursor import Instruction, Lost, NothingMore, OutOfRange, PartitionCursor
+from pyspark_kafka_meta.wire.messages import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN_TOPIC_OR_PARTITION = 3
+UNKNOWN_TOPIC_CODES = (UNKNOWN_TOPIC_OR_PARTITION, 100, 103)
+"""The others are UNKNOWN_TOPIC_ID and INCONSISTENT_TOPIC_ID."""
+DELETED_TOPIC_GRACE_MS = 5_000
+"""This long a topic may be unknown to the brokers before its records are called lost."""
+
+
+class Losses:
+    """The verdicts of one task."""
+
+    def __init__(self, client: KafkaClient, fail_on_data_loss: bool) -> None:
+        self._client = client
+        self._fail_on_data_loss = fail_on_data_loss
+        self._unknown_since: dict[PartitionCursor, float] = {}
+
+    def confirm(self, cursor: PartitionCursor, doubt: OutOfRange | NothingMore) -> Instruction:
+        """Ask the leader for its offsets before anything is called lost, or at its end."""
+        try:
+            if isinstance(doubt, NothingMore):
+                return cursor.on_local_start(self._offset_of(cursor, EARLIEST_LOCAL_TIMESTAMP))
+            earliest = self._offset_of(cursor, EARLIEST_TIMESTAMP)
+            return cursor.on_log_bounds(earliest, self._offset_of(cursor, LATEST_TIMESTAMP))
+        except UnknownTopicError:
+            return cursor.on_error(UNKNOWN_TOPIC_OR_PARTITION)
+
+    def is_gone(self, cursor: PartitionCursor, now: float) -> bool:
+        """Whether the topic that the range was planned for is gone, brokers having said so for the time of grace. The
+        rest of the range is lost then, and the cursor done.
+
+        Raises:
+            DataLossError: it is, and failOnDataLoss is set.
+        """
+        if cursor.trouble not in UNKNOWN_TOPIC_CODES:
+            self._unknown_since.pop(cursor, None)
+            return False
+        if now < self._unknown_since.setdefault(cursor, now) + DELETED_TOPIC_GRACE_MS / 1000:
+            return False
+        partition, planned, snapshot = cursor.range.partition, cursor.range.topic_id, self._client.cache.snapshot
+        current = snapshot.topic_id(partition.topic)
+        if current == planned and partition in snapshot.partitions(partition.topic):
+            return False  # the metadata still has it: one broker is behind, or confused
+        cause = "the topic or partition was deleted"
+        if planned is not None and current is not None:
+            # Not enough by itself: after the topic was made again, this cache may be the last to hear of it.
+            cause = f"the topic was deleted and made again under its name (topic id {planned}, now {current})"
+        self.accept(cursor, Lost(cause, cursor.position, cursor.range.until_offset))
+        return True
+
+    def accept(self, cursor: PartitionCursor, lost: Lost) -> None:
+        """Go on behind what is lost.
+
+        Raises:
+            DataLossError: failOnDataLoss is set.
+        """
+        span = f"offsets {lost.from_offset} to {lost.until_offset - 1} of {cursor.range.partition}"
+        text = f"{span} cannot be read: {lost.cause}"
+        if self._fail_on_data_loss:
+            raise DataLossError(f"{text}. To go on without them, set the option failOnDataLoss to false")
+        logger.warning("%s; going on without them, as failOnDataLoss is false", text)
+        cursor.skip_lost(lost)
+
+    def _offset_of(self, cursor: PartitionCursor, timestamp: int) -> int:
+        """What the leader says. The end is the high watermark: an open transaction does not shorten a log."""
+        partition, deadline = cursor.range.partition, self._client.api_deadline()
+        return self._client.list_offsets({partition: timestamp}, deadline, read_committed=False)[partition].offset
