@@ -1,7 +1,7 @@
 """`FakeCluster`: brokers, topics, leaders and logs in plain memory, for `FakeWire` to answer from.
 
 It decides as Apache Kafka 4.1 does: any replica serves a Fetch, a wrong leader epoch is refused, a topic that was made
-again is not known by its old id.
+again is not known by its old id, a reader of records that were cut off is told so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark_kafka_meta.metadata.model import (
     TopicMetadata,
     TopicPartition,
 )
-from pyspark_kafka_meta.wire.messages import FetchPartition, OffsetQuery
+from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchPartition, OffsetQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,4 +107,17 @@ class FakeCluster:
         if node_id != known.leader_id and (fetch is None or node_id not in known.replicas):
             return 6
         start, end = self.bounds(asked.partition)
-        return 0 if fetch is None or start <= fetch.fetch_offset <= end else 1
+        in_log = fetch is None or start <= fetch.fetch_offset <= end or self.diverging_epoch(fetch) is not None
+        return 0 if in_log else 1
+
+    def diverging_epoch(self, fetch: FetchPartition) -> DivergingEpoch | None:
+        """Where the log and that of the reader part, None where the reader's is the beginning of this one."""
+        end, asked = self.bounds(fetch.partition)[1], fetch.last_fetched_epoch
+        starts = {self.partition(fetch.partition).leader_epoch: end}
+        for batch in reversed(self.logs[fetch.partition]):
+            starts[int.from_bytes(batch.data[12:16], "big", signed=True)] = batch.base_offset
+        epoch = max((one for one in starts if one <= asked), default=NO_EPOCH)
+        end_offset = min((start for one, start in starts.items() if one > asked), default=end)
+        if asked == NO_EPOCH or (epoch == asked and end_offset >= fetch.fetch_offset):
+            return None
+        return DivergingEpoch(epoch, end_offset)

@@ -188,6 +188,7 @@ class FakeWire:
             self.error_codes.get(entry.partition)
             or self.replica_errors.get((node_id, entry.partition))
             or self.cluster.error_of(node_id, entry)
+            or self.cluster.diverging_epoch(entry)
             or self._redirects_to(node_id, entry.partition, request.rack) is not None
             or self._records(node_id, entry)
             for entry in request.partitions
@@ -203,6 +204,9 @@ class FakeWire:
         replica = self._redirects_to(node_id, entry.partition, rack)
         if replica is not None:
             return FetchedPartition(entry.partition, 0, b"", end, end, start, preferred_read_replica=replica)
+        diverging = self.cluster.diverging_epoch(entry)
+        if diverging is not None:
+            return FetchedPartition(entry.partition, 0, b"", end, end, start, diverging_epoch=diverging)
         end = self.replica_ends.get((node_id, entry.partition), end)
         return FetchedPartition(entry.partition, 0, self._records(node_id, entry), end, end, start)
 

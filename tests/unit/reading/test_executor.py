@@ -15,7 +15,7 @@ from pyspark_kafka_meta.errors import BrokerError, CorruptBatchError, DataLossEr
 from pyspark_kafka_meta.metadata.events import EventKind, RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_LEADER, Address, TopicPartition
 from pyspark_kafka_meta.reading.losses import DELETED_TOPIC_GRACE_MS
-from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchAnswer
+from pyspark_kafka_meta.wire.messages import FetchAnswer
 
 ONE_BATCH = {"kafka_max_partition_fetch_bytes": "100"}
 """Each Fetch answer holds one record batch of a partition."""
@@ -380,15 +380,11 @@ def age_out(scene: Scene, before: int) -> None:
     scene.cluster.logs[T2] = [one for one in scene.cluster.logs[T2] if one.base_offset >= before]
 
 
-def diverge(scene: Scene) -> None:
-    """The next answer tells of a truncation to offset 2."""
-    told = iter([DivergingEpoch(0, 2)])
-
-    def once(answer: FetchAnswer) -> FetchAnswer:
-        diverging = next(told, None)
-        return with_partitions(diverging_epoch=diverging, records=b"")(answer) if diverging else answer
-
-    scene.wire.change = once
+def truncate(scene: Scene, *values: str) -> None:
+    """Broker 1 is elected to lead t-2 without having seen more than its first three records, and writes these."""
+    del scene.cluster.logs[T2][1:]
+    scene.cluster.move_leader(T2, 1)
+    scene.write(T2, *values)
 
 
 LOSSES: dict[str, tuple[Fault, str, slice]] = {
@@ -406,14 +402,9 @@ LOSSES: dict[str, tuple[Fault, str, slice]] = {
         slice(3, 12),
     ),
     "log became shorter": (
-        [lambda scene: scene.cluster.logs[T2].clear()],
+        [lambda scene: scene.cluster.logs[T2].clear(), lambda scene: scene.script(T2, 1)],
         "offsets 0 to 11 of t-2 cannot be read: the log ends at offset 0 now",
         slice(3, 12),
-    ),
-    "log truncated": (
-        [diverge],
-        "offsets 2 to 2 of t-2 cannot be read: the log was truncated to offset 2 (leader epoch 0)",
-        slice(0, 0),
     ),
 }
 
@@ -449,6 +440,38 @@ def test_lost_records_are_skipped_on_request_and_no_other_row_takes_their_place(
 
     assert by_partition(rows(iter([first, *reading]))) == {T2: expected}
     assert [text in record.message for record in caplog.records if record.levelno == logging.WARNING] == [True]
+
+
+@pytest.mark.parametrize("options", [{}, KEEP_GOING], ids=["fail", "skip"])
+def test_log_truncated_behind_the_reader_is_read_again_from_there(scene: Scene, options: dict[str, str]) -> None:
+    scene.fill(batches=2)
+    reading = scene.reader(**ONE_BATCH, **options).read([scene.range(T2, 0, 9)])
+    before = list(islice(reading, 2))
+    truncate(scene, "new-3", "new-4")
+    scene.write(T2, "new-5", "new-6", "new-7", "new-8")
+
+    if options:
+        new = [(offset, f"new-{offset}") for offset in range(3, 9)]
+        assert by_partition(rows(reading)) == {T2: new}, "offsets 3 to 5 come again, with the records there are now"
+        assert by_partition(rows(iter(before))) == {T2: written()[T2][:6]}
+    else:
+        with pytest.raises(DataLossError, match=r"offsets 3 to 5 of t-2 cannot be read: the log was truncated to"):
+            rows(reading)
+
+
+def test_log_truncated_before_the_range_is_read_from_its_start_and_what_was_replaced_is_named(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.fill(batches=2)
+    planned = replace(scene.range(T2, 6, 9), start_epoch=0)
+    truncate(scene, *(f"new-{offset}" for offset in range(3, 9)))
+    began = scene.clock() + 10
+
+    assert rows(scene.reader(**KEEP_GOING).read([planned])) == [(T2, offset, f"new-{offset}") for offset in (6, 7, 8)]
+    assert scene.clock() - began < 1
+    [warning] = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert "offsets 3 to 5 of t-2 cannot be read: the log was truncated to offset 3" in warning
+    assert "took the place of offsets 3 to 5" in warning
 
 
 @pytest.mark.parametrize("options", [{}, KEEP_GOING], ids=["fail", "skip"])
