@@ -68,7 +68,8 @@ class OutOfRange:
 
 @dataclass(frozen=True, slots=True)
 class NothingMore:
-    """The leader has sent nothing for a while although the range is not read to its end: ask it for its offsets."""
+    """The leader has sent nothing for a while although the range is not read to its end: ask it for its offsets. Its
+    log may end before the range does, or compaction has removed the last records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,10 @@ class PartitionCursor:
         self._answers_behind = self._answers_behind + 1 if lags_behind else 0
         if self._answers_behind >= EMPTY_ANSWERS_TO_LEAVE:
             return ReadFrom(LEADER)
-        self._empty_answers = self._empty_answers + 1 if answer_is_empty and end >= self.range.until_offset else 0
+        has_all = answer_is_empty and end >= self.range.until_offset
+        # An open transaction holds back the last stable offset alone: that is no short log.
+        is_short = not self.asked_follower and 0 <= fetched.high_watermark <= self.position
+        self._empty_answers = self._empty_answers + 1 if has_all or is_short else 0
         if self._empty_answers < EMPTY_ANSWERS_TO_BELIEVE:
             return Wait()
         self._empty_answers = 0

@@ -35,7 +35,7 @@ from pyspark_kafka_meta.reading.cursor import (
     Refresh,
     Wait,
 )
-from pyspark_kafka_meta.reading.losses import UNKNOWN_TOPIC_OR_PARTITION, Losses
+from pyspark_kafka_meta.reading.losses import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION, Losses
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.replicas import LEADER, ReadSource
 from pyspark_kafka_meta.records.columns import FetchedRecords, decode
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 UNKNOWN_SERVER_ERROR = -1
-LEADER_NOT_AVAILABLE = 5
 OVERDUE_MS = 2_000
 """So long after the time that a broker may park a Fetch it is suspected to hang, and another is asked who leads now."""
 
@@ -270,7 +269,9 @@ class TaskReader:
             case ReadFrom(replica_id):
                 self._read_from(cursor, replica_id)
             case OutOfRange() | NothingMore():
-                self._carry_out(cursor, self._losses.confirm(cursor, instruction), generation, node_id)
+                self._carry_out(
+                    cursor, self._losses.confirm(cursor, instruction, time.monotonic()), generation, node_id
+                )
             case Lost():
                 self._losses.accept(cursor, instruction)
             case Fail(error):

@@ -82,11 +82,11 @@ class FakeCluster:
         log = self.logs[partition]
         return (log[0].base_offset, log[-1].until_offset) if log else (0, 0)
 
-    def records(self, partition: TopicPartition, offset: int, max_bytes: int) -> bytes:
-        """Record batches from that which holds `offset` on; the first whole, however large (KIP-74)."""
+    def records(self, partition: TopicPartition, offset: int, end: int, max_bytes: int) -> bytes:
+        """Record batches from that which holds `offset` on, up to `end`; the first whole, however large (KIP-74)."""
         records = b""
         for batch in self.logs[partition]:
-            if batch.until_offset > offset:
+            if batch.until_offset > offset and batch.base_offset < end:
                 if records and len(records) + len(batch.data) > max_bytes:
                     break
                 records += batch.data
