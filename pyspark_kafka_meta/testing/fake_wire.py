@@ -60,6 +60,7 @@ class FakeWire:
         failures: errors that the next requests to a broker end with, by node id.
         error_codes: codes that the next Fetch or ListOffsets gets, by partition.
         metadata_errors: code that Metadata answers state, by topic.
+        metadata_refusals: code that the next whole Metadata answers state, by node id.
         replica_errors: code that a Fetch of a partition gets from one broker, by node id and partition, until removed.
         open_transactions: offset at which a transaction is open, by partition: the last stable offset, behind which
             read_committed gets neither records nor the end.
@@ -79,6 +80,7 @@ class FakeWire:
         self.failures: dict[int, deque[KafkaMetaError]] = {}
         self.error_codes: dict[TopicPartition, deque[int]] = {}
         self.metadata_errors: dict[str, int] = {}
+        self.metadata_refusals: dict[int, deque[int]] = {}
         self.replica_errors: dict[tuple[int, TopicPartition], int] = {}
         self.open_transactions: dict[TopicPartition, int] = {}
         self.replica_ends: dict[tuple[int, TopicPartition], int] = {}
@@ -101,6 +103,9 @@ class FakeWire:
         node_id = self._reach("Metadata", address)
         self._hang(node_id, deadline)
         brokers, known = self._cut_off.get(node_id, (self.cluster.brokers, self.cluster.topics))
+        code = self.metadata_refusals[node_id].popleft() if self.metadata_refusals.get(node_id) else 0
+        if code != 0:
+            brokers, topics = {}, ()
         return MetadataAnswer(
             cluster_id="fake-cluster",
             controller_id=1,
@@ -110,6 +115,7 @@ class FakeWire:
             correlation_id=len(self.requests),
             request_bytes=40,
             response_bytes=400,
+            error_code=code,
         )
 
     def list_offsets(
