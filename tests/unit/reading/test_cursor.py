@@ -197,7 +197,7 @@ ERRORS = {
     56: Refresh(RefreshReason.NOT_LEADER, 56),
     74: Refresh(RefreshReason.FENCED_EPOCH, 74),
     75: Wait(75),
-    78: Refresh(RefreshReason.NOT_LEADER, 78),
+    78: Wait(78),
     89: Wait(89),
     100: Refresh(RefreshReason.UNKNOWN_TOPIC_ID, 100),
     103: Refresh(RefreshReason.UNKNOWN_TOPIC_ID, 103),
