@@ -136,9 +136,14 @@ class RefreshPolicy:
         return round((now - since) * 1000, 3)
 
     def _backoff_s(self, failures: int) -> float:
-        exponential = self._settings.retry_backoff_ms * BACKOFF_MULTIPLIER ** min(failures - 1, MAX_EXPONENT)
-        jitter = self._rng.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER)
-        return min(exponential * jitter, self._settings.retry_backoff_max_ms) / 1000
+        return backoff_s(self._settings, failures, self._rng)
+
+
+def backoff_s(settings: PolicySettings, failures: int, rng: random.Random) -> float:
+    """The pause, in seconds, after so many failures in a row, from 1 (KIP-580)."""
+    exponential = settings.retry_backoff_ms * BACKOFF_MULTIPLIER ** min(failures - 1, MAX_EXPONENT)
+    jitter = rng.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER)
+    return min(exponential * jitter, settings.retry_backoff_max_ms) / 1000
 
 
 def attempt_timeout_ms(attempt: int, request_timeout_ms: int) -> int:
