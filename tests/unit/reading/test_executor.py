@@ -17,7 +17,7 @@ from pyspark_kafka_meta.metadata.events import EventKind, RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_LEADER, Address, TopicPartition
 from pyspark_kafka_meta.reading.losses import LOSS_GRACE_MS
 from pyspark_kafka_meta.testing.fake_cluster import StoredBatch
-from pyspark_kafka_meta.wire.messages import FetchAnswer
+from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchAnswer
 
 ONE_BATCH = {"kafka_max_partition_fetch_bytes": "100"}
 """Each Fetch answer holds one record batch of a partition."""
@@ -113,6 +113,28 @@ def test_idle_partitions_cost_one_parked_request_and_no_loop(scene: Scene) -> No
         next(reading)
 
     assert len(scene.wire.fetches) <= (scene.clock() - began) / 0.5 + 2
+
+
+@pytest.mark.parametrize(
+    "answered",
+    [
+        {"records": batch(["old"])},
+        {"records": b"", "diverging_epoch": DivergingEpoch(0, 3)},
+        {"records": b"", "high_watermark": 5},
+    ],
+    ids=["old records", "a truncation behind the reader", "nothing"],
+)
+def test_broker_that_says_the_same_again_and_again_is_asked_at_a_bounded_rate(
+    scene: Scene, answered: dict[str, object]
+) -> None:
+    def same(answer: FetchAnswer) -> FetchAnswer:
+        assert len(scene.wire.fetches) <= 11 * POLL_TIMEOUT_S
+        return with_partitions(**answered)(answer)
+
+    scene.fill()
+    scene.wire.change = same
+    with pytest.raises(ReadTimeoutError):
+        rows(scene.reader().read([scene.range(T0, 3)]))
 
 
 def test_records_that_come_while_the_fetch_is_parked_are_read(scene: Scene) -> None:
