@@ -67,6 +67,8 @@ class ScriptedWire(FakeWire):
         return self.change(answer) if isinstance(answer, FetchAnswer) else answer
 
 
+HELD_BACK = {"kafka_isolation_level": "read_committed"}
+
 Fault = Sequence[Callable[["Scene"], object]]
 """What happens to a scene, one step after the other."""
 
@@ -140,6 +142,11 @@ class Scene:
     def write(self, partition: TopicPartition, *values: str) -> None:
         """One record batch."""
         self.cluster.append(partition, batch(values))
+
+    def hold_back(self, partition: TopicPartition, *values: str) -> None:
+        """One record batch of a transaction that stays open: `HELD_BACK` readers wait for it."""
+        self.wire.open_transactions.setdefault(partition, self.cluster.bounds(partition)[1])
+        self.write(partition, *values)
 
     def fill(self, batches: int = 4, size: int = 3) -> None:
         """Some batches in each partition of t, every value once."""
