@@ -147,17 +147,6 @@ def advance(start: SourceOffset, end: SourceOffset, begun: Positions) -> SourceO
     )
 
 
-def lost_starts(start: SourceOffset, end: SourceOffset) -> list[TopicPartition]:
-    """The partitions of both in which reading cannot go on from `start`, sorted: `end` lies before it, or in another
-    topic made under the same name. Whether that ends the query (failOnDataLoss) is for the caller to say."""
-    return [each for each in sorted(start.positions.keys() & end.positions.keys()) if _is_lost(each, start, end)]
-
-
-def _is_lost(partition: TopicPartition, start: SourceOffset, end: SourceOffset) -> bool:
-    ids = {start.topic_ids[partition.topic], end.topic_ids[partition.topic]} - {None}
-    return len(ids) > 1 or end.positions[partition].offset < start.positions[partition].offset
-
-
 def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
     """What the batch between two logged offsets reads, sorted by partition, without empty ranges.
 

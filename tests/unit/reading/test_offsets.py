@@ -21,7 +21,6 @@ from pyspark_kafka_meta.reading.offsets import (
     advance,
     check_same_partitions,
     limit_offsets,
-    lost_starts,
     ranges,
 )
 
@@ -240,22 +239,6 @@ def test_ranges_are_sorted_carry_the_epoch_before_them_and_are_never_empty() -> 
 def test_a_partition_that_begins_nowhere_is_a_checkpoint_error() -> None:
     with pytest.raises(CheckpointError, match="does not say where to begin with t-1"):
         ranges(offset({T0: (1, 1)}), offset({T0: (1, 1), T1: (5, 1)}))
-
-
-@pytest.mark.parametrize(
-    ("start_id", "end_id", "end", "lost"),
-    [
-        (OLD_ID, OLD_ID, 5, []),
-        (OLD_ID, OLD_ID, 4, [T0]),
-        (OLD_ID, NEW_ID, 50, [T0]),
-        (None, NEW_ID, 50, []),
-        (OLD_ID, None, 50, []),
-    ],
-)
-def test_a_start_is_lost_behind_the_end_or_in_another_topic(
-    start_id: UUID | None, end_id: UUID | None, end: int, lost: list[TopicPartition]
-) -> None:
-    assert lost_starts(offset({T0: (5, 1)}, start_id), offset({T0: (end, 1), T1: (1, 1)}, end_id)) == lost
 
 
 # --- the limit of a batch ---------------------------------------------------------------------------------------------

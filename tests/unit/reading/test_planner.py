@@ -75,8 +75,7 @@ class Query:
 
 def ends_now(scene: Scene) -> dict[TopicPartition, Position]:
     """As Trigger.AvailableNow asks for them when the query starts."""
-    planner = scene.planner()
-    return planner.latest(planner.partitions())
+    return scene.planner().available_now()
 
 
 def add_partition(scene: Scene, partition: TopicPartition, *values: str) -> None:
