@@ -107,7 +107,7 @@ class SourceOptions:
     """All that a query asks for; `for_batch` or `for_stream` completes it once the kind of query is known.
 
     Attributes:
-        topics: the topics to read, each once.
+        topics: the topics to read, each once; none where a pattern says which.
         assigned: the partitions to read of them; None means all, those still to come included.
         starting_offsets, ending_offsets: None until completed where not given; a stream has no ending offsets.
         metrics_path: None leaves the choice to the writer of the events.
@@ -119,14 +119,22 @@ class SourceOptions:
         None,
         values.parse_topics,
         "No topics to subscribe to as specified value for option 'subscribe' is '{value}'",
-        "Topics to read, between commas. Either this or assign.",
+        "Topics to read, between commas. Either this, subscribePattern or assign.",
+    )
+    topic_pattern: str | None = row(
+        "subscribePattern",
+        None,
+        values.parse_pattern,
+        "Option 'subscribePattern' must be a regular expression as Python's re reads it, got '{value}'",
+        "Regular expression (Python's) that whole names of topics match to be read, also of topics still to come. "
+        "Either this, subscribe or assign.",
     )
     assigned: tuple[TopicPartition, ...] | None = row(
         "assign",
         None,
         values.parse_assigned,
         'Option \'assign\' must be JSON. Expected e.g. {"topicA":[0,1],"topicB":[0,1]}, got {value}',
-        'Partitions to read, as JSON: {"topicA":[0,1],"topicB":[2]}. Either this or subscribe.',
+        'Partitions to read, as JSON: {"topicA":[0,1],"topicB":[2]}. Either this, subscribe or subscribePattern.',
     )
     starting_offsets: OffsetsSpec | None = row(  # noqa: RUF009
         "startingOffsets",
@@ -185,8 +193,8 @@ class SourceOptions:
         """
         parsed, problems = read(options, OPTIONS)
         _raise_if_any(problems + _client_problems(options) + _strategy_problems(options))
-        if parsed["assigned"] is not None:
-            parsed["topics"] = tuple(dict.fromkeys(partition.topic for partition in parsed["assigned"]))
+        if parsed["topics"] is None:
+            parsed["topics"] = tuple(dict.fromkeys(partition.topic for partition in parsed["assigned"] or ()))
         client = ClientOptions(**{name: parsed.pop(name) for name in _CLIENT_OPTIONS})
         return cls(client=client, **parsed)
 
@@ -214,6 +222,7 @@ class SourceOptions:
         return replace(self, starting_offsets=self.starting_offsets or OffsetsSpec(LATEST_OFFSET))
 
 
+_STRATEGIES = {name.lower(): name for name in ("subscribe", "subscribePattern", "assign")}
 _CLIENT_OPTIONS = table_of(ClientOptions)
 OPTIONS: Mapping[str, Option] = table_of(SourceOptions) | _CLIENT_OPTIONS
 """The table, by the field that holds the value. Parsing, documentation and hints about misspelt names all read it."""
@@ -231,11 +240,11 @@ def _client_problems(options: Mapping[str, str]) -> list[str]:
 
 
 def _strategy_problems(options: Mapping[str, str]) -> list[str]:
-    given = {name.lower() for name in options} & {"subscribe", "assign"}
+    given = {name.lower() for name in options} & _STRATEGIES.keys()
     if len(given) == 1:
         return []
     rule = "Only one of the following options can be" if given else "One of the following options must be"
-    return [f"{rule} specified for Kafka source: subscribe, assign."]
+    return [f"{rule} specified for Kafka source: {', '.join(_STRATEGIES.values())}."]
 
 
 def _batch_problems(starting: OffsetsSpec, ending: OffsetsSpec) -> list[str]:

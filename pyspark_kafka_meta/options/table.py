@@ -91,7 +91,7 @@ _REFUSED = {
     "kafka.group.id": ": partitions are read without a consumer group, and the query's checkpoint keeps the offsets.",
 }
 _OF_SPARK_ONLY = (
-    *("subscribePattern", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
+    *("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
     *("endingTimestamp", "endingOffsetsByTimestamp", "minOffsetsPerTrigger", "maxTriggerDelay"),
     *("maxRecordsPerPartition", "groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv6Address
@@ -92,6 +93,19 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
 def parse_topics(text: str) -> tuple[str, ...]:
     """`topic,topic`, each once, in the order given."""
     return _some(tuple(dict.fromkeys(topic_name(name.strip()) for name in text.split(",") if name.strip())))
+
+
+def parse_pattern(text: str) -> str:
+    """A regular expression that means the same in Java, where Python reads it at all: sets within sets do not."""
+    if not text.strip():
+        raise ValueError("Pattern to subscribe is empty")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        try:
+            re.compile(text)
+        except (re.error, FutureWarning, OverflowError) as error:
+            raise ValueError(str(error)) from None
+    return text
 
 
 def parse_assigned(text: str) -> tuple[TopicPartition, ...]:

@@ -48,10 +48,13 @@ class OffsetPlanner:
             expected: partitions that it read before; see `KafkaClient.partitions`.
 
         Raises:
-            UnknownTopicError: a topic, or a partition that `assign` names, does not exist.
+            UnknownTopicError: a topic, or a partition that `assign` names, does not exist; or one that is expected,
+                under a pattern.
         """
-        expected = self._options.assigned or expected
-        found = self._client.partitions(self._options.topics, self._client.api_deadline(), expected)
+        expected, deadline = self._options.assigned or expected, self._client.api_deadline()
+        if self._options.topic_pattern is not None:
+            self._client.partitions((), deadline)
+        found = self._client.partitions(self._topics(expected), deadline, expected)
         if self._options.assigned is None:
             return found
         missing = set(self._options.assigned) - set(found)
@@ -62,6 +65,12 @@ class OffsetPlanner:
             )
             raise UnknownTopicError(f"option assign names {name_partitions(missing)}, and {counts}: correct the option")
         return sorted(self._options.assigned)
+
+    def _topics(self, expected: Collection[TopicPartition]) -> Collection[str]:
+        """Those that are named, or that match the pattern by now; of the latter those that were read before too."""
+        if self._options.topic_pattern is None:
+            return self._options.topics
+        return {*self._client.cache.snapshot.topics, *(partition.topic for partition in expected)}
 
     def available_now(self) -> dict[TopicPartition, Position]:
         """The end of each log as the target of a query that ends there, without what is gone where that is allowed."""
@@ -173,8 +182,8 @@ class OffsetPlanner:
             self._accept(f"a topic or partition that was being read is gone: {error}")
             wanted = self._options.assigned
             snapshot = self._client.cache.snapshot
-            found = [partition for topic in self._options.topics for partition in snapshot.partitions(topic)]
-            return [partition for partition in sorted(found) if wanted is None or partition in wanted]
+            found = [one for topic in self._topics(()) for one in snapshot.partitions(topic)]
+            return [one for one in sorted(found) if wanted is None or one in wanted]
         gone = start.positions.keys() - set(partitions)
         if gone:
             self._accept(f"{name_partitions(gone)} are gone: the topic was deleted or made again")

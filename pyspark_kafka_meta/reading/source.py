@@ -165,7 +165,8 @@ def _new_planner(options: SourceOptions, max_age_ms: int) -> OffsetPlanner:
     from pyspark_kafka_meta.reading.planner import OffsetPlanner
     from pyspark_kafka_meta.telemetry.origin import planner_origin
 
-    return OffsetPlanner(KafkaClient(options.client, options.metrics_path, planner_origin(), max_age_ms), options)
+    client = KafkaClient(options.client, options.metrics_path, planner_origin(), max_age_ms, options.topic_pattern)
+    return OffsetPlanner(client, options)
 
 
 def _read(options: SourceOptions, partition: InputPartition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -56,6 +56,7 @@ def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
             retry_backoff_max_ms=1_000,
         ),
         topics=("t",),
+        topic_pattern=None,
         assigned=None,
         starting_offsets=None,
         ending_offsets=None,
@@ -222,7 +223,6 @@ REFUSED = [
     ("kafka.group.id", "Kafka option 'group.id' is not supported"),
     ("kafka.sasl.jaas.config", "Kafka option 'sasl.jaas.config' is not supported yet"),
     ("kafka.ssl.key.password", "Kafka option 'ssl.key.password' is not supported yet"),
-    ("subscribepattern", "Option 'subscribePattern' of Spark's Kafka source is not supported here"),
     ("startingTimestamp", "Option 'startingTimestamp' of Spark's Kafka source is not supported here"),
 ]
 
@@ -247,14 +247,40 @@ def test_one_error_lists_all_that_is_wrong() -> None:
         "minPartitions must be positive, a whole number, got '0'",
         "Option 'includeHeaders' must be false or true, got '1'",
         "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer",
-        "One of the following options must be specified for Kafka source: subscribe, assign.",
+        "One of the following options must be specified for Kafka source: subscribe, subscribePattern, assign.",
     ]
 
 
-def test_subscribe_and_assign_exclude_each_other() -> None:
-    assert problems({**MINIMAL, "assign": '{"t":[0]}'}) == [
-        "Only one of the following options can be specified for Kafka source: subscribe, assign."
+@pytest.mark.parametrize("second", [{"assign": '{"t":[0]}'}, {"subscribepattern": "t.*"}], ids=["assign", "pattern"])
+def test_one_way_to_choose_topics_excludes_the_others(second: dict[str, str]) -> None:
+    assert problems({**MINIMAL, **second}) == [
+        "Only one of the following options can be specified for Kafka source: subscribe, subscribePattern, assign."
     ]
+
+
+def test_a_pattern_leaves_the_topics_to_the_cluster() -> None:
+    options = SourceOptions.parse({**SERVERS, "subscribePattern": "click-[a-z]+"})
+
+    assert (options.topic_pattern, options.topics, options.assigned) == ("click-[a-z]+", (), None)
+
+
+JAVA_ONLY = {
+    " ": "Pattern to subscribe is empty",
+    "a(": "missing ), unterminated subpattern",
+    r"\p{Alpha}+": r"bad escape \p",
+    r"\Qa.b\E": r"bad escape \Q",
+    "(?<name>a)": "unknown extension",
+    "[a-z&&[^b]]": "Possible set intersection",
+    "[[a]b]": "Possible nested set",
+}
+
+
+@pytest.mark.parametrize(("text", "said"), JAVA_ONLY.items())
+def test_a_pattern_that_python_reads_otherwise_than_java_is_refused(text: str, said: str) -> None:
+    (problem,) = problems({**SERVERS, "subscribePattern": text})
+
+    assert problem.startswith("Option 'subscribePattern' must be a regular expression")
+    assert said in problem
 
 
 def test_a_client_without_topics_knows_kafka_options_alone() -> None:

@@ -101,12 +101,13 @@ class Scene:
     def options(self, **options: str) -> SourceOptions:
         """Of a batch that reads t; names of options with underscores for dots."""
         given = {name.replace("_", "."): value for name, value in options.items()}
-        reads = {} if "assign" in given else {"subscribe": "t"}
+        reads = {} if {"assign", "subscribePattern"} & given.keys() else {"subscribe": "t"}
         return SourceOptions.parse({"kafka.bootstrap.servers": "broker-1:9092", **reads, **given})
 
     def client(self, **options: str) -> KafkaClient:
-        settings = self.options(**options).client
-        return KafkaClient(settings, None, Origin(role="reader"), settings.metadata_max_age_ms)
+        query = self.options(**options)
+        settings = query.client
+        return KafkaClient(settings, None, Origin(role="reader"), settings.metadata_max_age_ms, query.topic_pattern)
 
     def warm_client(self, **options: str) -> KafkaClient:
         """One that knows t and has asked for nothing in the last ten seconds."""

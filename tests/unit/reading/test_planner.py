@@ -294,6 +294,64 @@ def test_available_now_whose_target_is_older_than_its_start_never_goes_back(scen
     assert positions(query.offset) == {T0: 13, T1: 12, T2: 12}
 
 
+# --- a pattern of topics ----------------------------------------------------------------------------------------------
+
+U0 = TopicPartition("u", 0)
+BY_PATTERN = {"subscribePattern": "[tu]", "kafka_metadata_max_age_ms": "5000"}
+
+
+def test_topics_whose_whole_name_matches_are_read(scene: Scene) -> None:
+    for topic in ("u", "tu", "other"):
+        scene.cluster.create_topic(topic, partitions=1)
+    scene.cluster.create_topic("__t", partitions=1)
+    scene.cluster.topics["__t"] = replace(scene.cluster.topics["__t"], is_internal=True)
+    scene.write(U0, "a")
+
+    assert spans(batch_planner(scene, **BY_PATTERN).batch_ranges()) == {
+        **dict.fromkeys((T0, T1, T2), (0, 12)),
+        U0: (0, 1),
+    }
+    assert batch_planner(scene, subscribePattern="_*t").partitions() == [T0, T1, T2]
+    assert batch_planner(scene, subscribePattern="none").batch_ranges() == []
+
+
+def test_a_new_topic_that_matches_is_read_from_its_start_within_the_max_age(scene: Scene) -> None:
+    query = Query(scene, **BY_PATTERN)
+    query.step()
+    scene.cluster.create_topic("u", partitions=1)
+    scene.write(U0, "a", "b")
+    assert query.step() == {}
+
+    scene.clock.sleep(5)
+    assert query.step() == {U0: (0, 2)}
+
+
+def test_a_pattern_that_matches_nothing_yet_waits_for_topics(scene: Scene) -> None:
+    query = Query(scene, **BY_PATTERN | {"subscribePattern": "u"})
+    assert query.step() == {}
+    scene.cluster.create_topic("u", partitions=1)
+    scene.write(U0, "a")
+    scene.clock.sleep(5)
+
+    assert query.step() == {U0: (0, 1)}
+
+
+def test_a_matching_topic_that_is_deleted_is_data_loss_or_left_out_where_that_is_allowed(scene: Scene) -> None:
+    scene.cluster.create_topic("u", partitions=1)
+    scene.write(U0, "a")
+    strict, lenient = Query(scene, **BY_PATTERN), Query(scene, **BY_PATTERN, **GO_ON)
+    for query in (strict, lenient):
+        query.step()
+    del scene.cluster.topics["u"]
+    scene.write(T0, "b")
+    scene.clock.sleep(5)
+
+    with pytest.raises(DataLossError, match=f"topic u does not exist .*{HOW_TO_GO_ON}"):
+        strict.step()
+    assert lenient.step() == {T0: (12, 13)}
+    assert positions(lenient.offset).keys() == {T0, T1, T2}
+
+
 # --- lost records -----------------------------------------------------------------------------------------------------
 
 
