@@ -91,8 +91,7 @@ _REFUSED = {
     "kafka.group.id": ": partitions are read without a consumer group, and the query's checkpoint keeps the offsets.",
 }
 _OF_SPARK_ONLY = (
-    *("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
-    *("endingTimestamp", "endingOffsetsByTimestamp", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    *("minOffsetsPerTrigger", "maxTriggerDelay"),
     *("maxRecordsPerPartition", "groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
 )
 

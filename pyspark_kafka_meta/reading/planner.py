@@ -18,6 +18,7 @@ from pyspark_kafka_meta.errors import OptionError, UnknownTopicError
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import LATEST_OFFSET, SourceOptions
+from pyspark_kafka_meta.options.specs import TimesSpec
 from pyspark_kafka_meta.options.values import name_partitions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, SourceOffset, advance, limit_offsets
@@ -115,7 +116,7 @@ class OffsetPlanner:
         ids = self.topic_ids(partitions)
         for partition in partitions:
             # Only an end that was given can be a mistake: an open transaction may hold the latest one back.
-            is_given = dict(ending.by_partition).get(partition, LATEST_OFFSET) >= 0
+            is_given = isinstance(ending, TimesSpec) or dict(ending.by_partition).get(partition, LATEST_OFFSET) >= 0
             if is_given and starts[partition].offset > ends[partition].offset:
                 raise OptionError(
                     f"the starting offset {starts[partition].offset} of {partition} is greater than its ending offset "

@@ -5,11 +5,13 @@ Follows Spark's `KafkaOffsetReaderAdmin`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec, SourceOptions
+from pyspark_kafka_meta.options.specs import AgoSpec, BackSpec, StartSpec, TimesSpec
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.offsets import Position, check_same_partitions
 from pyspark_kafka_meta.reading.verdicts import accept_loss
@@ -19,22 +21,66 @@ from pyspark_kafka_meta.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAM
 class OffsetResolver:
     """Asks each partition's leader."""
 
-    def __init__(self, client: KafkaClient, options: SourceOptions) -> None:
+    def __init__(
+        self, client: KafkaClient, options: SourceOptions, wall_clock: Callable[[], float] = time.time
+    ) -> None:
         self._client = client
         self._options = options
+        self._wall_clock = wall_clock
 
     def resolve(
-        self, spec: OffsetsSpec, partitions: Collection[TopicPartition], option: str
+        self, spec: StartSpec, partitions: Collection[TopicPartition], option: str
     ) -> dict[TopicPartition, Position]:
-        """The positions that an offsets option means.
+        """The positions that `spec` means, which came from `option`, startingOffsets or endingOffsets, or the like.
 
         Raises:
-            OptionError: it names other partitions than these, or an offset behind the end of a log.
+            OptionError: it names other partitions than these, an offset behind the end of a log, or a time that no
+                record is as late as.
             DataLossError: it names an offset that has aged out, and failOnDataLoss is set.
         """
-        if spec.everywhere is not None:
-            return self.latest(partitions) if spec.everywhere == LATEST_OFFSET else self.earliest(partitions)
-        given = dict(spec.by_partition)
+        match spec:
+            case TimesSpec():
+                return self._at_times(spec, partitions, f"{option}ByTimestamp")
+            case AgoSpec(ms):
+                since_ms = max(0, int(self._wall_clock() * 1000) - ms)
+                return self._at_times(TimesSpec(since_ms, or_latest=True), partitions, option)
+            case BackSpec(offsets):
+                return self._before_end(offsets, partitions)
+            case OffsetsSpec(None):
+                return self._at_offsets(spec, partitions, option)
+            case OffsetsSpec(everywhere):
+                return self.latest(partitions) if everywhere == LATEST_OFFSET else self.earliest(partitions)
+
+    def _at_times(
+        self, spec: TimesSpec, partitions: Collection[TopicPartition], option: str
+    ) -> dict[TopicPartition, Position]:
+        """No epochs: those in the answers are of the records there, not of what lies before them."""
+        times = dict(spec.by_partition)
+        if spec.everywhere_ms is not None:
+            times = dict.fromkeys(partitions, spec.everywhere_ms)
+        check_same_partitions(option, times, partitions)
+        answers = self._list(times, self._options.client.read_committed)
+        unmatched = [one for one, answer in answers.items() if answer.offset < 0]
+        if unmatched and not spec.or_latest:
+            raise OptionError(
+                f"No offset matched from request of topic-partition {unmatched[0]} and timestamp "
+                f"{times[unmatched[0]]}. Set startingOffsetsByTimestampStrategy to latest to begin at the end there"
+            )
+        found = {one: Position(answer.offset) for one, answer in answers.items()}
+        return found | self.latest(unmatched)
+
+    def _before_end(self, offsets: int, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        earliest, latest = self.earliest(partitions), self.latest(partitions)
+        return {one: Position(max(earliest[one].offset, latest[one].offset - offsets)) for one in partitions}
+
+    def _at_offsets(
+        self, spec: OffsetsSpec, partitions: Collection[TopicPartition], option: str
+    ) -> dict[TopicPartition, Position]:
+        by_topic = dict(spec.by_topic)
+        given = {one: by_topic[one.topic] for one in partitions if one.topic in by_topic} | dict(spec.by_partition)
+        unread = sorted(by_topic.keys() - {one.topic for one in partitions})
+        if unread:
+            raise OptionError(f"{option} names topic {', '.join(unread)}, which is not read: correct it")
         check_same_partitions(option, given, partitions)
         earliest, latest = self.earliest(partitions), self.latest(partitions)
         named = {EARLIEST_OFFSET: earliest, LATEST_OFFSET: latest}

@@ -18,6 +18,7 @@ from pyspark_kafka_meta.options import (
     OffsetsSpec,
     SourceOptions,
 )
+from pyspark_kafka_meta.options.specs import AgoSpec, BackSpec, TimesSpec
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 MINIMAL = {**SERVERS, "subscribe": "t"}
@@ -59,7 +60,12 @@ def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
         topic_pattern=None,
         assigned=None,
         starting_offsets=None,
+        starting_timestamp_ms=None,
+        starting_times=None,
+        start_at_latest_if_unmatched=False,
         ending_offsets=None,
+        ending_timestamp_ms=None,
+        ending_times=None,
         max_offsets_per_trigger=None,
         min_partitions=None,
         include_headers=False,
@@ -69,12 +75,22 @@ def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
     )
 
 
+BY_TOPIC = OffsetsSpec(by_partition=((T0, 5),), by_topic=(("u", EARLIEST_OFFSET), ("v", LATEST_OFFSET)))
 T0_23 = OffsetsSpec(by_partition=((T0, 23), (T1, LATEST_OFFSET)))
 GOOD = [
     ("subscribe", " b , a,b,, ", "topics", ("b", "a")),
     ("startingOffsets", " Earliest ", "starting_offsets", OffsetsSpec(EARLIEST_OFFSET)),
     ("startingOffsets", "latest", "starting_offsets", OffsetsSpec(LATEST_OFFSET)),
     ("endingOffsets", '{"t": {"1": -1, "0": 23}}', "ending_offsets", T0_23),
+    ("startingOffsets", '{"v": "latest", "t": {"0": 5}, "u": "earliest"}', "starting_offsets", BY_TOPIC),
+    ("startingOffsets", "-10m", "starting_offsets", AgoSpec(600_000)),
+    ("startingOffsets", " -2D ", "starting_offsets", AgoSpec(2 * 24 * 3_600_000)),
+    ("startingOffsets", "-1000", "starting_offsets", BackSpec(1000)),
+    ("startingTimestamp", "1700000000000", "starting_timestamp_ms", 1_700_000_000_000),
+    ("startingOffsetsByTimestamp", '{"t": {"0": 23}}', "starting_times", TimesSpec(by_partition=((T0, 23),))),
+    ("startingOffsetsByTimestampStrategy", "LATEST", "start_at_latest_if_unmatched", True),
+    ("endingTimestamp", "0", "ending_timestamp_ms", 0),
+    ("endingOffsetsByTimestamp", '{"t": {"0": 23}}', "ending_times", TimesSpec(by_partition=((T0, 23),))),
     ("maxOffsetsPerTrigger", "9223372036854775807", "max_offsets_per_trigger", 2**63 - 1),
     ("minPartitions", " 6 ", "min_partitions", 6),
     ("includeHeaders", "TRUE", "include_headers", True),
@@ -159,6 +175,16 @@ BAD = [
     ("startingOffsets", '{"t":{"00":1}}', "'00' is not a partition"),
     ("startingOffsets", '{"t":{"0":1,"0":2}}', "a name appears twice"),
     ("startingOffsets", "[" * 100_000, OFFSETS),
+    ("startingOffsets", "-1", "write latest or earliest"),
+    ("startingOffsets", "-0", OFFSETS + "-0"),
+    ("startingOffsets", "-10 parsecs", OFFSETS + "-10 parsecs"),
+    ("startingOffsets", '{"t":"first"}', OFFSETS),
+    ("endingOffsets", "-10m", "Option 'endingOffsets' must be latest or JSON"),
+    ("startingTimestamp", "2020-01-01", "Expected a single long value, got 2020-01-01"),
+    ("endingTimestamp", "-1", "Expected a single long value, got -1"),
+    ("startingOffsetsByTimestamp", '{"t":{"0":-1}}', 'Expected e.g. {"topicA":{"0":1700000000000}'),
+    ("endingOffsetsByTimestamp", "latest", "Option 'endingOffsetsByTimestamp' must be JSON"),
+    ("startingOffsetsByTimestampStrategy", "FOO", "must be error or latest, got 'FOO'"),
     ("maxOffsetsPerTrigger", "0", "must be a whole number from 1 to 9223372036854775807, got '0'"),
     ("maxOffsetsPerTrigger", "1_000", "got '1_000'"),
     ("maxOffsetsPerTrigger", "٣", "got '٣'"),
@@ -223,7 +249,7 @@ REFUSED = [
     ("kafka.group.id", "Kafka option 'group.id' is not supported"),
     ("kafka.sasl.jaas.config", "Kafka option 'sasl.jaas.config' is not supported yet"),
     ("kafka.ssl.key.password", "Kafka option 'ssl.key.password' is not supported yet"),
-    ("startingTimestamp", "Option 'startingTimestamp' of Spark's Kafka source is not supported here"),
+    ("groupIdPrefix", "Option 'groupIdPrefix' of Spark's Kafka source is not supported here"),
 ]
 
 
@@ -300,9 +326,26 @@ def test_a_batch_reads_from_earliest_to_latest_and_a_stream_starts_at_latest() -
     assert (stream.starting_offsets, stream.ending_offsets) == (OffsetsSpec(LATEST_OFFSET), None)
 
 
+def test_one_time_goes_before_times_by_partition_and_these_before_offsets() -> None:
+    given = {**MINIMAL, "startingOffsets": "-5", "endingOffsets": '{"t":{"0":7}}'}
+    assert SourceOptions.parse(given).for_batch().starting_offsets == BackSpec(5)
+
+    given |= {"startingOffsetsByTimestamp": '{"t":{"0":3}}', "endingOffsetsByTimestamp": '{"t":{"0":4}}'}
+    batch = SourceOptions.parse(given).for_batch()
+    assert batch.starting_offsets == TimesSpec(by_partition=((T0, 3),))
+    assert batch.ending_offsets == TimesSpec(by_partition=((T0, 4),), or_latest=True)
+
+    given |= {"startingTimestamp": "1", "endingTimestamp": "2", "startingOffsetsByTimestampStrategy": "latest"}
+    batch = SourceOptions.parse(given).for_batch()
+    assert batch.starting_offsets == TimesSpec(1, or_latest=True)
+    assert batch.ending_offsets == TimesSpec(2, or_latest=True)
+
+
 BAD_SPANS = [
     ("latest", "latest", ["starting offset can't be latest for batch queries on Kafka"]),
     ("earliest", "earliest", ["ending offset can't be earliest for batch queries on Kafka"]),
+    ('{"t":"latest"}', "latest", ["startingOffsets for t can't be latest for batch queries on Kafka"]),
+    ("earliest", '{"t":"earliest"}', ["ending offset for t can't be earliest for batch queries on Kafka"]),
     ('{"t":{"0":-1}}', "latest", ["startingOffsets for t-0 can't be latest for batch queries on Kafka"]),
     ("earliest", '{"t":{"0":-2}}', ["ending offset for t-0 can't be earliest for batch queries on Kafka"]),
     (
@@ -340,16 +383,27 @@ def test_a_batch_refuses_offsets_that_span_nothing(starting: str, ending: str, s
     assert str(caught.value).split("\n") == said
 
 
-@pytest.mark.parametrize(("starting", "ending"), [('{"t":{"0":9}}', '{"t":{"0":-1}}'), ('{"t":{"0":-2}}', "latest")])
+@pytest.mark.parametrize(
+    ("starting", "ending"),
+    [('{"t":{"0":9}}', '{"t":{"0":-1}}'), ('{"t":{"0":9}}', '{"t":"latest"}'), ('{"t":{"0":-2}}', "latest")],
+)
 def test_a_batch_takes_offsets_that_only_the_brokers_can_compare(starting: str, ending: str) -> None:
     options = SourceOptions.parse({**MINIMAL, "startingOffsets": starting, "endingOffsets": ending})
 
     assert options.for_batch() == options.for_batch().for_batch()
 
 
-def test_a_stream_has_no_ending_offsets() -> None:
-    with pytest.raises(OptionError, match=r"^ending offset not valid in streaming queries$"):
-        SourceOptions.parse({**MINIMAL, "endingOffsets": "latest"}).for_stream()
+@pytest.mark.parametrize(
+    ("name", "text", "what"),
+    [
+        ("endingOffsets", "latest", "offset"),
+        ("endingTimestamp", "5", "timestamp"),
+        ("endingOffsetsByTimestamp", '{"t":{"0":5}}', "timestamp"),
+    ],
+)
+def test_a_stream_has_no_end(name: str, text: str, what: str) -> None:
+    with pytest.raises(OptionError, match=f"^ending {what} not valid in streaming queries$"):
+        SourceOptions.parse({**MINIMAL, name: text}).for_stream()
 
 
 def test_a_batch_warns_that_max_offsets_per_trigger_does_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from logs import batch
+from logs import WRITTEN, batch
 
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.metadata.cache import MetadataCache
@@ -138,9 +139,9 @@ class Scene:
         """The next requests to this broker end with these errors."""
         self.wire.failures[node_id] = deque(errors)
 
-    def write(self, partition: TopicPartition, *values: str) -> None:
+    def write(self, partition: TopicPartition, *values: str, written: datetime = WRITTEN) -> None:
         """One record batch."""
-        self.cluster.append(partition, batch(values))
+        self.cluster.append(partition, batch(values, written=written))
 
     def fill(self, batches: int = 4, size: int = 3) -> None:
         """Some batches in each partition of t, every value once."""

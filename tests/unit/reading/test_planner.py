@@ -6,15 +6,19 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from logs import WRITTEN
 from scene import T0, T1, T2, Scene
 
 from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicError
 from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.options.specs import AgoSpec
 from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, SourceOffset, ranges
 from pyspark_kafka_meta.reading.planner import SMALLER_LATEST_RETRIES, OffsetPlanner
+from pyspark_kafka_meta.reading.starts import OffsetResolver
 
 T3 = TopicPartition("t", 3)
 GO_ON = {"failOnDataLoss": "false"}
@@ -167,6 +171,95 @@ def test_tasks_bundle_partitions_of_one_leader(scene: Scene) -> None:
     found = planner.batch_ranges()
 
     assert [spans(list(task)) for task in planner.tasks(found)] == [{T0: (0, 12)}, {T1: (0, 12)}, {T2: (0, 12)}]
+
+
+# --- times and relative starts ----------------------------------------------------------------------------------------
+
+WRITTEN_MS = int(WRITTEN.timestamp() * 1000)
+
+
+@pytest.fixture
+def later(scene: Scene) -> Scene:
+    """A minute after the twelve records, two more in t-0 and two in t-1."""
+    for partition in (T0, T1):
+        scene.write(partition, "a", "b", written=WRITTEN + timedelta(minutes=1))
+    return scene
+
+
+def times_json(*milliseconds: int) -> str:
+    return json.dumps({"t": dict(enumerate(milliseconds))})
+
+
+AFTER, NEVER = WRITTEN_MS + 1, WRITTEN_MS + 60_001
+BY_TIME: dict[str, tuple[dict[str, str], dict[TopicPartition, tuple[int, int]]]] = {
+    "start": ({"startingTimestamp": str(WRITTEN_MS)}, {T0: (0, 14), T1: (0, 14), T2: (0, 12)}),
+    "start, latest where there is none": (
+        {"startingTimestamp": str(AFTER), "startingOffsetsByTimestampStrategy": "latest"},
+        {T0: (12, 14), T1: (12, 14), T2: (12, 12)},
+    ),
+    "start by partition": (
+        {"startingOffsetsByTimestamp": times_json(AFTER, 0, WRITTEN_MS)},
+        {T0: (12, 14), T1: (0, 14), T2: (0, 12)},
+    ),
+    "end": ({"endingTimestamp": str(AFTER)}, {T0: (0, 12), T1: (0, 12), T2: (0, 12)}),
+    "end by partition": (
+        {"endingOffsetsByTimestamp": times_json(AFTER, NEVER, 0), "startingOffsets": "earliest"},
+        {T0: (0, 12), T1: (0, 14), T2: (0, 0)},
+    ),
+    "start by time, end by offset": (
+        {"startingOffsetsByTimestamp": times_json(AFTER, AFTER, 0), "endingOffsets": offsets_json(p0=13, p1=-1, p2=5)},
+        {T0: (12, 13), T1: (12, 14), T2: (0, 5)},
+    ),
+    "by topic": ({"startingOffsets": '{"t":"earliest"}', "endingOffsets": '{"t":"latest"}'}, {T2: (0, 12)}),
+    "the last five offsets": ({"startingOffsets": "-5"}, {T0: (9, 14), T1: (9, 14), T2: (7, 12)}),
+    "more than there are": ({"startingOffsets": "-13"}, {T0: (1, 14), T1: (1, 14), T2: (0, 12)}),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), BY_TIME.values(), ids=BY_TIME.keys())
+def test_batch_between_times(
+    later: Scene, options: dict[str, str], expected: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    found = spans(batch_planner(later, **options).batch_ranges())
+
+    assert {one: found[one] for one in expected} == expected
+
+
+BAD_TIMES = {
+    "no record as late": ({"startingTimestamp": str(AFTER)}, f"No offset matched .* t-2 and timestamp {AFTER}"),
+    "not all partitions": (
+        {"startingOffsetsByTimestamp": times_json(1, 2)},
+        "startingOffsetsByTimestamp must name exactly the partitions .* Missing: t-2",
+    ),
+    "start after end": (
+        {"startingTimestamp": str(AFTER), "startingOffsetsByTimestampStrategy": "latest", "endingTimestamp": "0"},
+        "the starting offset 12 of t-0 is greater than its ending offset 0",
+    ),
+    "topic that is not read": ({"startingOffsets": '{"t":"earliest","u":"earliest"}'}, "names topic u, which is not"),
+}
+
+
+@pytest.mark.parametrize(("options", "said"), BAD_TIMES.values(), ids=BAD_TIMES.keys())
+def test_times_that_mean_nothing_are_refused(later: Scene, options: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        batch_planner(later, **options).batch_ranges()
+
+
+def test_a_start_so_long_ago_is_counted_from_planning(later: Scene) -> None:
+    ninety_seconds_later = WRITTEN.timestamp() + 90
+    resolver = OffsetResolver(later.warm_client(), later.options().for_batch(), lambda: ninety_seconds_later)
+    found = resolver.resolve(AgoSpec(40_000), (T0, T2), "startingOffsets")
+    assert found == {T0: Position(12), T2: Position(12, 0)}
+    assert resolver.resolve(AgoSpec(10**15), (T0,), "startingOffsets") == {T0: Position(0)}
+
+
+def test_stream_begins_at_a_time_and_reads_later_partitions_from_their_start(later: Scene) -> None:
+    query = Query(later, startingTimestamp=str(AFTER), startingOffsetsByTimestampStrategy="latest")
+
+    assert query.step() == {T0: (12, 14), T1: (12, 14)}
+    add_partition(later, T3, "new")
+    later.clock.sleep(300)
+    assert query.step() == {T3: (0, 1)}
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
