@@ -197,12 +197,36 @@ class SourceOptions:
         low=1,
         high=INT64_MAX,
     )
+    min_offsets_per_trigger: int | None = whole(
+        "minOffsetsPerTrigger",
+        None,
+        "Least offsets for a micro-batch to be worth it; fewer wait until there are as many, or for maxTriggerDelay.",
+        low=1,
+        high=INT64_MAX,
+    )
+    max_trigger_delay_ms: int = row(
+        "maxTriggerDelay",
+        "15m",
+        values.parse_duration_ms,
+        "Option 'maxTriggerDelay' must be a time like 15m, 30s or 500ms, got '{value}'",
+        "How long minOffsetsPerTrigger may put a micro-batch off.",
+    )
     min_partitions: int | None = row(
         "minPartitions",
         None,
         partial(values.parse_number, low=1, high=INT32_MAX),
         "minPartitions must be positive, a whole number, got '{value}'",
         "Least number of tasks, about: large ranges of offsets are split until there are as many.",
+    )
+    max_records_per_partition: int | None = row(
+        "maxRecordsPerPartition",
+        None,
+        partial(values.parse_number, low=1, high=INT64_MAX),
+        "maxRecordsPerPartition must be positive, a whole number, got '{value}'",
+        "Most offsets of one task: larger ranges are split evenly.",
+    )
+    max_tasks: int | None = whole(
+        "maxTasks", None, "Most tasks of a batch or micro-batch: ranges share tasks until there are no more.", low=1
     )
     include_headers: bool = choice(
         "includeHeaders", {"false": False, "true": True}, "Whether rows have a headers column."
@@ -231,7 +255,8 @@ class SourceOptions:
             OptionError: one line for each option that is missing, unknown or unusable.
         """
         parsed, problems = read(options, OPTIONS)
-        _raise_if_any(problems + rules.client_problems(options) + rules.strategy_problems(options))
+        problems += rules.client_problems(options) + rules.strategy_problems(options)
+        _raise_if_any(problems or rules.limit_problems(parsed))
         if parsed["topics"] is None:
             parsed["topics"] = tuple(dict.fromkeys(partition.topic for partition in parsed["assigned"] or ()))
         client = ClientOptions(**{name: parsed.pop(name) for name in _CLIENT_OPTIONS})
@@ -246,8 +271,9 @@ class SourceOptions:
         starting = self._starting() or OffsetsSpec(EARLIEST_OFFSET)
         ending = self._ending() or OffsetsSpec(LATEST_OFFSET)
         _raise_if_any(rules.batch_problems(starting, ending))
-        if self.max_offsets_per_trigger is not None:
-            logger.warning("maxOffsetsPerTrigger option ignored in batch queries")
+        for name in ("max_offsets_per_trigger", "min_offsets_per_trigger"):
+            if getattr(self, name) is not None:
+                logger.warning("%s option ignored in batch queries", OPTIONS[name].name)
         return replace(self, starting_offsets=starting, ending_offsets=ending)
 
     def for_stream(self) -> SourceOptions:

@@ -6,6 +6,7 @@ Worded after Spark's `KafkaSourceProvider`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options.specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec, StartSpec, TimesSpec
@@ -26,6 +27,19 @@ def strategy_problems(options: Mapping[str, str]) -> list[str]:
         return []
     rule = "Only one of the following options can be" if given else "One of the following options must be"
     return [f"{rule} specified for Kafka source: {', '.join(_STRATEGIES.values())}."]
+
+
+def limit_problems(parsed: Mapping[str, Any]) -> list[str]:
+    """Limits that contradict each other. Takes good values by field of `SourceOptions`."""
+    problems = []
+    fewest, most = parsed["min_offsets_per_trigger"], parsed["max_offsets_per_trigger"]
+    if fewest is not None and most is not None and fewest > most:
+        problems.append(f"The value of minOffsetPerTrigger({fewest}) is higher than the maxOffsetsPerTrigger({most}).")
+    if parsed["max_tasks"] is not None and parsed["max_tasks"] < (parsed["min_partitions"] or 0):
+        problems.append(f"The value of minPartitions({parsed['min_partitions']}) is higher than maxTasks.")
+    if parsed["max_tasks"] is not None and parsed["max_records_per_partition"] is not None:
+        problems.append("Only one of the following options can be specified: maxTasks, maxRecordsPerPartition.")
+    return problems
 
 
 def batch_problems(starting: StartSpec, ending: OffsetsSpec | TimesSpec) -> list[str]:

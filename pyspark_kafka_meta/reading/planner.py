@@ -8,7 +8,8 @@ a log, partitions that vanished, topics made again. Follows Spark's `KafkaOffset
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
@@ -21,10 +22,18 @@ from pyspark_kafka_meta.options import LATEST_OFFSET, SourceOptions
 from pyspark_kafka_meta.options.specs import TimesSpec
 from pyspark_kafka_meta.options.values import name_partitions
 from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, SourceOffset, advance, limit_offsets
+from pyspark_kafka_meta.reading.limits import backlog, is_put_off, limit_offsets
+from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, Positions, SourceOffset, advance
 from pyspark_kafka_meta.reading.plan import plan_tasks
 from pyspark_kafka_meta.reading.starts import OffsetResolver
-from pyspark_kafka_meta.reading.verdicts import accept_loss, explain, is_recreated, lost_starts
+from pyspark_kafka_meta.reading.verdicts import (
+    accept_loss,
+    explain,
+    explain_end,
+    is_recreated,
+    lost_ends,
+    lost_starts,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +45,12 @@ _by_offset = attrgetter("offset")
 class OffsetPlanner:
     """Plans the offsets and tasks of one query, with a client of its own."""
 
-    def __init__(self, client: KafkaClient, options: SourceOptions) -> None:
+    def __init__(
+        self, client: KafkaClient, options: SourceOptions, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._client = client
+        self._clock = clock
+        self._planned_at: float | None = None  # the last micro-batch that was not put off
         self._options = options
         self._logs = OffsetResolver(client, options)
         self._latest_seen: SourceOffset | None = None
@@ -75,8 +88,7 @@ class OffsetPlanner:
 
     def available_now(self) -> dict[TopicPartition, Position]:
         """The end of each log as the target of a query that ends there, without what is gone where that is allowed."""
-        nothing = SourceOffset({}, {})
-        partitions = self.partitions() if self._options.fail_on_data_loss else self._partitions_left(nothing)
+        partitions = self.partitions() if self._options.fail_on_data_loss else self._partitions_left(())
         return self._logs.latest(partitions)
 
     def topic_ids(self, partitions: Collection[TopicPartition]) -> dict[str, UUID | None]:
@@ -88,7 +100,8 @@ class OffsetPlanner:
         """The ranges as tasks, those of one leader together as far as leaders are known."""
         known = {one.partition: self._client.cache.snapshot.leader(one.partition) for one in ranges}
         leaders = {partition: leader.broker.node_id for partition, leader in known.items() if leader is not None}
-        return plan_tasks(ranges, leaders, self._options.min_partitions)
+        options = self._options
+        return plan_tasks(ranges, leaders, options.min_partitions, options.max_records_per_partition, options.max_tasks)
 
     def last_seen_latest(self) -> dict[str, Any] | None:
         """The ends of the logs as of the last micro-batch that was planned, for Spark's progress; no request."""
@@ -141,31 +154,41 @@ class OffsetPlanner:
         positions = self._logs.resolve(starting, partitions, "startingOffsets")
         return SourceOffset(positions, self.topic_ids(partitions), initial=True)
 
-    def next_offset(
-        self, start: SourceOffset, target: Mapping[TopicPartition, Position] | None, max_offsets: int | None
-    ) -> SourceOffset:
+    def next_offset(self, start: SourceOffset, target: Positions | None, limited: bool) -> SourceOffset:
         """The end of the micro-batch that begins at `start`; the same JSON where there is nothing to read.
 
         Args:
             target: where the query is to end (Trigger.AvailableNow); None for no end.
-            max_offsets: limit of the batch, None for none.
+            limited: whether the rate limits of the options hold.
 
         Raises:
-            DataLossError: partitions or offsets of `start` are gone, and failOnDataLoss is set.
+            DataLossError: partitions or offsets of `start` or `target` are gone, and failOnDataLoss is set.
         """
-        latest_seen = self._latest_confirmed(start)
+        latest_seen = self._latest_confirmed(start, target or {})
         if not latest_seen.positions:
             return start  # SPARK-41375: should the topics be seen again, they are not to be read from their start
         self._latest_seen, latest, ids = latest_seen, latest_seen.positions, latest_seen.topic_ids
         begun = self._begin_new([partition for partition in latest if partition not in start.positions])
         begun |= self._begin_after_loss(start, self._latest_seen)
         starts = {**start.positions, **begun}
+        if target is None and limited and not begun and self._is_put_off(backlog(starts, latest)):
+            return start
         if target is not None:
             # The target may be older than the start: Spark asks for it first.
             bounds = {one: max(begin, target.get(one, begin), key=_by_offset) for one, begin in starts.items()}
             latest = {one: min(position, bounds[one], key=_by_offset) for one, position in latest.items()}
+        max_offsets = self._options.max_offsets_per_trigger if limited else None
         ends = latest if max_offsets is None else limit_offsets(starts, latest, max_offsets)
         return advance(start, SourceOffset(ends, ids), begun)
+
+    def _is_put_off(self, offsets: int) -> bool:
+        """Whether the micro-batch waits for more. Trigger.AvailableNow never does: it would end."""
+        now, fewest = self._clock(), self._options.min_offsets_per_trigger
+        waited_ms = None if self._planned_at is None else (now - self._planned_at) * 1000
+        if fewest is not None and is_put_off(offsets, fewest, waited_ms, self._options.max_trigger_delay_ms):
+            return True
+        self._planned_at = now
+        return False
 
     def _begin_new(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         """New partitions are read from their start, wherever that is by now."""
@@ -175,33 +198,40 @@ class OffsetPlanner:
             logger.warning("%s are new, and their first records are gone already", name_partitions(late))
         return begun
 
-    def _partitions_left(self, start: SourceOffset) -> list[TopicPartition]:
-        """The partitions there are now. Those of `start` that are not among them are lost."""
+    def _partitions_left(self, expected: Collection[TopicPartition]) -> list[TopicPartition]:
+        """The partitions there are now. Those expected that are not among them are lost."""
         try:
-            partitions = self.partitions(start.positions)
+            partitions = self.partitions(expected)
         except UnknownTopicError as error:
             self._accept(f"a topic or partition that was being read is gone: {error}")
             wanted = self._options.assigned
             snapshot = self._client.cache.snapshot
             found = [one for topic in self._topics(()) for one in snapshot.partitions(topic)]
             return [one for one in sorted(found) if wanted is None or one in wanted]
-        gone = start.positions.keys() - set(partitions)
+        gone = set(expected) - set(partitions)
         if gone:
-            self._accept(f"{name_partitions(gone)} are gone: the topic was deleted or made again")
+            self._accept(
+                f"{name_partitions(gone)} are gone: the topic was deleted or made again; there are now "
+                f"{name_partitions(partitions)}"
+            )
         return partitions
 
     def _accept(self, loss: str) -> None:
         accept_loss(loss, self._options.fail_on_data_loss)
 
-    def _latest_confirmed(self, start: SourceOffset) -> SourceOffset:
-        """The ends and topic ids; asked for again where reading cannot go on from `start`, with new metadata, which
-        tells a topic that was made again from a log that became shorter."""
-        latest = self._latest_left(start)
+    def _latest_confirmed(self, start: SourceOffset, target: Positions) -> SourceOffset:
+        """The ends and topic ids; asked for again where reading cannot go on from `start`, or not up to `target`, with
+        new metadata, which tells a topic that was made again from a log that became shorter."""
+        expected = start.positions.keys() | target.keys()
+        latest = self._latest_left(expected)
         for _ in range(SMALLER_LATEST_RETRIES):
-            if not lost_starts(start, latest):
+            if not lost_starts(start, latest) and not lost_ends(target, latest):
                 break
             self._client.cache.refresh(RefreshReason.ON_DEMAND, self._client.api_deadline())
-            latest = self._latest_left(start)
+            latest = self._latest_left(expected)
+        lost = [one for one in lost_ends(target, latest) if one not in lost_starts(start, latest)]
+        if lost:
+            self._accept("; ".join(explain_end(one, target, latest) for one in lost[:5]))
         return replace(latest, positions={**latest.positions, **self._held_back(start, latest)})
 
     def _held_back(self, start: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, Position]:
@@ -213,13 +243,13 @@ class OffsetPlanner:
         marks = self._logs.high_watermarks(behind)
         return {one: start.positions[one] for one in behind if start.positions[one].offset <= marks[one].offset}
 
-    def _latest_left(self, start: SourceOffset) -> SourceOffset:
+    def _latest_left(self, expected: Collection[TopicPartition]) -> SourceOffset:
         """The ends of the partitions there are now, and the ids that go with them."""
-        partitions = self._partitions_left(start)
+        partitions = self._partitions_left(expected)
         try:
             latest = self._logs.latest(partitions)
         except UnknownTopicError:  # gone since the cache was refreshed, which has been done again by now
-            partitions = self._partitions_left(start)
+            partitions = self._partitions_left(expected)
             latest = self._logs.latest(partitions)
         return SourceOffset(latest, self.topic_ids(partitions))
 

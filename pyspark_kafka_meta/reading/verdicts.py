@@ -10,7 +10,7 @@ import logging
 
 from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.reading.offsets import SourceOffset
+from pyspark_kafka_meta.reading.offsets import Positions, SourceOffset
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +42,21 @@ def is_recreated(partition: TopicPartition, start: SourceOffset, latest: SourceO
 
 def is_shorter(partition: TopicPartition, start: SourceOffset, latest: SourceOffset) -> bool:
     return latest.positions[partition].offset < start.positions[partition].offset
+
+
+def lost_ends(target: Positions, latest: SourceOffset) -> list[TopicPartition]:
+    """The partitions of both whose logs end before `target`, where a query is to end, sorted."""
+    both = sorted(target.keys() & latest.positions.keys())
+    return [one for one in both if latest.positions[one].offset < target[one].offset]
+
+
+def explain_end(partition: TopicPartition, target: Positions, latest: SourceOffset) -> str:
+    """Why the partition cannot be read up to `target`."""
+    return (
+        f"the log of {partition} ends at offset {latest.positions[partition].offset}, before offset "
+        f"{target[partition].offset} at which the query is to end: it was truncated, or its topic made again "
+        f"(topic id now {latest.topic_ids[partition.topic]})"
+    )
 
 
 def explain(partition: TopicPartition, start: SourceOffset, latest: SourceOffset) -> str:

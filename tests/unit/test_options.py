@@ -67,7 +67,11 @@ def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
         ending_timestamp_ms=None,
         ending_times=None,
         max_offsets_per_trigger=None,
+        min_offsets_per_trigger=None,
+        max_trigger_delay_ms=15 * 60_000,
         min_partitions=None,
+        max_records_per_partition=None,
+        max_tasks=None,
         include_headers=False,
         fail_on_data_loss=True,
         metrics_path=None,
@@ -92,6 +96,11 @@ GOOD = [
     ("endingTimestamp", "0", "ending_timestamp_ms", 0),
     ("endingOffsetsByTimestamp", '{"t": {"0": 23}}', "ending_times", TimesSpec(by_partition=((T0, 23),))),
     ("maxOffsetsPerTrigger", "9223372036854775807", "max_offsets_per_trigger", 2**63 - 1),
+    ("minOffsetsPerTrigger", "5", "min_offsets_per_trigger", 5),
+    ("maxTriggerDelay", "2h", "max_trigger_delay_ms", 7_200_000),
+    ("maxTriggerDelay", "500", "max_trigger_delay_ms", 500),
+    ("maxRecordsPerPartition", "7", "max_records_per_partition", 7),
+    ("maxTasks", "4", "max_tasks", 4),
     ("minPartitions", " 6 ", "min_partitions", 6),
     ("includeHeaders", "TRUE", "include_headers", True),
     ("failOnDataLoss", "false", "fail_on_data_loss", False),
@@ -189,6 +198,9 @@ BAD = [
     ("maxOffsetsPerTrigger", "1_000", "got '1_000'"),
     ("maxOffsetsPerTrigger", "٣", "got '٣'"),
     ("minPartitions", "-1", "minPartitions must be positive"),
+    ("maxTriggerDelay", "soon", "must be a time like 15m"),
+    ("maxTriggerDelay", "-1s", "must be a time like 15m"),
+    ("maxRecordsPerPartition", "0", "maxRecordsPerPartition must be positive"),
     ("minPartitions", "1.0", "minPartitions must be positive"),
     ("includeHeaders", "maybe", "Option 'includeHeaders' must be false or true, got 'maybe'"),
     ("failOnDataLoss", "", "Option 'failOnDataLoss' must be true or false, got ''"),
@@ -309,6 +321,24 @@ def test_a_pattern_that_python_reads_otherwise_than_java_is_refused(text: str, s
     assert said in problem
 
 
+CONTRADICTIONS = {
+    "The value of minOffsetPerTrigger(9) is higher than the maxOffsetsPerTrigger(3).": {
+        "minOffsetsPerTrigger": "9",
+        "maxOffsetsPerTrigger": "3",
+    },
+    "The value of minPartitions(5) is higher than maxTasks.": {"minPartitions": "5", "maxTasks": "4"},
+    "Only one of the following options can be specified: maxTasks, maxRecordsPerPartition.": {
+        "maxTasks": "4",
+        "maxRecordsPerPartition": "1",
+    },
+}
+
+
+@pytest.mark.parametrize(("said", "options"), CONTRADICTIONS.items())
+def test_limits_that_contradict_each_other_are_refused(said: str, options: dict[str, str]) -> None:
+    assert problems({**MINIMAL, **options}) == [said]
+
+
 def test_a_client_without_topics_knows_kafka_options_alone() -> None:
     with pytest.raises(OptionError, match="Unknown option 'subscribe'"):
         ClientOptions.parse(MINIMAL)
@@ -406,14 +436,17 @@ def test_a_stream_has_no_end(name: str, text: str, what: str) -> None:
         SourceOptions.parse({**MINIMAL, name: text}).for_stream()
 
 
-def test_a_batch_warns_that_max_offsets_per_trigger_does_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    options = SourceOptions.parse({**MINIMAL, "maxOffsetsPerTrigger": "5"})
+def test_a_batch_warns_that_limits_per_trigger_do_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    options = SourceOptions.parse({**MINIMAL, "maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "5"})
 
     with caplog.at_level(logging.WARNING):
         options.for_stream()
         assert caplog.messages == []
         options.for_batch()
-        assert caplog.messages == ["maxOffsetsPerTrigger option ignored in batch queries"]
+        assert caplog.messages == [
+            "maxOffsetsPerTrigger option ignored in batch queries",
+            "minOffsetsPerTrigger option ignored in batch queries",
+        ]
 
 
 # --- what others rely on ----------------------------------------------------------------------------------------------

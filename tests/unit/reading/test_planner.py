@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from logs import WRITTEN
@@ -69,9 +70,9 @@ class Query:
         self.target = target
         self.offset = restored(self.planner.initial_offset())
 
-    def step(self, max_offsets: int | None = None) -> dict[TopicPartition, tuple[int, int]]:
+    def step(self, limited: bool = True) -> dict[TopicPartition, tuple[int, int]]:
         """Plan the next micro-batch. Returns the offsets that it reads."""
-        end = restored(self.planner.next_offset(self.offset, self.target, max_offsets))
+        end = restored(self.planner.next_offset(self.offset, self.target, limited))
         found = spans(ranges(self.offset, end))
         self.offset = end
         return found
@@ -307,10 +308,10 @@ def test_batch_0_carries_the_start_it_was_planned_from(scene: Scene) -> None:
 
 def test_rate_limit_shares_the_batch_and_loses_nothing(scene: Scene) -> None:
     scene.write(T0, *map(str, range(88)))
-    query = Query(scene, startingOffsets="earliest")
+    query = Query(scene, startingOffsets="earliest", maxOffsetsPerTrigger="31")
     read: dict[TopicPartition, list[int]] = {T0: [], T1: [], T2: []}
     sizes = []
-    while step := query.step(max_offsets=31):
+    while step := query.step():
         sizes.append(sum(end - start for start, end in step.values()))
         assert set(step) == {partition for partition in read if len(read[partition]) < (100 if partition == T0 else 12)}
         for partition, (start, end) in step.items():
@@ -321,9 +322,9 @@ def test_rate_limit_shares_the_batch_and_loses_nothing(scene: Scene) -> None:
 
 
 def test_latest_seen_is_reported_though_the_batch_was_limited(scene: Scene) -> None:
-    query = Query(scene, startingOffsets="earliest")
+    query = Query(scene, startingOffsets="earliest", maxOffsetsPerTrigger="3")
     assert query.planner.last_seen_latest() is None
-    query.step(max_offsets=3)
+    query.step()
 
     assert positions(SourceOffset.parse(query.planner.last_seen_latest())) == {T0: 12, T1: 12, T2: 12}
 
@@ -350,14 +351,47 @@ def test_new_partition_with_an_aged_out_start_begins_where_its_log_does(scene: S
     assert query.step() == {T3: (2, 3)}
 
 
+def test_small_batches_wait_for_more_records_but_not_longer_than_the_delay(scene: Scene) -> None:
+    limits = {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "1m", "maxOffsetsPerTrigger": "6"}
+    query = Query(scene, startingOffsets=offsets_json(p0=-1, p1=-1, p2=10), **limits)
+    assert query.step() == {T2: (10, 12)}, "the first waits for nothing"
+
+    scene.write(T0, *"abcd")
+    before = text(query.offset)
+    assert query.step() == {}
+    assert text(query.offset) == before
+    scene.write(T0, "e")
+    assert query.step() == {T0: (12, 17)}
+
+    scene.write(T0, *"abc")
+    scene.clock.sleep(59)
+    assert query.step() == {}
+    scene.clock.sleep(1)
+    assert query.step() == {T0: (17, 20)}
+
+    scene.write(T0, *"abcdefgh")
+    assert query.step() == {T0: (20, 26)}, "at most as many as the other limit says"
+    assert query.step() == {}
+    assert query.step(limited=False) == {T0: (26, 28)}, "Trigger.Once has no limits"
+
+
+def test_a_new_partition_is_not_put_off(scene: Scene) -> None:
+    query = Query(scene, minOffsetsPerTrigger="5")
+    query.step()
+    add_partition(scene, T3, "first")
+    scene.clock.sleep(300)
+
+    assert query.step() == {T3: (0, 1)}
+
+
 # --- Trigger.AvailableNow ---------------------------------------------------------------------------------------------
 
 
 def test_available_now_ends_where_it_began_in_batches_of_the_limit(scene: Scene) -> None:
     target = ends_now(scene)
-    query = Query(scene, target, startingOffsets="earliest")
+    query = Query(scene, target, startingOffsets="earliest", maxOffsetsPerTrigger="15", minOffsetsPerTrigger="15")
     steps = []
-    while step := query.step(max_offsets=15):
+    while step := query.step():
         steps.append(step)
         scene.write(T0, "too late")
 
@@ -385,6 +419,43 @@ def test_available_now_whose_target_is_older_than_its_start_never_goes_back(scen
 
     assert query.step() == {}
     assert positions(query.offset) == {T0: 13, T1: 12, T2: 12}
+
+
+def lose_the_end(scene: Scene) -> None:
+    del scene.cluster.logs[T0][2:]
+
+
+def lose_partitions(scene: Scene) -> None:
+    topic = scene.cluster.topics["t"]
+    scene.cluster.topics["t"] = replace(topic, topic_id=uuid4(), partitions=topic.partitions[:1])
+
+
+@pytest.mark.parametrize(
+    ("happens", "said", "read"),
+    [
+        (lose_the_end, "the log of t-0 ends at offset 6, before offset 12 at which the query is to end", (1, 6)),
+        (lose_partitions, "t-1, t-2 are gone: the topic was deleted or made again; there are now t-0", (0, 12)),
+    ],
+    ids=["shorter", "fewer partitions"],
+)
+def test_available_now_whose_target_is_lost_says_so(
+    scene: Scene, happens: Any, said: str, read: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    target = ends_now(scene)
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "3"}
+    strict, lenient = Query(scene, target, **options), Query(scene, target, **options, **GO_ON)
+    for query in (strict, lenient):
+        query.step()
+    happens(scene)
+    scene.clock.sleep(300)
+
+    with pytest.raises(DataLossError, match=f"{said}.*{HOW_TO_GO_ON}"):
+        strict.step()
+    steps = []
+    while step := lenient.step():
+        steps += [step[T0]] if T0 in step else []
+    assert (steps[0][0], steps[-1][1]) == read
+    assert said in caplog.text
 
 
 # --- a pattern of topics ----------------------------------------------------------------------------------------------
@@ -580,10 +651,10 @@ def test_query_that_becomes_read_committed_waits_for_the_transaction_and_repeats
     scene.wire.open_transactions[T0] = positions(start)[T0] - 2
     planner = scene.planner(kafka_isolation_level="read_committed")
 
-    assert positions(planner.next_offset(restored(start), None, None)) == positions(start)
+    assert positions(planner.next_offset(restored(start), None, limited=False)) == positions(start)
     del scene.wire.open_transactions[T0]
     scene.write(T0, "later")
-    later = planner.next_offset(restored(start), None, None)
+    later = planner.next_offset(restored(start), None, limited=False)
     assert positions(later)[T0] == positions(start)[T0] + 1
 
 
