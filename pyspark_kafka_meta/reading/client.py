@@ -26,6 +26,7 @@ from pyspark_kafka_meta.metadata.model import Broker, TopicPartition
 from pyspark_kafka_meta.metadata.policy import PolicySettings, attempt_timeout_ms, backoff_s
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.options.values import name_partitions
+from pyspark_kafka_meta.reading.pattern import MatchingWire
 from pyspark_kafka_meta.reading.replicas import ReadReplicas
 from pyspark_kafka_meta.reading.throttles import Throttles
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
@@ -52,7 +53,14 @@ def connection_settings(options: ClientOptions) -> ConnectionSettings:
 class KafkaClient:
     """One wire, one cache, one publisher of its events; and what brokers said about where and when to fetch."""
 
-    def __init__(self, options: ClientOptions, metrics_path: str | None, origin: Origin, max_age_ms: int) -> None:
+    def __init__(
+        self,
+        options: ClientOptions,
+        metrics_path: str | None,
+        origin: Origin,
+        max_age_ms: int,
+        topic_pattern: str | None = None,
+    ) -> None:
         self.options = options
         self.publisher = EventPublisher(metrics_path, origin)
         self.replicas = ReadReplicas(max_age_ms)
@@ -64,7 +72,7 @@ class KafkaClient:
             retry_backoff_max_ms=options.retry_backoff_max_ms,
         )
         self.cache = MetadataCache(
-            self.wire,
+            self.wire if topic_pattern is None else MatchingWire(self.wire, topic_pattern),
             options.bootstrap_servers,
             self._settings,
             request_timeout_ms=options.request_timeout_ms,
