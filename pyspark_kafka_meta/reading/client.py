@@ -20,7 +20,7 @@ from pyspark_kafka_meta.errors import (
     UnknownTopicError,
 )
 from pyspark_kafka_meta.metadata.cache import MetadataCache
-from pyspark_kafka_meta.metadata.events import Origin, RefreshReason
+from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import Broker, TopicPartition
 from pyspark_kafka_meta.metadata.policy import PolicySettings, attempt_timeout_ms
 from pyspark_kafka_meta.options import ClientOptions
@@ -51,9 +51,9 @@ def connection_settings(options: ClientOptions) -> ConnectionSettings:
 class KafkaClient:
     """One wire, one cache, one publisher of its events; and what brokers said about where and when to fetch."""
 
-    def __init__(self, options: ClientOptions, metrics_path: str | None, origin: Origin, max_age_ms: int) -> None:
+    def __init__(self, options: ClientOptions, publisher: EventPublisher, max_age_ms: int) -> None:
         self.options = options
-        self.publisher = EventPublisher(metrics_path, origin)
+        self.publisher = publisher
         self.replicas = ReadReplicas(max_age_ms)
         self.throttles = Throttles()
         self.wire: Wire = KafkaWire(connection_settings(options))
@@ -77,7 +77,7 @@ class KafkaClient:
         return time.monotonic() + self.options.default_api_timeout_ms / 1000
 
     def close(self) -> None:
-        self.publisher.flush()
+        self.publisher.close()
         self.wire.close()
 
     def partitions(
