@@ -260,5 +260,7 @@ class OffsetPlanner:
         if not lost:
             return {}
         self._accept("; ".join(explain(partition, start, latest) for partition in lost[:5]))
+        for one in lost:
+            self._client.cache.record_loss(one, start.positions[one].offset, None, explain(one, start, latest))
         recreated = [one for one in lost if is_recreated(one, start, latest)]
         return {partition: latest.positions[partition] for partition in lost} | self._logs.earliest(recreated)

@@ -168,9 +168,10 @@ def _new_planner(options: SourceOptions, max_age_ms: int) -> OffsetPlanner:
     from pyspark_kafka_meta.reading.client import KafkaClient
     from pyspark_kafka_meta.reading.planner import OffsetPlanner
     from pyspark_kafka_meta.telemetry.origin import planner_origin
+    from pyspark_kafka_meta.telemetry.outlets import new_publisher
 
-    client = KafkaClient(options.client, options.metrics_path, planner_origin(), max_age_ms, options.topic_pattern)
-    return OffsetPlanner(client, options)
+    publisher = new_publisher(options.metrics, planner_origin())
+    return OffsetPlanner(KafkaClient(options.client, publisher, max_age_ms, options.topic_pattern), options)
 
 
 def _read(options: SourceOptions, partition: InputPartition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

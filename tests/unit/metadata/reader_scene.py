@@ -23,6 +23,7 @@ from pyspark_kafka_meta.reading import client, executor
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.testing.fake_wire import FakeClock, FakeWire
 
 MAX_AGE_S = 300
@@ -73,7 +74,7 @@ class ReaderScene:
         what = {} if "assign" in options else {"subscribe": "t"}
         where = {"kafka.bootstrap.servers": "broker-1:9092", "kafka.client.rack": "here"}
         self.options = SourceOptions.parse({**what, **where, **options})
-        self.client = KafkaClient(self.options.client, None, Origin(role="reader"), MAX_AGE_S * 1000)
+        self.client = KafkaClient(self.options.client, EventPublisher((), Origin(role="reader")), MAX_AGE_S * 1000)
         self.events: list[RefreshEvent] = []
         self.client.wire = self.wire
         self.client.cache = MetadataCache(

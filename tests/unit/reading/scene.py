@@ -22,6 +22,7 @@ from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
+from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.testing.fake_wire import FakeClock, FakeWire
 from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchFailure
 
@@ -110,7 +111,8 @@ class Scene:
     def client(self, **options: str) -> KafkaClient:
         query = self.options(**options)
         settings = query.client
-        return KafkaClient(settings, None, Origin(role="reader"), settings.metadata_max_age_ms, query.topic_pattern)
+        publisher = EventPublisher((), Origin(role="reader"))
+        return KafkaClient(settings, publisher, settings.metadata_max_age_ms, query.topic_pattern)
 
     def warm_client(self, **options: str) -> KafkaClient:
         """One that knows t and has asked for nothing in the last ten seconds."""
