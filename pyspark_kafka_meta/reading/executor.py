@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_kafka_meta.errors import (
@@ -78,8 +78,12 @@ class TaskReader:
         self._last_progress = 0.0
         self._failures: dict[PartitionCursor, KafkaMetaError] = {}
 
-    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
+    def read(self, ranges: Sequence[OffsetRange], topics: Collection[str] = ()) -> Iterator[pa.RecordBatch]:
         """The rows of `ranges`, in the order of offsets within each partition.
+
+        Args:
+            topics: others of the query, to ask for along with those of `ranges`: later tasks of this worker will read
+                them, and thousands of caches would ask anew with each micro-batch.
 
         Raises:
             DataLossError: records of a range are gone and failOnDataLoss is set.
@@ -93,7 +97,7 @@ class TaskReader:
         self._cursors = [
             PartitionCursor(one, read_committed, client.max_partition_fetch_bytes, client.check_crcs) for one in ranges
         ]
-        self._prepare_cache({one.partition.topic for one in ranges})
+        self._prepare_cache({one.partition.topic for one in ranges}, topics)
         try:
             while self._cursors:
                 # Counted anew after each yield: the time that Spark takes for the rows is not a stall.
@@ -105,9 +109,10 @@ class TaskReader:
             for node_id in self._under_way:
                 self._client.wire.drop_fetch(node_id)
 
-    def _prepare_cache(self, topics: set[str]) -> None:
+    def _prepare_cache(self, topics: set[str], others: Collection[str]) -> None:
+        """Only what is read now is waited for."""
         cache = self._client.cache
-        cache.track(topics)
+        cache.track(topics.union(others))
         if any(not cache.snapshot.partitions(one) and cache.snapshot.topic_error(one) is None for one in topics):
             cache.refresh(RefreshReason.NEW_TOPIC, self._client.api_deadline())
 
