@@ -21,12 +21,11 @@ from pyspark_kafka_meta.reading.cursor import (
     Refresh,
     Wait,
 )
+from pyspark_kafka_meta.reading.leaders import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from pyspark_kafka_meta.wire.messages import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
 logger = logging.getLogger(__name__)
 
-UNKNOWN_TOPIC_OR_PARTITION = 3
-LEADER_NOT_AVAILABLE = 5
 UNKNOWN_TOPIC_CODES = (UNKNOWN_TOPIC_OR_PARTITION, 100, 103)
 """The others are UNKNOWN_TOPIC_ID and INCONSISTENT_TOPIC_ID."""
 LOSS_GRACE_MS = 5_000

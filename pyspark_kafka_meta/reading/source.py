@@ -6,7 +6,7 @@ method needs them, because Spark imports this package whenever it looks for data
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -76,10 +76,11 @@ def _columns(schema: StructType, available: StructType) -> list[str]:
 
 
 class Task(InputPartition):
-    """The offset ranges that one Spark task reads."""
+    """The offset ranges that one Spark task reads, and all topics of its query: a worker meets the others soon."""
 
-    def __init__(self, ranges: Sequence[OffsetRange]) -> None:
+    def __init__(self, ranges: Sequence[OffsetRange], topics: Collection[str]) -> None:
         self.ranges = tuple(ranges)
+        self.topics = frozenset(topics)
 
 
 class KafkaMetaReader(DataSourceReader):
@@ -92,7 +93,9 @@ class KafkaMetaReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         planner = _new_planner(self._options, self._options.client.metadata_max_age_ms)
         try:
-            return [Task(ranges) for ranges in planner.tasks(planner.batch_ranges())]
+            planned = planner.batch_ranges()
+            topics = {one.partition.topic for one in planned}
+            return [Task(ranges, topics) for ranges in planner.tasks(planned)]
         finally:
             planner.close()
 
@@ -146,8 +149,9 @@ class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         from pyspark_kafka_meta.reading.offsets import SourceOffset, ranges
 
-        planned = ranges(SourceOffset.parse(start), SourceOffset.parse(end))
-        return [Task(ranges) for ranges in self._planner().tasks(planned)]
+        until = SourceOffset.parse(end)
+        planned = ranges(SourceOffset.parse(start), until)
+        return [Task(ranges, until.topic_ids.keys()) for ranges in self._planner().tasks(planned)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition, self._columns)
@@ -178,4 +182,6 @@ def _read(options: SourceOptions, partition: InputPartition, columns: Sequence[s
     from pyspark_kafka_meta.reading.workers import read_task
 
     # Spark turns an empty plan of a batch into one partition that is not ours: nothing to read.
-    return read_task(options, partition.ranges, columns) if isinstance(partition, Task) else iter(())
+    if not isinstance(partition, Task):
+        return iter(())
+    return read_task(options, partition.ranges, partition.topics, columns)

@@ -19,7 +19,7 @@ from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, 
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.metadata.policy import PolicySettings
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.reading import client, executor
+from pyspark_kafka_meta.reading import client, executor, fetches
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
@@ -66,7 +66,7 @@ class ReaderScene:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
         self.clock = ScriptedClock()
-        for module in (client, executor):
+        for module in (client, executor, fetches):
             monkeypatch.setattr(module, "time", ClockModule(self.clock))
         self.wire = FakeWire(clock=self.clock)
         self.cluster = self.wire.cluster

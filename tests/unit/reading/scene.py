@@ -17,7 +17,7 @@ from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.reading import client, executor
+from pyspark_kafka_meta.reading import client, executor, fetches
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
@@ -89,7 +89,7 @@ class Scene:
         self.cluster.create_topic("t", partitions=3)
         self.events: list[RefreshEvent] = []
         time = SimpleNamespace(monotonic=self.clock, sleep=self.clock.sleep)
-        for module in (client, executor):
+        for module in (client, executor, fetches):
             monkeypatch.setattr(module, "time", time)
         monkeypatch.setattr(client, "KafkaWire", lambda settings: self.wire)
         monkeypatch.setattr(client, "MetadataCache", self._cache)

@@ -164,6 +164,30 @@ def test_topic_that_is_new_to_the_cache_is_asked_for_as_that(scene: Scene) -> No
     assert scene.reasons() == [RefreshReason.BOOTSTRAP, RefreshReason.NEW_TOPIC]
 
 
+def test_first_task_of_a_worker_learns_all_topics_of_the_query(scene: Scene) -> None:
+    scene.cluster.create_topic("other", 2)
+    scene.fill()
+    client = scene.client()
+    for _ in range(2):
+        assert by_partition(rows(scene.reader(client).read([scene.range(T0)], ["t", "other"]))) == {T0: written()[T0]}
+
+    assert len(client.cache.snapshot.partitions("other")) == 2
+    assert scene.sent("Metadata") == [1]
+
+
+@pytest.mark.parametrize("code", [3, 17, 29])
+def test_topic_of_the_query_that_is_gone_does_not_disturb_tasks_of_others(scene: Scene, code: int) -> None:
+    scene.wire.metadata_errors["gone"] = code
+    scene.fill()
+    client = scene.client()
+    began = scene.clock()
+    for _ in range(2):
+        assert by_partition(rows(scene.reader(client).read(scene.ranges(), ["t", "gone"]))) == written()
+
+    assert scene.clock() - began < 1
+    assert scene.sent("Metadata") == [1]
+
+
 # --- leaders move, brokers die ----------------------------------------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ from pyspark_kafka_meta.metadata.events import Origin, RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading import client as client_module
-from pyspark_kafka_meta.reading import executor
+from pyspark_kafka_meta.reading import executor, fetches
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
@@ -75,7 +75,7 @@ class Scene:
         self.wire = FakeWire(clock=self.clock)
         self.events = events
         fake_time = SimpleNamespace(monotonic=self.clock, sleep=self.clock.sleep)
-        for module in (executor, client_module):
+        for module in (executor, fetches, client_module):
             monkeypatch.setattr(module, "time", fake_time)
         monkeypatch.setattr(client_module, "KafkaWire", lambda _: self.wire)
         cache = partial(MetadataCache, clock=self.clock, sleep=self.clock.sleep)
