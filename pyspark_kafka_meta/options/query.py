@@ -243,6 +243,26 @@ class SourceOptions:
         "Option 'metricsPath' must be a local folder, not empty and not a URI",
         "Local folder for the refresh events of every metadata cache.",
     )
+    group_id: str | None = row(
+        "kafka.group.id",
+        None,
+        values.parse_label,
+        "Option 'kafka.group.id' must be at most 255 printable characters",
+        "Accepted with a warning: no consumer group is joined, under this or any name.",
+    )
+    group_id_prefix: str | None = row(
+        "groupIdPrefix",
+        None,
+        values.parse_label,
+        "Option 'groupIdPrefix' must be at most 255 printable characters",
+        "Accepted with a warning, as kafka.group.id.",
+    )
+    fetch_offset_retries: int = whole(
+        "fetchOffset.numRetries",
+        "3",
+        "How often offsets are asked for again, with new metadata, before records are called lost at planning.",
+    )
+    fetch_offset_retry_interval_ms: int = whole("fetchOffset.retryIntervalMs", "1000", "Pause before each of these.")
     poll_timeout_ms: int = whole(
         "kafkaConsumer.pollTimeoutMs", "120000", "How long a task may go without progress.", low=1
     )
@@ -271,6 +291,7 @@ class SourceOptions:
         starting = self._starting() or OffsetsSpec(EARLIEST_OFFSET)
         ending = self._ending() or OffsetsSpec(LATEST_OFFSET)
         _raise_if_any(rules.batch_problems(starting, ending))
+        self._warn_of_groups()
         for name in ("max_offsets_per_trigger", "min_offsets_per_trigger"):
             if getattr(self, name) is not None:
                 logger.warning("%s option ignored in batch queries", OPTIONS[name].name)
@@ -286,7 +307,17 @@ class SourceOptions:
             raise OptionError("ending offset not valid in streaming queries")
         if self._ending() is not None:
             raise OptionError("ending timestamp not valid in streaming queries")
+        self._warn_of_groups()
         return replace(self, starting_offsets=self._starting() or OffsetsSpec(LATEST_OFFSET))
+
+    def _warn_of_groups(self) -> None:
+        for name in ("group_id", "group_id_prefix"):
+            if getattr(self, name) is not None:
+                logger.warning(
+                    "Kafka option '%s' has been set on this query, and does nothing: no consumer group is joined, and "
+                    "the query's checkpoint keeps the offsets",
+                    OPTIONS[name].name,
+                )
 
     def _starting(self) -> StartSpec | None:
         or_latest = self.start_at_latest_if_unmatched
