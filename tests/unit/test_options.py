@@ -76,6 +76,10 @@ def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
         max_tasks=None,
         include_headers=False,
         fail_on_data_loss=True,
+        group_id=None,
+        group_id_prefix=None,
+        fetch_offset_retries=3,
+        fetch_offset_retry_interval_ms=1_000,
         poll_timeout_ms=120_000,
     )
 
@@ -105,6 +109,10 @@ GOOD = [
     ("minPartitions", " 6 ", "min_partitions", 6),
     ("includeHeaders", "TRUE", "include_headers", True),
     ("failOnDataLoss", "false", "fail_on_data_loss", False),
+    ("kafka.group.id", "mine", "group_id", "mine"),
+    ("groupIdPrefix", "my", "group_id_prefix", "my"),
+    ("fetchOffset.numRetries", "0", "fetch_offset_retries", 0),
+    ("fetchOffset.retryIntervalMs", "10", "fetch_offset_retry_interval_ms", 10),
     ("kafkaConsumer.pollTimeoutMs", "5000", "poll_timeout_ms", 5000),
 ]
 
@@ -279,10 +287,9 @@ REFUSED = [
     ("kafka.value.deserializer", "Kafka option 'value.deserializer' is not supported as values are deserialized as"),
     ("kafka.enable.auto.commit", "Kafka option 'enable.auto.commit' is not supported"),
     ("kafka.interceptor.classes", "Kafka option 'interceptor.classes' is not supported"),
-    ("kafka.group.id", "Kafka option 'group.id' is not supported"),
+    ("kafka.max.poll.records", "Kafka option 'max.poll.records' is not supported: there is no poll: kafka.fetch."),
     ("kafka.sasl.jaas.config", "Kafka option 'sasl.jaas.config' is not supported yet"),
     ("kafka.ssl.key.password", "Kafka option 'ssl.key.password' is not supported yet"),
-    ("groupIdPrefix", "Option 'groupIdPrefix' of Spark's Kafka source is not supported here"),
 ]
 
 
@@ -468,6 +475,16 @@ def test_a_batch_warns_that_limits_per_trigger_do_nothing(caplog: pytest.LogCapt
             "maxOffsetsPerTrigger option ignored in batch queries",
             "minOffsetsPerTrigger option ignored in batch queries",
         ]
+
+
+@pytest.mark.parametrize("name", ["kafka.group.id", "groupIdPrefix"])
+def test_a_group_is_warned_of_once_the_query_is_planned(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    options = SourceOptions.parse({**MINIMAL, name: "mine"})
+    assert caplog.messages == []
+    for complete in (options.for_batch, options.for_stream):
+        complete()
+        assert f"Kafka option '{name}' has been set on this query, and does nothing" in caplog.messages[-1]
+    assert len(caplog.messages) == 2
 
 
 # --- what others rely on ----------------------------------------------------------------------------------------------

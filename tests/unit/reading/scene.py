@@ -124,7 +124,7 @@ class Scene:
         return made
 
     def planner(self, **options: str) -> OffsetPlanner:
-        return OffsetPlanner(self.client(**options), self.options(**options).for_stream(), self.clock)
+        return OffsetPlanner(self.client(**options), self.options(**options).for_stream(), self.clock, self.clock.sleep)
 
     def reader(self, client: KafkaClient | None = None, /, **options: str) -> TaskReader:
         made = self.warm_client(**options) if client is None else client

@@ -19,7 +19,7 @@ from pyspark_kafka_meta.metadata.events import EventKind
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options.specs import AgoSpec
 from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, SourceOffset, ranges
-from pyspark_kafka_meta.reading.planner import SMALLER_LATEST_RETRIES, OffsetPlanner
+from pyspark_kafka_meta.reading.planner import OffsetPlanner
 from pyspark_kafka_meta.reading.starts import OffsetResolver
 
 T3 = TopicPartition("t", 3)
@@ -645,13 +645,24 @@ def test_kafka_7703_smaller_latest_for_a_moment_is_asked_again_and_is_no_loss(
     full = list(scene.cluster.logs[T0])
     shorten(scene)
     asked = len(scene.sent("ListOffsets"))
-    pauses = (SMALLER_LATEST_RETRIES - 0.5) * 0.1
-    scene.clock.at(pauses, lambda: scene.cluster.logs.update({T0: [*full]}))
+    scene.clock.at(2.5, lambda: scene.cluster.logs.update({T0: [*full]}))
 
     assert query.step() == {}
-    assert len(scene.sent("ListOffsets")) == asked + 3 * (1 + SMALLER_LATEST_RETRIES)
+    assert len(scene.sent("ListOffsets")) == asked + 3 * (1 + 3)
     assert positions(query.offset)[T0] == 12
     assert caplog.records == []
+
+
+def test_a_loss_is_called_one_after_as_many_retries_as_are_allowed(scene: Scene) -> None:
+    query = Query(scene, **{"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "7000"})
+    query.step()
+    shorten(scene)
+    asked, began = len(scene.sent("ListOffsets")), scene.clock()
+
+    with pytest.raises(DataLossError):
+        query.step()
+    assert len(scene.sent("ListOffsets")) == asked + 2 * 3
+    assert scene.clock() - began == pytest.approx(7, abs=0.5)
 
 
 # --- open transactions ------------------------------------------------------------------------------------------------
