@@ -9,19 +9,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.schemas import records_struct_type
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # pyspark 4.0 and 4.1, for which streamReader() has a sentence
+    ReadAllAvailable = ReadLimit = ReadMaxRows = ReadMinRows = SupportsTriggerAvailableNow = object  # type: ignore[misc, assignment]
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,6 +60,11 @@ class KafkaMetaDataSource(DataSource):
         return KafkaMetaReader(self._options.for_batch(), _columns(schema, self.schema()))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        if SupportsTriggerAvailableNow is object:
+            raise OptionError(
+                f"streams need pyspark 4.2 or later, and this is {pyspark.__version__}, which does not tell a source "
+                "where a micro-batch begins: upgrade pyspark, or read batches"
+            )
         return KafkaMetaStreamReader(self._options.for_stream(), _columns(schema, self.schema()))
 
 
