@@ -137,11 +137,12 @@ class SourceOptions:
     Attributes:
         topics: the topics to read, each once.
         assigned: the partitions to read of them; None means all, those still to come included.
+        metrics: where refresh events go; None: nowhere.
         starting_offsets, ending_offsets: None until completed where not given; a stream has no ending offsets.
     """
 
     client: ClientOptions
-    metrics: MetricsOptions
+    metrics: MetricsOptions | None
     topics: tuple[str, ...] = row(
         "subscribe",
         None,
