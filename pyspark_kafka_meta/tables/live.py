@@ -122,6 +122,7 @@ class _Ends:
 def _topic_rows(topic: TopicMetadata, ends: _Ends) -> Iterator[PartitionRow]:
     if topic.error_code:
         yield PartitionRow(topic=topic.name, error=describe(topic.error_code))
+        return
     for one in sorted(topic.partitions, key=lambda one: one.partition):
         yield _partition_row(topic, one, ends)
 
@@ -130,7 +131,9 @@ def _partition_row(topic: TopicMetadata, one: PartitionMetadata, ends: _Ends) ->
     partition = TopicPartition(topic.name, one.partition)
     start, end = ends.starts.get(partition), ends.ends.get(partition)
     codes = [one.error_code, *(answer.error_code for answer in (start, end) if answer is not None)]
-    told = ends.failures.get(partition) or next((describe(code) for code in codes if code), None)
+    error = ends.failures.get(partition) or next((describe(code) for code in codes if code), None)
+    if error is None and end is None:
+        error = f"no offsets: broker {one.leader_id}, its leader, is not among the live brokers or left it out"
     return PartitionRow(
         topic=topic.name,
         partition=one.partition,
@@ -142,7 +145,7 @@ def _partition_row(topic: TopicMetadata, one: PartitionMetadata, ends: _Ends) ->
         offline_replicas=one.offline_replicas,
         start_offset=start.offset if start is not None and start.error_code == 0 else None,
         end_offset=end.offset if end is not None and end.error_code == 0 else None,
-        error=told,
+        error=error,
     )
 
 
