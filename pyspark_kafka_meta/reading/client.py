@@ -216,6 +216,7 @@ class KafkaClient:
 
     def report_failure(self, error: KafkaMetaError, generation: int, node_id: int) -> None:
         """A request to `node_id` failed without an answer: the broker may be gone, so its leaders may have moved."""
+        self.cache.count_retry()
         timed_out = isinstance(error, RequestTimeoutError)
         reason = RefreshReason.REQUEST_TIMEOUT if timed_out else RefreshReason.CONNECTION_LOST
         self.cache.request_update(reason, generation, node_id=node_id)
@@ -224,6 +225,7 @@ class KafkaClient:
         action = action_for(code)
         if action is Action.FAIL:
             raise BrokerError(f"the offsets of {partition} were refused: {describe(code)}", code)
+        self.cache.count_retry()
         if action is Action.REFRESH or code == UNKNOWN_LEADER_EPOCH:
             self.cache.request_update(
                 refresh_reason(code), generation, partition=partition, error_code=code, node_id=node_id

@@ -230,6 +230,7 @@ class TaskReader:
         if isinstance(answer, FetchFailure):
             self._fetch_failed(answer, fetch)
             return []
+        self._client.cache.count_fetch(answer.node_id, answer.response_bytes)
         if answer.throttle_ms > 0:
             self._client.throttles.throttle(answer.node_id, answer.throttle_ms, time.monotonic())
             self._client.cache.count_throttle(answer.throttle_ms)
@@ -263,9 +264,11 @@ class TaskReader:
                 self._last_progress = time.monotonic()
                 return [records]
             case Refresh():
+                self._client.cache.count_retry()
                 self._refresh(cursor, instruction, generation, node_id, hint)
             case Wait(error_code):
                 if error_code:
+                    self._client.cache.count_retry()
                     self._pause_cursor(cursor)
             case ReadFrom(replica_id):
                 self._read_from(cursor, replica_id)

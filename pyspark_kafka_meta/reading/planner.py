@@ -269,6 +269,9 @@ class OffsetPlanner:
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{text}. {HOW_TO_GO_ON}")
         logger.warning("%s; going on, as failOnDataLoss is false", text)
+        for one in lost:
+            why = self._explain(one, start, latest)
+            self._client.cache.record_loss(one, start.positions[one].offset, None, why)
         recreated = [one for one in lost if _is_recreated(one, start, latest)]
         return {partition: latest.positions[partition] for partition in lost} | self.earliest(recreated)
 
@@ -294,6 +297,7 @@ class OffsetPlanner:
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{text}: the records before it are gone. {HOW_TO_GO_ON}")
         logger.warning("%s; beginning there, as failOnDataLoss is false", text)
+        self._client.cache.record_loss(partition, offset, earliest, text)
         return earliest
 
     def _latest(self, partitions: Collection[TopicPartition], read_committed: bool) -> dict[TopicPartition, Position]:

@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 FLUSH_S = 0.2
 SETTINGS = {
     "client.id": "kafkameta-events",
-    "enable.idempotence": True,
+    # In order, but not idempotent: that would hold up the first event by half a second, the life of some processes.
+    "max.in.flight.requests.per.connection": 1,
     "message.timeout.ms": 30_000,
     "queue.buffering.max.messages": 1_000,
     "queue.buffering.max.kbytes": 32 * 1024,
@@ -35,7 +36,8 @@ SETTINGS = {
 
 
 class TopicSink:
-    """Produces each event as one record: key the cache id, value the event as JSON."""
+    """Produces each event as one record: key the cache id, value the event as JSON. One whose acknowledgement is lost
+    may be there twice, with the same cache id and sequence."""
 
     def __init__(self, bootstrap_servers: Sequence[Address], topic: str) -> None:
         self._bootstrap_servers = ",".join(map(str, bootstrap_servers))

@@ -7,7 +7,7 @@ from itertools import pairwise
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_kafka_meta.metadata.changes import LeaderChange, PartitionLearned, SnapshotChanges, TopicRecreated
@@ -359,6 +359,7 @@ ANSWERS = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(ANSWERS, max_size=12))
 def test_epoch_never_decreases_for_the_same_topic_id(answers: list[MetadataAnswer]) -> None:
     snapshots = [MetadataSnapshot()]
