@@ -10,16 +10,18 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_kafka_meta.errors import CheckpointError, KafkaMetaError
 from pyspark_kafka_meta.options import ClusterOptions, Table
 from pyspark_kafka_meta.reading.offsets import SourceOffset
 from pyspark_kafka_meta.tables.rows import LagRow
 from pyspark_kafka_meta.tables.schemas import struct_type
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 def refresh_events(spark: SparkSession, stream: bool = False, **options: str) -> DataFrame:
@@ -42,7 +44,7 @@ def partitions(spark: SparkSession, **options: str) -> DataFrame:
     return _load(spark, Table.PARTITIONS, options)
 
 
-def lag(spark: SparkSession, progress: StreamingQuery | Mapping[str, Any], **options: str) -> DataFrame:
+def lag(spark: SparkSession, progress: StreamingQuery | Mapping[str, Any] | None, **options: str) -> DataFrame:
     """How far a streaming query is behind, in records and in seconds: a `LagRow` for each partition that it reads.
 
     The cluster is asked now, and the next unread record of each partition is read for its timestamp.
@@ -57,7 +59,7 @@ def lag(spark: SparkSession, progress: StreamingQuery | Mapping[str, Any], **opt
     from pyspark_kafka_meta.tables.lagging import lag_rows, next_timestamps, unread
     from pyspark_kafka_meta.tables.live import partition_rows
 
-    report = progress.lastProgress if isinstance(progress, StreamingQuery) else progress
+    report = getattr(progress, "lastProgress", progress)
     if report is None:
         raise KafkaMetaError("the query has made no progress yet: ask again after its first micro-batch")
     client = ClusterOptions.parse(options).client

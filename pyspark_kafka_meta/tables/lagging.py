@@ -65,6 +65,8 @@ def next_timestamps(
     from pyspark_kafka_meta.telemetry.origin import planner_origin
     from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 
+    if not partitions:
+        return {}
     topics = ",".join(sorted({partition.topic for partition in partitions}))
     parsed = SourceOptions.parse({**options, "subscribe": topics})
     source = replace(parsed, metrics=None, fail_on_data_loss=False, poll_timeout_ms=PATIENCE_MS)

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import pyspark_kafka_meta as kafkameta
 from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.testing import MockCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -44,6 +45,9 @@ class Scene:
 
     def rows_of(self, name: str) -> DataFrame:
         return self.spark.read.parquet(str(self.folder / name))
+
+    def files(self) -> list[Path]:
+        return list((self.folder / "events").glob("*.jsonl"))
 
     def events(self) -> DataFrame:
         return kafkameta.refresh_events(self.spark, **self.metrics)
@@ -80,6 +84,30 @@ def test_events_of_a_stream_are_read_back_by_a_batch_and_by_a_stream_through_res
     assert len(first) > 1, "the limit holds"
     assert (len(second), third) == (1, [])
     assert {row.role for row in scene.events().select("role").collect()} == {"planner", "reader"}
+
+
+def test_a_stream_beside_the_query_loses_and_repeats_nothing(
+    spark: SparkSession, mock_cluster: MockCluster, wait_for: Any, tmp_path: Path
+) -> None:
+    mock_cluster.create_topic("t", partitions=4)
+    scene = Scene(spark, mock_cluster, "t", tmp_path)
+    often = {**scene.cluster, **scene.metrics, "subscribe": "t", "kafka.metadata.max.age.ms": "200"}
+    rows = spark.readStream.format("kafkameta").options(**often).load().writeStream.format("noop")
+    query = (
+        rows.option("checkpointLocation", str(tmp_path / "records")).trigger(processingTime="100 milliseconds").start()
+    )
+    for round_number in range(3):
+        seen = len(scene.files())
+        mock_cluster.move_leader("t", round_number, 1 + round_number)
+        wait_for(lambda seen=seen: len(scene.files()) > seen or query.exception(), timeout_s=60)
+        scene.follow()
+    assert query.exception() is None
+    query.stop()
+    scene.follow()
+    there = keys(scene.events())
+
+    assert keys(scene.rows_of("followed")) == there
+    assert there == gapless(there)
 
 
 def test_an_event_row_tells_what_happened_where_and_when(scene: Scene) -> None:
@@ -189,4 +217,4 @@ def test_a_stream_of_what_is_known_now_is_refused(scene: Scene, table: str) -> N
 
 def test_lag_of_a_query_that_has_not_begun_is_a_clear_error(scene: Scene) -> None:
     with pytest.raises(KafkaMetaError, match="no progress yet"):
-        kafkameta.lag(scene.spark, None, **scene.cluster)  # type: ignore[arg-type]
+        kafkameta.lag(scene.spark, None, **scene.cluster)
