@@ -138,10 +138,11 @@ class SourceOptions(SpanOptions):
     Attributes:
         topics: the topics to read, each once; none where a pattern says which.
         assigned: the partitions to read of them; None means all, those still to come included.
+        metrics: where refresh events go; None: nowhere.
     """
 
     client: ClientOptions
-    metrics: MetricsOptions
+    metrics: MetricsOptions | None
     topics: tuple[str, ...] = row(
         "subscribe",
         None,

@@ -1,4 +1,4 @@
-"""The data source as Spark sees it: `format("kafkameta")`, its batch reader and its stream reader. Glue only.
+"""How Spark reads the records of topics: the batch reader and the stream reader. Glue only.
 
 Spark pickles readers and sends them to executors, so they hold options and no connection; heavy imports wait until a
 method needs them, because Spark imports this package whenever it looks for data sources.
@@ -6,16 +6,12 @@ method needs them, because Spark imports this package whenever it looks for data
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import pyspark
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
-from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.schemas import records_struct_type
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -36,53 +32,6 @@ if TYPE_CHECKING:
 
 PLANNER_MAX_AGE_MS = 5_000
 """A stream's planner looks for new topics and partitions at least this often: their records are read from the start."""
-
-
-class KafkaMetaDataSource(DataSource):
-    """Kafka topics as a DataFrame, with the options and columns of Spark's own Kafka source.
-
-    >>> spark.readStream.format("kafkameta").options(**{
-    ...     "kafka.bootstrap.servers": "localhost:9092", "subscribe": "clicks"}).load()  # doctest: +SKIP
-    """
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        self._options = SourceOptions.parse({name: text for name, text in options.items() if not _is_sparks(name)})
-
-    @classmethod
-    def name(cls) -> str:
-        return "kafkameta"
-
-    def schema(self) -> StructType:
-        return records_struct_type(self._options.include_headers)
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return KafkaMetaReader(self._options.for_batch(), _columns(schema, self.schema()))
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        if SupportsTriggerAvailableNow is object:
-            raise OptionError(
-                f"streams need pyspark 4.2 or later, and this is {pyspark.__version__}, which does not tell a source "
-                "where a micro-batch begins: upgrade pyspark, or read batches"
-            )
-        return KafkaMetaStreamReader(self._options.for_stream(), _columns(schema, self.schema()))
-
-
-def _is_sparks(name: str) -> bool:
-    """Whether Spark adds this option by itself, as it does for `CREATE TABLE ... USING kafkameta`."""
-    return name.lower() in ("provider", "owner") or name.lower().startswith("option.")
-
-
-def _columns(schema: StructType, available: StructType) -> list[str]:
-    """The columns of the schema that the user gave, or of the whole one: only these are decoded."""
-    kinds = {field.name: field for field in available}
-    unknown = [field.simpleString() for field in schema if kinds.get(field.name) != field]
-    if unknown:
-        raise OptionError(
-            f"the schema may only choose from the source's columns, {available.simpleString()}; not among them: "
-            f"{', '.join(unknown)}"
-        )
-    return schema.names
 
 
 class Task(InputPartition):

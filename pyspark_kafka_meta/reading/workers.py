@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MAX_CLIENTS = 8
 """More than this are kept only while tasks use them all."""
 
-ClientKey = tuple[int, ClientOptions, MetricsOptions]
+ClientKey = tuple[int, ClientOptions, MetricsOptions | None]
 """Process id, the cluster's address with everything that connections are made of, and where the events go."""
 
 
@@ -48,7 +48,7 @@ class ClientPool:
         self._kept: dict[ClientKey, _Kept] = {}  # the one used last is the last one
 
     @contextmanager
-    def client(self, options: ClientOptions, metrics: MetricsOptions, origin: Origin) -> Iterator[KafkaClient]:
+    def client(self, options: ClientOptions, metrics: MetricsOptions | None, origin: Origin) -> Iterator[KafkaClient]:
         """A client for one task: the one kept for these options, or a new one."""
         key = (os.getpid(), options, metrics)
         kept = self._kept.pop(key, None)

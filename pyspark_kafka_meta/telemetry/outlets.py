@@ -15,9 +15,12 @@ from pyspark_kafka_meta.telemetry.sinks import EventSink, FolderSink
 from pyspark_kafka_meta.telemetry.topic import TopicSink
 
 
-def new_publisher(options: MetricsOptions, origin: Origin) -> EventPublisher:
+def new_publisher(options: MetricsOptions | None, origin: Origin) -> EventPublisher:
     """A publisher with sinks of its own. Where the options name none, the events go to a folder for temporary files
-    that is named after the application, or after the driver where nobody tells its name."""
+    that is named after the application, or after the driver where nobody tells its name. Without options the events
+    go nowhere: that is for readers of events, which are to make none."""
+    if options is None:
+        return EventPublisher((), origin)
     sinks: list[EventSink] = []
     if options.path is not None:
         sinks.append(_folder_sink(options.path))
