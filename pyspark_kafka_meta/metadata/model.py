@@ -53,7 +53,6 @@ class PartitionMetadata:
     leader_epoch: int = NO_EPOCH
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
-    offline_replicas: tuple[int, ...] = ()
     error_code: int = 0
 
 
@@ -70,7 +69,6 @@ class TopicMetadata:
     topic_id: UUID | None
     partitions: tuple[PartitionMetadata, ...]
     error_code: int = 0
-    is_internal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

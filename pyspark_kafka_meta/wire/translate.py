@@ -97,7 +97,6 @@ def _topic(topic: Any, asked: Collection[str] | None) -> TopicMetadata:
             map(_partition, topic.partitions), lambda partition: partition.partition, f"partition of {name}"
         ),
         error_code=int(topic.error_code),
-        is_internal=topic.is_internal,
     )
 
 
@@ -110,7 +109,6 @@ def _partition(partition: Any) -> PartitionMetadata:
         leader_epoch=int(partition.leader_epoch),
         replicas=tuple(map(int, partition.replica_nodes)),
         isr=tuple(map(int, partition.isr_nodes)),
-        offline_replicas=tuple(map(int, partition.offline_replicas)),
         error_code=int(partition.error_code),
     )
 
@@ -224,7 +222,6 @@ def _fetched(partition: TopicPartition, entry: Any, endpoints: dict[int, Broker]
         records=entry.records or b"",
         high_watermark=int(entry.high_watermark),
         last_stable_offset=int(entry.last_stable_offset),
-        log_start_offset=int(entry.log_start_offset),
         aborted_transactions=tuple((int(one.producer_id), int(one.first_offset)) for one in aborted),
         leader_hint=_leader_hint(entry.current_leader, endpoints),
         diverging_epoch=_diverging_epoch(entry.diverging_epoch),
