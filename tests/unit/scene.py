@@ -76,17 +76,17 @@ Fault = Sequence[Callable[["Scene"], object]]
 
 
 class Scene:
-    """Three brokers and topic t with three partitions, led by brokers 1, 2 and 3; nothing is known of them yet.
+    """Three brokers and topic t with up to three partitions, led by brokers 1, 2 and 3; nothing is known of them yet.
 
     Attributes:
         events: what the client's cache published.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, partitions: int = 3) -> None:
         self.clock = EventfulClock()
         self.wire = ScriptedWire(self.clock)
         self.cluster = self.wire.cluster
-        self.cluster.create_topic("t", partitions=3)
+        self.cluster.create_topic("t", partitions)
         self.events: list[RefreshEvent] = []
         time = SimpleNamespace(monotonic=self.clock, sleep=self.clock.sleep)
         for module in (client, executor, fetches):
