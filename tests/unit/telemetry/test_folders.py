@@ -13,7 +13,7 @@ from made import event
 
 from pyspark_kafka_meta.telemetry import sinks
 from pyspark_kafka_meta.telemetry.folders import KEPT_DAYS, DefaultFolder, LocalFolder
-from pyspark_kafka_meta.telemetry.sinks import FolderSink, Losses
+from pyspark_kafka_meta.telemetry.sinks import FolderSink, LossCount
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_files_are_numbered_without_a_gap_even_where_one_was_not_written(folder:
 
 
 def test_losses_that_an_event_told_are_lost_with_it() -> None:
-    losses = Losses()
+    losses = LossCount()
     losses.add([event(1), event(2)])
     losses.add(losses.told_by([event(3), event(4)]))
 
