@@ -47,7 +47,7 @@ class SnapshotChanges:
         brokers_added: node ids.
         brokers_removed: node ids.
         brokers_moved: node ids whose host or port changed.
-        topics_added: names; their partitions are not listed again below.
+        topics_added: names; their partitions are in partitions_learned.
         topics_removed: names, likewise.
         topics_recreated: topics whose id changed.
         partitions_added: of topics known before.

@@ -167,7 +167,8 @@ class RefreshEvent:
         fetch_throttle_ms: ms that brokers asked Fetch for patience since its event before (KIP-219), summed.
         lost_from_offset: first offset that was skipped; None, as is the next, unless kind is data_loss.
         lost_until_offset: where reading goes on, exclusive; None if that is not known.
-        dropped_before: events of this cache that did not get to where this one is, and were lost right before it.
+        dropped_before: events of this cache that did not get to where this one is, as far as was known when it was sent
+            and no earlier one told.
         changes: what the cache knows now and did not before.
         origin: the Spark context, attached by the publisher.
     """

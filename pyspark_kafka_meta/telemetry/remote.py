@@ -8,7 +8,7 @@ from contextlib import suppress
 from queue import Full, Queue
 
 from pyspark_kafka_meta.metadata.events import RefreshEvent
-from pyspark_kafka_meta.telemetry.sinks import EventSink, Losses
+from pyspark_kafka_meta.telemetry.sinks import EventSink, LossCount
 
 MAX_WAITING = 16
 WAIT_S = 0.2
@@ -61,7 +61,7 @@ class BackgroundSink:
         self._waiting: Queue[tuple[Sequence[RefreshEvent], threading.Event] | None] = Queue(MAX_WAITING)
         self._last = threading.Event()
         self._last.set()
-        self._losses = Losses()
+        self._losses = LossCount()
         # A daemon: the end of the process does not wait for a store that hangs.
         threading.Thread(target=self._work, name="kafkameta-events", daemon=True).start()
 

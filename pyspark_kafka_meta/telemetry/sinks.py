@@ -29,7 +29,7 @@ class EventSink(Protocol):
         """No more events will come."""
 
 
-class Losses:
+class LossCount:
     """Events that a sink lost, until one that gets through tells how many they were."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class FolderSink:
         self._writer_id = uuid.uuid4().hex
         self._number = 0
         self._kept: deque[tuple[str, int]] = deque()  # name and bytes of each file, oldest first
-        self._losses = Losses()
+        self._losses = LossCount()
 
     def write(self, events: Sequence[RefreshEvent]) -> None:
         told = self._losses.told_by(events)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.metadata.events import RefreshEvent
 from pyspark_kafka_meta.metadata.model import Address
-from pyspark_kafka_meta.telemetry.sinks import Losses
+from pyspark_kafka_meta.telemetry.sinks import LossCount
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -43,7 +43,7 @@ class TopicSink:
         self._bootstrap_servers = ",".join(map(str, bootstrap_servers))
         self._topic = topic
         self._producer: Producer | None = None
-        self._losses = Losses()
+        self._losses = LossCount()
         self._failing = False
 
     def write(self, events: Sequence[RefreshEvent]) -> None:
