@@ -91,11 +91,9 @@ def test_a_stream_beside_the_query_loses_and_repeats_nothing(
 ) -> None:
     mock_cluster.create_topic("t", partitions=4)
     scene = Scene(spark, mock_cluster, "t", tmp_path)
-    often = {**scene.cluster, **scene.metrics, "subscribe": "t", "kafka.metadata.max.age.ms": "200"}
+    often = {**scene.cluster, **scene.metrics, "subscribe": "t", "kafka.metadata.max.age.ms": "500"}
     rows = spark.readStream.format("kafkameta").options(**often).load().writeStream.format("noop")
-    query = (
-        rows.option("checkpointLocation", str(tmp_path / "records")).trigger(processingTime="100 milliseconds").start()
-    )
+    query = rows.option("checkpointLocation", str(tmp_path / "records")).trigger(processingTime="1 second").start()
     for round_number in range(3):
         seen = len(scene.files())
         mock_cluster.move_leader("t", round_number, 1 + round_number)
