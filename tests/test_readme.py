@@ -36,7 +36,7 @@ def test_its_python_runs(
         '.format("console")': '.format("memory").queryName("readme")',
         'writeStream.outputMode("complete")': f'writeStream.option("checkpointLocation", "{tmp_path}/checkpoint")'
         '.outputMode("complete")',
-        "/tmp/kafkameta-events/*": str(tmp_path / "events"),
+        "/tmp/kafkameta-events-*/*": str(tmp_path / "events"),
     }
     (tmp_path / "events").mkdir()
     (tmp_path / "events" / "one.json").write_text('{"reason": "bootstrap"}\n')

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark_kafka_meta.errors import CheckpointError
 from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.options.values import parse_offsets
+from pyspark_kafka_meta.options.specs import parse_offsets
 from pyspark_kafka_meta.reading.offsets import Position, SourceOffset
 
 Offsets = Mapping[TopicPartition, int]

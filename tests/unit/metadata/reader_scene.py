@@ -19,10 +19,11 @@ from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, 
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.metadata.policy import PolicySettings
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.reading import client, executor
+from pyspark_kafka_meta.reading import client, executor, fetches
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.testing.fake_wire import FakeClock, FakeWire
 
 MAX_AGE_S = 300
@@ -65,7 +66,7 @@ class ReaderScene:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
         self.clock = ScriptedClock()
-        for module in (client, executor):
+        for module in (client, executor, fetches):
             monkeypatch.setattr(module, "time", ClockModule(self.clock))
         self.wire = FakeWire(clock=self.clock)
         self.cluster = self.wire.cluster
@@ -73,7 +74,7 @@ class ReaderScene:
         what = {} if "assign" in options else {"subscribe": "t"}
         where = {"kafka.bootstrap.servers": "broker-1:9092", "kafka.client.rack": "here"}
         self.options = SourceOptions.parse({**what, **where, **options})
-        self.client = KafkaClient(self.options.client, None, Origin(role="reader"), MAX_AGE_S * 1000)
+        self.client = KafkaClient(self.options.client, EventPublisher((), Origin(role="reader")), MAX_AGE_S * 1000)
         self.events: list[RefreshEvent] = []
         self.client.wire = self.wire
         self.client.cache = MetadataCache(

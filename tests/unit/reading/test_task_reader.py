@@ -21,12 +21,13 @@ from pyspark_kafka_meta.errors import DataLossError, UnknownTopicError
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.events import Origin, RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading import client as client_module
-from pyspark_kafka_meta.reading import executor
+from pyspark_kafka_meta.reading import executor, fetches
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.testing.fake_wire import FakeClock, FakeWire
 from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP
 
@@ -74,14 +75,16 @@ class Scene:
         self.wire = FakeWire(clock=self.clock)
         self.events = events
         fake_time = SimpleNamespace(monotonic=self.clock, sleep=self.clock.sleep)
-        for module in (executor, client_module):
+        for module in (executor, fetches, client_module):
             monkeypatch.setattr(module, "time", fake_time)
         monkeypatch.setattr(client_module, "KafkaWire", lambda _: self.wire)
         cache = partial(MetadataCache, clock=self.clock, sleep=self.clock.sleep)
         monkeypatch.setattr(client_module, "MetadataCache", cache)
         given = {"kafka.bootstrap.servers": "broker-3:9092", "subscribe": "t"}
         self.options = SourceOptions.parse(given).for_stream()
-        self.client = KafkaClient(self.options.client, str(events), Origin(role="reader"), 300_000)
+        self.client = KafkaClient(
+            self.options.client, new_publisher(MetricsOptions(str(events), None, ()), Origin(role="reader")), 300_000
+        )
         self.topic_id = self.wire.cluster.create_topic("t", partitions=2)
         for partition in (T0, T1):
             self.wire.cluster.append(partition, a_batch(10))
