@@ -21,8 +21,8 @@ try:
         ReadMinRows,
         SupportsTriggerAvailableNow,
     )
-except ImportError:  # pyspark 4.0 and 4.1, for which streamReader() has a sentence
-    ReadAllAvailable = ReadLimit = ReadMaxRows = ReadMinRows = SupportsTriggerAvailableNow = object  # type: ignore[misc, assignment]
+except ImportError:  # pyspark 4.0 and 4.1, where streamReader() refuses and nothing else needs these
+    SupportsTriggerAvailableNow = object  # type: ignore[misc, assignment]
 
 if TYPE_CHECKING:
     import pyarrow as pa
