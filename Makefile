@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench simulate compat java
+.PHONY: help demo test lint bench recovery simulate compat java
 
 help: ## list these commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -22,6 +22,9 @@ lint: $(INSTALLED) ## check style, formatting and types
 
 bench: java $(INSTALLED) ## measure throughput
 	$(BIN)/python -m benchmarks.throughput
+
+recovery: java $(INSTALLED) ## measure what a moving leader costs a running reader
+	$(BIN)/python -m benchmarks.recovery
 
 simulate: $(INSTALLED) ## simulate thousands of metadata caches through a rolling restart
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
