@@ -475,7 +475,7 @@ def test_topics_whose_whole_name_matches_are_read(scene: Scene) -> None:
         **dict.fromkeys((T0, T1, T2), (0, 12)),
         U0: (0, 1),
     }
-    assert batch_planner(scene, subscribePattern="_*t").partitions() == [T0, T1, T2]
+    assert sorted(batch_planner(scene, subscribePattern="_*t").available_now()) == [T0, T1, T2]
     assert batch_planner(scene, subscribePattern="none").batch_ranges() == []
 
 
