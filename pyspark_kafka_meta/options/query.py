@@ -182,6 +182,19 @@ class SourceOptions(SpanOptions):
         {"true": True, "false": False},
         "Whether a query fails when records it was to read are gone.",
     )
+    on_topic_recreated: str | None = row(
+        "onTopicRecreated",
+        None,
+        partial(values.parse_choice, values={"fail": "fail", "earliest": "earliest", "latest": "latest"}),
+        "Option 'onTopicRecreated' must be fail, earliest or latest, got '{value}'",
+        "What if a topic was deleted and made again between micro-batches: fail, or go on at the start or the end of "
+        "the new one. If not set, failOnDataLoss says: fail, or the start.",
+    )
+    new_partitions_at_latest: bool = choice(
+        "newPartitions",
+        {"earliest": False, "latest": True},
+        "Where a stream begins to read partitions that it sees for the first time.",
+    )
     metrics_path: str | None = row(
         "metricsPath",
         None,

@@ -67,8 +67,11 @@ class LogEnds:
         snapshot = self._client.cache.snapshot
         return {topic: snapshot.topic_id(topic) for topic in {partition.topic for partition in partitions}}
 
-    def partitions_left(self, expected: Collection[TopicPartition]) -> list[TopicPartition]:
-        """The partitions there are now. Those expected that are not among them are lost."""
+    def partitions_left(
+        self, expected: Collection[TopicPartition], start: SourceOffset | None = None
+    ) -> list[TopicPartition]:
+        """The partitions there are now. Those expected that are not among them are lost, unless their topic is another
+        one than in `start` and onTopicRecreated lets the query go on."""
         try:
             partitions = self.partitions(expected)
         except UnknownTopicError as error:
@@ -78,6 +81,9 @@ class LogEnds:
             found = [one for topic in self._topics(()) for one in snapshot.partitions(topic)]
             return [one for one in sorted(found) if wanted is None or one in wanted]
         gone = set(expected) - set(partitions)
+        if start is not None and self._options.on_topic_recreated in ("earliest", "latest"):
+            ids = self.topic_ids(gone)
+            gone = {one for one in gone if ids[one.topic] in (None, start.topic_ids.get(one.topic))}
         if gone:
             self._accept(
                 f"{name_partitions(gone)} are gone: the topic was deleted or made again; there are now "
@@ -116,11 +122,11 @@ class LogEnds:
 
     def _latest_left(self, expected: Collection[TopicPartition], start: SourceOffset) -> SourceOffset:
         """The ends of the partitions there are now, and the ids that go with them."""
-        partitions = self.partitions_left(expected)
+        partitions = self.partitions_left(expected, start)
         try:
             latest = self._logs.latest(partitions)
         except UnknownTopicError:  # gone since the cache was refreshed, which has been done again by now
-            partitions = self.partitions_left(expected)
+            partitions = self.partitions_left(expected, start)
             latest = self._logs.latest(partitions)
         left = SourceOffset(latest, self.topic_ids(partitions))
         return replace(left, positions={**latest, **self._held_back(start, left)})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -26,7 +26,7 @@ from pyspark_kafka_meta.reading.plan import plan_tasks
 from pyspark_kafka_meta.reading.starts import OffsetResolver
 from pyspark_kafka_meta.reading.verdicts import (
     accept_loss,
-    explain,
+    explain_all,
     is_recreated,
     lost_starts,
 )
@@ -131,7 +131,7 @@ class OffsetPlanner:
         if not latest_seen.positions:
             return start  # SPARK-41375: should the topics be seen again, they are not to be read from their start
         self._latest_seen, latest, ids = latest_seen, latest_seen.positions, latest_seen.topic_ids
-        begun = self._begin_new([partition for partition in latest if partition not in start.positions])
+        begun = self._begin_new(start, latest)
         begun |= self._begin_after_loss(start, self._latest_seen)
         starts = {**start.positions, **begun}
         if target is None and limited and not begun and self._is_put_off(backlog(starts, latest)):
@@ -153,8 +153,11 @@ class OffsetPlanner:
         self._planned_at = now
         return False
 
-    def _begin_new(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
-        """New partitions are read from their start, wherever that is by now."""
+    def _begin_new(self, start: SourceOffset, latest: Positions) -> dict[TopicPartition, Position]:
+        """New partitions are read from their start, wherever that is by now, unless newPartitions says otherwise."""
+        partitions = latest.keys() - start.positions.keys()
+        if self._options.new_partitions_at_latest:
+            return {partition: latest[partition] for partition in partitions}
         begun = self._logs.earliest(partitions)
         late = [partition for partition, position in begun.items() if position.offset > 0]
         if late:
@@ -163,11 +166,15 @@ class OffsetPlanner:
 
     def _begin_after_loss(self, start: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, Position]:
         """Where to begin in partitions that cannot be read from `start` on: in a topic that was made again at its
-        start, in a log that became shorter at its end."""
+        start or as onTopicRecreated says, in a log that became shorter at its end."""
         lost = lost_starts(start, latest)
-        if not lost:
-            return {}
-        text = "; ".join(explain(partition, start, latest) for partition in lost[:5])
-        accept_loss(text, self._options.fail_on_data_loss)
         recreated = [one for one in lost if is_recreated(one, start, latest)]
-        return {partition: latest.positions[partition] for partition in lost} | self._logs.earliest(recreated)
+        fails, policy = self._options.fail_on_data_loss, self._options.on_topic_recreated
+        if len(lost) > len(recreated):
+            shorter = [one for one in lost if one not in recreated]
+            accept_loss(explain_all(shorter, start, latest), fails)
+        if recreated:
+            text = explain_all(recreated, start, latest)
+            accept_loss(text, fails) if policy is None else accept_loss(text, policy == "fail", "onTopicRecreated")
+        begun = {partition: latest.positions[partition] for partition in lost}
+        return begun if policy == "latest" else begun | self._logs.earliest(recreated)

@@ -340,6 +340,17 @@ def test_new_partitions_are_read_from_their_start(scene: Scene) -> None:
     assert query.step() == {T3: (2, 3)}
 
 
+def test_new_partitions_are_read_from_their_end_if_the_option_says_so(scene: Scene) -> None:
+    query = Query(scene, newPartitions="latest")
+    query.step()
+    add_partition(scene, T3, "first", "second")
+    scene.clock.sleep(300)
+
+    assert query.step() == {}
+    scene.write(T3, "third")
+    assert query.step() == {T3: (2, 3)}
+
+
 def test_new_partition_with_an_aged_out_start_begins_where_its_log_does(scene: Scene) -> None:
     query = Query(scene)
     query.step()
@@ -595,8 +606,57 @@ def test_query_goes_on_behind_the_loss_if_that_is_allowed(
         if (found := [step[partition] for step in (first, second) if partition in step])
     } == expected
     assert query.step() == {}
-    assert [record.levelno for record in caplog.records if "failOnDataLoss is false" in record.message]
+    assert [record.levelno for record in caplog.records if "going on, as failOnDataLoss says" in record.message]
     assert caplog.records[0].levelno == logging.WARNING
+
+
+RECREATED = {
+    "earliest, whatever failOnDataLoss says": (
+        {"onTopicRecreated": "earliest"},
+        {T0: (0, 30), T1: (0, 30), T2: (0, 30)},
+    ),
+    "latest": ({"onTopicRecreated": "latest"}, {}),
+    "latest, losses allowed": ({"onTopicRecreated": "latest", **GO_ON}, {}),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), RECREATED.values(), ids=RECREATED.keys())
+def test_policy_says_where_to_go_on_in_a_topic_that_was_made_again(
+    scene: Scene, options: dict[str, str], expected: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    query = Query(scene, **options)
+    query.step()
+    lose(scene, recreate)
+
+    assert query.step() == expected
+    scene.write(T0, "after")
+    assert query.step() == {T0: (30, 31)}
+
+
+def test_policy_covers_partitions_that_the_new_topic_lacks(scene: Scene) -> None:
+    query = Query(scene, onTopicRecreated="earliest")
+    query.step()
+    lose(scene, recreate_smaller)
+
+    assert query.step() == {T0: (0, 16)}
+
+
+def test_policy_may_fail_where_other_losses_are_allowed(scene: Scene) -> None:
+    query = Query(scene, onTopicRecreated="fail", **GO_ON)
+    query.step()
+    lose(scene, recreate)
+
+    with pytest.raises(DataLossError, match="set onTopicRecreated to earliest or latest"):
+        query.step()
+
+
+def test_policy_for_topics_that_were_made_again_excuses_no_other_loss(scene: Scene) -> None:
+    query = Query(scene, onTopicRecreated="earliest")
+    query.step()
+    lose(scene, shorten)
+
+    with pytest.raises(DataLossError, match="it was truncated"):
+        query.step()
 
 
 def test_topic_that_was_deleted_and_comes_back_is_read_from_its_start(scene: Scene) -> None:
