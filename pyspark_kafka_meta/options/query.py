@@ -216,6 +216,14 @@ class SourceOptions(SpanOptions):
         "Option 'groupIdPrefix' must be at most 255 printable characters",
         "Accepted with a warning, as kafka.group.id.",
     )
+    commit_group: str | None = row(
+        "commitOffsetsToGroup",
+        None,
+        values.parse_group,
+        "Option 'commitOffsetsToGroup' must be a group id of at most 255 printable characters",
+        "Consumer group to which a stream commits what its finished micro-batches read, for tools that watch its lag. "
+        "Nobody joins the group, and the checkpoint alone says where the query goes on.",
+    )
     fetch_offset_retries: int = whole(
         "fetchOffset.numRetries",
         "3",

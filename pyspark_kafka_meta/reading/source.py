@@ -6,6 +6,7 @@ method needs them, because Spark imports this package whenever it looks for data
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.errors import BrokerError, OptionError
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.schemas import records_struct_type
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
     from pyspark_kafka_meta.reading.offsets import OffsetRange, Positions
     from pyspark_kafka_meta.reading.planner import OffsetPlanner
+
+logger = logging.getLogger(__name__)
 
 PLANNER_MAX_AGE_MS = 5_000
 """A stream's planner looks for new topics and partitions at least this often: their records are read from the start."""
@@ -151,6 +154,20 @@ class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition, self._columns)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Tell the consumer group, if there is one to tell. That it cannot be told is no reason to fail the query."""
+        group = self._options.commit_group
+        if group is None:
+            return
+        from pyspark_kafka_meta.reading.groups import commit_offsets
+        from pyspark_kafka_meta.reading.offsets import SourceOffset
+
+        offsets = {one: position.offset for one, position in SourceOffset.parse(end).positions.items()}
+        try:
+            commit_offsets(self._options.client, group, offsets)
+        except BrokerError as error:
+            logger.warning("%s", error)
 
     def stop(self) -> None:
         if self._opened is not None:

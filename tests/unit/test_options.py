@@ -18,7 +18,7 @@ from pyspark_kafka_meta.options import (
     OffsetsSpec,
     SourceOptions,
 )
-from pyspark_kafka_meta.options.specs import AgoSpec, BackSpec, TimesSpec
+from pyspark_kafka_meta.options.specs import AgoSpec, BackSpec, GroupSpec, TimesSpec
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 MINIMAL = {**SERVERS, "subscribe": "t"}
@@ -79,6 +79,7 @@ def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
         metrics_path=None,
         group_id=None,
         group_id_prefix=None,
+        commit_group=None,
         fetch_offset_retries=3,
         fetch_offset_retry_interval_ms=1_000,
         poll_timeout_ms=120_000,
@@ -96,6 +97,8 @@ GOOD = [
     ("startingOffsets", "-10m", "starting_offsets", AgoSpec(600_000)),
     ("startingOffsets", " -2D ", "starting_offsets", AgoSpec(2 * 24 * 3_600_000)),
     ("startingOffsets", "-1000", "starting_offsets", BackSpec(1000)),
+    ("startingOffsets", "group: mine", "starting_offsets", GroupSpec("mine")),
+    ("commitOffsetsToGroup", "mine", "commit_group", "mine"),
     ("startingTimestamp", "1700000000000", "starting_timestamp_ms", 1_700_000_000_000),
     ("startingOffsetsByTimestamp", '{"t": {"0": 23}}', "starting_times", TimesSpec(by_partition=((T0, 23),))),
     ("startingOffsetsByTimestampStrategy", "LATEST", "start_at_latest_if_unmatched", True),
@@ -197,6 +200,8 @@ BAD = [
     ("startingOffsets", '{"t":{"0":1,"0":2}}', "a name appears twice"),
     ("startingOffsets", "[" * 100_000, OFFSETS),
     ("startingOffsets", "-1", "write latest or earliest"),
+    ("startingOffsets", "group: ", OFFSETS + "group: "),
+    ("commitOffsetsToGroup", " ", "must be a group id"),
     ("startingOffsets", "-0", OFFSETS + "-0"),
     ("startingOffsets", "-10 parsecs", OFFSETS + "-10 parsecs"),
     ("startingOffsets", '{"t":"first"}', OFFSETS),

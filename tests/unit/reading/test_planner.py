@@ -16,7 +16,7 @@ from scene import T0, T1, T2, Scene
 
 from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicError
 from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.options.specs import AgoSpec
+from pyspark_kafka_meta.options.specs import AgoSpec, GroupSpec
 from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, SourceOffset, ranges
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
 from pyspark_kafka_meta.reading.starts import OffsetResolver
@@ -252,6 +252,22 @@ def test_a_start_so_long_ago_is_counted_from_planning(later: Scene) -> None:
     found = resolver.resolve(AgoSpec(40_000), (T0, T2), "startingOffsets")
     assert found == {T0: Position(12), T2: Position(12, 0)}
     assert resolver.resolve(AgoSpec(10**15), (T0,), "startingOffsets") == {T0: Position(0)}
+
+
+def test_a_start_is_where_a_group_would_read_on(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    del scene.cluster.logs[T0][0]
+
+    def resolve(committed: dict[TopicPartition, int], **options: str) -> dict[TopicPartition, Position]:
+        query = scene.options(**options).for_batch()
+        resolver = OffsetResolver(scene.warm_client(), query, committed=lambda *asked: committed)
+        return resolver.resolve(GroupSpec("g"), (T0, T1), "startingOffsets")
+
+    assert resolve({T0: 5, T1: 12}) == {T0: Position(5), T1: Position(12)}
+    assert resolve({T1: 7}) == {T0: Position(3), T1: Position(7)}
+    assert "consumer group g has committed no offset of t-0: beginning at their start" in caplog.text
+    with pytest.raises(DataLossError, match="offset 2 of t-0, and its log starts at 3"):
+        resolve({T0: 2, T1: 7})
+    assert resolve({T0: 2, T1: 7}, **GO_ON)[T0] == Position(3)
 
 
 def test_stream_begins_at_a_time_and_reads_later_partitions_from_their_start(later: Scene) -> None:
