@@ -268,12 +268,9 @@ class SourceOptions(SpanOptions):
         """For `spark.readStream`: a new query starts at latest where nothing else is said.
 
         Raises:
-            OptionError: an end is given.
+            OptionError: an end is given that would move.
         """
-        if self.ending_offsets is not None:
-            raise OptionError("ending offset not valid in streaming queries")
-        if self.end() is not None:
-            raise OptionError("ending timestamp not valid in streaming queries")
+        _raise_if_any(rules.stream_problems(self.end()))
         self._warn_of_groups()
         return replace(self, starting_offsets=self.start() or OffsetsSpec(LATEST_OFFSET))
 

@@ -19,7 +19,7 @@ _EXPECTED_TIMES = 'Expected e.g. {"topicA":{"0":1700000000000},"topicB":{"0":170
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanOptions:
-    """Where a query begins and ends; a stream has no end.
+    """Where a query begins and ends.
 
     Attributes:
         starting_offsets, ending_offsets: None until completed where not given, then what holds.
@@ -60,7 +60,8 @@ class SpanOptions:
         None,
         specs.parse_offsets,
         f"Option 'endingOffsets' must be latest or JSON. {_EXPECTED_OFFSETS}",
-        "Where a batch ends, exclusive: latest (default), or JSON that names every partition, -1 being latest.",
+        "Where a batch ends, exclusive: latest (default), or JSON that names every partition, -1 being latest. A "
+        "stream with JSON of offsets reads no further, and nothing of partitions that are not named.",
     )
     ending_timestamp_ms: int | None = row(
         "endingTimestamp",

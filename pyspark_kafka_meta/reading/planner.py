@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Any
 
 from pyspark_kafka_meta.errors import OptionError
@@ -20,7 +19,7 @@ from pyspark_kafka_meta.options.specs import TimesSpec
 from pyspark_kafka_meta.options.values import name_partitions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.ends import LogEnds
-from pyspark_kafka_meta.reading.limits import backlog, is_put_off, limit_offsets
+from pyspark_kafka_meta.reading.limits import backlog, draw_in, is_put_off, limit_offsets
 from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, Positions, SourceOffset, advance
 from pyspark_kafka_meta.reading.plan import plan_tasks
 from pyspark_kafka_meta.reading.starts import OffsetResolver
@@ -32,8 +31,6 @@ from pyspark_kafka_meta.reading.verdicts import (
 )
 
 logger = logging.getLogger(__name__)
-
-_by_offset = attrgetter("offset")
 
 
 class OffsetPlanner:
@@ -134,15 +131,18 @@ class OffsetPlanner:
         begun = self._begin_new(start, latest)
         begun |= self._begin_after_loss(start, self._latest_seen)
         starts = {**start.positions, **begun}
+        for bound in (target, self._ending()):
+            latest = latest if bound is None else draw_in(starts, latest, bound)
         if target is None and limited and not begun and self._is_put_off(backlog(starts, latest)):
             return start
-        if target is not None:
-            # The target may be older than the start: Spark asks for it first.
-            bounds = {one: max(begin, target.get(one, begin), key=_by_offset) for one, begin in starts.items()}
-            latest = {one: min(position, bounds[one], key=_by_offset) for one, position in latest.items()}
         max_offsets = self._options.max_offsets_per_trigger if limited else None
         ends = latest if max_offsets is None else limit_offsets(starts, latest, max_offsets)
         return advance(start, SourceOffset(ends, ids), begun)
+
+    def _ending(self) -> Positions | None:
+        """Where the stream ends, if it does."""
+        ending = self._options.ending_offsets
+        return {one: Position(offset) for one, offset in ending.by_partition} if ending is not None else None
 
     def _is_put_off(self, offsets: int) -> bool:
         """Whether the micro-batch waits for more. Trigger.AvailableNow never does: it would end."""

@@ -66,16 +66,22 @@ def _is_sparks(name: str) -> bool:
     return name.lower() in ("provider", "owner") or name.lower().startswith("option.")
 
 
-def _columns(schema: StructType, available: StructType) -> list[str]:
-    """The columns of the schema that the user gave, or of the whole one: only these are decoded."""
-    kinds = {field.name: field for field in available}
-    unknown = [field.simpleString() for field in schema if kinds.get(field.name) != field]
+def _columns(schema: StructType, available: StructType) -> list[tuple[str, str]]:
+    """The columns of the schema that the user gave, or of the whole one, and how they are spelt there: only these are
+    decoded. Case is ignored, as Spark does with names."""
+    kinds = {field.name.lower(): field for field in available}
+    known = [(kinds.get(field.name.lower()), field) for field in schema]
+    unknown = [
+        field.simpleString()
+        for kind, field in known
+        if kind is None or (kind.dataType, kind.nullable) != (field.dataType, field.nullable)
+    ]
     if unknown:
         raise OptionError(
             f"the schema may only choose from the source's columns, {available.simpleString()}; not among them: "
             f"{', '.join(unknown)}"
         )
-    return schema.names
+    return [(kind.name, field.name) for kind, field in known if kind is not None]
 
 
 class Task(InputPartition):
@@ -88,7 +94,7 @@ class Task(InputPartition):
 class KafkaMetaReader(DataSourceReader):
     """Reads from the starting to the ending offsets, which are resolved once, when the query is planned."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: SourceOptions, columns: Sequence[tuple[str, str]]) -> None:
         self._options = options
         self._columns = columns
 
@@ -106,7 +112,7 @@ class KafkaMetaReader(DataSourceReader):
 class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches beside the driver and reads their tasks on executors."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: SourceOptions, columns: Sequence[tuple[str, str]]) -> None:
         self._options = options
         self._columns = columns
         self._opened: OffsetPlanner | None = None
@@ -190,8 +196,14 @@ def _new_planner(options: SourceOptions, max_age_ms: int) -> OffsetPlanner:
     return OffsetPlanner(client, options)
 
 
-def _read(options: SourceOptions, partition: InputPartition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _read(
+    options: SourceOptions, partition: InputPartition, columns: Sequence[tuple[str, str]]
+) -> Iterator[pa.RecordBatch]:
     from pyspark_kafka_meta.reading.workers import read_task
 
     # Spark turns an empty plan of a batch into one partition that is not ours: nothing to read.
-    return read_task(options, partition.ranges, columns) if isinstance(partition, Task) else iter(())
+    if not isinstance(partition, Task):
+        return iter(())
+    names = [spelt for _, spelt in columns]
+    batches = read_task(options, partition.ranges, [name for name, _ in columns])
+    return (batch.rename_columns(names) for batch in batches)

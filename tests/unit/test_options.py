@@ -444,12 +444,14 @@ def test_a_batch_takes_offsets_that_only_the_brokers_can_compare(starting: str, 
     ("name", "text", "what"),
     [
         ("endingOffsets", "latest", "offset"),
+        ("endingOffsets", '{"t":{"0":5,"1":-1}}', "offset"),
+        ("endingOffsets", '{"t":"latest"}', "offset"),
         ("endingTimestamp", "5", "timestamp"),
         ("endingOffsetsByTimestamp", '{"t":{"0":5}}', "timestamp"),
     ],
 )
-def test_a_stream_has_no_end(name: str, text: str, what: str) -> None:
-    with pytest.raises(OptionError, match=f"^ending {what} not valid in streaming queries$"):
+def test_a_stream_has_no_end_that_moves(name: str, text: str, what: str) -> None:
+    with pytest.raises(OptionError, match=f"^ending {what} not valid in streaming queries"):
         SourceOptions.parse({**MINIMAL, name: text}).for_stream()
 
 

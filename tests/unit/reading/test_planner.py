@@ -411,6 +411,21 @@ def test_a_new_partition_is_not_put_off(scene: Scene) -> None:
     assert query.step() == {T3: (0, 1)}
 
 
+def test_a_stream_with_ending_offsets_reads_up_to_them_and_no_further(scene: Scene) -> None:
+    query = Query(scene, startingOffsets="earliest", endingOffsets=offsets_json(p0=13, p1=5), maxOffsetsPerTrigger="10")
+    steps = [query.step(), query.step()]
+    assert query.step() == {}, "t-0 ends at 12 so far"
+    scene.write(T0, "a", "b")
+    steps.append(query.step())
+
+    assert query.step() == {}
+    assert {one: [step[one] for step in steps if one in step] for one in (T0, T1, T2)} == {
+        T0: [(0, 7), (7, 12), (12, 13)],
+        T1: [(0, 2), (2, 5)],
+        T2: [],
+    }
+
+
 # --- Trigger.AvailableNow ---------------------------------------------------------------------------------------------
 
 
