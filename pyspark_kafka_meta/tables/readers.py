@@ -19,6 +19,7 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.events import RefreshEvent
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, Table
 from pyspark_kafka_meta.reading.source import KafkaMetaReader, KafkaMetaStreamReader
+from pyspark_kafka_meta.schemas import Columns, as_spelt
 from pyspark_kafka_meta.tables.files import EventFile, EventFolder, FilesOffset, advance, between, count_deleted, latest
 from pyspark_kafka_meta.tables.schemas import ROWS, arrow_schema
 
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 FILES_A_TASK = 200
 """A Python task costs more than many small files do."""
-VALUE = ("value",)
+VALUE = {"value": "value"}
 
 
 class FilesTask(InputPartition):
@@ -50,7 +51,7 @@ class CachesTask(InputPartition):
 class EventFilesReader(DataSourceReader):
     """Reads the event files that are there when the query is planned."""
 
-    def __init__(self, options: EventsOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: EventsOptions, columns: Columns) -> None:
         if options.starts_latest:
             raise OptionError("starting offset can't be latest for batch queries on refresh events")
         self._options = options
@@ -66,7 +67,7 @@ class EventFilesReader(DataSourceReader):
 class EventFilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads event files as they come, each in exactly one micro-batch."""
 
-    def __init__(self, options: EventsOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: EventsOptions, columns: Columns) -> None:
         self._options = options
         self._columns = columns
         self._target: Mapping[str, int] | None = None
@@ -105,7 +106,7 @@ class EventFilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 class EventTopicReader(KafkaMetaReader):
     """Reads the values of the metrics topic as events."""
 
-    def __init__(self, options: EventsOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: EventsOptions, columns: Columns) -> None:
         assert options.topic is not None
         super().__init__(options.topic.for_batch(), VALUE)
         self._event_columns = columns
@@ -117,7 +118,7 @@ class EventTopicReader(KafkaMetaReader):
 class EventTopicStreamReader(KafkaMetaStreamReader):
     """The same, as they come."""
 
-    def __init__(self, options: EventsOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: EventsOptions, columns: Columns) -> None:
         assert options.topic is not None
         super().__init__(options.topic.for_stream(), VALUE)
         self._event_columns = columns
@@ -129,7 +130,7 @@ class EventTopicStreamReader(KafkaMetaStreamReader):
 class CachesReader(DataSourceReader):
     """Folds all events there are, in one task, into what each cache knows."""
 
-    def __init__(self, events: DataSourceReader, columns: Sequence[str]) -> None:
+    def __init__(self, events: DataSourceReader, columns: Columns) -> None:
         self._events = events
         self._columns = columns
 
@@ -148,7 +149,7 @@ class CachesReader(DataSourceReader):
 class LiveReader(DataSourceReader):
     """Asks the cluster, in the one task that there is."""
 
-    def __init__(self, table: Table, options: ClusterOptions, columns: Sequence[str]) -> None:
+    def __init__(self, table: Table, options: ClusterOptions, columns: Columns) -> None:
         self._table = table
         self._options = options
         self._columns = columns
@@ -168,18 +169,17 @@ class LiveReader(DataSourceReader):
         return _row_batches(self._table, rows, self._columns)
 
 
-def batch_reader(table: Table, options: EventsOptions | ClusterOptions, columns: Sequence[str]) -> DataSourceReader:
+def batch_reader(table: Table, options: EventsOptions | ClusterOptions, columns: Columns) -> DataSourceReader:
     """The reader of a side table for `spark.read`. Raises OptionError for events from latest on."""
     if isinstance(options, ClusterOptions):
         return LiveReader(table, options, columns)
-    wanted = columns if table is Table.REFRESH_EVENTS else arrow_schema(RefreshEvent).names
+    whole = {name: name for name in arrow_schema(RefreshEvent).names}
+    wanted = columns if table is Table.REFRESH_EVENTS else whole
     events = EventTopicReader(options, wanted) if options.topic is not None else EventFilesReader(options, wanted)
     return events if table is Table.REFRESH_EVENTS else CachesReader(events, columns)
 
 
-def stream_reader(
-    table: Table, options: EventsOptions | ClusterOptions, columns: Sequence[str]
-) -> DataSourceStreamReader:
+def stream_reader(table: Table, options: EventsOptions | ClusterOptions, columns: Columns) -> DataSourceStreamReader:
     """The reader of refresh events for `spark.readStream`. Raises OptionError for any other table."""
     if isinstance(options, ClusterOptions) or table is not Table.REFRESH_EVENTS:
         raise OptionError(f"table {table} is what is known now, not a stream: use spark.read, or stream refresh_events")
@@ -212,13 +212,13 @@ def _values(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes | None]:
         yield from batch.column("value").to_pylist()
 
 
-def _event_batches(lines: Iterator[bytes | None], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _event_batches(lines: Iterator[bytes | None], columns: Columns) -> Iterator[pa.RecordBatch]:
     from pyspark_kafka_meta.tables.lines import parse_events, to_batches
 
-    return to_batches(parse_events(lines), arrow_schema(RefreshEvent, columns))
+    return as_spelt(to_batches(parse_events(lines), arrow_schema(RefreshEvent, list(columns))), columns)
 
 
-def _row_batches(table: Table, rows: Sequence[Any], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _row_batches(table: Table, rows: Sequence[Any], columns: Columns) -> Iterator[pa.RecordBatch]:
     from pyspark_kafka_meta.tables.lines import to_batches
 
-    return to_batches(map(asdict, rows), arrow_schema(ROWS[table], columns))
+    return as_spelt(to_batches(map(asdict, rows), arrow_schema(ROWS[table], list(columns))), columns)

@@ -53,7 +53,7 @@ def event(sequence: int) -> RefreshEvent:
 
 
 def stream(folder: Path, **options: Any) -> EventFilesStreamReader:
-    return EventFilesStreamReader(EventsOptions(path=str(folder), **options), ["sequence"])
+    return EventFilesStreamReader(EventsOptions(path=str(folder), **options), {"sequence": "sequence"})
 
 
 def sequences(reader: Any, tasks: Sequence[Any]) -> list[int]:
@@ -113,8 +113,8 @@ def test_files_that_their_writer_deleted_are_passed_over_with_a_warning(
 
 def test_a_batch_reads_all_there_are_and_nothing_where_there_is_nothing(tmp_path: Path) -> None:
     Writer(tmp_path / "events").write(3)
-    there = batch_reader(Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path)), ["sequence"])
-    nothing = batch_reader(Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path / "none")), ["sequence"])
+    there = batch_reader(Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path)), {"sequence": "sequence"})
+    nothing = batch_reader(Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path / "none")), {"sequence": "sequence"})
 
     assert sequences(there, there.partitions()) == [1, 2, 3]
     assert (nothing.partitions(), sequences(nothing, [None])) == ([], [])
@@ -122,7 +122,8 @@ def test_a_batch_reads_all_there_are_and_nothing_where_there_is_nothing(tmp_path
 
 def test_caches_are_folded_out_of_all_files_in_one_task(tmp_path: Path) -> None:
     Writer(tmp_path).write(3)
-    reader = batch_reader(Table.CACHES, EventsOptions(path=str(tmp_path)), ["cache_id", "generation", "events_missing"])
+    columns = {name: name for name in ("cache_id", "generation", "events_missing")}
+    reader = batch_reader(Table.CACHES, EventsOptions(path=str(tmp_path)), columns)
     (task,) = reader.partitions()
 
     assert [row for batch in reader.read(task) for row in batch.to_pylist()] == [
@@ -132,4 +133,6 @@ def test_caches_are_folded_out_of_all_files_in_one_task(tmp_path: Path) -> None:
 
 def test_a_batch_cannot_begin_at_the_end(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="can't be latest for batch"):
-        batch_reader(Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path), starts_latest=True), ["sequence"])
+        batch_reader(
+            Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path), starts_latest=True), {"sequence": "sequence"}
+        )
