@@ -179,5 +179,7 @@ class OffsetPlanner:
             accept_loss(text, fails) if policy is None else accept_loss(text, policy == "fail", "onTopicRecreated")
         for one in lost:
             self._client.cache.record_loss(one, start.positions[one].offset, None, explain(one, start, latest))
+        for one in lost:
+            self._client.cache.record_loss(one, start.positions[one].offset, None, explain(one, start, latest))
         begun = {partition: latest.positions[partition] for partition in lost}
         return begun if policy == "latest" else begun | self._logs.earliest(recreated)
