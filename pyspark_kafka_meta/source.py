@@ -6,7 +6,9 @@ Spark pickles it, and imports it whenever it looks for data sources: it holds op
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from importlib.util import find_spec
 
+import pyspark
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
@@ -48,6 +50,11 @@ class KafkaMetaDataSource(DataSource):
         return batch_reader(self._table, self._options, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        if find_spec("pyspark.sql.streaming.datasource") is None:
+            raise OptionError(
+                f"streams need pyspark 4.2 or later, and this is {pyspark.__version__}, which does not tell a source "
+                "where a micro-batch begins: upgrade pyspark, or read batches"
+            )
         columns = _columns(schema, self.schema())
         if isinstance(self._options, SourceOptions):
             return KafkaMetaStreamReader(self._options.for_stream(), columns)

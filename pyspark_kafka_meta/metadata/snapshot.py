@@ -87,9 +87,6 @@ class MetadataSnapshot:
         view = self.topics.get(topic)
         return None if view is None else view.topic_id
 
-    def topic_name(self, topic_id: UUID) -> str | None:
-        return next((name for name, view in self.topics.items() if view.topic_id == topic_id), None)
-
     def merge(
         self, answer: MetadataAnswer, now: float, told_by: int | None = None
     ) -> tuple[MetadataSnapshot, SnapshotChanges]:

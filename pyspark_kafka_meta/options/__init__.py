@@ -1,9 +1,9 @@
-"""The options of a query: `query` holds those of the records, `tables` says what the other tables take, `table` how an
-option is read, `values` has the parsers."""
+"""The options of a query: `query` holds those of the records, `tables` says what the other tables take, `rules` what
+they may not say together, `table` how an option is read, `values` and `specs` have the parsers."""
 
 from pyspark_kafka_meta.options.query import OPTIONS, ClientOptions, MetricsOptions, SourceOptions
+from pyspark_kafka_meta.options.specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.options.tables import ALL_OPTIONS, ClusterOptions, EventsOptions, Table, choose_table
-from pyspark_kafka_meta.options.values import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 
 __all__ = [
     "ALL_OPTIONS",

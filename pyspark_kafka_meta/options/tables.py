@@ -8,8 +8,8 @@ from enum import StrEnum
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options.query import OPTIONS, ClientOptions, SourceOptions
+from pyspark_kafka_meta.options.specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.options.table import Option, choice, read, table_of, whole
-from pyspark_kafka_meta.options.values import LATEST_OFFSET, OffsetsSpec
 
 
 class Table(StrEnum):
@@ -76,12 +76,12 @@ class EventsOptions:
         if "metricstopic" in given:
             return cls(topic=_topic_options(given))
         parsed, problems = read(options, _FILE_ROWS)
-        starting: OffsetsSpec | None = parsed.get("starting_offsets")
-        if starting is not None and starting.by_partition:
+        starting = parsed.get("starting_offsets")
+        is_latest = starting == OffsetsSpec(LATEST_OFFSET)
+        if starting is not None and not is_latest and starting != OffsetsSpec(EARLIEST_OFFSET):
             problems.append("Option 'startingOffsets' must be earliest or latest where event files are read")
         if problems:
             raise OptionError("\n".join(problems))
-        is_latest = starting is not None and starting.everywhere == LATEST_OFFSET
         return cls(None, parsed["metrics_path"], is_latest, parsed["max_files_per_trigger"])
 
 

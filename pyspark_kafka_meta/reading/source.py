@@ -6,18 +6,23 @@ method needs them, because Spark imports this package whenever it looks for data
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
 from pyspark_kafka_meta.options import SourceOptions
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # pyspark 4.0 and 4.1, where streamReader() refuses and nothing else needs these
+    SupportsTriggerAvailableNow = object  # type: ignore[misc, assignment]
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,10 +35,11 @@ PLANNER_MAX_AGE_MS = 5_000
 
 
 class Task(InputPartition):
-    """The offset ranges that one Spark task reads."""
+    """The offset ranges that one Spark task reads, and all topics of its query: a worker meets the others soon."""
 
-    def __init__(self, ranges: Sequence[OffsetRange]) -> None:
+    def __init__(self, ranges: Sequence[OffsetRange], topics: Collection[str]) -> None:
         self.ranges = tuple(ranges)
+        self.topics = frozenset(topics)
 
 
 class KafkaMetaReader(DataSourceReader):
@@ -46,7 +52,9 @@ class KafkaMetaReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         planner = _new_planner(self._options, self._options.client.metadata_max_age_ms)
         try:
-            return [Task(ranges) for ranges in planner.tasks(planner.batch_ranges())]
+            planned = planner.batch_ranges()
+            topics = {one.partition.topic for one in planned}
+            return [Task(ranges, topics) for ranges in planner.tasks(planned)]
         finally:
             planner.close()
 
@@ -71,8 +79,11 @@ class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             planner.flush_events()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        limit = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        """There are no composite limits: all that is read off it later is that Trigger.Once has none."""
+        most, fewest = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadAllAvailable() if fewest is None else ReadMinRows(fewest)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         planner = self._planner()
@@ -84,10 +95,10 @@ class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         from pyspark_kafka_meta.reading.offsets import SourceOffset
 
-        max_offsets = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        limited = not isinstance(limit, ReadAllAvailable)
         planner = self._planner()
         try:
-            return planner.next_offset(SourceOffset.parse(start), self._target, max_offsets).as_dict()
+            return planner.next_offset(SourceOffset.parse(start), self._target, limited).as_dict()
         finally:
             planner.flush_events()
 
@@ -97,8 +108,9 @@ class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         from pyspark_kafka_meta.reading.offsets import SourceOffset, ranges
 
-        planned = ranges(SourceOffset.parse(start), SourceOffset.parse(end))
-        return [Task(ranges) for ranges in self._planner().tasks(planned)]
+        until = SourceOffset.parse(end)
+        planned = ranges(SourceOffset.parse(start), until)
+        return [Task(ranges, until.topic_ids.keys()) for ranges in self._planner().tasks(planned)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition, self._columns)
@@ -122,11 +134,13 @@ def _new_planner(options: SourceOptions, max_age_ms: int) -> OffsetPlanner:
     from pyspark_kafka_meta.telemetry.outlets import new_publisher
 
     publisher = new_publisher(options.metrics, planner_origin())
-    return OffsetPlanner(KafkaClient(options.client, publisher, max_age_ms), options)
+    return OffsetPlanner(KafkaClient(options.client, publisher, max_age_ms, options.topic_pattern), options)
 
 
 def _read(options: SourceOptions, partition: InputPartition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     from pyspark_kafka_meta.reading.workers import read_task
 
     # Spark turns an empty plan of a batch into one partition that is not ours: nothing to read.
-    return read_task(options, partition.ranges, columns) if isinstance(partition, Task) else iter(())
+    if not isinstance(partition, Task):
+        return iter(())
+    return read_task(options, partition.ranges, partition.topics, columns)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -80,10 +80,10 @@ _pool = ClientPool()
 
 
 def read_task(
-    options: SourceOptions, ranges: Sequence[OffsetRange], columns: Sequence[str]
+    options: SourceOptions, ranges: Sequence[OffsetRange], topics: Collection[str], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one Spark task, read with the client that this Python worker keeps between tasks."""
     from pyspark_kafka_meta.telemetry.origin import task_origin
 
     with _pool.client(options.client, options.metrics, task_origin()) as client:
-        yield from TaskReader(client, options, columns).read(ranges)
+        yield from TaskReader(client, options, columns).read(ranges, topics)

@@ -108,13 +108,19 @@ def test_reads_without_a_move_ask_for_no_metadata(worker: Worker) -> None:
     assert set(worker.asked(FETCH)) == {1}
 
 
-def test_stale_answers_send_no_fetch_to_the_old_node(worker: Worker) -> None:
+def follow_a_move(worker: Worker) -> int:
+    """From broker 1 to broker 2, with new metadata. The epoch before."""
     assert worker.read() == [0, 1, 2]
     old_epoch = worker.leader()[1]
     worker.cluster.move_leader("t", 0, 2)
     assert worker.read() == [0, 1, 2]
     worker.client.cache.refresh(RefreshReason.ON_DEMAND, worker.client.api_deadline())
     worker.cluster.start_request_tracking()
+    return old_epoch
+
+
+def test_stale_answers_send_no_fetch_to_the_old_node(worker: Worker) -> None:
+    old_epoch = follow_a_move(worker)
     for _ in range(5):
         worker.cluster.push_leader_response("t", 0, broker_id=1, leader_epoch=old_epoch)
         worker.client.cache.refresh(RefreshReason.ON_DEMAND, worker.client.api_deadline())
@@ -125,12 +131,7 @@ def test_stale_answers_send_no_fetch_to_the_old_node(worker: Worker) -> None:
 
 
 def test_five_stale_answers_in_a_row_send_no_fetch_to_the_old_node(worker: Worker) -> None:
-    assert worker.read() == [0, 1, 2]
-    old_epoch = worker.leader()[1]
-    worker.cluster.move_leader("t", 0, 2)
-    assert worker.read() == [0, 1, 2]
-    worker.client.cache.refresh(RefreshReason.ON_DEMAND, worker.client.api_deadline())
-    worker.cluster.start_request_tracking()
+    old_epoch = follow_a_move(worker)
     for _ in range(5):
         worker.cluster.push_leader_response("t", 0, broker_id=1, leader_epoch=old_epoch)
     stale = []

@@ -57,7 +57,7 @@ def test_first_answer_tells_everything_and_is_one_change() -> None:
 
     assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 0)
     assert snapshot.partitions("t") == [T0, TopicPartition("t", 1)]
-    assert (snapshot.topic_id("t"), snapshot.topic_name(ID)) == (ID, "t")
+    assert snapshot.topic_id("t") == ID
     assert (snapshot.generation, snapshot.cluster_id, snapshot.controller_id) == (1, "c", 1)
     assert changes == SnapshotChanges(
         brokers_added=(1, 2, 3),
@@ -72,7 +72,6 @@ def test_what_is_not_known_is_none_and_no_error() -> None:
     assert snapshot.leader(T0) is None
     assert snapshot.partitions("t") == []
     assert snapshot.topic_id("t") is None
-    assert snapshot.topic_name(ID) is None
     assert snapshot.topic_error("t") is None
 
 
@@ -148,7 +147,6 @@ def test_epoch_update_on_changed_topic_id() -> None:
     snapshot, changes = merged(answer(topic(led(1, 9))), answer(topic(led(2, 0), topic_id=OTHER_ID)))
 
     assert snapshot.leader(T0) == LeaderAndEpoch(broker(2), 0)
-    assert snapshot.topic_name(ID) is None
     assert changes.topics_recreated == (TopicRecreated("t", str(ID), str(OTHER_ID)),)
     assert changes.leaders_changed == (LeaderChange("t", 0, 1, 2, 9, 0),)
 
