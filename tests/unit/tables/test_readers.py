@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.options import EventsOptions, Table
-from pyspark_kafka_meta.tables.readers import EventFilesStreamReader, batch_reader
+from pyspark_kafka_meta.tables.readers import batch_reader
+from pyspark_kafka_meta.tables.streams import EventFilesStreamReader
 from pyspark_kafka_meta.telemetry.folders import LocalFolder
 from pyspark_kafka_meta.telemetry.sinks import FolderSink
 
@@ -136,3 +139,17 @@ def test_a_batch_cannot_begin_at_the_end(tmp_path: Path) -> None:
         batch_reader(
             Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path), starts_latest=True), {"sequence": "sequence"}
         )
+
+
+def test_batches_need_no_pyspark_that_has_read_limits() -> None:
+    code = """
+import sys
+import pyspark.sql.datasource  # which imports them itself where they are
+sys.modules["pyspark.sql.streaming.datasource"] = None  # as in pyspark 4.0 and 4.1
+from pyspark_kafka_meta import DefaultSource
+source = DefaultSource({"table": "caches", "metricsPath": "/no/such/folder"})
+print(type(source.reader(source.schema())).__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    assert (done.stdout, done.returncode) == ("CachesReader\n", 0), done.stderr
