@@ -16,7 +16,7 @@ PACKAGE = ROOT / "pyspark_kafka_meta"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = {"pyspark", "pyarrow", "numpy", "kio", "confluent_kafka", "cramjam", "crc32c", "rich", "typer"}
 IMPURE = {"socket", "selectors", "select", "threading", "time", "subprocess", "asyncio", "tempfile"}
-PURE = re.compile(r"options(\..*)?|metadata\.(?!cache).*|records(\..*)?|reading\.(offsets|plan|cursor)")
+PURE = re.compile(r"options(\..*)?|metadata\.(?!cache).*|records(\..*)?|reading\.(offsets|plan|cursor|instructions)")
 
 
 def module_name(path: Path) -> str:
