@@ -53,6 +53,7 @@ class PartitionMetadata:
     leader_epoch: int = NO_EPOCH
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
+    offline_replicas: tuple[int, ...] = ()
     error_code: int = 0
 
 
@@ -69,6 +70,7 @@ class TopicMetadata:
     topic_id: UUID | None
     partitions: tuple[PartitionMetadata, ...]
     error_code: int = 0
+    is_internal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

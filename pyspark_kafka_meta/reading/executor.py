@@ -161,6 +161,7 @@ class TaskReader:
         if isinstance(answer, FetchFailure):
             self._fetch_failed(fetch, answer)
             return []
+        self._client.cache.count_fetch(answer.node_id, answer.response_bytes)
         if answer.throttle_ms > 0:
             self._client.throttles.throttle(answer.node_id, answer.throttle_ms, time.monotonic())
             self._client.cache.count_throttle(answer.throttle_ms)
@@ -202,9 +203,11 @@ class TaskReader:
                 self._last_progress = time.monotonic()
                 return [records]
             case Refresh():
+                self._client.cache.count_retry()
                 self._leaders.refresh(cursor, instruction, fetch.generation, fetch.broker.node_id, hint)
             case Wait(error_code):
                 if error_code:
+                    self._client.cache.count_retry()
                     self._pause_cursor(cursor)
             case ReadFrom(replica_id):
                 self._read_from(cursor, replica_id)

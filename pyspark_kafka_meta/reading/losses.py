@@ -97,6 +97,7 @@ class Losses:
         if self._fail_on_data_loss:
             raise DataLossError(f"{text}. To go on without them, set the option failOnDataLoss to false")
         logger.warning("%s; going on without them, as failOnDataLoss is false", text)
+        self._client.cache.record_loss(cursor.range.partition, lost.from_offset, lost.until_offset, lost.cause)
         cursor.skip_lost(lost)
 
     def _offset_of(self, cursor: PartitionCursor, timestamp: int) -> int:

@@ -82,6 +82,11 @@ class FakeCluster:
         log = self.logs[partition]
         return (log[0].base_offset, log[-1].until_offset) if log else (0, 0)
 
+    def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
+        """Base offset of the first batch with a record as late, -1 if there is none."""
+        late = (one for one in self.logs[partition] if int.from_bytes(one.data[35:43], "big") >= timestamp_ms)
+        return next((one.base_offset for one in late), -1)
+
     def records(self, partition: TopicPartition, offset: int, end: int, max_bytes: int) -> bytes:
         """Record batches from that which holds `offset` on, up to `end`; the first whole, however large (KIP-74)."""
         records = b""

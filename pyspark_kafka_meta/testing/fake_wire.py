@@ -51,7 +51,7 @@ class FakeClock:
 
 
 class FakeWire:
-    """Not thread-safe. ListOffsets knows the ends of a log, not times.
+    """Not thread-safe. ListOffsets knows times by the batch: the first of a batch that holds one as late.
 
     Attributes:
         aliases: node ids by address that no broker advertises, such as a load balancer's.
@@ -181,6 +181,8 @@ class FakeWire:
         if code != 0:
             return OffsetAnswer(query.partition, code, -1, -1, NO_EPOCH)
         start, end = self.cluster.bounds(query.partition)
+        if query.timestamp >= 0:
+            return OffsetAnswer(query.partition, 0, self.cluster.offset_at(query.partition, query.timestamp), -1, 0)
         is_start = query.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP)
         stable = self.open_transactions.get(query.partition, end) if read_committed else end
         offset = start if is_start else stable

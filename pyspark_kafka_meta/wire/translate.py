@@ -97,6 +97,7 @@ def _topic(topic: Any, asked: Collection[str] | None) -> TopicMetadata:
             map(_partition, topic.partitions), lambda partition: partition.partition, f"partition of {name}"
         ),
         error_code=int(topic.error_code),
+        is_internal=topic.is_internal,
     )
 
 
@@ -109,6 +110,7 @@ def _partition(partition: Any) -> PartitionMetadata:
         leader_epoch=int(partition.leader_epoch),
         replicas=tuple(map(int, partition.replica_nodes)),
         isr=tuple(map(int, partition.isr_nodes)),
+        offline_replicas=tuple(map(int, partition.offline_replicas)),
         error_code=int(partition.error_code),
     )
 

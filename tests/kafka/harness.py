@@ -20,12 +20,13 @@ from confluent_kafka import Message, Producer
 
 from pyspark_kafka_meta.metadata.events import Origin
 from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange, SourceOffset, ranges
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
 from pyspark_kafka_meta.reading.source import PLANNER_MAX_AGE_MS
+from pyspark_kafka_meta.telemetry.outlets import new_publisher
 
 BATCH_PAUSE_S = 0.05
 Task = tuple[OffsetRange, ...]
@@ -146,7 +147,7 @@ class Stream(Background):
     def plan(self) -> tuple[str, list[Task]]:
         start = _parsed(self.committed)
         try:
-            end = _text(self._planner.next_offset(start, None, None))
+            end = _text(self._planner.next_offset(start, None, ()))
             return end, self._planner.tasks(ranges(start, _parsed(end)))
         finally:
             self.planner_client.publisher.flush()  # routine events too
@@ -180,7 +181,8 @@ class Stream(Background):
             self.reader_client.publisher.flush()
 
     def _client(self, role: str, max_age_ms: int) -> KafkaClient:
-        return KafkaClient(self._options.client, str(self._folder / role), Origin(role=role), max_age_ms)
+        publisher = new_publisher(MetricsOptions(str(self._folder / role), None, ()), Origin(role=role))
+        return KafkaClient(self._options.client, publisher, max_age_ms)
 
 
 @dataclass(frozen=True, slots=True)

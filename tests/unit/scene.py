@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from logs import batch
+from logs import WRITTEN, batch
 
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.metadata.cache import MetadataCache
@@ -21,6 +22,7 @@ from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
+from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.testing.fake_wire import FakeClock, FakeWire
 from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchFailure
 
@@ -103,12 +105,14 @@ class Scene:
     def options(self, **options: str) -> SourceOptions:
         """Of a batch that reads t; names of options with underscores for dots."""
         given = {name.replace("_", "."): value for name, value in options.items()}
-        reads = {} if "assign" in given else {"subscribe": "t"}
+        reads = {} if {"assign", "subscribePattern"} & given.keys() else {"subscribe": "t"}
         return SourceOptions.parse({"kafka.bootstrap.servers": "broker-1:9092", **reads, **given})
 
     def client(self, **options: str) -> KafkaClient:
-        settings = self.options(**options).client
-        return KafkaClient(settings, None, Origin(role="reader"), settings.metadata_max_age_ms)
+        query = self.options(**options)
+        settings = query.client
+        publisher = EventPublisher((), Origin(role="reader"))
+        return KafkaClient(settings, publisher, settings.metadata_max_age_ms, query.topic_pattern)
 
     def warm_client(self, **options: str) -> KafkaClient:
         """One that knows t and has asked for nothing in the last ten seconds."""
@@ -120,7 +124,7 @@ class Scene:
         return made
 
     def planner(self, **options: str) -> OffsetPlanner:
-        return OffsetPlanner(self.client(**options), self.options(**options).for_stream())
+        return OffsetPlanner(self.client(**options), self.options(**options).for_stream(), self.clock, self.clock.sleep)
 
     def reader(self, client: KafkaClient | None = None, /, **options: str) -> TaskReader:
         made = self.warm_client(**options) if client is None else client
@@ -139,9 +143,9 @@ class Scene:
         """The next requests to this broker end with these errors."""
         self.wire.failures[node_id] = deque(errors)
 
-    def write(self, partition: TopicPartition, *values: str) -> None:
+    def write(self, partition: TopicPartition, *values: str, written: datetime = WRITTEN) -> None:
         """One record batch."""
-        self.cluster.append(partition, batch(values))
+        self.cluster.append(partition, batch(values, written=written))
 
     def hold_back(self, partition: TopicPartition, *values: str) -> None:
         """One record batch of a transaction that stays open: `HELD_BACK` readers wait for it."""

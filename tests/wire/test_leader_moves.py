@@ -13,10 +13,11 @@ from pyspark_kafka_meta.metadata.changes import LeaderChange
 from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.metadata.policy import PolicySettings
-from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 
@@ -35,7 +36,8 @@ class Worker:
         where = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t"}
         self.options = SourceOptions.parse({**where, **quick, **options})
         of_client = self.options.client
-        self.client = KafkaClient(of_client, str(metrics_path), Origin(role="reader"), of_client.metadata_max_age_ms)
+        publisher = new_publisher(MetricsOptions(str(metrics_path), None, ()), Origin(role="reader"))
+        self.client = KafkaClient(of_client, publisher, of_client.metadata_max_age_ms)
         self.events: list[RefreshEvent] = []
         backoffs = PolicySettings(of_client.metadata_max_age_ms, of_client.retry_backoff_ms, 40)
         self.client.cache = MetadataCache(

@@ -115,7 +115,7 @@ def test_metadata_answer_is_read(version: int) -> None:
 
     assert answer.brokers == (Broker(4, Address("kafka-4", 9092), "r"),)
     assert answer.topics == (
-        TopicMetadata("t", T_ID if version >= 10 else None, (PartitionMetadata(1, 4, 9, (4, 5), (4,), 5),)),
+        TopicMetadata("t", T_ID if version >= 10 else None, (PartitionMetadata(1, 4, 9, (4, 5), (4,), (5,), 5),)),
     )
     assert (answer.cluster_id, answer.controller_id, answer.throttle_ms) == ("c", 4, 20)
     assert (answer.api_version, answer.correlation_id) == (version, CORRELATION_ID)
