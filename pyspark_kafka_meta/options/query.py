@@ -12,12 +12,13 @@ from functools import partial
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.model import Address, TopicPartition
-from pyspark_kafka_meta.options import values
+from pyspark_kafka_meta.options import rules, values
+from pyspark_kafka_meta.options.spans import SpanOptions
+from pyspark_kafka_meta.options.specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.options.table import Option, choice, read, row, table_of, whole
-from pyspark_kafka_meta.options.values import EARLIEST_OFFSET, INT32_MAX, INT64_MAX, LATEST_OFFSET, OffsetsSpec
+from pyspark_kafka_meta.options.values import INT32_MAX, INT64_MAX
 
 logger = logging.getLogger(__name__)
-_EXPECTED_OFFSETS = 'Expected e.g. {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, got {value}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,50 +99,71 @@ class ClientOptions:
             OptionError: one line for each option that is missing, unknown or unusable.
         """
         parsed, problems = read(options, _CLIENT_OPTIONS)
-        _raise_if_any(problems + _client_problems(options))
+        _raise_if_any(problems + rules.client_problems(options))
         return cls(**parsed)
 
 
 @dataclass(frozen=True, slots=True)
-class SourceOptions:
+class MetricsOptions:
+    """Where the refresh events go. Neither path nor topic: to a folder for temporary files, on each machine."""
+
+    path: str | None = row(
+        "metricsPath",
+        None,
+        values.parse_location,
+        "Option 'metricsPath' must be a folder or the URI of one, such as s3://bucket/folder",
+        "Folder for the refresh events of every metadata cache: local, or a URI that pyarrow knows (s3://, gs://, "
+        "hdfs:// ...).",
+    )
+    topic: str | None = row(
+        "metricsTopic",
+        None,
+        values.topic_name,
+        "Option 'metricsTopic' must be the name of one topic, got '{value}'",
+        "Topic for the refresh events, as JSON with the cache's id as key.",
+    )
+    bootstrap_servers: tuple[Address, ...] = row(
+        "metricsBootstrapServers",
+        None,
+        values.parse_addresses,
+        "Option 'metricsBootstrapServers' must be host:port between commas, IPv6 as [::1]:9092, got '{value}'",
+        "Brokers of the metrics topic, if it is in another cluster than kafka.bootstrap.servers.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions(SpanOptions):
     """All that a query asks for; `for_batch` or `for_stream` completes it once the kind of query is known.
 
     Attributes:
-        topics: the topics to read, each once.
+        topics: the topics to read, each once; none where a pattern says which.
         assigned: the partitions to read of them; None means all, those still to come included.
-        starting_offsets, ending_offsets: None until completed where not given; a stream has no ending offsets.
-        metrics_path: None leaves the choice to the writer of the events.
+        metrics: where refresh events go; None: nowhere.
     """
 
     client: ClientOptions
+    metrics: MetricsOptions | None
     topics: tuple[str, ...] = row(
         "subscribe",
         None,
         values.parse_topics,
         "No topics to subscribe to as specified value for option 'subscribe' is '{value}'",
-        "Topics to read, between commas. Either this or assign.",
+        "Topics to read, between commas. Either this, subscribePattern or assign.",
+    )
+    topic_pattern: str | None = row(
+        "subscribePattern",
+        None,
+        values.parse_pattern,
+        "Option 'subscribePattern' must be a regular expression as Python's re reads it, got '{value}'",
+        "Regular expression (Python's) that whole names of topics match to be read, also of topics still to come. "
+        "Either this, subscribe or assign.",
     )
     assigned: tuple[TopicPartition, ...] | None = row(
         "assign",
         None,
         values.parse_assigned,
         'Option \'assign\' must be JSON. Expected e.g. {"topicA":[0,1],"topicB":[0,1]}, got {value}',
-        'Partitions to read, as JSON: {"topicA":[0,1],"topicB":[2]}. Either this or subscribe.',
-    )
-    starting_offsets: OffsetsSpec | None = row(  # noqa: RUF009
-        "startingOffsets",
-        None,
-        values.parse_offsets,
-        f"Option 'startingOffsets' must be earliest, latest or JSON. {_EXPECTED_OFFSETS}",
-        "Where a new query begins: earliest (default of a batch), latest (default of a stream, not for a batch), "
-        "or JSON that names every partition, -2 being earliest and -1 latest.",
-    )
-    ending_offsets: OffsetsSpec | None = row(  # noqa: RUF009
-        "endingOffsets",
-        None,
-        values.parse_offsets,
-        f"Option 'endingOffsets' must be latest or JSON. {_EXPECTED_OFFSETS}",
-        "Where a batch ends, exclusive: latest (default), or JSON that names every partition, -1 being latest.",
+        'Partitions to read, as JSON: {"topicA":[0,1],"topicB":[2]}. Either this, subscribe or subscribePattern.',
     )
     max_offsets_per_trigger: int | None = whole(
         "maxOffsetsPerTrigger",
@@ -150,12 +172,36 @@ class SourceOptions:
         low=1,
         high=INT64_MAX,
     )
+    min_offsets_per_trigger: int | None = whole(
+        "minOffsetsPerTrigger",
+        None,
+        "Least offsets for a micro-batch to be worth it; fewer wait until there are as many, or for maxTriggerDelay.",
+        low=1,
+        high=INT64_MAX,
+    )
+    max_trigger_delay_ms: int = row(
+        "maxTriggerDelay",
+        "15m",
+        values.parse_duration_ms,
+        "Option 'maxTriggerDelay' must be a time like 15m, 30s or 500ms, got '{value}'",
+        "How long minOffsetsPerTrigger may put a micro-batch off.",
+    )
     min_partitions: int | None = row(
         "minPartitions",
         None,
         partial(values.parse_number, low=1, high=INT32_MAX),
         "minPartitions must be positive, a whole number, got '{value}'",
         "Least number of tasks, about: large ranges of offsets are split until there are as many.",
+    )
+    max_records_per_partition: int | None = row(
+        "maxRecordsPerPartition",
+        None,
+        partial(values.parse_number, low=1, high=INT64_MAX),
+        "maxRecordsPerPartition must be positive, a whole number, got '{value}'",
+        "Most offsets of one task: larger ranges are split evenly.",
+    )
+    max_tasks: int | None = whole(
+        "maxTasks", None, "Most tasks of a batch or micro-batch: ranges share tasks until there are no more.", low=1
     )
     include_headers: bool = choice(
         "includeHeaders", {"false": False, "true": True}, "Whether rows have a headers column."
@@ -165,13 +211,47 @@ class SourceOptions:
         {"true": True, "false": False},
         "Whether a query fails when records it was to read are gone.",
     )
-    metrics_path: str | None = row(
-        "metricsPath",
+    on_topic_recreated: str | None = row(
+        "onTopicRecreated",
         None,
-        values.parse_folder,
-        "Option 'metricsPath' must be a local folder, not empty and not a URI",
-        "Local folder for the refresh events of every metadata cache.",
+        partial(values.parse_choice, values={"fail": "fail", "earliest": "earliest", "latest": "latest"}),
+        "Option 'onTopicRecreated' must be fail, earliest or latest, got '{value}'",
+        "What if a topic was deleted and made again between micro-batches: fail, or go on at the start or the end of "
+        "the new one. If not set, failOnDataLoss says: fail, or the start.",
     )
+    new_partitions_at_latest: bool = choice(
+        "newPartitions",
+        {"earliest": False, "latest": True},
+        "Where a stream begins to read partitions that it sees for the first time.",
+    )
+    group_id: str | None = row(
+        "kafka.group.id",
+        None,
+        values.parse_label,
+        "Option 'kafka.group.id' must be at most 255 printable characters",
+        "Accepted with a warning: no consumer group is joined, under this or any name.",
+    )
+    group_id_prefix: str | None = row(
+        "groupIdPrefix",
+        None,
+        values.parse_label,
+        "Option 'groupIdPrefix' must be at most 255 printable characters",
+        "Accepted with a warning, as kafka.group.id.",
+    )
+    commit_group: str | None = row(
+        "commitOffsetsToGroup",
+        None,
+        values.parse_group,
+        "Option 'commitOffsetsToGroup' must be a group id of at most 255 printable characters",
+        "Consumer group to which a stream commits what its finished micro-batches read, for tools that watch its lag. "
+        "Nobody joins the group, and the checkpoint alone says where the query goes on.",
+    )
+    fetch_offset_retries: int = whole(
+        "fetchOffset.numRetries",
+        "3",
+        "How often offsets are asked for again, with new metadata, before records are called lost at planning.",
+    )
+    fetch_offset_retry_interval_ms: int = whole("fetchOffset.retryIntervalMs", "1000", "Pause before each of these.")
     poll_timeout_ms: int = whole(
         "kafkaConsumer.pollTimeoutMs", "120000", "How long a task may go without progress.", low=1
     )
@@ -184,11 +264,17 @@ class SourceOptions:
             OptionError: one line for each option that is missing, unknown or unusable.
         """
         parsed, problems = read(options, OPTIONS)
-        _raise_if_any(problems + _client_problems(options) + _strategy_problems(options))
-        if parsed["assigned"] is not None:
-            parsed["topics"] = tuple(dict.fromkeys(partition.topic for partition in parsed["assigned"]))
+        problems += rules.client_problems(options) + rules.strategy_problems(options)
+        _raise_if_any(problems or rules.limit_problems(parsed))
+        if parsed["topics"] is None:
+            parsed["topics"] = tuple(dict.fromkeys(partition.topic for partition in parsed["assigned"] or ()))
         client = ClientOptions(**{name: parsed.pop(name) for name in _CLIENT_OPTIONS})
-        return cls(client=client, **parsed)
+        metrics = MetricsOptions(
+            path=parsed.pop("metrics_path"),
+            topic=parsed.pop("metrics_topic"),
+            bootstrap_servers=parsed.pop("metrics_bootstrap_servers") or client.bootstrap_servers,
+        )
+        return cls(client=client, metrics=metrics, **parsed)
 
     def for_batch(self) -> SourceOptions:
         """For `spark.read`: from earliest to latest where nothing else is said.
@@ -196,76 +282,45 @@ class SourceOptions:
         Raises:
             OptionError: one line for each starting or ending offset that a batch cannot have.
         """
-        starting = self.starting_offsets or OffsetsSpec(EARLIEST_OFFSET)
-        ending = self.ending_offsets or OffsetsSpec(LATEST_OFFSET)
-        _raise_if_any(_batch_problems(starting, ending))
-        if self.max_offsets_per_trigger is not None:
-            logger.warning("maxOffsetsPerTrigger option ignored in batch queries")
+        starting = self.start() or OffsetsSpec(EARLIEST_OFFSET)
+        ending = self.end() or OffsetsSpec(LATEST_OFFSET)
+        _raise_if_any(rules.batch_problems(starting, ending))
+        self._warn_of_groups()
+        for name in ("max_offsets_per_trigger", "min_offsets_per_trigger"):
+            if getattr(self, name) is not None:
+                logger.warning("%s option ignored in batch queries", OPTIONS[name].name)
         return replace(self, starting_offsets=starting, ending_offsets=ending)
 
     def for_stream(self) -> SourceOptions:
         """For `spark.readStream`: a new query starts at latest where nothing else is said.
 
         Raises:
-            OptionError: ending offsets are given.
+            OptionError: an end is given that would move.
         """
-        if self.ending_offsets is not None:
-            raise OptionError("ending offset not valid in streaming queries")
-        return replace(self, starting_offsets=self.starting_offsets or OffsetsSpec(LATEST_OFFSET))
+        _raise_if_any(rules.stream_problems(self.end()))
+        self._warn_of_groups()
+        return replace(self, starting_offsets=self.start() or OffsetsSpec(LATEST_OFFSET))
+
+    def _warn_of_groups(self) -> None:
+        for name in ("group_id", "group_id_prefix"):
+            if getattr(self, name) is not None:
+                logger.warning(
+                    "Kafka option '%s' has been set on this query, and does nothing: no consumer group is joined, and "
+                    "the query's checkpoint keeps the offsets",
+                    OPTIONS[name].name,
+                )
 
 
 _CLIENT_OPTIONS = table_of(ClientOptions)
-OPTIONS: Mapping[str, Option] = table_of(SourceOptions) | _CLIENT_OPTIONS
-"""The table, by the field that holds the value. Parsing, documentation and hints about misspelt names all read it."""
+OPTIONS: Mapping[str, Option] = (
+    table_of(SourceOptions)
+    | {f"metrics_{name}": option for name, option in table_of(MetricsOptions).items()}
+    | _CLIENT_OPTIONS
+)
+"""The table, by the field that holds the value, after "metrics_" if it is one of `MetricsOptions`. Parsing,
+documentation and hints about misspelt names all read it."""
 
 
 def _raise_if_any(problems: list[str]) -> None:
     if problems:
         raise OptionError("\n".join(problems))
-
-
-def _client_problems(options: Mapping[str, str]) -> list[str]:
-    if "kafka.bootstrap.servers" in {name.lower() for name in options}:
-        return []
-    return ["Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer"]
-
-
-def _strategy_problems(options: Mapping[str, str]) -> list[str]:
-    given = {name.lower() for name in options} & {"subscribe", "assign"}
-    if len(given) == 1:
-        return []
-    rule = "Only one of the following options can be" if given else "One of the following options must be"
-    return [f"{rule} specified for Kafka source: subscribe, assign."]
-
-
-def _batch_problems(starting: OffsetsSpec, ending: OffsetsSpec) -> list[str]:
-    problems = []
-    if starting.everywhere == LATEST_OFFSET:
-        problems.append("starting offset can't be latest for batch queries on Kafka")
-    if ending.everywhere == EARLIEST_OFFSET:
-        problems.append("ending offset can't be earliest for batch queries on Kafka")
-    for partition, offset in starting.by_partition:
-        if offset == LATEST_OFFSET:
-            problems.append(f"startingOffsets for {partition} can't be latest for batch queries on Kafka")
-    for partition, offset in ending.by_partition:
-        if offset == EARLIEST_OFFSET:
-            problems.append(f"ending offset for {partition} can't be earliest for batch queries on Kafka")
-    if starting.by_partition and ending.by_partition:
-        problems += _span_problems(dict(starting.by_partition), dict(ending.by_partition))
-    return problems
-
-
-def _span_problems(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> list[str]:
-    problems = [
-        f"The specified start offset {start} is greater than the end offset {ends[partition]} "
-        f"for topic {partition.topic} partition {partition.partition}."
-        for partition, start in starts.items()
-        if partition in ends and start > ends[partition] >= 0
-    ]
-    if starts.keys() != ends.keys():
-        problems.append(
-            "The specified start offset and end offset should have the same topic-partitions. "
-            f"Only in startingOffsets: {values.name_partitions(starts.keys() - ends.keys())}. "
-            f"Only in endingOffsets: {values.name_partitions(ends.keys() - starts.keys())}."
-        )
-    return problems

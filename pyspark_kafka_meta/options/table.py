@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.options.unused import UNUSED
 from pyspark_kafka_meta.options.values import INT32_MAX, parse_choice, parse_number
 
 
@@ -86,15 +87,7 @@ _REFUSED = {
     "deserialize the keys.",
     "kafka.value.deserializer": " as values are deserialized as byte arrays. Use DataFrame operations to explicitly "
     "deserialize the values.",
-    "kafka.enable.auto.commit": ": the query's checkpoint keeps the offsets.",
-    "kafka.interceptor.classes": ": records are read as they are, without Java classes.",
-    "kafka.group.id": ": partitions are read without a consumer group, and the query's checkpoint keeps the offsets.",
 }
-_OF_SPARK_ONLY = (
-    *("subscribePattern", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
-    *("endingTimestamp", "endingOffsetsByTimestamp", "minOffsetsPerTrigger", "maxTriggerDelay"),
-    *("maxRecordsPerPartition", "groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
-)
 
 
 def _unknown(name: str, known: Mapping[str, str]) -> str:
@@ -103,11 +96,10 @@ def _unknown(name: str, known: Mapping[str, str]) -> str:
     kafka_name = lower.removeprefix("kafka.")
     if lower in _REFUSED:
         return f"Kafka option '{kafka_name}' is not supported{_REFUSED[lower]}"
+    if kafka_name != lower and kafka_name in UNUSED:
+        return f"Kafka option '{kafka_name}' is not supported: {UNUSED[kafka_name]}."
     if lower.startswith(("kafka.ssl.", "kafka.sasl.")):
         return f"Kafka option '{kafka_name}' is not supported yet: connections are PLAINTEXT only."
-    for spelling in _OF_SPARK_ONLY:
-        if lower == spelling.lower():
-            return f"Option '{spelling}' of Spark's Kafka source is not supported here."
     near = difflib.get_close_matches(lower, known, n=1, cutoff=0.8)
     if near:
         return f"Unknown option '{name}'. Did you mean '{known[near[0]]}'?"

@@ -1,4 +1,4 @@
-"""The data source as Spark sees it: `format("kafkameta")`, its batch reader and its stream reader. Glue only.
+"""How Spark reads the records of topics: the batch reader and the stream reader. Glue only.
 
 Spark pickles readers and sends them to executors, so they hold options and no connection; heavy imports wait until a
 method needs them, because Spark imports this package whenever it looks for data sources.
@@ -6,21 +6,26 @@ method needs them, because Spark imports this package whenever it looks for data
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+import logging
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
-from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.errors import BrokerError
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.schemas import records_struct_type
+from pyspark_kafka_meta.schemas import Columns, as_spelt
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # pyspark 4.0 and 4.1, where streamReader() refuses and nothing else needs these
+    SupportsTriggerAvailableNow = object  # type: ignore[misc, assignment]
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,70 +33,33 @@ if TYPE_CHECKING:
     from pyspark_kafka_meta.reading.offsets import OffsetRange, Positions
     from pyspark_kafka_meta.reading.planner import OffsetPlanner
 
+logger = logging.getLogger(__name__)
+
 PLANNER_MAX_AGE_MS = 5_000
 """A stream's planner looks for new topics and partitions at least this often: their records are read from the start."""
 
 
-class KafkaMetaDataSource(DataSource):
-    """Kafka topics as a DataFrame, with the options and columns of Spark's own Kafka source.
-
-    >>> spark.readStream.format("kafkameta").options(**{
-    ...     "kafka.bootstrap.servers": "localhost:9092", "subscribe": "clicks"}).load()  # doctest: +SKIP
-    """
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        self._options = SourceOptions.parse({name: text for name, text in options.items() if not _is_sparks(name)})
-
-    @classmethod
-    def name(cls) -> str:
-        return "kafkameta"
-
-    def schema(self) -> StructType:
-        return records_struct_type(self._options.include_headers)
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return KafkaMetaReader(self._options.for_batch(), _columns(schema, self.schema()))
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        return KafkaMetaStreamReader(self._options.for_stream(), _columns(schema, self.schema()))
-
-
-def _is_sparks(name: str) -> bool:
-    """Whether Spark adds this option by itself, as it does for `CREATE TABLE ... USING kafkameta`."""
-    return name.lower() in ("provider", "owner") or name.lower().startswith("option.")
-
-
-def _columns(schema: StructType, available: StructType) -> list[str]:
-    """The columns of the schema that the user gave, or of the whole one: only these are decoded."""
-    kinds = {field.name: field for field in available}
-    unknown = [field.simpleString() for field in schema if kinds.get(field.name) != field]
-    if unknown:
-        raise OptionError(
-            f"the schema may only choose from the source's columns, {available.simpleString()}; not among them: "
-            f"{', '.join(unknown)}"
-        )
-    return schema.names
-
-
 class Task(InputPartition):
-    """The offset ranges that one Spark task reads."""
+    """The offset ranges that one Spark task reads, and all topics of its query: a worker meets the others soon."""
 
-    def __init__(self, ranges: Sequence[OffsetRange]) -> None:
+    def __init__(self, ranges: Sequence[OffsetRange], topics: Collection[str]) -> None:
         self.ranges = tuple(ranges)
+        self.topics = frozenset(topics)
 
 
 class KafkaMetaReader(DataSourceReader):
     """Reads from the starting to the ending offsets, which are resolved once, when the query is planned."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: SourceOptions, columns: Columns) -> None:
         self._options = options
         self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
         planner = _new_planner(self._options, self._options.client.metadata_max_age_ms)
         try:
-            return [Task(ranges) for ranges in planner.tasks(planner.batch_ranges())]
+            planned = planner.batch_ranges()
+            topics = {one.partition.topic for one in planned}
+            return [Task(ranges, topics) for ranges in planner.tasks(planned)]
         finally:
             planner.close()
 
@@ -102,7 +70,7 @@ class KafkaMetaReader(DataSourceReader):
 class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches beside the driver and reads their tasks on executors."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: SourceOptions, columns: Columns) -> None:
         self._options = options
         self._columns = columns
         self._opened: OffsetPlanner | None = None
@@ -116,8 +84,11 @@ class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             planner.flush_events()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        limit = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        """There are no composite limits: all that is read off it later is that Trigger.Once has none."""
+        most, fewest = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadAllAvailable() if fewest is None else ReadMinRows(fewest)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         planner = self._planner()
@@ -129,10 +100,10 @@ class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         from pyspark_kafka_meta.reading.offsets import SourceOffset
 
-        max_offsets = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        limited = not isinstance(limit, ReadAllAvailable)
         planner = self._planner()
         try:
-            return planner.next_offset(SourceOffset.parse(start), self._target, max_offsets).as_dict()
+            return planner.next_offset(SourceOffset.parse(start), self._target, limited).as_dict()
         finally:
             planner.flush_events()
 
@@ -142,11 +113,26 @@ class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         from pyspark_kafka_meta.reading.offsets import SourceOffset, ranges
 
-        planned = ranges(SourceOffset.parse(start), SourceOffset.parse(end))
-        return [Task(ranges) for ranges in self._planner().tasks(planned)]
+        until = SourceOffset.parse(end)
+        planned = ranges(SourceOffset.parse(start), until)
+        return [Task(ranges, until.topic_ids.keys()) for ranges in self._planner().tasks(planned)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition, self._columns)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Tell the consumer group, if there is one to tell. That it cannot be told is no reason to fail the query."""
+        group = self._options.commit_group
+        if group is None:
+            return
+        from pyspark_kafka_meta.reading.groups import commit_offsets
+        from pyspark_kafka_meta.reading.offsets import SourceOffset
+
+        offsets = {one: position.offset for one, position in SourceOffset.parse(end).positions.items()}
+        try:
+            commit_offsets(self._options.client, group, offsets)
+        except BrokerError as error:
+            logger.warning("%s", error)
 
     def stop(self) -> None:
         if self._opened is not None:
@@ -164,12 +150,16 @@ def _new_planner(options: SourceOptions, max_age_ms: int) -> OffsetPlanner:
     from pyspark_kafka_meta.reading.client import KafkaClient
     from pyspark_kafka_meta.reading.planner import OffsetPlanner
     from pyspark_kafka_meta.telemetry.origin import planner_origin
+    from pyspark_kafka_meta.telemetry.outlets import new_publisher
 
-    return OffsetPlanner(KafkaClient(options.client, options.metrics_path, planner_origin(), max_age_ms), options)
+    publisher = new_publisher(options.metrics, planner_origin())
+    return OffsetPlanner(KafkaClient(options.client, publisher, max_age_ms, options.topic_pattern), options)
 
 
-def _read(options: SourceOptions, partition: InputPartition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _read(options: SourceOptions, partition: InputPartition, columns: Columns) -> Iterator[pa.RecordBatch]:
     from pyspark_kafka_meta.reading.workers import read_task
 
     # Spark turns an empty plan of a batch into one partition that is not ours: nothing to read.
-    return read_task(options, partition.ranges, columns) if isinstance(partition, Task) else iter(())
+    if not isinstance(partition, Task):
+        return iter(())
+    return as_spelt(read_task(options, partition.ranges, partition.topics, list(columns)), columns)
