@@ -45,7 +45,8 @@ def main(servers: str, topic: str, folder: Path) -> None:
             for table, given in tables.items():  # anew for each question, as they are of the moment
                 spark.read.format("kafkameta").options(**given, table=table).load().createOrReplaceTempView(table)
             answer = [row.asDict(recursive=True) for row in spark.sql(command).collect()]
-        print(json.dumps(answer, default=str), flush=True)
+        sys.stdout.write(json.dumps(answer, default=str) + "\n")
+        sys.stdout.flush()
     spark.stop()
 
 
