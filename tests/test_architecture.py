@@ -16,7 +16,10 @@ PACKAGE = ROOT / "pyspark_kafka_meta"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = {"pyspark", "pyarrow", "numpy", "kio", "confluent_kafka", "cramjam", "crc32c", "rich", "typer"}
 IMPURE = {"socket", "selectors", "select", "threading", "time", "subprocess", "asyncio", "tempfile"}
-PURE = re.compile(r"options(\..*)?|metadata\.(?!cache).*|records(\..*)?|reading\.(offsets|plan|limits|cursor|verdicts)")
+PURE = re.compile(
+    r"options(\..*)?|metadata\.(?!cache).*|records(\..*)?|reading\.(offsets|plan|limits|cursor|verdicts)"
+    r"|tables\.(folding|rows|schemas)"
+)
 
 
 def module_name(path: Path) -> str:

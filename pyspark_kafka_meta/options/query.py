@@ -103,6 +103,34 @@ class ClientOptions:
         return cls(**parsed)
 
 
+@dataclass(frozen=True, slots=True)
+class MetricsOptions:
+    """Where the refresh events go. Neither path nor topic: to a folder for temporary files, on each machine."""
+
+    path: str | None = row(
+        "metricsPath",
+        None,
+        values.parse_location,
+        "Option 'metricsPath' must be a folder or the URI of one, such as s3://bucket/folder",
+        "Folder for the refresh events of every metadata cache: local, or a URI that pyarrow knows (s3://, gs://, "
+        "hdfs:// ...).",
+    )
+    topic: str | None = row(
+        "metricsTopic",
+        None,
+        values.topic_name,
+        "Option 'metricsTopic' must be the name of one topic, got '{value}'",
+        "Topic for the refresh events, as JSON with the cache's id as key.",
+    )
+    bootstrap_servers: tuple[Address, ...] = row(
+        "metricsBootstrapServers",
+        None,
+        values.parse_addresses,
+        "Option 'metricsBootstrapServers' must be host:port between commas, IPv6 as [::1]:9092, got '{value}'",
+        "Brokers of the metrics topic, if it is in another cluster than kafka.bootstrap.servers.",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions(SpanOptions):
     """All that a query asks for; `for_batch` or `for_stream` completes it once the kind of query is known.
@@ -110,10 +138,11 @@ class SourceOptions(SpanOptions):
     Attributes:
         topics: the topics to read, each once; none where a pattern says which.
         assigned: the partitions to read of them; None means all, those still to come included.
-        metrics_path: None leaves the choice to the writer of the events.
+        metrics: where refresh events go; None: nowhere.
     """
 
     client: ClientOptions
+    metrics: MetricsOptions | None
     topics: tuple[str, ...] = row(
         "subscribe",
         None,
@@ -195,13 +224,6 @@ class SourceOptions(SpanOptions):
         {"earliest": False, "latest": True},
         "Where a stream begins to read partitions that it sees for the first time.",
     )
-    metrics_path: str | None = row(
-        "metricsPath",
-        None,
-        values.parse_folder,
-        "Option 'metricsPath' must be a local folder, not empty and not a URI",
-        "Local folder for the refresh events of every metadata cache.",
-    )
     group_id: str | None = row(
         "kafka.group.id",
         None,
@@ -247,7 +269,12 @@ class SourceOptions(SpanOptions):
         if parsed["topics"] is None:
             parsed["topics"] = tuple(dict.fromkeys(partition.topic for partition in parsed["assigned"] or ()))
         client = ClientOptions(**{name: parsed.pop(name) for name in _CLIENT_OPTIONS})
-        return cls(client=client, **parsed)
+        metrics = MetricsOptions(
+            path=parsed.pop("metrics_path"),
+            topic=parsed.pop("metrics_topic"),
+            bootstrap_servers=parsed.pop("metrics_bootstrap_servers") or client.bootstrap_servers,
+        )
+        return cls(client=client, metrics=metrics, **parsed)
 
     def for_batch(self) -> SourceOptions:
         """For `spark.read`: from earliest to latest where nothing else is said.
@@ -285,8 +312,13 @@ class SourceOptions(SpanOptions):
 
 
 _CLIENT_OPTIONS = table_of(ClientOptions)
-OPTIONS: Mapping[str, Option] = table_of(SourceOptions) | _CLIENT_OPTIONS
-"""The table, by the field that holds the value. Parsing, documentation and hints about misspelt names all read it."""
+OPTIONS: Mapping[str, Option] = (
+    table_of(SourceOptions)
+    | {f"metrics_{name}": option for name, option in table_of(MetricsOptions).items()}
+    | _CLIENT_OPTIONS
+)
+"""The table, by the field that holds the value, after "metrics_" if it is one of `MetricsOptions`. Parsing,
+documentation and hints about misspelt names all read it."""
 
 
 def _raise_if_any(problems: list[str]) -> None:

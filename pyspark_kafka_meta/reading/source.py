@@ -1,4 +1,4 @@
-"""The data source as Spark sees it: `format("kafkameta")`, its batch reader and its stream reader. Glue only.
+"""How Spark reads the records of topics: the batch reader and the stream reader. Glue only.
 
 Spark pickles readers and sends them to executors, so they hold options and no connection; heavy imports wait until a
 method needs them, because Spark imports this package whenever it looks for data sources.
@@ -7,22 +7,24 @@ method needs them, because Spark imports this package whenever it looks for data
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
-from pyspark_kafka_meta.errors import BrokerError, OptionError
+from pyspark_kafka_meta.errors import BrokerError
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.schemas import records_struct_type
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # pyspark 4.0 and 4.1, where streamReader() refuses and nothing else needs these
+    SupportsTriggerAvailableNow = object  # type: ignore[misc, assignment]
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,85 +38,42 @@ PLANNER_MAX_AGE_MS = 5_000
 """A stream's planner looks for new topics and partitions at least this often: their records are read from the start."""
 
 
-class KafkaMetaDataSource(DataSource):
-    """Kafka topics as a DataFrame, with the options and columns of Spark's own Kafka source.
-
-    >>> spark.readStream.format("kafkameta").options(**{
-    ...     "kafka.bootstrap.servers": "localhost:9092", "subscribe": "clicks"}).load()  # doctest: +SKIP
-    """
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        self._options = SourceOptions.parse({name: text for name, text in options.items() if not _is_sparks(name)})
-
-    @classmethod
-    def name(cls) -> str:
-        return "kafkameta"
-
-    def schema(self) -> StructType:
-        return records_struct_type(self._options.include_headers)
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return KafkaMetaReader(self._options.for_batch(), _columns(schema, self.schema()))
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        return KafkaMetaStreamReader(self._options.for_stream(), _columns(schema, self.schema()))
-
-
-def _is_sparks(name: str) -> bool:
-    """Whether Spark adds this option by itself, as it does for `CREATE TABLE ... USING kafkameta`."""
-    return name.lower() in ("provider", "owner") or name.lower().startswith("option.")
-
-
-def _columns(schema: StructType, available: StructType) -> list[tuple[str, str]]:
-    """The columns of the schema that the user gave, or of the whole one, and how they are spelt there: only these are
-    decoded. Case is ignored, as Spark does with names."""
-    kinds = {field.name.lower(): field for field in available}
-    known = [(kinds.get(field.name.lower()), field) for field in schema]
-    unknown = [
-        field.simpleString()
-        for kind, field in known
-        if kind is None or (kind.dataType, kind.nullable) != (field.dataType, field.nullable)
-    ]
-    if unknown:
-        raise OptionError(
-            f"the schema may only choose from the source's columns, {available.simpleString()}; not among them: "
-            f"{', '.join(unknown)}"
-        )
-    return [(kind.name, field.name) for kind, field in known if kind is not None]
-
-
 class Task(InputPartition):
-    """The offset ranges that one Spark task reads."""
+    """The offset ranges that one Spark task reads, and all topics of its query: a worker meets the others soon."""
 
-    def __init__(self, ranges: Sequence[OffsetRange]) -> None:
+    def __init__(self, ranges: Sequence[OffsetRange], topics: Collection[str]) -> None:
         self.ranges = tuple(ranges)
+        self.topics = frozenset(topics)
 
 
 class KafkaMetaReader(DataSourceReader):
     """Reads from the starting to the ending offsets, which are resolved once, when the query is planned."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, options: SourceOptions, columns: Sequence[str], names: Sequence[str] = ()) -> None:
         self._options = options
         self._columns = columns
+        self._names = names or columns
 
     def partitions(self) -> Sequence[InputPartition]:
         planner = _new_planner(self._options, self._options.client.metadata_max_age_ms)
         try:
-            return [Task(ranges) for ranges in planner.tasks(planner.batch_ranges())]
+            planned = planner.batch_ranges()
+            topics = {one.partition.topic for one in planned}
+            return [Task(ranges, topics) for ranges in planner.tasks(planned)]
         finally:
             planner.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._options, partition, self._columns)
+        return _read(self._options, partition, self._columns, self._names)
 
 
 class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches beside the driver and reads their tasks on executors."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, options: SourceOptions, columns: Sequence[str], names: Sequence[str] = ()) -> None:
         self._options = options
         self._columns = columns
+        self._names = names or columns
         self._opened: OffsetPlanner | None = None
         self._target: Positions | None = None
 
@@ -155,11 +114,12 @@ class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         from pyspark_kafka_meta.reading.offsets import SourceOffset, ranges
 
-        planned = ranges(SourceOffset.parse(start), SourceOffset.parse(end))
-        return [Task(ranges) for ranges in self._planner().tasks(planned)]
+        until = SourceOffset.parse(end)
+        planned = ranges(SourceOffset.parse(start), until)
+        return [Task(ranges, until.topic_ids.keys()) for ranges in self._planner().tasks(planned)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._options, partition, self._columns)
+        return _read(self._options, partition, self._columns, self._names)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Tell the consumer group, if there is one to tell. That it cannot be told is no reason to fail the query."""
@@ -191,19 +151,19 @@ def _new_planner(options: SourceOptions, max_age_ms: int) -> OffsetPlanner:
     from pyspark_kafka_meta.reading.client import KafkaClient
     from pyspark_kafka_meta.reading.planner import OffsetPlanner
     from pyspark_kafka_meta.telemetry.origin import planner_origin
+    from pyspark_kafka_meta.telemetry.outlets import new_publisher
 
-    client = KafkaClient(options.client, options.metrics_path, planner_origin(), max_age_ms, options.topic_pattern)
-    return OffsetPlanner(client, options)
+    publisher = new_publisher(options.metrics, planner_origin())
+    return OffsetPlanner(KafkaClient(options.client, publisher, max_age_ms, options.topic_pattern), options)
 
 
 def _read(
-    options: SourceOptions, partition: InputPartition, columns: Sequence[tuple[str, str]]
+    options: SourceOptions, partition: InputPartition, columns: Sequence[str], names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     from pyspark_kafka_meta.reading.workers import read_task
 
     # Spark turns an empty plan of a batch into one partition that is not ours: nothing to read.
     if not isinstance(partition, Task):
         return iter(())
-    names = [spelt for _, spelt in columns]
-    batches = read_task(options, partition.ranges, [name for name, _ in columns])
-    return (batch.rename_columns(names) for batch in batches)
+    batches = read_task(options, partition.ranges, partition.topics, columns)
+    return (batch.rename_columns(list(names)) for batch in batches)

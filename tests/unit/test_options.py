@@ -15,6 +15,7 @@ from pyspark_kafka_meta.options import (
     LATEST_OFFSET,
     OPTIONS,
     ClientOptions,
+    MetricsOptions,
     OffsetsSpec,
     SourceOptions,
 )
@@ -56,6 +57,7 @@ def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
             retry_backoff_ms=100,
             retry_backoff_max_ms=1_000,
         ),
+        metrics=MetricsOptions(None, None, (Address("localhost", 9092),)),
         topics=("t",),
         topic_pattern=None,
         assigned=None,
@@ -76,7 +78,6 @@ def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
         fail_on_data_loss=True,
         on_topic_recreated=None,
         new_partitions_at_latest=False,
-        metrics_path=None,
         group_id=None,
         group_id_prefix=None,
         commit_group=None,
@@ -115,7 +116,6 @@ GOOD = [
     ("failOnDataLoss", "false", "fail_on_data_loss", False),
     ("onTopicRecreated", "Latest", "on_topic_recreated", "latest"),
     ("newPartitions", "latest", "new_partitions_at_latest", True),
-    ("metricsPath", "/tmp/events", "metrics_path", "/tmp/events"),
     ("kafka.group.id", "mine", "group_id", "mine"),
     ("groupIdPrefix", "my", "group_id_prefix", "my"),
     ("fetchOffset.numRetries", "0", "fetch_offset_retries", 0),
@@ -130,6 +130,25 @@ def test_a_source_option_is_read_whatever_the_case_of_its_name(
     name: str, text: str, field: str, value: object, spell: type[str]
 ) -> None:
     assert getattr(SourceOptions.parse({**MINIMAL, spell(name): text}), field) == value
+
+
+LOCALHOST = (Address("localhost", 9092),)
+GOOD_METRICS = [
+    ("metricsPath", "/tmp/my events", MetricsOptions("/tmp/my events", None, LOCALHOST)),
+    ("metricsPath", "s3://bucket/events", MetricsOptions("s3://bucket/events", None, LOCALHOST)),
+    ("metricsTopic", "events", MetricsOptions(None, "events", LOCALHOST)),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "metrics"), GOOD_METRICS)
+def test_events_go_where_the_options_say(name: str, text: str, metrics: MetricsOptions) -> None:
+    assert SourceOptions.parse({**MINIMAL, name: text}).metrics == metrics
+
+
+def test_metrics_topic_may_be_in_another_cluster() -> None:
+    options = SourceOptions.parse({**MINIMAL, "metricsTopic": "events", "metricsBootstrapServers": "other:9093"})
+
+    assert options.metrics.bootstrap_servers == (Address("other", 9093),)
 
 
 GOOD_KAFKA = [
@@ -222,7 +241,9 @@ BAD = [
     ("includeHeaders", "maybe", "Option 'includeHeaders' must be false or true, got 'maybe'"),
     ("onTopicRecreated", "ignore", "Option 'onTopicRecreated' must be fail, earliest or latest, got 'ignore'"),
     ("failOnDataLoss", "", "Option 'failOnDataLoss' must be true or false, got ''"),
-    ("metricsPath", " ", "Option 'metricsPath' must be a local folder"),
+    ("metricsPath", " ", "Option 'metricsPath' must be a folder or the URI of one"),
+    ("metricsTopic", "a,b", "Option 'metricsTopic' must be the name of one topic, got 'a,b'"),
+    ("metricsBootstrapServers", "a", "Option 'metricsBootstrapServers' must be host:port between commas"),
 ]
 
 
@@ -290,9 +311,9 @@ def test_a_refused_option_says_why_and_never_its_value(name: str, said: str) -> 
     assert "hunter2" not in problem
 
 
-def test_a_metrics_path_that_is_a_uri_is_not_repeated_because_it_may_hold_keys() -> None:
-    assert problems({**MINIMAL, "metricsPath": "s3://key:hunter2@bucket"}) == [
-        "Option 'metricsPath' must be a local folder, not empty and not a URI"
+def test_a_metrics_path_is_not_repeated_because_it_may_hold_keys() -> None:
+    assert problems({**MINIMAL, "metricsPath": "s3 ://key:hunter2@bucket"}) == [
+        "Option 'metricsPath' must be a folder or the URI of one, such as s3://bucket/folder"
     ]
 
 
@@ -489,9 +510,8 @@ def test_options_can_be_keys_and_travel_to_workers() -> None:
 
 
 def test_the_table_has_a_row_for_every_field_and_parses_its_own_defaults() -> None:
-    assert OPTIONS.keys() == {each.name for kind in (ClientOptions, SourceOptions) for each in fields(kind)} - {
-        "client"
-    }
+    names = {each.name for kind in (ClientOptions, SourceOptions) for each in fields(kind)} - {"client", "metrics"}
+    assert OPTIONS.keys() == names | {f"metrics_{each.name}" for each in fields(MetricsOptions)}
     for option in OPTIONS.values():
         assert option.doc.endswith(".")
         assert option.default is None or option.value(option.default) is not None

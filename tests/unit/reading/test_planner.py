@@ -15,6 +15,7 @@ from logs import WRITTEN
 from scene import T0, T1, T2, Scene
 
 from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicError
+from pyspark_kafka_meta.metadata.events import EventKind
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options.specs import AgoSpec, GroupSpec
 from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, SourceOffset, ranges
@@ -618,10 +619,18 @@ def test_loss_ends_the_query_and_the_error_says_what_is_lost(scene: Scene, happe
         query.step()
 
 
-@pytest.mark.parametrize(("happens", "expected"), [one[::2] for one in LOSSES.values()], ids=LOSSES.keys())
+TOLD_BY_EVENTS = {
+    "truncated": [("t", 0, 12)],
+    "made again": [("t", 0, 12), ("t", 1, 12), ("t", 2, 12)],
+    "made again, smaller": [("t", 0, 12)],
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
 def test_query_goes_on_behind_the_loss_if_that_is_allowed(
-    scene: Scene, caplog: pytest.LogCaptureFixture, happens: Any, expected: dict[TopicPartition, tuple[int, int]]
+    scene: Scene, caplog: pytest.LogCaptureFixture, loss: str
 ) -> None:
+    happens, _, expected = LOSSES[loss]
     query = Query(scene, **GO_ON)
     query.step()
     lose(scene, happens)
@@ -638,6 +647,9 @@ def test_query_goes_on_behind_the_loss_if_that_is_allowed(
     } == expected
     assert query.step() == {}
     assert [record.levelno for record in caplog.records if "going on, as failOnDataLoss says" in record.message]
+    events = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
+    told = [(one.cause_topic, one.cause_partition, one.lost_from_offset) for one in events]
+    assert told == TOLD_BY_EVENTS.get(loss, [])
     assert caplog.records[0].levelno == logging.WARNING
 
 
@@ -677,7 +689,7 @@ def test_policy_may_fail_where_other_losses_are_allowed(scene: Scene) -> None:
     query.step()
     lose(scene, recreate)
 
-    with pytest.raises(DataLossError, match="set onTopicRecreated to earliest or latest"):
+    with pytest.raises(DataLossError, match="set the option onTopicRecreated to earliest or latest"):
         query.step()
 
 

@@ -122,6 +122,13 @@ def test_metadata_answer_is_read(version: int) -> None:
     assert (answer.request_bytes, answer.response_bytes) == (30, 60)
 
 
+def test_error_of_a_whole_metadata_answer_is_read() -> None:
+    refused = {"error_code": ErrorCode.rebootstrap_required, "brokers": (), "topics": ()}
+
+    assert translate.metadata_answer(exchange(METADATA, metadata_message(13, **refused)), ["t"]).error_code == 129
+    assert translate.metadata_answer(exchange(METADATA, metadata_message(13)), ["t"]).error_code == 0
+
+
 def a_broker(**changed: Any) -> Any:
     fields = {"node_id": 1, "host": "h", "port": 9092}
     return schema(METADATA, 12, "response").MetadataResponseBroker(**(fields | changed))
@@ -300,7 +307,7 @@ def test_fetch_answer_is_read(version: int) -> None:
     assert (answer.node_id, answer.error_code, answer.throttle_ms) == (3, 0, 30)
     assert (answer.response_bytes, answer.latency_ms) == (60, 1.5)
     assert (partition.partition, partition.error_code, partition.records) == (T1, 6, b"batches")
-    assert (partition.high_watermark, partition.last_stable_offset, partition.log_start_offset) == (50, 40, 5)
+    assert (partition.high_watermark, partition.last_stable_offset) == (50, 40)
     assert partition.aborted_transactions == ((9, 11),)
     assert partition.diverging_epoch == DivergingEpoch(2, 8)
     leader = Broker(4, Address("kafka-4", 9092)) if version >= 16 else None

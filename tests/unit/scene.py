@@ -17,11 +17,12 @@ from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.reading import client, executor
+from pyspark_kafka_meta.reading import client, executor, fetches
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
+from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.testing.fake_wire import FakeClock, FakeWire
 from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchFailure
 
@@ -68,25 +69,27 @@ class ScriptedWire(FakeWire):
         return self.change(answer) if isinstance(answer, FetchAnswer) else answer
 
 
+HELD_BACK = {"kafka_isolation_level": "read_committed"}
+
 Fault = Sequence[Callable[["Scene"], object]]
 """What happens to a scene, one step after the other."""
 
 
 class Scene:
-    """Three brokers and topic t with three partitions, led by brokers 1, 2 and 3; nothing is known of them yet.
+    """Three brokers and topic t with up to three partitions, led by brokers 1, 2 and 3; nothing is known of them yet.
 
     Attributes:
         events: what the client's cache published.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, partitions: int = 3) -> None:
         self.clock = EventfulClock()
         self.wire = ScriptedWire(self.clock)
         self.cluster = self.wire.cluster
-        self.cluster.create_topic("t", partitions=3)
+        self.cluster.create_topic("t", partitions)
         self.events: list[RefreshEvent] = []
         time = SimpleNamespace(monotonic=self.clock, sleep=self.clock.sleep)
-        for module in (client, executor):
+        for module in (client, executor, fetches):
             monkeypatch.setattr(module, "time", time)
         monkeypatch.setattr(client, "KafkaWire", lambda settings: self.wire)
         monkeypatch.setattr(client, "MetadataCache", self._cache)
@@ -108,7 +111,8 @@ class Scene:
     def client(self, **options: str) -> KafkaClient:
         query = self.options(**options)
         settings = query.client
-        return KafkaClient(settings, None, Origin(role="reader"), settings.metadata_max_age_ms, query.topic_pattern)
+        publisher = EventPublisher((), Origin(role="reader"))
+        return KafkaClient(settings, publisher, settings.metadata_max_age_ms, query.topic_pattern)
 
     def warm_client(self, **options: str) -> KafkaClient:
         """One that knows t and has asked for nothing in the last ten seconds."""
@@ -142,6 +146,11 @@ class Scene:
     def write(self, partition: TopicPartition, *values: str, written: datetime = WRITTEN) -> None:
         """One record batch."""
         self.cluster.append(partition, batch(values, written=written))
+
+    def hold_back(self, partition: TopicPartition, *values: str) -> None:
+        """One record batch of a transaction that stays open: `HELD_BACK` readers wait for it."""
+        self.wire.open_transactions.setdefault(partition, self.cluster.bounds(partition)[1])
+        self.write(partition, *values)
 
     def fill(self, batches: int = 4, size: int = 3) -> None:
         """Some batches in each partition of t, every value once."""
