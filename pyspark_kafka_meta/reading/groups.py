@@ -26,7 +26,8 @@ def committed_offsets(
     """
     asked = [GroupPartition(one.topic, one.partition) for one in sorted(partitions)]
     request = ConsumerGroupTopicPartitions(group, asked or None)
-    future = _admin(options).list_consumer_group_offsets([request], request_timeout=_timeout_s(options))[group]
+    admin = _admin(options)  # has to outlive the answer
+    future = admin.list_consumer_group_offsets([request], request_timeout=_timeout_s(options))[group]
     try:
         answer = future.result().topic_partitions
     except KafkaException as error:
@@ -43,7 +44,8 @@ def commit_offsets(options: ClientOptions, group: str, offsets: Mapping[TopicPar
     """
     wanted = [GroupPartition(one.topic, one.partition, offset) for one, offset in sorted(offsets.items())]
     request = ConsumerGroupTopicPartitions(group, wanted)
-    future = _admin(options).alter_consumer_group_offsets([request], request_timeout=_timeout_s(options))[group]
+    admin = _admin(options)  # has to outlive the answer
+    future = admin.alter_consumer_group_offsets([request], request_timeout=_timeout_s(options))[group]
     try:
         failed = [one.error for one in future.result().topic_partitions if one.error is not None]
     except KafkaException as error:
