@@ -5,7 +5,7 @@ Spark pickles it, and imports it whenever it looks for data sources: it holds op
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from importlib.util import find_spec
 
 import pyspark
@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, SourceOptions, Table, choose_table
 from pyspark_kafka_meta.reading.source import KafkaMetaReader, KafkaMetaStreamReader
-from pyspark_kafka_meta.schemas import records_struct_type
-from pyspark_kafka_meta.tables.readers import batch_reader, stream_reader
+from pyspark_kafka_meta.schemas import Columns, records_struct_type
+from pyspark_kafka_meta.tables.readers import batch_reader
 from pyspark_kafka_meta.tables.schemas import ROWS, struct_type
 
 
@@ -44,10 +44,10 @@ class KafkaMetaDataSource(DataSource):
         return struct_type(ROWS[self._table])
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        columns = _columns(schema, self.schema())
         if isinstance(self._options, SourceOptions):
-            columns = _columns(schema, self.schema(), str.lower)
-            return KafkaMetaReader(self._options.for_batch(), columns, schema.names)
-        return batch_reader(self._table, self._options, _columns(schema, self.schema()))
+            return KafkaMetaReader(self._options.for_batch(), columns)
+        return batch_reader(self._table, self._options, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         if find_spec("pyspark.sql.streaming.datasource") is None:
@@ -55,10 +55,12 @@ class KafkaMetaDataSource(DataSource):
                 f"streams need pyspark 4.2 or later, and this is {pyspark.__version__}, which does not tell a source "
                 "where a micro-batch begins: upgrade pyspark, or read batches"
             )
+        from pyspark_kafka_meta.tables.streams import stream_reader
+
+        columns = _columns(schema, self.schema())
         if isinstance(self._options, SourceOptions):
-            columns = _columns(schema, self.schema(), str.lower)
-            return KafkaMetaStreamReader(self._options.for_stream(), columns, schema.names)
-        return stream_reader(self._table, self._options, _columns(schema, self.schema()))
+            return KafkaMetaStreamReader(self._options.for_stream(), columns)
+        return stream_reader(self._table, self._options, columns)
 
 
 def _parse(table: Table, options: dict[str, str]) -> SourceOptions | EventsOptions | ClusterOptions:
@@ -76,14 +78,13 @@ def _is_sparks(name: str) -> bool:
     return name.lower() in ("provider", "owner") or name.lower().startswith("option.")
 
 
-def _columns(schema: StructType, available: StructType, spell: Callable[[str], str] = str) -> list[str]:
-    """The columns of the schema that the user gave, or of the whole one: only these are decoded. Names are one that
-    `spell` makes equal."""
-    kinds = {spell(field.name): field for field in available}
-    known = [(field, kinds.get(spell(field.name))) for field in schema]
+def _columns(schema: StructType, available: StructType) -> Columns:
+    """The columns of the schema that the user gave, or of the whole one: only these are decoded."""
+    kinds = {field.name.lower(): field for field in available}
+    known = [(kinds.get(field.name.lower()), field) for field in schema]
     unknown = [
         field.simpleString()
-        for field, kind in known
+        for kind, field in known
         if kind is None or (kind.dataType, kind.nullable) != (field.dataType, field.nullable)
     ]
     if unknown:
@@ -91,4 +92,4 @@ def _columns(schema: StructType, available: StructType, spell: Callable[[str], s
             f"the schema may only choose from the source's columns, {available.simpleString()}; not among them: "
             f"{', '.join(unknown)}"
         )
-    return [kind.name for _, kind in known if kind is not None]
+    return {kind.name: field.name for kind, field in known if kind is not None}

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 
 from pyspark_kafka_meta.errors import BrokerError
 from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.schemas import Columns, as_spelt
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -49,10 +50,9 @@ class Task(InputPartition):
 class KafkaMetaReader(DataSourceReader):
     """Reads from the starting to the ending offsets, which are resolved once, when the query is planned."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str], names: Sequence[str] = ()) -> None:
+    def __init__(self, options: SourceOptions, columns: Columns) -> None:
         self._options = options
         self._columns = columns
-        self._names = names or columns
 
     def partitions(self) -> Sequence[InputPartition]:
         planner = _new_planner(self._options, self._options.client.metadata_max_age_ms)
@@ -64,16 +64,15 @@ class KafkaMetaReader(DataSourceReader):
             planner.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._options, partition, self._columns, self._names)
+        return _read(self._options, partition, self._columns)
 
 
 class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches beside the driver and reads their tasks on executors."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str], names: Sequence[str] = ()) -> None:
+    def __init__(self, options: SourceOptions, columns: Columns) -> None:
         self._options = options
         self._columns = columns
-        self._names = names or columns
         self._opened: OffsetPlanner | None = None
         self._target: Positions | None = None
 
@@ -119,7 +118,7 @@ class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return [Task(ranges, until.topic_ids.keys()) for ranges in self._planner().tasks(planned)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._options, partition, self._columns, self._names)
+        return _read(self._options, partition, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Tell the consumer group, if there is one to tell. That it cannot be told is no reason to fail the query."""
@@ -157,13 +156,10 @@ def _new_planner(options: SourceOptions, max_age_ms: int) -> OffsetPlanner:
     return OffsetPlanner(KafkaClient(options.client, publisher, max_age_ms, options.topic_pattern), options)
 
 
-def _read(
-    options: SourceOptions, partition: InputPartition, columns: Sequence[str], names: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
+def _read(options: SourceOptions, partition: InputPartition, columns: Columns) -> Iterator[pa.RecordBatch]:
     from pyspark_kafka_meta.reading.workers import read_task
 
     # Spark turns an empty plan of a batch into one partition that is not ours: nothing to read.
     if not isinstance(partition, Task):
         return iter(())
-    batches = read_task(options, partition.ranges, partition.topics, columns)
-    return (batch.rename_columns(list(names)) for batch in batches)
+    return as_spelt(read_task(options, partition.ranges, partition.topics, list(columns)), columns)
