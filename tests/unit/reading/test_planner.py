@@ -689,7 +689,7 @@ def test_policy_may_fail_where_other_losses_are_allowed(scene: Scene) -> None:
     query.step()
     lose(scene, recreate)
 
-    with pytest.raises(DataLossError, match="set onTopicRecreated to earliest or latest"):
+    with pytest.raises(DataLossError, match="set the option onTopicRecreated to earliest or latest"):
         query.step()
 
 
