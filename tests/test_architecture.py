@@ -17,7 +17,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = {"pyspark", "pyarrow", "numpy", "kio", "confluent_kafka", "cramjam", "crc32c", "rich", "typer"}
 IMPURE = {"socket", "selectors", "select", "threading", "time", "subprocess", "asyncio", "tempfile"}
 PURE = re.compile(
-    r"options(\..*)?|metadata\.(?!cache).*|records(\..*)?|reading\.(offsets|plan|limits|cursor|verdicts)"
+    r"options(\..*)?|metadata\.(?!cache).*|records(\..*)?|reading\.(offsets|plan|limits|cursor|instructions|verdicts)"
     r"|tables\.(folding|rows|schemas)"
 )
 
