@@ -155,7 +155,7 @@ class SourceOptions(SpanOptions):
         None,
         values.parse_pattern,
         "Option 'subscribePattern' must be a regular expression as Python's re reads it, got '{value}'",
-        "Regular expression (Python's) that whole names of topics match to be read, also of topics still to come. "
+        "Regular expression (Python's): topics with a match in their name are read, those still to come too. "
         "Either this, subscribe or assign.",
     )
     assigned: tuple[TopicPartition, ...] | None = row(
