@@ -1,6 +1,15 @@
-"""The options of a query: `table` says how a row of the table is read, `query` holds the rows, `values` the parsers."""
+"""The options of a query: `table` tells how a row is read, `query` and `security` hold the rows, `values` parsers."""
 
 from pyspark_kafka_meta.options.query import OPTIONS, ClientOptions, SourceOptions
+from pyspark_kafka_meta.options.security import SecurityOptions
 from pyspark_kafka_meta.options.values import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 
-__all__ = ["EARLIEST_OFFSET", "LATEST_OFFSET", "OPTIONS", "ClientOptions", "OffsetsSpec", "SourceOptions"]
+__all__ = [
+    "EARLIEST_OFFSET",
+    "LATEST_OFFSET",
+    "OPTIONS",
+    "ClientOptions",
+    "OffsetsSpec",
+    "SecurityOptions",
+    "SourceOptions",
+]

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from typing import Any
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.model import Address, TopicPartition
 from pyspark_kafka_meta.options import values
+from pyspark_kafka_meta.options.security import SecurityOptions
 from pyspark_kafka_meta.options.table import Option, choice, read, row, table_of, whole
 from pyspark_kafka_meta.options.values import EARLIEST_OFFSET, INT32_MAX, INT64_MAX, LATEST_OFFSET, OffsetsSpec
 
@@ -22,21 +24,15 @@ _EXPECTED_OFFSETS = 'Expected e.g. {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}},
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """How to reach the brokers, how much to ask of them and how long to wait. Holds no secret."""
+    """How to reach the brokers, how much to ask of them and how long to wait."""
 
+    security: SecurityOptions
     bootstrap_servers: tuple[Address, ...] = row(
         "kafka.bootstrap.servers",
         None,
         values.parse_addresses,
         "Option 'kafka.bootstrap.servers' must be host:port between commas, IPv6 as [::1]:9092, got '{value}'",
         "Required. Brokers to ask first, as host:port between commas; one that answers is enough.",
-    )
-    security_protocol: str = row(
-        "kafka.security.protocol",
-        "PLAINTEXT",
-        partial(values.parse_choice, values={"plaintext": "PLAINTEXT"}),
-        "Option 'kafka.security.protocol' must be PLAINTEXT: TLS and SASL are not supported yet, got '{value}'",
-        "PLAINTEXT is the only one so far.",
     )
     client_id: str = row(
         "kafka.client.id",
@@ -98,7 +94,7 @@ class ClientOptions:
             OptionError: one line for each option that is missing, unknown or unusable.
         """
         parsed, problems = read(options, _CLIENT_OPTIONS)
-        _raise_if_any(problems + _client_problems(options))
+        _raise_if_any(problems + _client_problems(options) + _complete_security(parsed))
         return cls(**parsed)
 
 
@@ -184,10 +180,11 @@ class SourceOptions:
             OptionError: one line for each option that is missing, unknown or unusable.
         """
         parsed, problems = read(options, OPTIONS)
-        _raise_if_any(problems + _client_problems(options) + _strategy_problems(options))
+        security_problems = _complete_security(parsed)
+        _raise_if_any(problems + _client_problems(options) + _strategy_problems(options) + security_problems)
         if parsed["assigned"] is not None:
             parsed["topics"] = tuple(dict.fromkeys(partition.topic for partition in parsed["assigned"]))
-        client = ClientOptions(**{name: parsed.pop(name) for name in _CLIENT_OPTIONS})
+        client = ClientOptions(**{each.name: parsed.pop(each.name) for each in fields(ClientOptions)})
         return cls(client=client, **parsed)
 
     def for_batch(self) -> SourceOptions:
@@ -214,7 +211,8 @@ class SourceOptions:
         return replace(self, starting_offsets=self.starting_offsets or OffsetsSpec(LATEST_OFFSET))
 
 
-_CLIENT_OPTIONS = table_of(ClientOptions)
+_SECURITY_OPTIONS = table_of(SecurityOptions)
+_CLIENT_OPTIONS = table_of(ClientOptions) | _SECURITY_OPTIONS
 OPTIONS: Mapping[str, Option] = table_of(SourceOptions) | _CLIENT_OPTIONS
 """The table, by the field that holds the value. Parsing, documentation and hints about misspelt names all read it."""
 
@@ -222,6 +220,15 @@ OPTIONS: Mapping[str, Option] = table_of(SourceOptions) | _CLIENT_OPTIONS
 def _raise_if_any(problems: list[str]) -> None:
     if problems:
         raise OptionError("\n".join(problems))
+
+
+def _complete_security(parsed: dict[str, Any]) -> list[str]:
+    """Puts the security options, taken out of `parsed`, there as one value. Returns what does not fit together."""
+    values = {name: parsed.pop(name, None) for name in _SECURITY_OPTIONS}
+    if values["protocol"] is None:
+        return []  # its value was refused already
+    parsed["security"], problems = SecurityOptions(**values).complete()
+    return problems
 
 
 def _client_problems(options: Mapping[str, str]) -> list[str]:

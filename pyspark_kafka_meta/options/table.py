@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.options.refused import INSTEAD, WHY_NOT
 from pyspark_kafka_meta.options.values import INT32_MAX, parse_choice, parse_number
 
 
@@ -103,8 +104,10 @@ def _unknown(name: str, known: Mapping[str, str]) -> str:
     kafka_name = lower.removeprefix("kafka.")
     if lower in _REFUSED:
         return f"Kafka option '{kafka_name}' is not supported{_REFUSED[lower]}"
-    if lower.startswith(("kafka.ssl.", "kafka.sasl.")):
-        return f"Kafka option '{kafka_name}' is not supported yet: connections are PLAINTEXT only."
+    if kafka_name in INSTEAD:
+        return f"Kafka option '{kafka_name}' is librdkafka's: use '{INSTEAD[kafka_name]}'."
+    if kafka_name in WHY_NOT:
+        return f"Kafka option '{kafka_name}' {WHY_NOT[kafka_name]}."
     for spelling in _OF_SPARK_ONLY:
         if lower == spelling.lower():
             return f"Option '{spelling}' of Spark's Kafka source is not supported here."

@@ -45,6 +45,7 @@ def connection_settings(options: ClientOptions) -> ConnectionSettings:
         client_id=options.client_id,
         connect_timeout_ms=options.connection_setup_timeout_ms,
         max_frame_bytes=max(options.fetch_max_bytes, options.max_partition_fetch_bytes) + FRAME_SLACK_BYTES,
+        security=options.security,
     )
 
 
