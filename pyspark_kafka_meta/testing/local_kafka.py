@@ -22,6 +22,7 @@ from pyspark_kafka_meta.testing.errors import ClusterError
 from pyspark_kafka_meta.testing.jars import KAFKA_JARS, find_java, resolve
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID, FIRST_BROKER_ID, HOST
 from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, KafkaNode, write_files
+from pyspark_kafka_meta.testing.listener_security import ListenerSecurity, Protocol
 from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 
@@ -59,6 +60,10 @@ class LocalKafka:
         ports: Sequence[int] | Literal["standard"] | None = None,
         config: Mapping[str, str] | None = None,
         jvm_options: Sequence[str] = DEFAULT_JVM_OPTIONS,
+        security: Protocol = "PLAINTEXT",
+        mechanisms: Sequence[str] = ("SCRAM-SHA-512",),
+        users: Mapping[str, str] | None = None,
+        acls: bool = False,
     ) -> None:
         """Nothing starts yet.
 
@@ -66,13 +71,19 @@ class LocalKafka:
             ports: one for each broker; "standard" for 19092, 29092, 39092; None for free ones.
             config: Kafka settings of every node, which win over this class's.
             jvm_options: of every node.
+            security: protocol of the brokers' listener at `bootstrap_servers`; `client_options` gets a client in.
+            mechanisms: of SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, and OAUTHBEARER with unsigned tokens.
+            users: passwords by user. With SSL they have certificates, and nobody gets in without one.
+            acls: whether clients may do only what an ACL allows them; those at `admin_servers` may do all.
         """
-        controller_port, *free = _free_ports(brokers + 1)
-        chosen = STANDARD_PORTS if ports == "standard" else ports or free
+        controller_port, *free = _free_ports(2 * brokers + 1)
+        chosen = STANDARD_PORTS if ports == "standard" else ports or free[:brokers]
         if len(chosen) != brokers:
             raise ClusterError(f"{brokers} brokers cannot listen on {len(chosen)} ports: give one port for each.")
         broker_ports = dict(enumerate(chosen, FIRST_BROKER_ID))
         self._layout = kafka_config.ClusterLayout(kafka_config.new_cluster_id(), controller_port, broker_ports)
+        self._security = ListenerSecurity(security, mechanisms, users or {}, acls)
+        self._plain_ports = dict(enumerate(free[brokers:], FIRST_BROKER_ID))
         self._config = dict(config or {})
         self._jvm_options = tuple(jvm_options)
         self._nodes: dict[int, KafkaNode] = {}
@@ -117,6 +128,19 @@ class LocalKafka:
     @property
     def bootstrap_servers(self) -> str:
         return ",".join(str(self.address(broker_id)) for broker_id in self.broker_ids)
+
+    @property
+    def admin_servers(self) -> str:
+        """The brokers' plaintext listeners, where no login is asked for and no ACL holds."""
+        return ",".join(str(self._plain_address(broker_id)) for broker_id in self.broker_ids)
+
+    def client_options(self, user: str | None = None, mechanism: str | None = None) -> dict[str, str]:
+        """Options with which `user` reads from `bootstrap_servers`, all but these themselves.
+
+        Args:
+            mechanism: of SASL; None for the first of the cluster's.
+        """
+        return self._security.client_options(user, mechanism)
 
     def address(self, broker_id: int) -> Address:
         """Where this broker listens, and will listen again after a restart."""
@@ -170,7 +194,7 @@ class LocalKafka:
         brokers = [self._node(broker_id) for broker_id in self.broker_ids]
         running = {broker.node_id for broker in brokers if broker.is_started and not broker.is_paused}
         for broker_id in sorted(running):
-            while not running <= _live_brokers(self.address(broker_id)):
+            while not running <= _live_brokers(self._plain_address(broker_id)):
                 for node in self._nodes.values():
                     node.check()
                 if time.monotonic() > deadline:
@@ -182,6 +206,8 @@ class LocalKafka:
         """Start the brokers, then format and start the controller, for which they wait."""
         for broker_id in self.broker_ids:
             folder = guarded.folder / str(broker_id)
+            folder.mkdir()
+            self._security.write_keys(folder)
             write_files(
                 folder,
                 self._broker_properties(broker_id, folder),
@@ -190,10 +216,12 @@ class LocalKafka:
             self._nodes[broker_id] = KafkaNode(broker_id, folder, runtime, guarded.group)
             self.start(broker_id)
         folder = guarded.folder / str(CONTROLLER_ID)
-        write_files(folder, kafka_config.controller_properties(self._layout, folder / "data", self._config), None)
+        config = {**self._security.authorizer, **self._config}
+        write_files(folder, kafka_config.controller_properties(self._layout, folder / "data", config), None)
         self._nodes[CONTROLLER_ID] = KafkaNode(CONTROLLER_ID, folder, runtime, guarded.group)
         settings = str(folder / "server.properties")
-        arguments = ("format", "--cluster-id", self._layout.cluster_id, "--config", settings)
+        arguments = ["format", "--cluster-id", self._layout.cluster_id, "--config", settings]
+        arguments += self._security.format_arguments()
         command = runtime.command("kafka.tools.StorageTool", folder, *arguments)
         done = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S)
         if done.returncode != 0:
@@ -209,7 +237,14 @@ class LocalKafka:
         write_files(node.folder, self._broker_properties(node.node_id, node.folder), None)
 
     def _broker_properties(self, broker_id: int, folder: Path) -> kafka_config.Properties:
-        return kafka_config.broker_properties(self._layout, broker_id, folder / "data", self._config)
+        port, plain_port = self._layout.broker_ports[broker_id], self._plain_ports[broker_id]
+        config = {**self._security.broker_properties(port, plain_port, folder), **self._config}
+        return kafka_config.broker_properties(self._layout, broker_id, folder / "data", config)
+
+    def _plain_address(self, broker_id: int) -> Address:
+        """Where this broker takes plaintext: beside its secured listener, or there if it has none."""
+        address = self.address(broker_id)
+        return address if self._security.protocol == "PLAINTEXT" else Address(HOST, self._plain_ports[broker_id])
 
     def _node(self, node_id: int) -> KafkaNode:
         if node_id not in self._nodes:
