@@ -28,7 +28,7 @@ HEAVY = {
     "cryptography",
 }
 IMPURE = {"socket", "selectors", "select", "threading", "time", "subprocess", "asyncio", "tempfile"}
-PURE = re.compile(r"options(\..*)?|metadata\.(?!cache).*|records(\..*)?|reading\.(offsets|plan|cursor)")
+PURE = re.compile(r"options(\..*)?|metadata\.(?!cache).*|records(\..*)?|reading\.(offsets|plan|limits|cursor|verdicts)")
 
 
 def module_name(path: Path) -> str:

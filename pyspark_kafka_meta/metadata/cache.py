@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 RETRIABLE_ERRORS = (ConnectError, ProtocolError, RequestTimeoutError)
 """Another broker, or the same one later, may answer."""
+REBOOTSTRAP_REQUIRED = 129
+"""Error code of a whole Metadata answer: what the client knows of the cluster is of no use any more (KIP-1102)."""
 UNREACHABLE_REASONS = frozenset({RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT})
 
 
@@ -204,6 +206,8 @@ class MetadataCache:
         attempt_deadline = min(deadline, attempt.began + timeout_ms / 1000)
         try:
             answer = self._wire.metadata(attempt.address, attempt.topics, attempt_deadline)
+            if answer.error_code != 0:
+                raise self._refused(attempt.address, answer.error_code)
             if not answer.brokers:
                 raise ProtocolError(f"{attempt.address} knows no brokers: it is starting up")
         except KafkaMetaError as error:
@@ -219,7 +223,7 @@ class MetadataCache:
             now, brokers = self._clock(), self._addresses()
             cause, number = self._policy.begin(now)
             address = self._choice.next(brokers)
-            if brokers and address not in brokers:
+            if brokers and (self._choice.is_rebootstrapping or address not in brokers):
                 cause = replace(cause, reason=RefreshReason.REBOOTSTRAP)
             return Attempt(cause, number, self._snapshot, self._topics, address, now)
 
@@ -229,6 +233,13 @@ class MetadataCache:
             self._failures[attempt.address] = error
             self._policy.failed(now, self._choice.failed(attempt.address, self._addresses()))
             return self._recorder.failed(attempt, self._snapshot, now, error)
+
+    def _refused(self, address: Address, code: int) -> KafkaMetaError:
+        if code == REBOOTSTRAP_REQUIRED:
+            with self._lock:
+                self._choice.rebootstrap()
+            return ProtocolError(f"{address} wants clients to begin anew with the bootstrap addresses (error {code})")
+        return ProtocolError(f"{address} refused a Metadata request with error {code}")
 
     def _merge(self, attempt: Attempt, answer: MetadataAnswer) -> RefreshEvent:
         with self._lock:

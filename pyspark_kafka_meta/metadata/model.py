@@ -81,6 +81,7 @@ class MetadataAnswer:
         brokers: all live brokers that the answering one knows.
         topics: only topics that were asked for; all of them if all were asked for.
         request_bytes, response_bytes: of the exchange itself, with the length prefix.
+        error_code: of the whole answer (since Metadata v13); when it is not 0, there are no brokers and no topics.
     """
 
     cluster_id: str | None
@@ -92,6 +93,7 @@ class MetadataAnswer:
     request_bytes: int
     response_bytes: int
     throttle_ms: int = 0
+    error_code: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """When a metadata cache asks again, why, and whom: timing without a clock, choice without a socket.
 
 Follows Kafka's `Metadata.timeToNextUpdate` (both of its backoffs), KIP-580 (exponential backoff with jitter) and
-KIP-899 (back to the bootstrap addresses).
+KIP-899 and KIP-1102 (back to the bootstrap addresses).
 """
 
 from __future__ import annotations
@@ -136,9 +136,14 @@ class RefreshPolicy:
         return round((now - since) * 1000, 3)
 
     def _backoff_s(self, failures: int) -> float:
-        exponential = self._settings.retry_backoff_ms * BACKOFF_MULTIPLIER ** min(failures - 1, MAX_EXPONENT)
-        jitter = self._rng.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER)
-        return min(exponential * jitter, self._settings.retry_backoff_max_ms) / 1000
+        return backoff_s(self._settings, failures, self._rng)
+
+
+def backoff_s(settings: PolicySettings, failures: int, rng: random.Random) -> float:
+    """The pause, in seconds, after so many failures in a row, from 1 (KIP-580)."""
+    exponential = settings.retry_backoff_ms * BACKOFF_MULTIPLIER ** min(failures - 1, MAX_EXPONENT)
+    jitter = rng.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER)
+    return min(exponential * jitter, settings.retry_backoff_max_ms) / 1000
 
 
 def attempt_timeout_ms(attempt: int, request_timeout_ms: int) -> int:
@@ -155,7 +160,11 @@ def attempt_timeout_ms(attempt: int, request_timeout_ms: int) -> int:
 
 class BrokerChoice:
     """Whom to ask: the broker that answered last, to save connections; else any known one; the bootstrap addresses at
-    first, and when every known broker failed since the last good answer. The first broker after them is any."""
+    first, and when every known broker failed since the last good answer. The first broker after them is any.
+
+    Attributes:
+        is_rebootstrapping: whether only the bootstrap addresses are asked, although brokers may be known.
+    """
 
     def __init__(self, bootstrap: Sequence[Address], rng: random.Random) -> None:
         self._bootstrap = bootstrap
@@ -164,6 +173,7 @@ class BrokerChoice:
         self._suspect: Address | None = None
         self._last_good: Address | None = None
         self._asks_member = False  # the last one to be asked was a known broker then
+        self.is_rebootstrapping = False
 
     def next(self, brokers: Collection[Address]) -> Address:
         """The address to ask. It is none of `brokers` only where it comes from the bootstrap list."""
@@ -176,8 +186,13 @@ class BrokerChoice:
         """Ask another one next, if there is another."""
         self._suspect = address
 
+    def rebootstrap(self) -> None:
+        """Until a good answer comes only the bootstrap addresses are asked: a broker said so (KIP-1102)."""
+        self.is_rebootstrapping = True
+
     def answered(self, address: Address) -> None:
         """A good answer came from the one that `next` named."""
+        self.is_rebootstrapping = False
         self._failed.clear()
         # All clients begin with the same few addresses: if they stayed there, the other brokers would have no share.
         self._suspect, self._last_good = None, address if self._asks_member else None
@@ -192,7 +207,8 @@ class BrokerChoice:
         return round_over
 
     def _choose(self, brokers: Collection[Address]) -> Address | None:
-        return choose_address(brokers, self._bootstrap, self._failed, self._suspect, self._last_good, self._rng)
+        known = () if self.is_rebootstrapping else brokers
+        return choose_address(known, self._bootstrap, self._failed, self._suspect, self._last_good, self._rng)
 
 
 def choose_address(

@@ -9,17 +9,18 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.model import Address, TopicPartition
-from pyspark_kafka_meta.options import values
-from pyspark_kafka_meta.options.security import SecurityOptions
+from pyspark_kafka_meta.options import rules, specs, values
+from pyspark_kafka_meta.options.security import SECURITY_OPTIONS, SecurityOptions, complete_security
+from pyspark_kafka_meta.options.specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec, StartSpec, TimesSpec
 from pyspark_kafka_meta.options.table import Option, choice, read, row, table_of, whole
-from pyspark_kafka_meta.options.values import EARLIEST_OFFSET, INT32_MAX, INT64_MAX, LATEST_OFFSET, OffsetsSpec
+from pyspark_kafka_meta.options.values import INT32_MAX, INT64_MAX
 
 logger = logging.getLogger(__name__)
 _EXPECTED_OFFSETS = 'Expected e.g. {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, got {value}'
+_EXPECTED_TIMES = 'Expected e.g. {"topicA":{"0":1700000000000},"topicB":{"0":1700000000000}}, got {value}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class ClientOptions:
             OptionError: one line for each option that is missing, unknown or unusable.
         """
         parsed, problems = read(options, _CLIENT_OPTIONS)
-        _raise_if_any(problems + _client_problems(options) + _complete_security(parsed))
+        _raise_if_any(problems + rules.client_problems(options) + complete_security(parsed))
         return cls(**parsed)
 
 
@@ -103,9 +104,10 @@ class SourceOptions:
     """All that a query asks for; `for_batch` or `for_stream` completes it once the kind of query is known.
 
     Attributes:
-        topics: the topics to read, each once.
+        topics: the topics to read, each once; none where a pattern says which.
         assigned: the partitions to read of them; None means all, those still to come included.
-        starting_offsets, ending_offsets: None until completed where not given; a stream has no ending offsets.
+        starting_offsets, ending_offsets: None until completed where not given, then what holds among the options for
+            offsets and for times; a stream has no ending offsets.
         metrics_path: None leaves the choice to the writer of the events.
     """
 
@@ -115,29 +117,73 @@ class SourceOptions:
         None,
         values.parse_topics,
         "No topics to subscribe to as specified value for option 'subscribe' is '{value}'",
-        "Topics to read, between commas. Either this or assign.",
+        "Topics to read, between commas. Either this, subscribePattern or assign.",
+    )
+    topic_pattern: str | None = row(
+        "subscribePattern",
+        None,
+        values.parse_pattern,
+        "Option 'subscribePattern' must be a regular expression as Python's re reads it, got '{value}'",
+        "Regular expression (Python's) that whole names of topics match to be read, also of topics still to come. "
+        "Either this, subscribe or assign.",
     )
     assigned: tuple[TopicPartition, ...] | None = row(
         "assign",
         None,
         values.parse_assigned,
         'Option \'assign\' must be JSON. Expected e.g. {"topicA":[0,1],"topicB":[0,1]}, got {value}',
-        'Partitions to read, as JSON: {"topicA":[0,1],"topicB":[2]}. Either this or subscribe.',
+        'Partitions to read, as JSON: {"topicA":[0,1],"topicB":[2]}. Either this, subscribe or subscribePattern.',
     )
-    starting_offsets: OffsetsSpec | None = row(  # noqa: RUF009
+    starting_offsets: StartSpec | None = row(  # noqa: RUF009
         "startingOffsets",
         None,
-        values.parse_offsets,
-        f"Option 'startingOffsets' must be earliest, latest or JSON. {_EXPECTED_OFFSETS}",
-        "Where a new query begins: earliest (default of a batch), latest (default of a stream, not for a batch), "
-        "or JSON that names every partition, -2 being earliest and -1 latest.",
+        specs.parse_start,
+        f"Option 'startingOffsets' must be earliest, latest, JSON, or like -10m or -1000. {_EXPECTED_OFFSETS}",
+        "Where a new query begins: earliest (default of a batch), latest (default of a stream, not for a batch), the "
+        "last ten minutes (-10m; s, m, h or d), the last thousand offsets of each partition (-1000), or JSON that "
+        "names every partition, -2 being earliest and -1 latest, or has earliest or latest for a whole topic.",
     )
-    ending_offsets: OffsetsSpec | None = row(  # noqa: RUF009
+    starting_timestamp_ms: int | None = row(
+        "startingTimestamp",
+        None,
+        partial(values.parse_number, low=0, high=INT64_MAX),
+        "Option 'startingTimestamp' is milliseconds since 1970. Expected a single long value, got {value}",
+        "Begin at the first record of each partition that is as late, in milliseconds since 1970 UTC. Goes before "
+        "startingOffsetsByTimestamp, and that before startingOffsets.",
+    )
+    starting_times: TimesSpec | None = row(  # noqa: RUF009
+        "startingOffsetsByTimestamp",
+        None,
+        specs.parse_times,
+        f"Option 'startingOffsetsByTimestamp' must be JSON. {_EXPECTED_TIMES}",
+        "The same by partition, as JSON that names every one of them.",
+    )
+    start_at_latest_if_unmatched: bool = choice(
+        "startingOffsetsByTimestampStrategy",
+        {"error": False, "latest": True},
+        "What if a partition has no record as late as the starting timestamp: an error, or begin at its end.",
+    )
+    ending_offsets: OffsetsSpec | TimesSpec | None = row(  # noqa: RUF009
         "endingOffsets",
         None,
-        values.parse_offsets,
+        specs.parse_offsets,
         f"Option 'endingOffsets' must be latest or JSON. {_EXPECTED_OFFSETS}",
         "Where a batch ends, exclusive: latest (default), or JSON that names every partition, -1 being latest.",
+    )
+    ending_timestamp_ms: int | None = row(
+        "endingTimestamp",
+        None,
+        partial(values.parse_number, low=0, high=INT64_MAX),
+        "Option 'endingTimestamp' is milliseconds since 1970. Expected a single long value, got {value}",
+        "End a batch before the first record of each partition that is as late, at its end where there is none. Goes "
+        "before endingOffsetsByTimestamp, and that before endingOffsets.",
+    )
+    ending_times: TimesSpec | None = row(  # noqa: RUF009
+        "endingOffsetsByTimestamp",
+        None,
+        specs.parse_times,
+        f"Option 'endingOffsetsByTimestamp' must be JSON. {_EXPECTED_TIMES}",
+        "The same by partition, as JSON that names every one of them.",
     )
     max_offsets_per_trigger: int | None = whole(
         "maxOffsetsPerTrigger",
@@ -146,12 +192,36 @@ class SourceOptions:
         low=1,
         high=INT64_MAX,
     )
+    min_offsets_per_trigger: int | None = whole(
+        "minOffsetsPerTrigger",
+        None,
+        "Least offsets for a micro-batch to be worth it; fewer wait until there are as many, or for maxTriggerDelay.",
+        low=1,
+        high=INT64_MAX,
+    )
+    max_trigger_delay_ms: int = row(
+        "maxTriggerDelay",
+        "15m",
+        values.parse_duration_ms,
+        "Option 'maxTriggerDelay' must be a time like 15m, 30s or 500ms, got '{value}'",
+        "How long minOffsetsPerTrigger may put a micro-batch off.",
+    )
     min_partitions: int | None = row(
         "minPartitions",
         None,
         partial(values.parse_number, low=1, high=INT32_MAX),
         "minPartitions must be positive, a whole number, got '{value}'",
         "Least number of tasks, about: large ranges of offsets are split until there are as many.",
+    )
+    max_records_per_partition: int | None = row(
+        "maxRecordsPerPartition",
+        None,
+        partial(values.parse_number, low=1, high=INT64_MAX),
+        "maxRecordsPerPartition must be positive, a whole number, got '{value}'",
+        "Most offsets of one task: larger ranges are split evenly.",
+    )
+    max_tasks: int | None = whole(
+        "maxTasks", None, "Most tasks of a batch or micro-batch: ranges share tasks until there are no more.", low=1
     )
     include_headers: bool = choice(
         "includeHeaders", {"false": False, "true": True}, "Whether rows have a headers column."
@@ -180,10 +250,10 @@ class SourceOptions:
             OptionError: one line for each option that is missing, unknown or unusable.
         """
         parsed, problems = read(options, OPTIONS)
-        security_problems = _complete_security(parsed)
-        _raise_if_any(problems + _client_problems(options) + _strategy_problems(options) + security_problems)
-        if parsed["assigned"] is not None:
-            parsed["topics"] = tuple(dict.fromkeys(partition.topic for partition in parsed["assigned"]))
+        problems += complete_security(parsed) + rules.client_problems(options) + rules.strategy_problems(options)
+        _raise_if_any(problems or rules.limit_problems(parsed))
+        if parsed["topics"] is None:
+            parsed["topics"] = tuple(dict.fromkeys(partition.topic for partition in parsed["assigned"] or ()))
         client = ClientOptions(**{each.name: parsed.pop(each.name) for each in fields(ClientOptions)})
         return cls(client=client, **parsed)
 
@@ -193,26 +263,43 @@ class SourceOptions:
         Raises:
             OptionError: one line for each starting or ending offset that a batch cannot have.
         """
-        starting = self.starting_offsets or OffsetsSpec(EARLIEST_OFFSET)
-        ending = self.ending_offsets or OffsetsSpec(LATEST_OFFSET)
-        _raise_if_any(_batch_problems(starting, ending))
-        if self.max_offsets_per_trigger is not None:
-            logger.warning("maxOffsetsPerTrigger option ignored in batch queries")
+        starting = self._starting() or OffsetsSpec(EARLIEST_OFFSET)
+        ending = self._ending() or OffsetsSpec(LATEST_OFFSET)
+        _raise_if_any(rules.batch_problems(starting, ending))
+        for name in ("max_offsets_per_trigger", "min_offsets_per_trigger"):
+            if getattr(self, name) is not None:
+                logger.warning("%s option ignored in batch queries", OPTIONS[name].name)
         return replace(self, starting_offsets=starting, ending_offsets=ending)
 
     def for_stream(self) -> SourceOptions:
         """For `spark.readStream`: a new query starts at latest where nothing else is said.
 
         Raises:
-            OptionError: ending offsets are given.
+            OptionError: an end is given.
         """
         if self.ending_offsets is not None:
             raise OptionError("ending offset not valid in streaming queries")
-        return replace(self, starting_offsets=self.starting_offsets or OffsetsSpec(LATEST_OFFSET))
+        if self._ending() is not None:
+            raise OptionError("ending timestamp not valid in streaming queries")
+        return replace(self, starting_offsets=self._starting() or OffsetsSpec(LATEST_OFFSET))
+
+    def _starting(self) -> StartSpec | None:
+        or_latest = self.start_at_latest_if_unmatched
+        if self.starting_timestamp_ms is not None:
+            return TimesSpec(self.starting_timestamp_ms, or_latest=or_latest)
+        if self.starting_times is not None:
+            return replace(self.starting_times, or_latest=or_latest)
+        return self.starting_offsets
+
+    def _ending(self) -> OffsetsSpec | TimesSpec | None:
+        if self.ending_timestamp_ms is not None:
+            return TimesSpec(self.ending_timestamp_ms, or_latest=True)
+        if self.ending_times is not None:
+            return replace(self.ending_times, or_latest=True)
+        return self.ending_offsets
 
 
-_SECURITY_OPTIONS = table_of(SecurityOptions)
-_CLIENT_OPTIONS = table_of(ClientOptions) | _SECURITY_OPTIONS
+_CLIENT_OPTIONS = table_of(ClientOptions) | SECURITY_OPTIONS
 OPTIONS: Mapping[str, Option] = table_of(SourceOptions) | _CLIENT_OPTIONS
 """The table, by the field that holds the value. Parsing, documentation and hints about misspelt names all read it."""
 
@@ -220,59 +307,3 @@ OPTIONS: Mapping[str, Option] = table_of(SourceOptions) | _CLIENT_OPTIONS
 def _raise_if_any(problems: list[str]) -> None:
     if problems:
         raise OptionError("\n".join(problems))
-
-
-def _complete_security(parsed: dict[str, Any]) -> list[str]:
-    """Puts the security options, taken out of `parsed`, there as one value. Returns what does not fit together."""
-    values = {name: parsed.pop(name, None) for name in _SECURITY_OPTIONS}
-    if values["protocol"] is None:
-        return []  # its value was refused already
-    parsed["security"], problems = SecurityOptions(**values).complete()
-    return problems
-
-
-def _client_problems(options: Mapping[str, str]) -> list[str]:
-    if "kafka.bootstrap.servers" in {name.lower() for name in options}:
-        return []
-    return ["Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer"]
-
-
-def _strategy_problems(options: Mapping[str, str]) -> list[str]:
-    given = {name.lower() for name in options} & {"subscribe", "assign"}
-    if len(given) == 1:
-        return []
-    rule = "Only one of the following options can be" if given else "One of the following options must be"
-    return [f"{rule} specified for Kafka source: subscribe, assign."]
-
-
-def _batch_problems(starting: OffsetsSpec, ending: OffsetsSpec) -> list[str]:
-    problems = []
-    if starting.everywhere == LATEST_OFFSET:
-        problems.append("starting offset can't be latest for batch queries on Kafka")
-    if ending.everywhere == EARLIEST_OFFSET:
-        problems.append("ending offset can't be earliest for batch queries on Kafka")
-    for partition, offset in starting.by_partition:
-        if offset == LATEST_OFFSET:
-            problems.append(f"startingOffsets for {partition} can't be latest for batch queries on Kafka")
-    for partition, offset in ending.by_partition:
-        if offset == EARLIEST_OFFSET:
-            problems.append(f"ending offset for {partition} can't be earliest for batch queries on Kafka")
-    if starting.by_partition and ending.by_partition:
-        problems += _span_problems(dict(starting.by_partition), dict(ending.by_partition))
-    return problems
-
-
-def _span_problems(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> list[str]:
-    problems = [
-        f"The specified start offset {start} is greater than the end offset {ends[partition]} "
-        f"for topic {partition.topic} partition {partition.partition}."
-        for partition, start in starts.items()
-        if partition in ends and start > ends[partition] >= 0
-    ]
-    if starts.keys() != ends.keys():
-        problems.append(
-            "The specified start offset and end offset should have the same topic-partitions. "
-            f"Only in startingOffsets: {values.name_partitions(starts.keys() - ends.keys())}. "
-            f"Only in endingOffsets: {values.name_partitions(ends.keys() - starts.keys())}."
-        )
-    return problems

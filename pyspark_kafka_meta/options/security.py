@@ -165,8 +165,18 @@ class SecurityOptions:
         return completed, problems
 
 
-PLAINTEXT = SecurityOptions(**read({}, table_of(SecurityOptions))[0])
+SECURITY_OPTIONS = table_of(SecurityOptions)
+PLAINTEXT = SecurityOptions(**read({}, SECURITY_OPTIONS)[0])
 """No encryption, no login."""
+
+
+def complete_security(parsed: dict[str, Any]) -> list[str]:
+    """Puts the security options, taken out of `parsed`, there as one value. Returns what does not fit together."""
+    values = {name: parsed.pop(name, None) for name in SECURITY_OPTIONS}
+    if values["protocol"] is None:
+        return []  # its value was refused already
+    parsed["security"], problems = SecurityOptions(**values).complete()
+    return problems
 
 
 def _with_jaas_login(given: SecurityOptions) -> tuple[SecurityOptions, list[str]]:

@@ -91,11 +91,7 @@ _REFUSED = {
     "kafka.interceptor.classes": ": records are read as they are, without Java classes.",
     "kafka.group.id": ": partitions are read without a consumer group, and the query's checkpoint keeps the offsets.",
 }
-_OF_SPARK_ONLY = (
-    *("subscribePattern", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
-    *("endingTimestamp", "endingOffsetsByTimestamp", "minOffsetsPerTrigger", "maxTriggerDelay"),
-    *("maxRecordsPerPartition", "groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
-)
+_OF_SPARK_ONLY = (*("groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),)
 
 
 def _unknown(name: str, known: Mapping[str, str]) -> str:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import Any, TypeVar
 
@@ -16,25 +16,9 @@ from pyspark_kafka_meta.metadata.model import Address, TopicPartition
 
 T = TypeVar("T")
 
-EARLIEST_OFFSET = -2
-"""In an offsets option: the first offset that the log still holds."""
-LATEST_OFFSET = -1
-"""In an offsets option: the end of the log when the query is planned."""
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetsSpec:
-    """Where to begin or to end, as the user put it.
-
-    Attributes:
-        everywhere: `EARLIEST_OFFSET` or `LATEST_OFFSET` for every partition; None when given by partition.
-        by_partition: sorted (partition, offset) pairs; an offset may be one of the two above.
-    """
-
-    everywhere: int | None = None
-    by_partition: tuple[tuple[TopicPartition, int], ...] = ()
+_UNITS_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def whole_number(value: object, low: int, high: int) -> int:
@@ -71,6 +55,14 @@ def parse_choice(text: str, values: Mapping[str, Any]) -> Any:
     return values[text.strip().lower()]
 
 
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds, or a number with a unit as Spark writes them: `100ms`, `30s`, `15m`, `15min`, `1h`, `2d`."""
+    match = re.fullmatch(r"([0-9]{1,12})([a-z]*)", text.strip().lower())
+    if match is None or match[2] not in _UNITS_MS:
+        raise ValueError
+    return int(match[1]) * _UNITS_MS[match[2]]
+
+
 def parse_label(text: str) -> str:
     """At most 255 printable characters."""
     if not text.isprintable() or len(text) > 255:
@@ -86,33 +78,31 @@ def parse_folder(text: str) -> str:
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
     """`host:port,[ipv6]:port`, each address once, in the order given."""
-    return _some(tuple(dict.fromkeys(_address(item.strip()) for item in text.split(",") if item.strip())))
+    return some(tuple(dict.fromkeys(_address(item.strip()) for item in text.split(",") if item.strip())))
 
 
 def parse_topics(text: str) -> tuple[str, ...]:
     """`topic,topic`, each once, in the order given."""
-    return _some(tuple(dict.fromkeys(topic_name(name.strip()) for name in text.split(",") if name.strip())))
+    return some(tuple(dict.fromkeys(topic_name(name.strip()) for name in text.split(",") if name.strip())))
+
+
+def parse_pattern(text: str) -> str:
+    """A regular expression that means the same in Java, where Python reads it at all: sets within sets do not."""
+    if not text.strip():
+        raise ValueError("Pattern to subscribe is empty")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        try:
+            re.compile(text)
+        except (re.error, FutureWarning, OverflowError) as error:
+            raise ValueError(str(error)) from None
+    return text
 
 
 def parse_assigned(text: str) -> tuple[TopicPartition, ...]:
     """JSON `{"topic": [0, 1]}`, sorted, each partition once."""
-    numbers = [(topic, number) for topic, numbers in _by_topic(text, list).items() for number in numbers]
-    return _some(
-        tuple(sorted({TopicPartition(topic, whole_number(number, 0, INT32_MAX)) for topic, number in numbers}))
-    )
-
-
-def parse_offsets(text: str) -> OffsetsSpec:
-    """`earliest`, `latest`, or JSON `{"topic": {"0": 23, "1": -1}}`."""
-    word = {"earliest": EARLIEST_OFFSET, "latest": LATEST_OFFSET}.get(text.strip().lower())
-    if word is not None:
-        return OffsetsSpec(word)
-    offsets = {
-        TopicPartition(topic, partition_key(key)): whole_number(offset, EARLIEST_OFFSET, INT64_MAX)
-        for topic, partitions in _by_topic(text, dict).items()
-        for key, offset in partitions.items()
-    }
-    return OffsetsSpec(by_partition=_some(tuple(sorted(offsets.items()))))
+    numbers = [(topic, number) for topic, numbers in by_topic(text, list).items() for number in numbers]
+    return some(tuple(sorted({TopicPartition(topic, whole_number(number, 0, INT32_MAX)) for topic, number in numbers})))
 
 
 def name_partitions(partitions: Collection[TopicPartition]) -> str:
@@ -121,7 +111,8 @@ def name_partitions(partitions: Collection[TopicPartition]) -> str:
     return (", ".join(names[:10]) or "none") + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
-def _some(values: tuple[T, ...]) -> tuple[T, ...]:
+def some(values: tuple[T, ...]) -> tuple[T, ...]:
+    """`values`, of which there must be one at least."""
     if not values:
         raise ValueError
     return values
@@ -135,10 +126,10 @@ def _address(item: str) -> Address:
     return Address(str(IPv6Address(ipv6)) if ipv6 else host, whole_number(int(port), 1, 65535))
 
 
-def _by_topic(text: str, kind: type[T]) -> dict[str, T]:
-    """The JSON object in `text`: topics, and under each a `kind` (list or dict)."""
+def by_topic(text: str, *kinds: type[T]) -> dict[str, T]:
+    """The JSON object in `text`: topics, and under each a value of one of `kinds`, not empty."""
     value = json.loads(text, object_pairs_hook=_unique)
-    if not isinstance(value, dict) or not all(isinstance(part, kind) for part in value.values()):
+    if not isinstance(value, dict) or not value or not all(isinstance(part, kinds) for part in value.values()):
         raise ValueError
     return {topic_name(topic): part for topic, part in value.items()}
 

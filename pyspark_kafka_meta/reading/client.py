@@ -6,6 +6,7 @@ A Python worker lives across tasks and micro-batches; so do its connections and 
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -22,9 +23,10 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.events import Origin, RefreshReason
 from pyspark_kafka_meta.metadata.model import Broker, TopicPartition
-from pyspark_kafka_meta.metadata.policy import PolicySettings, attempt_timeout_ms
+from pyspark_kafka_meta.metadata.policy import PolicySettings, attempt_timeout_ms, backoff_s
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.options.values import name_partitions
+from pyspark_kafka_meta.reading.pattern import MatchingWire
 from pyspark_kafka_meta.reading.replicas import ReadReplicas
 from pyspark_kafka_meta.reading.throttles import Throttles
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
@@ -52,24 +54,32 @@ def connection_settings(options: ClientOptions) -> ConnectionSettings:
 class KafkaClient:
     """One wire, one cache, one publisher of its events; and what brokers said about where and when to fetch."""
 
-    def __init__(self, options: ClientOptions, metrics_path: str | None, origin: Origin, max_age_ms: int) -> None:
+    def __init__(
+        self,
+        options: ClientOptions,
+        metrics_path: str | None,
+        origin: Origin,
+        max_age_ms: int,
+        topic_pattern: str | None = None,
+    ) -> None:
         self.options = options
         self.publisher = EventPublisher(metrics_path, origin)
         self.replicas = ReadReplicas(max_age_ms)
         self.throttles = Throttles()
         self.wire: Wire = KafkaWire(connection_settings(options))
-        settings = PolicySettings(
+        self._settings = PolicySettings(
             metadata_max_age_ms=max_age_ms,
             retry_backoff_ms=options.retry_backoff_ms,
             retry_backoff_max_ms=options.retry_backoff_max_ms,
         )
         self.cache = MetadataCache(
-            self.wire,
+            self.wire if topic_pattern is None else MatchingWire(self.wire, topic_pattern),
             options.bootstrap_servers,
-            settings,
+            self._settings,
             request_timeout_ms=options.request_timeout_ms,
             publish=self.publisher.publish,
         )
+        self._rng = random.Random()
         self._unanswered: Counter[int] = Counter()  # ListOffsets in a row, by node id
         self._given_up: set[str] = set()  # topics that were unknown for the whole grace period
 
@@ -104,7 +114,7 @@ class KafkaClient:
         wanted = {one for one in expected if one.topic in topics}
         while self._may_yet_come(topics, wanted) and time.monotonic() < grace_ends:
             self.cache.request_update(RefreshReason.UNKNOWN_TOPIC, self.cache.snapshot.generation, error_code=3)
-            self._pause(grace_ends)
+            self._pause(grace_ends, deadline)
         unknown = self._unknown(topics)
         self._given_up = set(unknown)
         if unknown:
@@ -129,6 +139,7 @@ class KafkaClient:
             NoLeaderError: a partition had no leader that answered by `deadline`.
         """
         answers: dict[TopicPartition, OffsetAnswer] = {}
+        failures = 0
         all_known_at = time.monotonic()
         troubles: dict[TopicPartition, str] = {}
         while True:
@@ -148,7 +159,9 @@ class KafkaClient:
                     f"no offsets of {name_partitions(missing)} in {self.options.default_api_timeout_ms} ms: "
                     f"{troubles.get(missing[0], 'no leader is known')}"
                 )
-            self._pause(deadline)
+            failures += 1
+            pause_s = backoff_s(self._settings, failures, self._rng)
+            self._pause(min(time.monotonic() + pause_s, deadline), deadline)
 
     def _unknown(self, topics: Collection[str]) -> list[str]:
         unknown = []
@@ -230,11 +243,12 @@ class KafkaClient:
                 refresh_reason(code), generation, partition=partition, error_code=code, node_id=node_id
             )
 
-    def _pause(self, deadline: float) -> None:
-        """Sleep until the next refresh is due, then ask once."""
-        wait_ms = min(self.cache.time_to_next_update_ms(), self.options.retry_backoff_max_ms)
-        time.sleep(max(min(wait_ms / 1000, deadline - time.monotonic()), 0))
-        self.cache.refresh_if_due(deadline)
+    def _pause(self, until: float, deadline: float) -> None:
+        """Wait, refreshing the cache as it is due: newer metadata ends the wait early."""
+        generation = self.cache.snapshot.generation
+        while self.cache.snapshot.generation == generation and (left_s := until - time.monotonic()) > 0:
+            time.sleep(min(self.cache.time_to_next_update_ms() / 1000, left_s))
+            self.cache.refresh_if_due(deadline)
 
     def _servers(self) -> str:
         return ", ".join(map(str, self.options.bootstrap_servers))

@@ -1,8 +1,8 @@
 """`PartitionCursor`: one partition's way through its offset range, without I/O.
 
 Bytes and error codes go in, an instruction for the executor comes out. The position advances only over record batches
-whose checksum was verified, and never leaves the range. Follows Kafka's `FetchCollector` and Spark's
-`KafkaDataConsumer`.
+whose checksum was verified, goes back only where the log was truncated, and never leaves the range. Follows Kafka's
+`FetchCollector` and Spark's `KafkaDataConsumer`.
 """
 
 from __future__ import annotations
@@ -68,16 +68,19 @@ class OutOfRange:
 
 @dataclass(frozen=True, slots=True)
 class NothingMore:
-    """The leader has sent nothing for a while although the range is not read to its end: ask it for its offsets."""
+    """The leader has sent nothing for a while although the range is not read to its end: ask it for its offsets. Its
+    log may end before the range does, or compaction has removed the last records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Offsets [from_offset, until_offset) cannot be read any more, for `cause`. `skip_lost` goes on behind them."""
+    """Offsets [from_offset, until_offset) cannot be read any more, for `cause`. `skip_lost` goes on behind them, or
+    where the log was truncated, whose new records nobody has read."""
 
     cause: str
     from_offset: int
     until_offset: int
+    truncated_to: DivergingEpoch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +199,15 @@ class PartitionCursor:
         return Wait()
 
     def skip_lost(self, lost: Lost) -> None:
-        """Go on behind what was lost."""
-        self.position = lost.until_offset
-        self.last_fetched_epoch = NO_EPOCH
+        """Go on behind what was lost. In a truncated log that is where the truncation cut it, as Kafka's consumer does
+        (`SubscriptionState.maybeCompleteValidation`), so that offsets that were given out come again, with the records
+        that took their place. Never before the range: a micro-batch has no offsets but those that Spark logged."""
+        kept = lost.truncated_to
+        if kept is not None and kept.end_offset >= self.range.from_offset:
+            self.position, self.last_fetched_epoch = kept.end_offset, kept.epoch
+        else:
+            self.position = self.range.from_offset if kept is not None else lost.until_offset
+            self.last_fetched_epoch = NO_EPOCH
 
     def _on_diverging_epoch(self, diverging: DivergingEpoch) -> Instruction:
         if diverging.end_offset >= self.position:
@@ -206,12 +215,15 @@ class PartitionCursor:
             # leaves no trace of it at its successor.
             self.last_fetched_epoch = diverging.epoch
             return Wait()
-        return Lost(
+        cause = (
             f"the log was truncated to offset {diverging.end_offset} (leader epoch {diverging.epoch}) after records "
-            f"behind it had been read (leader epoch {self.last_fetched_epoch}), as an unclean leader election does",
-            diverging.end_offset,
-            self.position,
+            f"behind it had been read (leader epoch {self.last_fetched_epoch}), as an unclean leader election does"
         )
+        begins = self.range.from_offset
+        if diverging.end_offset < begins:
+            replaced = f"{diverging.end_offset} to {begins - 1}"
+            cause += f"; records that took the place of offsets {replaced} lie before this read and are not read either"
+        return Lost(cause, diverging.end_offset, self.position, truncated_to=diverging)
 
     def _on_empty(self, fetched: FetchedPartition, answer_is_empty: bool) -> Instruction:
         end = fetched.last_stable_offset if self._read_committed else fetched.high_watermark
@@ -219,7 +231,10 @@ class PartitionCursor:
         self._answers_behind = self._answers_behind + 1 if lags_behind else 0
         if self._answers_behind >= EMPTY_ANSWERS_TO_LEAVE:
             return ReadFrom(LEADER)
-        self._empty_answers = self._empty_answers + 1 if answer_is_empty and end >= self.range.until_offset else 0
+        has_all = answer_is_empty and end >= self.range.until_offset
+        # An open transaction holds back the last stable offset alone: that is no short log.
+        is_short = not self.asked_follower and 0 <= fetched.high_watermark <= self.position
+        self._empty_answers = self._empty_answers + 1 if has_all or is_short else 0
         if self._empty_answers < EMPTY_ANSWERS_TO_BELIEVE:
             return Wait()
         self._empty_answers = 0

@@ -35,7 +35,7 @@ from pyspark_kafka_meta.reading.cursor import (
     Refresh,
     Wait,
 )
-from pyspark_kafka_meta.reading.losses import UNKNOWN_TOPIC_OR_PARTITION, Losses
+from pyspark_kafka_meta.reading.losses import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION, Losses
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.replicas import LEADER, ReadSource
 from pyspark_kafka_meta.records.columns import FetchedRecords, decode
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 UNKNOWN_SERVER_ERROR = -1
-LEADER_NOT_AVAILABLE = 5
 OVERDUE_MS = 2_000
 """So long after the time that a broker may park a Fetch it is suspected to hang, and another is asked who leads now."""
 
@@ -62,6 +61,7 @@ class _FetchUnderWay(NamedTuple):
     broker: Broker
     generation: int
     cursors: list[PartitionCursor]
+    sent_at: float
     overdue_at: float
 
 
@@ -204,7 +204,7 @@ class TaskReader:
     ) -> None:
         options, now = self._options.client, time.monotonic()
         overdue_at = now + (options.fetch_max_wait_ms + OVERDUE_MS) / 1000
-        fetch = _FetchUnderWay(broker, generation, [cursor for cursor, _ in members], overdue_at)
+        fetch = _FetchUnderWay(broker, generation, [cursor for cursor, _ in members], now, overdue_at)
         request = FetchRequest(
             partitions=tuple(
                 cursor.request(cursor.range.topic_id, source.leader_epoch, source.is_follower)
@@ -235,15 +235,21 @@ class TaskReader:
             self._client.cache.count_throttle(answer.throttle_ms)
         fetched = {one.partition: one for one in answer.partitions}
         answer_is_empty = answer.throttle_ms == 0 and not any(one.records for one in answer.partitions)
-        records = []
+        instructions: list[tuple[PartitionCursor, Instruction, LeaderHint | None]] = []
         for cursor in fetch.cursors:
             self._failures.pop(cursor, None)
             one = fetched.get(cursor.range.partition)
             if one is not None:
-                instruction = cursor.on_fetched(one, answer_is_empty)
+                instructions.append((cursor, cursor.on_fetched(one, answer_is_empty), one.leader_hint))
             else:
-                instruction = cursor.on_error(answer.error_code or UNKNOWN_SERVER_ERROR)
-            hint = one.leader_hint if one is not None else None
+                instructions.append((cursor, cursor.on_error(answer.error_code or UNKNOWN_SERVER_ERROR), None))
+        records: list[FetchedRecords] = []
+        moved_nothing = not any(isinstance(instruction, Emit) for _, instruction, _ in instructions)
+        for cursor, instruction, hint in instructions:
+            if moved_nothing and instruction == Wait():
+                # A broker parks a Fetch that finds nothing. One that answers at once, with what the reader has already
+                # or with the same truncation again, must not be asked all the time.
+                cursor.not_before = fetch.sent_at + self._options.client.retry_backoff_ms / 1000
             records.extend(self._carry_out(cursor, instruction, fetch.generation, answer.node_id, hint))
         served = {one.partition for one in records}
         self._cursors.sort(key=lambda cursor: cursor.range.partition in served)
@@ -270,7 +276,9 @@ class TaskReader:
             case ReadFrom(replica_id):
                 self._read_from(cursor, replica_id)
             case OutOfRange() | NothingMore():
-                self._carry_out(cursor, self._losses.confirm(cursor, instruction), generation, node_id)
+                self._carry_out(
+                    cursor, self._losses.confirm(cursor, instruction, time.monotonic()), generation, node_id
+                )
             case Lost():
                 self._losses.accept(cursor, instruction)
             case Fail(error):

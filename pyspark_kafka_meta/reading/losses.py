@@ -1,25 +1,36 @@
 """`Losses`: whether records that a cursor cannot get are lost, and what follows from it.
 
 Nothing is called lost on one broker's word: the leader is asked for the bounds of its log, and a topic that brokers do
-not know is waited for. Follows the data-loss rules of Spark's `KafkaDataConsumer`, with topic ids (KIP-516).
+not know is waited for, as is a log that ends before the range. Follows the data-loss rules of Spark's
+`KafkaDataConsumer`, with topic ids (KIP-516).
 """
 
 from __future__ import annotations
 
 import logging
 
-from pyspark_kafka_meta.errors import DataLossError, UnknownTopicError
+from pyspark_kafka_meta.errors import DataLossError, NoLeaderError, UnknownTopicError
+from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.cursor import Instruction, Lost, NothingMore, OutOfRange, PartitionCursor
+from pyspark_kafka_meta.reading.cursor import (
+    Instruction,
+    Lost,
+    NothingMore,
+    OutOfRange,
+    PartitionCursor,
+    Refresh,
+    Wait,
+)
 from pyspark_kafka_meta.wire.messages import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
 logger = logging.getLogger(__name__)
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
+LEADER_NOT_AVAILABLE = 5
 UNKNOWN_TOPIC_CODES = (UNKNOWN_TOPIC_OR_PARTITION, 100, 103)
 """The others are UNKNOWN_TOPIC_ID and INCONSISTENT_TOPIC_ID."""
-DELETED_TOPIC_GRACE_MS = 5_000
-"""This long a topic may be unknown to the brokers before its records are called lost."""
+LOSS_GRACE_MS = 5_000
+"""This long a topic may be unknown to the brokers, or its log end too early, before records are called lost."""
 
 
 class Losses:
@@ -29,16 +40,35 @@ class Losses:
         self._client = client
         self._fail_on_data_loss = fail_on_data_loss
         self._unknown_since: dict[PartitionCursor, float] = {}
+        self._short_since: dict[PartitionCursor, tuple[int, float]] = {}  # at which position, and when
 
-    def confirm(self, cursor: PartitionCursor, doubt: OutOfRange | NothingMore) -> Instruction:
+    def confirm(self, cursor: PartitionCursor, doubt: OutOfRange | NothingMore, now: float) -> Instruction:
         """Ask the leader for its offsets before anything is called lost, or at its end."""
         try:
-            if isinstance(doubt, NothingMore):
-                return cursor.on_local_start(self._offset_of(cursor, EARLIEST_LOCAL_TIMESTAMP))
-            earliest = self._offset_of(cursor, EARLIEST_TIMESTAMP)
-            return cursor.on_log_bounds(earliest, self._offset_of(cursor, LATEST_TIMESTAMP))
+            latest = self._offset_of(cursor, LATEST_TIMESTAMP)
+            if isinstance(doubt, OutOfRange):
+                return cursor.on_log_bounds(self._offset_of(cursor, EARLIEST_TIMESTAMP), latest)
+            if latest < cursor.range.until_offset:
+                return self._on_short_log(cursor, latest, now)
+            return cursor.on_local_start(self._offset_of(cursor, EARLIEST_LOCAL_TIMESTAMP))
         except UnknownTopicError:
             return cursor.on_error(UNKNOWN_TOPIC_OR_PARTITION)
+        except NoLeaderError:
+            return cursor.on_error(LEADER_NOT_AVAILABLE)
+
+    def _on_short_log(self, cursor: PartitionCursor, latest: int, now: float) -> Instruction:
+        """The leader's log ends before the range, which was planned by a log that did not: it was cut by an unclean
+        election, or made again. Believed when whoever leads by new metadata says so for the time of grace; a leader
+        whose high watermark still lags after its election does not answer (error 78, KIP-207)."""
+        if latest > cursor.position:
+            return Wait()
+        position, since = self._short_since.get(cursor, (-1, now))
+        if position != cursor.position:
+            self._short_since[cursor] = (cursor.position, now)
+            return Refresh(RefreshReason.ON_DEMAND, 0)
+        if now < since + LOSS_GRACE_MS / 1000:
+            return Wait()
+        return Lost(f"the log ends at offset {latest} now", cursor.position, cursor.range.until_offset)
 
     def is_gone(self, cursor: PartitionCursor, now: float) -> bool:
         """Whether the topic that the range was planned for is gone, brokers having said so for the time of grace. The
@@ -50,7 +80,7 @@ class Losses:
         if cursor.trouble not in UNKNOWN_TOPIC_CODES:
             self._unknown_since.pop(cursor, None)
             return False
-        if now < self._unknown_since.setdefault(cursor, now) + DELETED_TOPIC_GRACE_MS / 1000:
+        if now < self._unknown_since.setdefault(cursor, now) + LOSS_GRACE_MS / 1000:
             return False
         partition, planned, snapshot = cursor.range.partition, cursor.range.topic_id, self._client.cache.snapshot
         current = snapshot.topic_id(partition.topic)

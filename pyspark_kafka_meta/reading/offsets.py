@@ -1,4 +1,4 @@
-"""The offsets of a query's checkpoint: parsed, written as canonical JSON, advanced, rate-limited and made into ranges.
+"""The offsets of a query's checkpoint: parsed, written as canonical JSON, advanced and made into ranges.
 
 Spark keeps one JSON text for each micro-batch and compares these as strings, so the same position must be the same
 text: names sorted, partitions in numeric order, and an epoch or topic id replaced only along with an offset.
@@ -14,13 +14,13 @@ The layout, version 1; an offset is the next one to read, an epoch -1 where none
      "topics": {"t": {"id": "<uuid>" or null, "partitions": {"0": {"epoch": 3, "offset": 42}}}},
      "version": 1}
 The topic id tells a topic from one made again under its name (KIP-516), the epoch a log from a truncated one (KIP-320).
-Follows Spark's `KafkaSourceOffset` and, for the limit, `KafkaMicroBatchStream.rateLimit`.
+Follows Spark's `KafkaSourceOffset`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -147,17 +147,6 @@ def advance(start: SourceOffset, end: SourceOffset, begun: Positions) -> SourceO
     )
 
 
-def lost_starts(start: SourceOffset, end: SourceOffset) -> list[TopicPartition]:
-    """The partitions of both in which reading cannot go on from `start`, sorted: `end` lies before it, or in another
-    topic made under the same name. Whether that ends the query (failOnDataLoss) is for the caller to say."""
-    return [each for each in sorted(start.positions.keys() & end.positions.keys()) if _is_lost(each, start, end)]
-
-
-def _is_lost(partition: TopicPartition, start: SourceOffset, end: SourceOffset) -> bool:
-    ids = {start.topic_ids[partition.topic], end.topic_ids[partition.topic]} - {None}
-    return len(ids) > 1 or end.positions[partition].offset < start.positions[partition].offset
-
-
 def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
     """What the batch between two logged offsets reads, sorted by partition, without empty ranges.
 
@@ -178,21 +167,6 @@ def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
         for each, begin, until in spans
         if begin.offset < until.offset
     ]
-
-
-def limit_offsets(starts: Positions, latest: Positions, max_offsets: int) -> dict[TopicPartition, Position]:
-    """`latest`, drawn in so that about `max_offsets` offsets lie between `starts` and it.
-
-    Shares are in proportion to the backlogs, rounded down; but a partition with a backlog gets one offset at least, so
-    that none starves. `starts` has each partition of `latest`; one that lies before its start is left as it is.
-    """
-    backlogs = {each: max(0, position.offset - starts[each].offset) for each, position in latest.items()}
-    total = max(1, sum(backlogs.values()))
-    shares = {each: min(size, max(1, max_offsets * size // total)) for each, size in backlogs.items() if size}
-    return {
-        each: replace(position, offset=starts[each].offset + shares[each]) if each in shares else position
-        for each, position in latest.items()
-    }
 
 
 def check_same_partitions(

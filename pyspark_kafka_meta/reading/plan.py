@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, NO_LEADER, TopicPartition
 from pyspark_kafka_meta.reading.offsets import OffsetRange
@@ -21,7 +21,11 @@ BUNDLE_OFFSETS = 50_000
 
 
 def plan_tasks(
-    ranges: Sequence[OffsetRange], leaders: Mapping[TopicPartition, int], min_partitions: int | None = None
+    ranges: Sequence[OffsetRange],
+    leaders: Mapping[TopicPartition, int],
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+    max_tasks: int | None = None,
 ) -> list[tuple[OffsetRange, ...]]:
     """What each task reads: together exactly `ranges`, each offset once; no partition twice in one task.
 
@@ -29,14 +33,27 @@ def plan_tasks(
         ranges: at most one for each partition; empty ones are dropped.
         leaders: node id of each partition's leader; where it is missing there is none.
         min_partitions: about the least number of tasks: fewer ranges are split further, and bundling stops there.
+        max_records: most offsets of a task.
+        max_tasks: most tasks, which goes before the other two.
 
     Returns:
         Tasks of one range or more, the large ones first.
     """
-    pieces = [piece for each in ranges if each.size > 0 for piece in _cut(each, -(-each.size // SPLIT_OFFSETS))]
+    tasks = _within_sizes(ranges, leaders, min_partitions, max_records or SPLIT_OFFSETS)
+    return tasks if max_tasks is None or len(tasks) <= max_tasks else _deal_out(ranges, leaders, max_tasks)
+
+
+def _within_sizes(
+    ranges: Sequence[OffsetRange],
+    leaders: Mapping[TopicPartition, int],
+    min_partitions: int | None,
+    max_records: int,
+) -> list[tuple[OffsetRange, ...]]:
+    most = min(max_records, SPLIT_OFFSETS)
+    pieces = [piece for each in ranges if each.size > 0 for piece in _cut(each, -(-each.size // most))]
     if min_partitions is not None and len(pieces) < min_partitions:
         return [(piece,) for piece in _split_for(pieces, min_partitions)]
-    capacity = BUNDLE_OFFSETS
+    capacity = min(BUNDLE_OFFSETS, most)
     tasks = _bundle(pieces, leaders, capacity)
     while len(tasks) < (min_partitions or 0):
         capacity //= 2
@@ -67,10 +84,30 @@ def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     """`parts` nonempty pieces of near-even size, the smaller ones first. Only the first follows a known epoch."""
     size, larger = divmod(whole.size, parts)
     starts = [whole.from_offset + part * size + max(0, part - (parts - larger)) for part in range(parts + 1)]
-    return [
-        replace(whole, from_offset=start, until_offset=end, start_epoch=NO_EPOCH if part else whole.start_epoch)
-        for part, (start, end) in enumerate(pairwise(starts))
+    return [_piece(whole, start, end) for start, end in pairwise(starts)]
+
+
+def _piece(whole: OffsetRange, start: int, end: int) -> OffsetRange:
+    epoch = whole.start_epoch if start == whole.from_offset else NO_EPOCH
+    return replace(whole, from_offset=start, until_offset=end, start_epoch=epoch)
+
+
+def _deal_out(
+    ranges: Sequence[OffsetRange], leaders: Mapping[TopicPartition, int], tasks: int
+) -> list[tuple[OffsetRange, ...]]:
+    """So many tasks of near-even size: the ranges laid end to end, those of one leader together, and cut."""
+    line = sorted(ranges, key=lambda each: (leaders.get(each.partition, NO_LEADER), each.partition))
+    ends = list(accumulate(each.size for each in line))
+    cuts = [ends[-1] * number // tasks for number in range(tasks + 1)]
+    dealt = [
+        tuple(
+            _piece(each, each.until_offset - min(end - low, each.size), each.until_offset - max(end - high, 0))
+            for each, end in zip(line, ends, strict=True)
+            if max(low, end - each.size) < min(high, end)
+        )
+        for low, high in pairwise(cuts)
     ]
+    return [task for task in dealt if task]
 
 
 def _bundle(

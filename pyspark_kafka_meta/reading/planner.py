@@ -8,33 +8,34 @@ a log, partitions that vanished, topics made again. Follows Spark's `KafkaOffset
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicError
+from pyspark_kafka_meta.errors import OptionError, UnknownTopicError
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec, SourceOptions
+from pyspark_kafka_meta.options import LATEST_OFFSET, SourceOptions
+from pyspark_kafka_meta.options.specs import TimesSpec
 from pyspark_kafka_meta.options.values import name_partitions
 from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.offsets import (
-    OffsetRange,
-    Position,
-    SourceOffset,
-    advance,
-    check_same_partitions,
-    limit_offsets,
+from pyspark_kafka_meta.reading.limits import backlog, is_put_off, limit_offsets
+from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, Positions, SourceOffset, advance
+from pyspark_kafka_meta.reading.plan import plan_tasks
+from pyspark_kafka_meta.reading.starts import OffsetResolver
+from pyspark_kafka_meta.reading.verdicts import (
+    accept_loss,
+    explain,
+    explain_end,
+    is_recreated,
+    lost_ends,
     lost_starts,
 )
-from pyspark_kafka_meta.reading.plan import plan_tasks
-from pyspark_kafka_meta.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OffsetAnswer
 
 logger = logging.getLogger(__name__)
-
-HOW_TO_GO_ON = "To go on without the lost records, set the option failOnDataLoss to false"
 
 SMALLER_LATEST_RETRIES = 3
 """A broker that has just become leader may tell a smaller end than the last one for a moment (KAFKA-7703)."""
@@ -44,9 +45,14 @@ _by_offset = attrgetter("offset")
 class OffsetPlanner:
     """Plans the offsets and tasks of one query, with a client of its own."""
 
-    def __init__(self, client: KafkaClient, options: SourceOptions) -> None:
+    def __init__(
+        self, client: KafkaClient, options: SourceOptions, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._client = client
+        self._clock = clock
+        self._planned_at: float | None = None  # the last micro-batch that was not put off
         self._options = options
+        self._logs = OffsetResolver(client, options)
         self._latest_seen: SourceOffset | None = None
 
     def partitions(self, expected: Collection[TopicPartition] = ()) -> list[TopicPartition]:
@@ -56,10 +62,13 @@ class OffsetPlanner:
             expected: partitions that it read before; see `KafkaClient.partitions`.
 
         Raises:
-            UnknownTopicError: a topic, or a partition that `assign` names, does not exist.
+            UnknownTopicError: a topic, or a partition that `assign` names, does not exist; or one that is expected,
+                under a pattern.
         """
-        expected = self._options.assigned or expected
-        found = self._client.partitions(self._options.topics, self._client.api_deadline(), expected)
+        expected, deadline = self._options.assigned or expected, self._client.api_deadline()
+        if self._options.topic_pattern is not None:
+            self._client.partitions((), deadline)
+        found = self._client.partitions(self._topics(expected), deadline, expected)
         if self._options.assigned is None:
             return found
         missing = set(self._options.assigned) - set(found)
@@ -71,46 +80,16 @@ class OffsetPlanner:
             raise UnknownTopicError(f"option assign names {name_partitions(missing)}, and {counts}: correct the option")
         return sorted(self._options.assigned)
 
-    def resolve(
-        self, spec: OffsetsSpec, partitions: Collection[TopicPartition], option: str
-    ) -> dict[TopicPartition, Position]:
-        """The positions that an offsets option means.
-
-        Raises:
-            OptionError: it names other partitions than these, or an offset behind the end of a log.
-            DataLossError: it names an offset that has aged out, and failOnDataLoss is set.
-        """
-        if spec.everywhere is not None:
-            return self.latest(partitions) if spec.everywhere == LATEST_OFFSET else self.earliest(partitions)
-        given = dict(spec.by_partition)
-        check_same_partitions(option, given, partitions)
-        earliest, latest = self.earliest(partitions), self.latest(partitions)
-        named = {EARLIEST_OFFSET: earliest, LATEST_OFFSET: latest}
-        # A query may begin behind the start of an open transaction, but a batch cannot end there.
-        ends = latest if option == "endingOffsets" else self._latest(partitions, read_committed=False)
-        return {
-            partition: named[offset][partition]
-            if offset in named
-            else Position(
-                self._within_log(option, partition, offset, earliest[partition].offset, ends[partition].offset)
-            )
-            for partition, offset in given.items()
-        }
-
-    def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
-        """The start of each log. No epoch: nothing lies before it that a leader could compare."""
-        answers = self._list(partitions, EARLIEST_TIMESTAMP, read_committed=False)
-        return {partition: Position(answer.offset) for partition, answer in answers.items()}
-
-    def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
-        """The end of each log: high watermark, or last stable offset under read_committed."""
-        return self._latest(partitions, self._options.client.read_committed)
+    def _topics(self, expected: Collection[TopicPartition]) -> Collection[str]:
+        """Those that are named, or that match the pattern by now; of the latter those that were read before too."""
+        if self._options.topic_pattern is None:
+            return self._options.topics
+        return {*self._client.cache.snapshot.topics, *(partition.topic for partition in expected)}
 
     def available_now(self) -> dict[TopicPartition, Position]:
         """The end of each log as the target of a query that ends there, without what is gone where that is allowed."""
-        nothing = SourceOffset({}, {})
-        partitions = self.partitions() if self._options.fail_on_data_loss else self._partitions_left(nothing)
-        return self.latest(partitions)
+        partitions = self.partitions() if self._options.fail_on_data_loss else self._partitions_left(())
+        return self._logs.latest(partitions)
 
     def topic_ids(self, partitions: Collection[TopicPartition]) -> dict[str, UUID | None]:
         """The ids of the topics of `partitions`, as cached."""
@@ -121,7 +100,8 @@ class OffsetPlanner:
         """The ranges as tasks, those of one leader together as far as leaders are known."""
         known = {one.partition: self._client.cache.snapshot.leader(one.partition) for one in ranges}
         leaders = {partition: leader.broker.node_id for partition, leader in known.items() if leader is not None}
-        return plan_tasks(ranges, leaders, self._options.min_partitions)
+        options = self._options
+        return plan_tasks(ranges, leaders, options.min_partitions, options.max_records_per_partition, options.max_tasks)
 
     def last_seen_latest(self) -> dict[str, Any] | None:
         """The ends of the logs as of the last micro-batch that was planned, for Spark's progress; no request."""
@@ -139,17 +119,17 @@ class OffsetPlanner:
         """What a batch query reads, pinned now, so that a retried task reads the same.
 
         Raises:
-            OptionError, DataLossError, UnknownTopicError: as `resolve` and `partitions`.
+            OptionError, DataLossError, UnknownTopicError: as `OffsetResolver.resolve` and `partitions`.
         """
         starting, ending = self._options.starting_offsets, self._options.ending_offsets
         assert starting is not None and ending is not None, "for_batch() completes the options"
         partitions = self.partitions()
-        starts = self.resolve(starting, partitions, "startingOffsets")
-        ends = self.resolve(ending, partitions, "endingOffsets")
+        starts = self._logs.resolve(starting, partitions, "startingOffsets")
+        ends = self._logs.resolve(ending, partitions, "endingOffsets")
         ids = self.topic_ids(partitions)
         for partition in partitions:
             # Only an end that was given can be a mistake: an open transaction may hold the latest one back.
-            is_given = dict(ending.by_partition).get(partition, LATEST_OFFSET) >= 0
+            is_given = isinstance(ending, TimesSpec) or dict(ending.by_partition).get(partition, LATEST_OFFSET) >= 0
             if is_given and starts[partition].offset > ends[partition].offset:
                 raise OptionError(
                     f"the starting offset {starts[partition].offset} of {partition} is greater than its ending offset "
@@ -171,73 +151,87 @@ class OffsetPlanner:
         starting = self._options.starting_offsets
         assert starting is not None, "for_stream() completes the options"
         partitions = self.partitions()
-        positions = self.resolve(starting, partitions, "startingOffsets")
+        positions = self._logs.resolve(starting, partitions, "startingOffsets")
         return SourceOffset(positions, self.topic_ids(partitions), initial=True)
 
-    def next_offset(
-        self, start: SourceOffset, target: Mapping[TopicPartition, Position] | None, max_offsets: int | None
-    ) -> SourceOffset:
+    def next_offset(self, start: SourceOffset, target: Positions | None, limited: bool) -> SourceOffset:
         """The end of the micro-batch that begins at `start`; the same JSON where there is nothing to read.
 
         Args:
             target: where the query is to end (Trigger.AvailableNow); None for no end.
-            max_offsets: limit of the batch, None for none.
+            limited: whether the rate limits of the options hold.
 
         Raises:
-            DataLossError: partitions or offsets of `start` are gone, and failOnDataLoss is set.
+            DataLossError: partitions or offsets of `start` or `target` are gone, and failOnDataLoss is set.
         """
-        latest_seen = self._latest_confirmed(start)
+        latest_seen = self._latest_confirmed(start, target or {})
         if not latest_seen.positions:
             return start  # SPARK-41375: should the topics be seen again, they are not to be read from their start
         self._latest_seen, latest, ids = latest_seen, latest_seen.positions, latest_seen.topic_ids
         begun = self._begin_new([partition for partition in latest if partition not in start.positions])
         begun |= self._begin_after_loss(start, self._latest_seen)
         starts = {**start.positions, **begun}
+        if target is None and limited and not begun and self._is_put_off(backlog(starts, latest)):
+            return start
         if target is not None:
             # The target may be older than the start: Spark asks for it first.
             bounds = {one: max(begin, target.get(one, begin), key=_by_offset) for one, begin in starts.items()}
             latest = {one: min(position, bounds[one], key=_by_offset) for one, position in latest.items()}
+        max_offsets = self._options.max_offsets_per_trigger if limited else None
         ends = latest if max_offsets is None else limit_offsets(starts, latest, max_offsets)
         return advance(start, SourceOffset(ends, ids), begun)
 
+    def _is_put_off(self, offsets: int) -> bool:
+        """Whether the micro-batch waits for more. Trigger.AvailableNow never does: it would end."""
+        now, fewest = self._clock(), self._options.min_offsets_per_trigger
+        waited_ms = None if self._planned_at is None else (now - self._planned_at) * 1000
+        if fewest is not None and is_put_off(offsets, fewest, waited_ms, self._options.max_trigger_delay_ms):
+            return True
+        self._planned_at = now
+        return False
+
     def _begin_new(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         """New partitions are read from their start, wherever that is by now."""
-        begun = self.earliest(partitions)
+        begun = self._logs.earliest(partitions)
         late = [partition for partition, position in begun.items() if position.offset > 0]
         if late:
             logger.warning("%s are new, and their first records are gone already", name_partitions(late))
         return begun
 
-    def _partitions_left(self, start: SourceOffset) -> list[TopicPartition]:
-        """The partitions there are now. Those of `start` that are not among them are lost."""
+    def _partitions_left(self, expected: Collection[TopicPartition]) -> list[TopicPartition]:
+        """The partitions there are now. Those expected that are not among them are lost."""
         try:
-            partitions = self.partitions(start.positions)
+            partitions = self.partitions(expected)
         except UnknownTopicError as error:
-            if self._options.fail_on_data_loss:
-                raise DataLossError(
-                    f"a topic or partition that was being read is gone: {error}. {HOW_TO_GO_ON}"
-                ) from error
-            logger.warning("going on without what is gone, as failOnDataLoss is false: %s", error)
+            self._accept(f"a topic or partition that was being read is gone: {error}")
             wanted = self._options.assigned
             snapshot = self._client.cache.snapshot
-            found = [partition for topic in self._options.topics for partition in snapshot.partitions(topic)]
-            partitions = [partition for partition in sorted(found) if wanted is None or partition in wanted]
-        gone = start.positions.keys() - set(partitions)
-        if gone and self._options.fail_on_data_loss:
-            raise DataLossError(
-                f"{name_partitions(gone)} are gone: the topic was deleted or made again. {HOW_TO_GO_ON}"
+            found = [one for topic in self._topics(()) for one in snapshot.partitions(topic)]
+            return [one for one in sorted(found) if wanted is None or one in wanted]
+        gone = set(expected) - set(partitions)
+        if gone:
+            self._accept(
+                f"{name_partitions(gone)} are gone: the topic was deleted or made again; there are now "
+                f"{name_partitions(partitions)}"
             )
         return partitions
 
-    def _latest_confirmed(self, start: SourceOffset) -> SourceOffset:
-        """The ends and topic ids; asked for again where reading cannot go on from `start`, with new metadata, which
-        tells a topic that was made again from a log that became shorter."""
-        latest = self._latest_left(start)
+    def _accept(self, loss: str) -> None:
+        accept_loss(loss, self._options.fail_on_data_loss)
+
+    def _latest_confirmed(self, start: SourceOffset, target: Positions) -> SourceOffset:
+        """The ends and topic ids; asked for again where reading cannot go on from `start`, or not up to `target`, with
+        new metadata, which tells a topic that was made again from a log that became shorter."""
+        expected = start.positions.keys() | target.keys()
+        latest = self._latest_left(expected)
         for _ in range(SMALLER_LATEST_RETRIES):
-            if not lost_starts(start, latest):
+            if not lost_starts(start, latest) and not lost_ends(target, latest):
                 break
             self._client.cache.refresh(RefreshReason.ON_DEMAND, self._client.api_deadline())
-            latest = self._latest_left(start)
+            latest = self._latest_left(expected)
+        lost = [one for one in lost_ends(target, latest) if one not in lost_starts(start, latest)]
+        if lost:
+            self._accept("; ".join(explain_end(one, target, latest) for one in lost[:5]))
         return replace(latest, positions={**latest.positions, **self._held_back(start, latest)})
 
     def _held_back(self, start: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, Position]:
@@ -245,18 +239,18 @@ class OffsetPlanner:
         read_committed."""
         if not self._options.client.read_committed:
             return {}
-        behind = [one for one in lost_starts(start, latest) if not _is_recreated(one, start, latest)]
-        marks = self._latest(behind, read_committed=False)
+        behind = [one for one in lost_starts(start, latest) if not is_recreated(one, start, latest)]
+        marks = self._logs.high_watermarks(behind)
         return {one: start.positions[one] for one in behind if start.positions[one].offset <= marks[one].offset}
 
-    def _latest_left(self, start: SourceOffset) -> SourceOffset:
+    def _latest_left(self, expected: Collection[TopicPartition]) -> SourceOffset:
         """The ends of the partitions there are now, and the ids that go with them."""
-        partitions = self._partitions_left(start)
+        partitions = self._partitions_left(expected)
         try:
-            latest = self.latest(partitions)
+            latest = self._logs.latest(partitions)
         except UnknownTopicError:  # gone since the cache was refreshed, which has been done again by now
-            partitions = self._partitions_left(start)
-            latest = self.latest(partitions)
+            partitions = self._partitions_left(expected)
+            latest = self._logs.latest(partitions)
         return SourceOffset(latest, self.topic_ids(partitions))
 
     def _begin_after_loss(self, start: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, Position]:
@@ -265,49 +259,6 @@ class OffsetPlanner:
         lost = lost_starts(start, latest)
         if not lost:
             return {}
-        text = "; ".join(self._explain(partition, start, latest) for partition in lost[:5])
-        if self._options.fail_on_data_loss:
-            raise DataLossError(f"{text}. {HOW_TO_GO_ON}")
-        logger.warning("%s; going on, as failOnDataLoss is false", text)
-        recreated = [one for one in lost if _is_recreated(one, start, latest)]
-        return {partition: latest.positions[partition] for partition in lost} | self.earliest(recreated)
-
-    @staticmethod
-    def _explain(partition: TopicPartition, start: SourceOffset, latest: SourceOffset) -> str:
-        old_id, new_id = start.topic_ids[partition.topic], latest.topic_ids[partition.topic]
-        if old_id != new_id:
-            return f"topic {partition.topic} was deleted and made again (topic id {old_id}, now {new_id})"
-        return (
-            f"the log of {partition} ends at offset {latest.positions[partition].offset}, before offset "
-            f"{start.positions[partition].offset} up to which it was read: it was truncated"
-        )
-
-    def _within_log(self, option: str, partition: TopicPartition, offset: int, earliest: int, latest: int) -> int:
-        """`offset` if the log holds it; its start if the offset has aged out and that is allowed."""
-        if offset > latest:
-            raise OptionError(
-                f"{option} names offset {offset} of {partition}, and its log ends at {latest}: correct it"
-            )
-        if offset >= earliest:
-            return offset
-        text = f"{option} names offset {offset} of {partition}, and its log starts at {earliest}"
-        if self._options.fail_on_data_loss:
-            raise DataLossError(f"{text}: the records before it are gone. {HOW_TO_GO_ON}")
-        logger.warning("%s; beginning there, as failOnDataLoss is false", text)
-        return earliest
-
-    def _latest(self, partitions: Collection[TopicPartition], read_committed: bool) -> dict[TopicPartition, Position]:
-        answers = self._list(partitions, LATEST_TIMESTAMP, read_committed)
-        return {one: Position(answer.offset, answer.leader_epoch) for one, answer in answers.items()}
-
-    def _list(
-        self, partitions: Collection[TopicPartition], timestamp: int, read_committed: bool
-    ) -> Mapping[TopicPartition, OffsetAnswer]:
-        if not partitions:
-            return {}
-        timestamps = dict.fromkeys(partitions, timestamp)
-        return self._client.list_offsets(timestamps, self._client.api_deadline(), read_committed)
-
-
-def _is_recreated(partition: TopicPartition, start: SourceOffset, latest: SourceOffset) -> bool:
-    return start.topic_ids[partition.topic] != latest.topic_ids[partition.topic]
+        self._accept("; ".join(explain(partition, start, latest) for partition in lost[:5]))
+        recreated = [one for one in lost if is_recreated(one, start, latest)]
+        return {partition: latest.positions[partition] for partition in lost} | self._logs.earliest(recreated)

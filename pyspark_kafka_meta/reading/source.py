@@ -14,6 +14,7 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
@@ -116,8 +117,11 @@ class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             planner.flush_events()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        limit = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        """There are no composite limits: all that is read off it later is that Trigger.Once has none."""
+        most, fewest = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadAllAvailable() if fewest is None else ReadMinRows(fewest)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         planner = self._planner()
@@ -129,10 +133,10 @@ class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         from pyspark_kafka_meta.reading.offsets import SourceOffset
 
-        max_offsets = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        limited = not isinstance(limit, ReadAllAvailable)
         planner = self._planner()
         try:
-            return planner.next_offset(SourceOffset.parse(start), self._target, max_offsets).as_dict()
+            return planner.next_offset(SourceOffset.parse(start), self._target, limited).as_dict()
         finally:
             planner.flush_events()
 
@@ -165,7 +169,8 @@ def _new_planner(options: SourceOptions, max_age_ms: int) -> OffsetPlanner:
     from pyspark_kafka_meta.reading.planner import OffsetPlanner
     from pyspark_kafka_meta.telemetry.origin import planner_origin
 
-    return OffsetPlanner(KafkaClient(options.client, options.metrics_path, planner_origin(), max_age_ms), options)
+    client = KafkaClient(options.client, options.metrics_path, planner_origin(), max_age_ms, options.topic_pattern)
+    return OffsetPlanner(client, options)
 
 
 def _read(options: SourceOptions, partition: InputPartition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
 """`FakeCluster`: brokers, topics, leaders and logs in plain memory, for `FakeWire` to answer from.
 
 It decides as Apache Kafka 4.1 does: any replica serves a Fetch, a wrong leader epoch is refused, a topic that was made
-again is not known by its old id.
+again is not known by its old id, a reader of records that were cut off is told so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark_kafka_meta.metadata.model import (
     TopicMetadata,
     TopicPartition,
 )
-from pyspark_kafka_meta.wire.messages import FetchPartition, OffsetQuery
+from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchPartition, OffsetQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,16 @@ class FakeCluster:
         log = self.logs[partition]
         return (log[0].base_offset, log[-1].until_offset) if log else (0, 0)
 
-    def records(self, partition: TopicPartition, offset: int, max_bytes: int) -> bytes:
-        """Record batches from that which holds `offset` on; the first whole, however large (KIP-74)."""
+    def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
+        """Base offset of the first batch with a record as late, -1 if there is none."""
+        late = (one for one in self.logs[partition] if int.from_bytes(one.data[35:43], "big") >= timestamp_ms)
+        return next((one.base_offset for one in late), -1)
+
+    def records(self, partition: TopicPartition, offset: int, end: int, max_bytes: int) -> bytes:
+        """Record batches from that which holds `offset` on, up to `end`; the first whole, however large (KIP-74)."""
         records = b""
         for batch in self.logs[partition]:
-            if batch.until_offset > offset:
+            if batch.until_offset > offset and batch.base_offset < end:
                 if records and len(records) + len(batch.data) > max_bytes:
                     break
                 records += batch.data
@@ -107,4 +112,17 @@ class FakeCluster:
         if node_id != known.leader_id and (fetch is None or node_id not in known.replicas):
             return 6
         start, end = self.bounds(asked.partition)
-        return 0 if fetch is None or start <= fetch.fetch_offset <= end else 1
+        in_log = fetch is None or start <= fetch.fetch_offset <= end or self.diverging_epoch(fetch) is not None
+        return 0 if in_log else 1
+
+    def diverging_epoch(self, fetch: FetchPartition) -> DivergingEpoch | None:
+        """Where the log and that of the reader part, None where the reader's is the beginning of this one."""
+        end, asked = self.bounds(fetch.partition)[1], fetch.last_fetched_epoch
+        starts = {self.partition(fetch.partition).leader_epoch: end}
+        for batch in reversed(self.logs[fetch.partition]):
+            starts[int.from_bytes(batch.data[12:16], "big", signed=True)] = batch.base_offset
+        epoch = max((one for one in starts if one <= asked), default=NO_EPOCH)
+        end_offset = min((start for one, start in starts.items() if one > asked), default=end)
+        if asked == NO_EPOCH or (epoch == asked and end_offset >= fetch.fetch_offset):
+            return None
+        return DivergingEpoch(epoch, end_offset)

@@ -51,7 +51,7 @@ class FakeClock:
 
 
 class FakeWire:
-    """Not thread-safe. ListOffsets knows the ends of a log, not times.
+    """Not thread-safe. ListOffsets knows times by the batch: the first of a batch that holds one as late.
 
     Attributes:
         aliases: node ids by address that no broker advertises, such as a load balancer's.
@@ -60,8 +60,10 @@ class FakeWire:
         failures: errors that the next requests to a broker end with, by node id.
         error_codes: codes that the next Fetch or ListOffsets gets, by partition.
         metadata_errors: code that Metadata answers state, by topic.
+        metadata_refusals: code that the next whole Metadata answers state, by node id.
         replica_errors: code that a Fetch of a partition gets from one broker, by node id and partition, until removed.
-        open_transactions: offset at which a transaction is open, by partition: the last stable offset.
+        open_transactions: offset at which a transaction is open, by partition: the last stable offset, behind which
+            read_committed gets neither records nor the end.
         replica_ends: where the copy of a broker ends that lags behind, exclusive, by node id and partition.
         preferred_replicas: broker that leaders name to a Fetch that states a rack (KIP-392), by partition.
         throttles: milliseconds that the next Fetch answers of a broker state, by node id; they bring no records.
@@ -78,6 +80,7 @@ class FakeWire:
         self.failures: dict[int, deque[KafkaMetaError]] = {}
         self.error_codes: dict[TopicPartition, deque[int]] = {}
         self.metadata_errors: dict[str, int] = {}
+        self.metadata_refusals: dict[int, deque[int]] = {}
         self.replica_errors: dict[tuple[int, TopicPartition], int] = {}
         self.open_transactions: dict[TopicPartition, int] = {}
         self.replica_ends: dict[tuple[int, TopicPartition], int] = {}
@@ -100,6 +103,9 @@ class FakeWire:
         node_id = self._reach("Metadata", address)
         self._hang(node_id, deadline)
         brokers, known = self._cut_off.get(node_id, (self.cluster.brokers, self.cluster.topics))
+        code = self.metadata_refusals[node_id].popleft() if self.metadata_refusals.get(node_id) else 0
+        if code != 0:
+            brokers, topics = {}, ()
         return MetadataAnswer(
             cluster_id="fake-cluster",
             controller_id=1,
@@ -109,6 +115,7 @@ class FakeWire:
             correlation_id=len(self.requests),
             request_bytes=40,
             response_bytes=400,
+            error_code=code,
         )
 
     def list_offsets(
@@ -138,7 +145,7 @@ class FakeWire:
         if node_id in self.hung:
             return FetchFailure(node_id, RequestTimeoutError(f"broker {node_id} did not answer a Fetch in time"))
         throttle_ms = self.throttles[node_id].popleft() if self.throttles.get(node_id) else 0
-        partitions = tuple(self._fetched(node_id, entry, request.rack) for entry in request.partitions)
+        partitions = tuple(self._fetched(node_id, entry, request) for entry in request.partitions)
         if throttle_ms > 0:
             partitions = tuple(replace(one, records=b"") for one in partitions)
         size = sum(len(one.records) for one in partitions)
@@ -174,6 +181,8 @@ class FakeWire:
         if code != 0:
             return OffsetAnswer(query.partition, code, -1, -1, NO_EPOCH)
         start, end = self.cluster.bounds(query.partition)
+        if query.timestamp >= 0:
+            return OffsetAnswer(query.partition, 0, self.cluster.offset_at(query.partition, query.timestamp), -1, 0)
         is_start = query.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP)
         stable = self.open_transactions.get(query.partition, end) if read_committed else end
         offset = start if is_start else stable
@@ -188,27 +197,35 @@ class FakeWire:
             self.error_codes.get(entry.partition)
             or self.replica_errors.get((node_id, entry.partition))
             or self.cluster.error_of(node_id, entry)
+            or self.cluster.diverging_epoch(entry)
             or self._redirects_to(node_id, entry.partition, request.rack) is not None
-            or self._records(node_id, entry)
+            or self._records(node_id, entry, request.read_committed)
             for entry in request.partitions
         )
         return self.clock() if ready else sent_at + request.max_wait_ms / 1000
 
-    def _fetched(self, node_id: int, entry: FetchPartition, rack: str) -> FetchedPartition:
+    def _fetched(self, node_id: int, entry: FetchPartition, request: FetchRequest) -> FetchedPartition:
         code = self._take_error(node_id, entry)
         if code != 0:
             hint = self._hint(entry.partition) if code in (6, 74) else None
             return FetchedPartition(entry.partition, code, b"", -1, -1, -1, leader_hint=hint)
         start, end = self.cluster.bounds(entry.partition)
-        replica = self._redirects_to(node_id, entry.partition, rack)
+        replica = self._redirects_to(node_id, entry.partition, request.rack)
         if replica is not None:
             return FetchedPartition(entry.partition, 0, b"", end, end, start, preferred_read_replica=replica)
+        diverging = self.cluster.diverging_epoch(entry)
+        if diverging is not None:
+            return FetchedPartition(entry.partition, 0, b"", end, end, start, diverging_epoch=diverging)
         end = self.replica_ends.get((node_id, entry.partition), end)
-        return FetchedPartition(entry.partition, 0, self._records(node_id, entry), end, end, start)
+        stable = min(self.open_transactions.get(entry.partition, end), end)
+        records = self._records(node_id, entry, request.read_committed)
+        return FetchedPartition(entry.partition, 0, records, end, stable, start)
 
-    def _records(self, node_id: int, entry: FetchPartition) -> bytes:
-        is_behind = entry.fetch_offset >= self.replica_ends.get((node_id, entry.partition), entry.fetch_offset + 1)
-        return b"" if is_behind else self.cluster.records(entry.partition, entry.fetch_offset, entry.max_bytes)
+    def _records(self, node_id: int, entry: FetchPartition, read_committed: bool) -> bytes:
+        end = self.replica_ends.get((node_id, entry.partition), self.cluster.bounds(entry.partition)[1])
+        if read_committed:
+            end = min(self.open_transactions.get(entry.partition, end), end)
+        return self.cluster.records(entry.partition, entry.fetch_offset, end, entry.max_bytes)
 
     def _redirects_to(self, node_id: int, partition: TopicPartition, rack: str) -> int | None:
         is_leader = self.cluster.partition(partition).leader_id == node_id

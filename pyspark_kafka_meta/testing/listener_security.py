@@ -73,7 +73,7 @@ class ListenerSecurity:
     def format_arguments(self) -> list[str]:
         """For Kafka's StorageTool: the users of SCRAM."""
         scram = [name for name in self._mechanisms if name.startswith("SCRAM-")]
-        users = [f'{name}=[name={user},password={text}]' for name in scram for user, text in self._users.items()]
+        users = [f"{name}=[name={user},password={text}]" for name in scram for user, text in self._users.items()]
         return [argument for user in users for argument in ("--add-scram", user)]
 
     def client_options(self, user: str | None, mechanism: str | None) -> dict[str, str]:

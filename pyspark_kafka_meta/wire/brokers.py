@@ -52,7 +52,8 @@ class KafkaWire:
         request = translate.metadata_request(connection.version(METADATA), topics)
         exchange = connection.call(METADATA, request, deadline)
         answer = self._checked(connection, translate.metadata_answer, exchange, topics)
-        self._close_all_but({address, *(broker.address for broker in answer.brokers)})
+        if answer.brokers:
+            self._close_all_but({address, *(broker.address for broker in answer.brokers)})
         return answer
 
     def list_offsets(

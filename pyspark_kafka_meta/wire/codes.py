@@ -63,7 +63,9 @@ _RULES = {
     74: _Rule("FENCED_LEADER_EPOCH", Action.REFRESH, RefreshReason.FENCED_EPOCH),
     UNKNOWN_LEADER_EPOCH: _Rule("UNKNOWN_LEADER_EPOCH", Action.RETRY, RefreshReason.UNKNOWN_EPOCH),
     76: _Rule("UNSUPPORTED_COMPRESSION_TYPE"),
-    78: _Rule("OFFSET_NOT_AVAILABLE", Action.REFRESH, RefreshReason.NOT_LEADER),
+    # The leader is the right one, and waits for its followers after the election (KIP-207); Kafka's exception for it is
+    # no `InvalidMetadataException` either.
+    78: _Rule("OFFSET_NOT_AVAILABLE", Action.RETRY),
     89: _Rule("THROTTLING_QUOTA_EXCEEDED", Action.WAIT),
     100: _Rule("UNKNOWN_TOPIC_ID", Action.REFRESH, RefreshReason.UNKNOWN_TOPIC_ID),
     103: _Rule("INCONSISTENT_TOPIC_ID", Action.REFRESH, RefreshReason.UNKNOWN_TOPIC_ID),

@@ -75,6 +75,7 @@ def metadata_answer(exchange: Exchange, topics: Collection[str] | None) -> Metad
         request_bytes=exchange.request_bytes,
         response_bytes=exchange.response_bytes,
         throttle_ms=_ms(message.throttle_time),
+        error_code=int(getattr(message, "error_code", 0)),
     )
 
 

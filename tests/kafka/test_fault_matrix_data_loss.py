@@ -177,12 +177,14 @@ def test_r12_a_log_truncated_by_an_unclean_election(
     log = TopicPartition(topic, 0)
     create_topic(breakable_kafka, topic, [[first, second]], {"min.insync.replicas": "1"})
     wait_for(lambda: in_sync(breakable_kafka, topic, 2))
-    strict, lenient = (open_stream(topic, fail_on_data_loss=strict) for strict in (True, False))
+    strict, lenient, late = (open_stream(topic, fail_on_data_loss=strict) for strict in (True, False, False))
     produce(topic, numbers(0, 20, "kept-"))
+    late.run_until(lambda: len(late.rows) == 20)
     breakable_kafka.kill(second)
     produce(topic, numbers(20, 50, "lost-"), acks="1")
     for stream in (strict, lenient):
         stream.run_until(lambda stream=stream: len(stream.rows) == 50)
+    _, planned = late.plan()
     breakable_kafka.kill(first)
     wait_for(lambda: leader_of(topic, 0) == -1)
     breakable_kafka.start(second)
@@ -193,10 +195,13 @@ def test_r12_a_log_truncated_by_an_unclean_election(
     assert produce(topic, numbers(20, 30, "new-")) == list(range(20, 30))
     with pytest.raises(DataLossError, match=f"{log} ends at offset 30, before offset 50"):
         strict.run_batch()
+    assert [row.value for row in late.read(planned)] == numbers(20, 30, "new-"), "what a planned range has left"
+    with pytest.raises(DataLossError, match=r"offsets 30 to 49 .* ends at offset 30"):
+        strict.read(planned)
     produce(topic, numbers(30, 80, "new-"))
     with pytest.raises(DataLossError, match=r"offsets 20 to 49 of .* truncated to offset 20"):
         strict.run_batch()
     assert len(strict.rows) == 50
     lenient.run_until(lambda: lenient.positions()[log] == 80)
-    assert values(lenient)[50:] == numbers(50, 80, "new-")
+    assert values(lenient)[50:] == numbers(50, 80, "new-"), "a micro-batch has only offsets that Spark logged"
     assert max(strict.batch_seconds[-2:]) < 10

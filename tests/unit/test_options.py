@@ -20,6 +20,7 @@ from pyspark_kafka_meta.options import (
     SourceOptions,
 )
 from pyspark_kafka_meta.options.security import PLAINTEXT
+from pyspark_kafka_meta.options.specs import AgoSpec, BackSpec, TimesSpec
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 MINIMAL = {**SERVERS, "subscribe": "t"}
@@ -58,11 +59,21 @@ def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
             retry_backoff_max_ms=1_000,
         ),
         topics=("t",),
+        topic_pattern=None,
         assigned=None,
         starting_offsets=None,
+        starting_timestamp_ms=None,
+        starting_times=None,
+        start_at_latest_if_unmatched=False,
         ending_offsets=None,
+        ending_timestamp_ms=None,
+        ending_times=None,
         max_offsets_per_trigger=None,
+        min_offsets_per_trigger=None,
+        max_trigger_delay_ms=15 * 60_000,
         min_partitions=None,
+        max_records_per_partition=None,
+        max_tasks=None,
         include_headers=False,
         fail_on_data_loss=True,
         metrics_path=None,
@@ -70,13 +81,28 @@ def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
     )
 
 
+BY_TOPIC = OffsetsSpec(by_partition=((T0, 5),), by_topic=(("u", EARLIEST_OFFSET), ("v", LATEST_OFFSET)))
 T0_23 = OffsetsSpec(by_partition=((T0, 23), (T1, LATEST_OFFSET)))
 GOOD = [
     ("subscribe", " b , a,b,, ", "topics", ("b", "a")),
     ("startingOffsets", " Earliest ", "starting_offsets", OffsetsSpec(EARLIEST_OFFSET)),
     ("startingOffsets", "latest", "starting_offsets", OffsetsSpec(LATEST_OFFSET)),
     ("endingOffsets", '{"t": {"1": -1, "0": 23}}', "ending_offsets", T0_23),
+    ("startingOffsets", '{"v": "latest", "t": {"0": 5}, "u": "earliest"}', "starting_offsets", BY_TOPIC),
+    ("startingOffsets", "-10m", "starting_offsets", AgoSpec(600_000)),
+    ("startingOffsets", " -2D ", "starting_offsets", AgoSpec(2 * 24 * 3_600_000)),
+    ("startingOffsets", "-1000", "starting_offsets", BackSpec(1000)),
+    ("startingTimestamp", "1700000000000", "starting_timestamp_ms", 1_700_000_000_000),
+    ("startingOffsetsByTimestamp", '{"t": {"0": 23}}', "starting_times", TimesSpec(by_partition=((T0, 23),))),
+    ("startingOffsetsByTimestampStrategy", "LATEST", "start_at_latest_if_unmatched", True),
+    ("endingTimestamp", "0", "ending_timestamp_ms", 0),
+    ("endingOffsetsByTimestamp", '{"t": {"0": 23}}', "ending_times", TimesSpec(by_partition=((T0, 23),))),
     ("maxOffsetsPerTrigger", "9223372036854775807", "max_offsets_per_trigger", 2**63 - 1),
+    ("minOffsetsPerTrigger", "5", "min_offsets_per_trigger", 5),
+    ("maxTriggerDelay", "2h", "max_trigger_delay_ms", 7_200_000),
+    ("maxTriggerDelay", "500", "max_trigger_delay_ms", 500),
+    ("maxRecordsPerPartition", "7", "max_records_per_partition", 7),
+    ("maxTasks", "4", "max_tasks", 4),
     ("minPartitions", " 6 ", "min_partitions", 6),
     ("includeHeaders", "TRUE", "include_headers", True),
     ("failOnDataLoss", "false", "fail_on_data_loss", False),
@@ -158,10 +184,23 @@ BAD = [
     ("startingOffsets", '{"t":{"00":1}}', "'00' is not a partition"),
     ("startingOffsets", '{"t":{"0":1,"0":2}}', "a name appears twice"),
     ("startingOffsets", "[" * 100_000, OFFSETS),
+    ("startingOffsets", "-1", "write latest or earliest"),
+    ("startingOffsets", "-0", OFFSETS + "-0"),
+    ("startingOffsets", "-10 parsecs", OFFSETS + "-10 parsecs"),
+    ("startingOffsets", '{"t":"first"}', OFFSETS),
+    ("endingOffsets", "-10m", "Option 'endingOffsets' must be latest or JSON"),
+    ("startingTimestamp", "2020-01-01", "Expected a single long value, got 2020-01-01"),
+    ("endingTimestamp", "-1", "Expected a single long value, got -1"),
+    ("startingOffsetsByTimestamp", '{"t":{"0":-1}}', 'Expected e.g. {"topicA":{"0":1700000000000}'),
+    ("endingOffsetsByTimestamp", "latest", "Option 'endingOffsetsByTimestamp' must be JSON"),
+    ("startingOffsetsByTimestampStrategy", "FOO", "must be error or latest, got 'FOO'"),
     ("maxOffsetsPerTrigger", "0", "must be a whole number from 1 to 9223372036854775807, got '0'"),
     ("maxOffsetsPerTrigger", "1_000", "got '1_000'"),
     ("maxOffsetsPerTrigger", "٣", "got '٣'"),
     ("minPartitions", "-1", "minPartitions must be positive"),
+    ("maxTriggerDelay", "soon", "must be a time like 15m"),
+    ("maxTriggerDelay", "-1s", "must be a time like 15m"),
+    ("maxRecordsPerPartition", "0", "maxRecordsPerPartition must be positive"),
     ("minPartitions", "1.0", "minPartitions must be positive"),
     ("includeHeaders", "maybe", "Option 'includeHeaders' must be false or true, got 'maybe'"),
     ("failOnDataLoss", "", "Option 'failOnDataLoss' must be true or false, got ''"),
@@ -220,8 +259,7 @@ REFUSED = [
     ("kafka.enable.auto.commit", "Kafka option 'enable.auto.commit' is not supported"),
     ("kafka.interceptor.classes", "Kafka option 'interceptor.classes' is not supported"),
     ("kafka.group.id", "Kafka option 'group.id' is not supported"),
-    ("subscribepattern", "Option 'subscribePattern' of Spark's Kafka source is not supported here"),
-    ("startingTimestamp", "Option 'startingTimestamp' of Spark's Kafka source is not supported here"),
+    ("groupIdPrefix", "Option 'groupIdPrefix' of Spark's Kafka source is not supported here"),
 ]
 
 
@@ -245,14 +283,58 @@ def test_one_error_lists_all_that_is_wrong() -> None:
         "minPartitions must be positive, a whole number, got '0'",
         "Option 'includeHeaders' must be false or true, got '1'",
         "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer",
-        "One of the following options must be specified for Kafka source: subscribe, assign.",
+        "One of the following options must be specified for Kafka source: subscribe, subscribePattern, assign.",
     ]
 
 
-def test_subscribe_and_assign_exclude_each_other() -> None:
-    assert problems({**MINIMAL, "assign": '{"t":[0]}'}) == [
-        "Only one of the following options can be specified for Kafka source: subscribe, assign."
+@pytest.mark.parametrize("second", [{"assign": '{"t":[0]}'}, {"subscribepattern": "t.*"}], ids=["assign", "pattern"])
+def test_one_way_to_choose_topics_excludes_the_others(second: dict[str, str]) -> None:
+    assert problems({**MINIMAL, **second}) == [
+        "Only one of the following options can be specified for Kafka source: subscribe, subscribePattern, assign."
     ]
+
+
+def test_a_pattern_leaves_the_topics_to_the_cluster() -> None:
+    options = SourceOptions.parse({**SERVERS, "subscribePattern": "click-[a-z]+"})
+
+    assert (options.topic_pattern, options.topics, options.assigned) == ("click-[a-z]+", (), None)
+
+
+JAVA_ONLY = {
+    " ": "Pattern to subscribe is empty",
+    "a(": "missing ), unterminated subpattern",
+    r"\p{Alpha}+": r"bad escape \p",
+    r"\Qa.b\E": r"bad escape \Q",
+    "(?<name>a)": "unknown extension",
+    "[a-z&&[^b]]": "Possible set intersection",
+    "[[a]b]": "Possible nested set",
+}
+
+
+@pytest.mark.parametrize(("text", "said"), JAVA_ONLY.items())
+def test_a_pattern_that_python_reads_otherwise_than_java_is_refused(text: str, said: str) -> None:
+    (problem,) = problems({**SERVERS, "subscribePattern": text})
+
+    assert problem.startswith("Option 'subscribePattern' must be a regular expression")
+    assert said in problem
+
+
+CONTRADICTIONS = {
+    "The value of minOffsetPerTrigger(9) is higher than the maxOffsetsPerTrigger(3).": {
+        "minOffsetsPerTrigger": "9",
+        "maxOffsetsPerTrigger": "3",
+    },
+    "The value of minPartitions(5) is higher than maxTasks.": {"minPartitions": "5", "maxTasks": "4"},
+    "Only one of the following options can be specified: maxTasks, maxRecordsPerPartition.": {
+        "maxTasks": "4",
+        "maxRecordsPerPartition": "1",
+    },
+}
+
+
+@pytest.mark.parametrize(("said", "options"), CONTRADICTIONS.items())
+def test_limits_that_contradict_each_other_are_refused(said: str, options: dict[str, str]) -> None:
+    assert problems({**MINIMAL, **options}) == [said]
 
 
 def test_a_client_without_topics_knows_kafka_options_alone() -> None:
@@ -272,9 +354,26 @@ def test_a_batch_reads_from_earliest_to_latest_and_a_stream_starts_at_latest() -
     assert (stream.starting_offsets, stream.ending_offsets) == (OffsetsSpec(LATEST_OFFSET), None)
 
 
+def test_one_time_goes_before_times_by_partition_and_these_before_offsets() -> None:
+    given = {**MINIMAL, "startingOffsets": "-5", "endingOffsets": '{"t":{"0":7}}'}
+    assert SourceOptions.parse(given).for_batch().starting_offsets == BackSpec(5)
+
+    given |= {"startingOffsetsByTimestamp": '{"t":{"0":3}}', "endingOffsetsByTimestamp": '{"t":{"0":4}}'}
+    batch = SourceOptions.parse(given).for_batch()
+    assert batch.starting_offsets == TimesSpec(by_partition=((T0, 3),))
+    assert batch.ending_offsets == TimesSpec(by_partition=((T0, 4),), or_latest=True)
+
+    given |= {"startingTimestamp": "1", "endingTimestamp": "2", "startingOffsetsByTimestampStrategy": "latest"}
+    batch = SourceOptions.parse(given).for_batch()
+    assert batch.starting_offsets == TimesSpec(1, or_latest=True)
+    assert batch.ending_offsets == TimesSpec(2, or_latest=True)
+
+
 BAD_SPANS = [
     ("latest", "latest", ["starting offset can't be latest for batch queries on Kafka"]),
     ("earliest", "earliest", ["ending offset can't be earliest for batch queries on Kafka"]),
+    ('{"t":"latest"}', "latest", ["startingOffsets for t can't be latest for batch queries on Kafka"]),
+    ("earliest", '{"t":"earliest"}', ["ending offset for t can't be earliest for batch queries on Kafka"]),
     ('{"t":{"0":-1}}', "latest", ["startingOffsets for t-0 can't be latest for batch queries on Kafka"]),
     ("earliest", '{"t":{"0":-2}}', ["ending offset for t-0 can't be earliest for batch queries on Kafka"]),
     (
@@ -312,26 +411,40 @@ def test_a_batch_refuses_offsets_that_span_nothing(starting: str, ending: str, s
     assert str(caught.value).split("\n") == said
 
 
-@pytest.mark.parametrize(("starting", "ending"), [('{"t":{"0":9}}', '{"t":{"0":-1}}'), ('{"t":{"0":-2}}', "latest")])
+@pytest.mark.parametrize(
+    ("starting", "ending"),
+    [('{"t":{"0":9}}', '{"t":{"0":-1}}'), ('{"t":{"0":9}}', '{"t":"latest"}'), ('{"t":{"0":-2}}', "latest")],
+)
 def test_a_batch_takes_offsets_that_only_the_brokers_can_compare(starting: str, ending: str) -> None:
     options = SourceOptions.parse({**MINIMAL, "startingOffsets": starting, "endingOffsets": ending})
 
     assert options.for_batch() == options.for_batch().for_batch()
 
 
-def test_a_stream_has_no_ending_offsets() -> None:
-    with pytest.raises(OptionError, match=r"^ending offset not valid in streaming queries$"):
-        SourceOptions.parse({**MINIMAL, "endingOffsets": "latest"}).for_stream()
+@pytest.mark.parametrize(
+    ("name", "text", "what"),
+    [
+        ("endingOffsets", "latest", "offset"),
+        ("endingTimestamp", "5", "timestamp"),
+        ("endingOffsetsByTimestamp", '{"t":{"0":5}}', "timestamp"),
+    ],
+)
+def test_a_stream_has_no_end(name: str, text: str, what: str) -> None:
+    with pytest.raises(OptionError, match=f"^ending {what} not valid in streaming queries$"):
+        SourceOptions.parse({**MINIMAL, name: text}).for_stream()
 
 
-def test_a_batch_warns_that_max_offsets_per_trigger_does_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    options = SourceOptions.parse({**MINIMAL, "maxOffsetsPerTrigger": "5"})
+def test_a_batch_warns_that_limits_per_trigger_do_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    options = SourceOptions.parse({**MINIMAL, "maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "5"})
 
     with caplog.at_level(logging.WARNING):
         options.for_stream()
         assert caplog.messages == []
         options.for_batch()
-        assert caplog.messages == ["maxOffsetsPerTrigger option ignored in batch queries"]
+        assert caplog.messages == [
+            "maxOffsetsPerTrigger option ignored in batch queries",
+            "minOffsetsPerTrigger option ignored in batch queries",
+        ]
 
 
 # --- what others rely on ----------------------------------------------------------------------------------------------

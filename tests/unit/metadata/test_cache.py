@@ -362,6 +362,35 @@ def test_when_every_known_broker_is_gone_the_bootstrap_list_is_used_again() -> N
     assert (scene.events[-1].broker_host, scene.events[-1].broker_id) == ("kafka", None)
 
 
+def test_broker_that_says_so_sends_the_cache_back_to_the_bootstrap_list() -> None:
+    """KIP-1102: REBOOTSTRAP_REQUIRED, though other brokers are known and well."""
+    service_name = Address("kafka", 9092)
+    scene = Scene(service_name)
+    scene.wire.aliases[service_name] = 3
+    scene.bootstrapped()
+    scene.report()
+    scene.wire.metadata_refusals = {node_id: deque([129]) for node_id in (1, 2)}
+    refused, answered, after = (scene.refresh_when_due() for _ in range(3))
+
+    assert (refused.broker_host, refused.outcome) == ("broker-1", Outcome.FAILED)
+    assert "begin anew with the bootstrap addresses" in str(refused.error)
+    assert (answered.broker_host, answered.reason) == ("kafka", RefreshReason.REBOOTSTRAP)
+    assert answered.outcome is not Outcome.FAILED
+    assert after.broker_host != "kafka", "the brokers are used again"
+
+
+def test_metadata_request_that_is_refused_is_asked_of_another_broker() -> None:
+    scene = Scene().bootstrapped()
+    before = scene.cache.snapshot
+    scene.report()
+    scene.wire.metadata_refusals[1] = deque([31])
+    refused, answered = scene.refresh_when_due(), scene.refresh_when_due()
+
+    assert refused.error == "broker-1:9092 refused a Metadata request with error 31"
+    assert refused.generation_after == before.generation
+    assert (answered.broker_host, answered.reason) == ("broker-2", RefreshReason.NOT_LEADER)
+
+
 def test_answer_without_brokers_is_a_failure() -> None:
     scene = Scene().bootstrapped()
     before = scene.cache.snapshot

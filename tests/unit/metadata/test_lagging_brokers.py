@@ -65,7 +65,7 @@ def test_topic_that_nobody_knows_is_unknown_after_its_grace(monkeypatch: pytest.
 
 def test_restart_behind_a_broker_that_lacks_a_partition_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = a_scene(monkeypatch, 1)
-    end = planner(scene).next_offset(offset(scene, T0, T1, T2), None, None)
+    end = planner(scene).next_offset(offset(scene, T0, T1, T2), None, limited=False)
 
     assert end.positions[T2].offset == 5
 
@@ -75,7 +75,7 @@ def test_partition_that_is_really_gone_is_told_after_its_grace(monkeypatch: pyte
     began = scene.clock()
 
     with pytest.raises(DataLossError, match="t-2 are gone"):
-        planner(scene).next_offset(offset(scene, T0, T1, T2), None, None)
+        planner(scene).next_offset(offset(scene, T0, T1, T2), None, limited=False)
     assert scene.clock() - began == pytest.approx(3)
 
 
@@ -83,7 +83,7 @@ def test_topic_that_is_not_read_any_more_is_not_waited_for(monkeypatch: pytest.M
     scene = ReaderScene(monkeypatch, failOnDataLoss="false")
     start = SourceOffset({T0: Position(0), TopicPartition("u", 0): Position(7)}, {"t": None, "u": None})
     began = scene.clock()
-    planner(scene).next_offset(start, None, None)
+    planner(scene).next_offset(start, None, limited=False)
 
     assert scene.clock() == began
 
@@ -99,11 +99,11 @@ def test_assigned_partition_that_one_broker_lacks_is_found(monkeypatch: pytest.M
 def test_new_partition_is_read_from_its_first_record_whenever_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = a_scene(monkeypatch, 1, 2, 3)
     plan = planner(scene)
-    seen_late = plan.next_offset(offset(scene, T0, T1), None, None)
+    seen_late = plan.next_offset(offset(scene, T0, T1), None, limited=False)
     assert T2 not in seen_late.positions
     scene.wire.catch_up()
     scene.clock.sleep(300)
-    end = plan.next_offset(seen_late, None, None)
+    end = plan.next_offset(seen_late, None, limited=False)
 
     assert (end.start[T2].offset, end.positions[T2].offset) == (0, 5)
 

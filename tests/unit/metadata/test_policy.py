@@ -312,6 +312,18 @@ def test_good_answer_clears_what_was_held_against_others_and_the_one_who_gave_it
     assert choice.next((B, C)) == B
 
 
+def test_until_an_answer_comes_a_rebootstrap_asks_no_known_broker() -> None:
+    choice = BrokerChoice([A, D], random.Random(0))
+    choice.rebootstrap()
+    tried = []
+    for _ in range(4):
+        tried.append(choice.next((B, C)))
+        choice.failed(tried[-1], (B, C))
+    assert sorted(tried) == [A, A, D, D]
+    choice.answered(choice.next((B, C)))
+    assert choice.next((B, C)) in (B, C)
+
+
 def test_attempts_get_little_time_first_and_then_twice_as_much_each() -> None:
     timeouts_ms = [attempt_timeout_ms(attempt, 30_000) for attempt in range(1, 7)]
 

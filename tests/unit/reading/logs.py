@@ -10,19 +10,20 @@ from kio.records.schema import NewRecordBatch, Record
 from kio.records.writers import write_new_batch
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
-WRITTEN = TZAwareMicros.parse(datetime(2024, 5, 17, tzinfo=UTC))
+WRITTEN = datetime(2024, 5, 17, tzinfo=UTC)
 
 
-def batch(values: Sequence[str], base_offset: int = 0, epoch: int = 0) -> bytes:
+def batch(values: Sequence[str], base_offset: int = 0, epoch: int = 0, written: datetime = WRITTEN) -> bytes:
     """These values at consecutive offsets."""
-    return sparse_batch({base_offset + index: value for index, value in enumerate(values)}, epoch)
+    return sparse_batch({base_offset + index: value for index, value in enumerate(values)}, epoch, written)
 
 
-def sparse_batch(values: Mapping[int, str], epoch: int = 0) -> bytes:
+def sparse_batch(values: Mapping[int, str], epoch: int = 0, written: datetime = WRITTEN) -> bytes:
     """These values at their offsets, with gaps as compaction leaves them."""
     buffer = io.BytesIO()
+    timestamp = TZAwareMicros.parse(written)
     records = tuple(
-        Record(attributes=i8(0), timestamp=WRITTEN, offset=i64(offset), key=None, value=value.encode(), headers=())
+        Record(attributes=i8(0), timestamp=timestamp, offset=i64(offset), key=None, value=value.encode(), headers=())
         for offset, value in values.items()
     )
     write_new_batch(

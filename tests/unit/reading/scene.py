@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from logs import batch
+from logs import WRITTEN, batch
 
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.metadata.cache import MetadataCache
@@ -67,6 +68,8 @@ class ScriptedWire(FakeWire):
         return self.change(answer) if isinstance(answer, FetchAnswer) else answer
 
 
+HELD_BACK = {"kafka_isolation_level": "read_committed"}
+
 Fault = Sequence[Callable[["Scene"], object]]
 """What happens to a scene, one step after the other."""
 
@@ -101,12 +104,13 @@ class Scene:
     def options(self, **options: str) -> SourceOptions:
         """Of a batch that reads t; names of options with underscores for dots."""
         given = {name.replace("_", "."): value for name, value in options.items()}
-        reads = {} if "assign" in given else {"subscribe": "t"}
+        reads = {} if {"assign", "subscribePattern"} & given.keys() else {"subscribe": "t"}
         return SourceOptions.parse({"kafka.bootstrap.servers": "broker-1:9092", **reads, **given})
 
     def client(self, **options: str) -> KafkaClient:
-        settings = self.options(**options).client
-        return KafkaClient(settings, None, Origin(role="reader"), settings.metadata_max_age_ms)
+        query = self.options(**options)
+        settings = query.client
+        return KafkaClient(settings, None, Origin(role="reader"), settings.metadata_max_age_ms, query.topic_pattern)
 
     def warm_client(self, **options: str) -> KafkaClient:
         """One that knows t and has asked for nothing in the last ten seconds."""
@@ -118,7 +122,7 @@ class Scene:
         return made
 
     def planner(self, **options: str) -> OffsetPlanner:
-        return OffsetPlanner(self.client(**options), self.options(**options).for_stream())
+        return OffsetPlanner(self.client(**options), self.options(**options).for_stream(), self.clock)
 
     def reader(self, client: KafkaClient | None = None, /, **options: str) -> TaskReader:
         made = self.warm_client(**options) if client is None else client
@@ -137,9 +141,14 @@ class Scene:
         """The next requests to this broker end with these errors."""
         self.wire.failures[node_id] = deque(errors)
 
-    def write(self, partition: TopicPartition, *values: str) -> None:
+    def write(self, partition: TopicPartition, *values: str, written: datetime = WRITTEN) -> None:
         """One record batch."""
-        self.cluster.append(partition, batch(values))
+        self.cluster.append(partition, batch(values, written=written))
+
+    def hold_back(self, partition: TopicPartition, *values: str) -> None:
+        """One record batch of a transaction that stays open: `HELD_BACK` readers wait for it."""
+        self.wire.open_transactions.setdefault(partition, self.cluster.bounds(partition)[1])
+        self.write(partition, *values)
 
     def fill(self, batches: int = 4, size: int = 3) -> None:
         """Some batches in each partition of t, every value once."""

@@ -202,6 +202,14 @@ def test_partition_without_an_answer_ends_at_the_deadline_and_is_named(
     assert len(scene.wire.requests) < 4 * DEADLINE_S
 
 
+def test_pauses_grow_to_a_second_while_every_broker_is_down(scene: Scene, client: KafkaClient) -> None:
+    scene.wire.down.update({1, 2, 3})
+    with pytest.raises(NoLeaderError):
+        latest(scene, client, T0)
+
+    assert DEADLINE_S <= len(scene.sent("ListOffsets")) <= 1.25 * DEADLINE_S + 5
+
+
 def test_offsets_that_may_not_be_seen_fail_at_once(scene: Scene, client: KafkaClient) -> None:
     scene.script(T0, 29)
     began = scene.clock()

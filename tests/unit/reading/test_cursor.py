@@ -197,7 +197,7 @@ ERRORS = {
     56: Refresh(RefreshReason.NOT_LEADER, 56),
     74: Refresh(RefreshReason.FENCED_EPOCH, 74),
     75: Wait(75),
-    78: Refresh(RefreshReason.NOT_LEADER, 78),
+    78: Wait(78),
     89: Wait(89),
     100: Refresh(RefreshReason.UNKNOWN_TOPIC_ID, 100),
     103: Refresh(RefreshReason.UNKNOWN_TOPIC_ID, 103),
@@ -244,16 +244,28 @@ def test_diverging_epoch_at_or_behind_the_position_is_no_loss(end_offset: int) -
     assert (reader.position, reader.last_fetched_epoch) == (5, 2)
 
 
-def test_diverging_epoch_before_the_position_is_a_loss_up_to_the_position() -> None:
+@pytest.mark.parametrize(
+    ("end_offset", "goes_on_at", "with_epoch"),
+    [
+        pytest.param(7, 7, 2, id="behind the start of the range"),
+        pytest.param(5, 5, 2, id="at the start of the range"),
+        pytest.param(3, 5, NO_EPOCH, id="before the range, which is not left"),
+    ],
+)
+def test_diverging_epoch_before_the_position_is_a_loss_and_new_records_are_read_from_there(
+    end_offset: int, goes_on_at: int, with_epoch: int
+) -> None:
     reader = cursor(start=5)
-    lost = reader.on_fetched(answer(diverging=DivergingEpoch(2, 3)), answer_is_empty=True)
+    reader.on_fetched(answer(batch(list("abc"), base_offset=5, epoch=EPOCH)), answer_is_empty=False)
+    lost = reader.on_fetched(answer(diverging=DivergingEpoch(2, end_offset)), answer_is_empty=True)
 
     assert isinstance(lost, Lost)
-    assert (lost.from_offset, lost.until_offset) == (3, 5)
-    assert "truncated to offset 3 (leader epoch 2)" in lost.cause
+    assert (lost.from_offset, lost.until_offset) == (end_offset, 8)
+    assert f"truncated to offset {end_offset} (leader epoch 2)" in lost.cause
     assert "leader epoch 4" in lost.cause
+    assert ("the place of offsets 3 to 4" in lost.cause) == (end_offset == 3)
     reader.skip_lost(lost)
-    assert (reader.position, reader.last_fetched_epoch) == (5, NO_EPOCH)
+    assert (reader.position, reader.last_fetched_epoch) == (goes_on_at, with_epoch)
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 import pytest
 from logs import batch, sparse_batch
-from scene import T0, T1, T2, Fault, Scene, by_partition, rows, written
+from scene import HELD_BACK, T0, T1, T2, Fault, Scene, by_partition, rows, written
 
 from pyspark_kafka_meta.errors import BrokerError, CorruptBatchError, DataLossError, ReadTimeoutError
 from pyspark_kafka_meta.metadata.events import EventKind, RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_LEADER, Address, TopicPartition
-from pyspark_kafka_meta.reading.losses import DELETED_TOPIC_GRACE_MS
+from pyspark_kafka_meta.reading.losses import LOSS_GRACE_MS
+from pyspark_kafka_meta.testing.fake_cluster import StoredBatch
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchAnswer
 
 ONE_BATCH = {"kafka_max_partition_fetch_bytes": "100"}
@@ -103,7 +105,8 @@ def test_partitions_that_got_records_go_to_the_end_of_the_line(scene: Scene) -> 
 
 def test_idle_partitions_cost_one_parked_request_and_no_loop(scene: Scene) -> None:
     scene.write(T0, "a")
-    reading = scene.reader().read([scene.range(T0, 0, 2)])
+    scene.hold_back(T0, "b")
+    reading = scene.reader(**HELD_BACK).read([scene.range(T0)])
     next(reading)
     began = scene.clock()
     with pytest.raises(ReadTimeoutError):
@@ -112,11 +115,34 @@ def test_idle_partitions_cost_one_parked_request_and_no_loop(scene: Scene) -> No
     assert len(scene.wire.fetches) <= (scene.clock() - began) / 0.5 + 2
 
 
+@pytest.mark.parametrize(
+    "answered",
+    [
+        {"records": batch(["old"])},
+        {"records": b"", "diverging_epoch": DivergingEpoch(0, 3)},
+        {"records": b"", "high_watermark": 5},
+    ],
+    ids=["old records", "a truncation behind the reader", "nothing"],
+)
+def test_broker_that_says_the_same_again_and_again_is_asked_at_a_bounded_rate(
+    scene: Scene, answered: dict[str, object]
+) -> None:
+    def same(answer: FetchAnswer) -> FetchAnswer:
+        assert len(scene.wire.fetches) <= 11 * POLL_TIMEOUT_S
+        return with_partitions(**answered)(answer)
+
+    scene.fill()
+    scene.wire.change = same
+    with pytest.raises(ReadTimeoutError):
+        rows(scene.reader().read([scene.range(T0, 3)]))
+
+
 def test_records_that_come_while_the_fetch_is_parked_are_read(scene: Scene) -> None:
     scene.write(T0, "a")
-    reading = scene.reader().read([scene.range(T0, 0, 2)])
+    scene.hold_back(T0, "b")
+    reading = scene.reader(**HELD_BACK).read([scene.range(T0)])
     first = next(reading)
-    scene.write(T0, "b")
+    scene.wire.open_transactions.clear()
 
     assert rows(iter([first, *reading])) == [(T0, 0, "a"), (T0, 1, "b")]
 
@@ -293,10 +319,9 @@ def test_compacted_end_of_a_range_is_believed_after_a_few_empty_answers(scene: S
     scene.cluster.append(T0, sparse_batch({0: "b", 9: "compacted away"}))
     last = scene.cluster.logs[T0].pop()
     kept = replace(last, until_offset=2, data=batch(["b"], base_offset=1))
-    scene.cluster.logs[T0].append(kept)
-    scene.wire.change = with_partitions(high_watermark=11, last_stable_offset=11)
+    scene.cluster.logs[T0] += [kept, StoredBatch(11, 11, b"")]
 
-    assert rows(scene.reader().read([scene.range(T0, 0, 11)])) == [(T0, 0, "a"), (T0, 1, "b")]
+    assert rows(scene.reader().read([scene.range(T0)])) == [(T0, 0, "a"), (T0, 1, "b")]
     assert len(scene.wire.fetches) == 4
 
 
@@ -305,8 +330,8 @@ def test_compacted_end_of_a_range_is_believed_after_a_few_empty_answers(scene: S
 AT_T0 = "reading t-0 at offset 2 (of 0 to 5): "
 AT_T1 = "reading t-1 at offset 0 (of 0 to 5): "
 STALLS: dict[str, tuple[Fault, str]] = {
-    "nothing is written": ([], AT_T1 + "the brokers send no records"),
-    "nothing is written once the leader is back": (
+    "a transaction stays open": ([], AT_T1 + "the brokers send no records"),
+    "a transaction stays open once the leader is back": (
         [lambda scene: scene.wire.down.add(1), lambda scene: scene.clock.at(9, scene.wire.down.clear)],
         AT_T1 + "the brokers send no records",
     ),
@@ -324,7 +349,9 @@ STALLS: dict[str, tuple[Fault, str]] = {
 @pytest.mark.parametrize(("fault", "text"), STALLS.values(), ids=STALLS.keys())
 def test_no_progress_ends_at_the_poll_timeout_and_says_where_and_why(scene: Scene, fault: Fault, text: str) -> None:
     scene.write(T0, "a", "b")
-    reading = scene.reader().read([scene.range(T0, 0, 5), scene.range(T1, 0, 5)])
+    scene.hold_back(T0, "c", "d", "e")
+    scene.hold_back(T1, "a", "b", "c", "d", "e")
+    reading = scene.reader(**HELD_BACK).read([scene.range(T0), scene.range(T1)])
     next(reading)
     scene.undergo(fault)
     began = scene.clock()
@@ -356,9 +383,14 @@ def test_time_that_the_consumer_takes_for_rows_is_no_stall(scene: Scene) -> None
 
 def test_progress_starts_the_poll_timeout_anew(scene: Scene) -> None:
     for count in range(5):
-        scene.clock.at(10 + 0.9 * POLL_TIMEOUT_S * (count + 1), lambda: scene.write(T0, "late"))
+        scene.hold_back(T0, "late")
+        scene.clock.at(10 + 0.9 * POLL_TIMEOUT_S * (count + 1), partial(commit_until, scene, count + 1))
 
-    assert len(rows(scene.reader().read([scene.range(T0, 0, 5)]))) == 5
+    assert len(rows(scene.reader(**HELD_BACK).read([scene.range(T0)]))) == 5
+
+
+def commit_until(scene: Scene, offset: int) -> None:
+    scene.wire.open_transactions[T0] = offset
 
 
 # --- lost records -----------------------------------------------------------------------------------------------------
@@ -380,15 +412,11 @@ def age_out(scene: Scene, before: int) -> None:
     scene.cluster.logs[T2] = [one for one in scene.cluster.logs[T2] if one.base_offset >= before]
 
 
-def diverge(scene: Scene) -> None:
-    """The next answer tells of a truncation to offset 2."""
-    told = iter([DivergingEpoch(0, 2)])
-
-    def once(answer: FetchAnswer) -> FetchAnswer:
-        diverging = next(told, None)
-        return with_partitions(diverging_epoch=diverging, records=b"")(answer) if diverging else answer
-
-    scene.wire.change = once
+def truncate(scene: Scene, *values: str) -> None:
+    """Broker 1 is elected to lead t-2 without having seen more than its first three records, and writes these."""
+    del scene.cluster.logs[T2][1:]
+    scene.cluster.move_leader(T2, 1)
+    scene.write(T2, *values)
 
 
 LOSSES: dict[str, tuple[Fault, str, slice]] = {
@@ -406,14 +434,14 @@ LOSSES: dict[str, tuple[Fault, str, slice]] = {
         slice(3, 12),
     ),
     "log became shorter": (
-        [lambda scene: scene.cluster.logs[T2].clear()],
+        [lambda scene: scene.cluster.logs[T2].clear(), lambda scene: scene.script(T2, 1)],
         "offsets 0 to 11 of t-2 cannot be read: the log ends at offset 0 now",
         slice(3, 12),
     ),
-    "log truncated": (
-        [diverge],
-        "offsets 2 to 2 of t-2 cannot be read: the log was truncated to offset 2 (leader epoch 0)",
-        slice(0, 0),
+    "log ends before the range": (
+        [lambda scene: scene.cluster.logs[T2].__delitem__(slice(2, None))],
+        "offsets 6 to 11 of t-2 cannot be read: the log ends at offset 6 now",
+        slice(6, 12),
     ),
 }
 
@@ -431,7 +459,7 @@ def test_lost_records_fail_the_task_and_the_error_says_which(scene: Scene, fault
 
     assert text in str(raised.value)
     assert "set the option failOnDataLoss to false" in str(raised.value)
-    assert scene.clock() - began < DELETED_TOPIC_GRACE_MS / 1000 + 2
+    assert scene.clock() - began < LOSS_GRACE_MS / 1000 + 4
     if text == RECREATED:
         assert f"(topic id {old_id}, now {scene.cluster.topics['t'].topic_id})" in str(raised.value)
 
@@ -452,6 +480,78 @@ def test_lost_records_are_skipped_on_request_and_no_other_row_takes_their_place(
 
 
 @pytest.mark.parametrize("options", [{}, KEEP_GOING], ids=["fail", "skip"])
+def test_log_truncated_behind_the_reader_is_read_again_from_there(scene: Scene, options: dict[str, str]) -> None:
+    scene.fill(batches=2)
+    reading = scene.reader(**ONE_BATCH, **options).read([scene.range(T2, 0, 9)])
+    before = list(islice(reading, 2))
+    truncate(scene, "new-3", "new-4")
+    scene.write(T2, "new-5", "new-6", "new-7", "new-8")
+
+    if options:
+        new = [(offset, f"new-{offset}") for offset in range(3, 9)]
+        assert by_partition(rows(reading)) == {T2: new}, "offsets 3 to 5 come again, with the records there are now"
+        assert by_partition(rows(iter(before))) == {T2: written()[T2][:6]}
+    else:
+        with pytest.raises(DataLossError, match=r"offsets 3 to 5 of t-2 cannot be read: the log was truncated to"):
+            rows(reading)
+
+
+def grow(scene: Scene) -> None:
+    scene.write(T0, *(f"{offset}" for offset in range(scene.cluster.bounds(T0)[1], 6)))
+
+
+def lag_behind(scene: Scene) -> None:
+    """Broker 2 is elected, and does not know for seven seconds what is committed: OFFSET_NOT_AVAILABLE (KIP-207)."""
+    scene.cluster.move_leader(T0, 2)
+    scene.script(T0, *[78] * 1000)
+    scene.clock.at(7, lambda: scene.script(T0))
+    scene.clock.at(7, partial(grow, scene))
+
+
+SHORT_FOR_A_WHILE: dict[str, Fault] = {
+    "what was cut is written again": [lambda scene: scene.clock.at(LOSS_GRACE_MS / 1000 - 1, partial(grow, scene))],
+    "it grows now and then": [
+        lambda scene: [scene.clock.at(seconds, lambda: scene.write(T0, "more")) for seconds in (4, 8, 12)]
+    ],
+    "the leader was elected a moment ago": [lag_behind],
+}
+
+
+@pytest.mark.parametrize("fault", SHORT_FOR_A_WHILE.values(), ids=SHORT_FOR_A_WHILE.keys())
+def test_log_that_ends_before_the_range_for_a_moment_loses_nothing(scene: Scene, fault: Fault) -> None:
+    scene.write(T0, "0", "1", "2")
+    reading = scene.reader().read([scene.range(T0, 0, 6)])
+    scene.undergo(fault)
+
+    assert [offset for _, offset, _ in rows(reading)] == list(range(6))
+
+
+def test_log_that_ends_before_the_range_is_asked_about_now_and_then_after_new_metadata(scene: Scene) -> None:
+    scene.write(T0, "0", "1", "2")
+    with pytest.raises(DataLossError, match="offsets 3 to 5 of t-0 cannot be read: the log ends at offset 3 now"):
+        rows(scene.reader().read([scene.range(T0, 0, 6)]))
+
+    assert scene.reasons() == [RefreshReason.ON_DEMAND]
+    assert len(scene.sent("ListOffsets")) <= 6
+    assert len(scene.sent("Fetch")) <= 20
+
+
+def test_log_truncated_before_the_range_is_read_from_its_start_and_what_was_replaced_is_named(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.fill(batches=2)
+    planned = replace(scene.range(T2, 6, 9), start_epoch=0)
+    truncate(scene, *(f"new-{offset}" for offset in range(3, 9)))
+    began = scene.clock() + 10
+
+    assert rows(scene.reader(**KEEP_GOING).read([planned])) == [(T2, offset, f"new-{offset}") for offset in (6, 7, 8)]
+    assert scene.clock() - began < 1
+    [warning] = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert "offsets 3 to 5 of t-2 cannot be read: the log was truncated to offset 3" in warning
+    assert "took the place of offsets 3 to 5" in warning
+
+
+@pytest.mark.parametrize("options", [{}, KEEP_GOING], ids=["fail", "skip"])
 def test_topic_that_was_deleted_before_a_new_worker_looked_is_lost_too(scene: Scene, options: dict[str, str]) -> None:
     scene.fill()
     ranges = scene.ranges()
@@ -464,7 +564,7 @@ def test_topic_that_was_deleted_before_a_new_worker_looked_is_lost_too(scene: Sc
     else:
         with pytest.raises(DataLossError, match=r"offsets 0 to 11 of t-0 cannot be read: .* was deleted"):
             list(reading)
-    assert scene.clock() - began < DELETED_TOPIC_GRACE_MS / 1000 + 2
+    assert scene.clock() - began < LOSS_GRACE_MS / 1000 + 2
 
 
 @pytest.mark.parametrize("options", [{}, KEEP_GOING], ids=["fail", "skip"])
@@ -484,7 +584,7 @@ def test_topic_that_brokers_do_not_know_for_a_moment_is_not_lost(scene: Scene, c
     scene.cluster.create_topic("t", 3)
     scene.fill()
     scene.wire.change = failing(code)
-    scene.clock.at(DELETED_TOPIC_GRACE_MS / 1000 - 1, lambda: change(scene, lambda answer: answer))
+    scene.clock.at(LOSS_GRACE_MS / 1000 - 1, lambda: change(scene, lambda answer: answer))
 
     assert by_partition(rows(scene.reader(client).read(scene.ranges()))) == written()
 
@@ -492,18 +592,19 @@ def test_topic_that_brokers_do_not_know_for_a_moment_is_not_lost(scene: Scene, c
 def test_broker_that_goes_on_not_knowing_a_topic_that_the_metadata_has_loses_nothing(scene: Scene) -> None:
     scene.fill()
     scene.wire.change = failing(100)
-    scene.clock.at(10 + 4 * DELETED_TOPIC_GRACE_MS / 1000, lambda: change(scene, lambda answer: answer))
+    scene.clock.at(10 + 4 * LOSS_GRACE_MS / 1000, lambda: change(scene, lambda answer: answer))
 
     assert by_partition(rows(scene.reader().read([scene.range(T0)]))) == {T0: written()[T0]}
 
 
 def test_moments_without_the_topic_are_not_added_up(scene: Scene) -> None:
-    reading = scene.reader().read([scene.range(T0, 0, 1)])
+    scene.hold_back(T0, "late")
+    reading = scene.reader(**HELD_BACK).read([scene.range(T0)])
     topics = dict(scene.cluster.topics)
     for seconds in range(10, 100, 10):
         scene.clock.at(seconds, scene.cluster.topics.clear)
         scene.clock.at(seconds + 1, lambda: scene.cluster.topics.update(topics))
-    scene.clock.at(100, lambda: scene.write(T0, "late"))
+    scene.clock.at(100, scene.wire.open_transactions.clear)
 
     assert rows(reading) == [(T0, 0, "late")]
 

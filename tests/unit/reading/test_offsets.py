@@ -20,8 +20,6 @@ from pyspark_kafka_meta.reading.offsets import (
     SourceOffset,
     advance,
     check_same_partitions,
-    limit_offsets,
-    lost_starts,
     ranges,
 )
 
@@ -240,62 +238,6 @@ def test_ranges_are_sorted_carry_the_epoch_before_them_and_are_never_empty() -> 
 def test_a_partition_that_begins_nowhere_is_a_checkpoint_error() -> None:
     with pytest.raises(CheckpointError, match="does not say where to begin with t-1"):
         ranges(offset({T0: (1, 1)}), offset({T0: (1, 1), T1: (5, 1)}))
-
-
-@pytest.mark.parametrize(
-    ("start_id", "end_id", "end", "lost"),
-    [
-        (OLD_ID, OLD_ID, 5, []),
-        (OLD_ID, OLD_ID, 4, [T0]),
-        (OLD_ID, NEW_ID, 50, [T0]),
-        (None, NEW_ID, 50, []),
-        (OLD_ID, None, 50, []),
-    ],
-)
-def test_a_start_is_lost_behind_the_end_or_in_another_topic(
-    start_id: UUID | None, end_id: UUID | None, end: int, lost: list[TopicPartition]
-) -> None:
-    assert lost_starts(offset({T0: (5, 1)}, start_id), offset({T0: (end, 1), T1: (1, 1)}, end_id)) == lost
-
-
-# --- the limit of a batch ---------------------------------------------------------------------------------------------
-
-LIMITS = {
-    "shares in proportion": ([0, 0], [100, 300], 40, [10, 30]),
-    "shares are rounded down": ([0, 0, 0], [10, 10, 10], 10, [3, 3, 3]),
-    "small partitions do not starve": ([0, 0, 0], [101, 11, 1], 10, [8, 1, 1]),
-    "a limit below the number of partitions": ([0, 0, 0], [1000, 1000, 1000], 1, [1, 1, 1]),
-    "a limit beyond the backlog": ([5, 5], [7, 9], 100, [7, 9]),
-    "no backlog": ([5, 5], [5, 5], 10, [5, 5]),
-    "an end before its start is left as it is": ([5, 0], [3, 100], 10, [3, 10]),
-    "SPARK-26718 a limit of Long.MaxValue": ([5, 5], [INT64_MAX, 6], INT64_MAX, [INT64_MAX, 6]),
-}
-
-
-@pytest.mark.parametrize(("starts", "latest", "limit", "ends"), LIMITS.values(), ids=LIMITS.keys())
-def test_a_limit_is_shared_by_backlog(starts: list[int], latest: list[int], limit: int, ends: list[int]) -> None:
-    limited = limit_offsets(
-        {TopicPartition("t", number): Position(each, 1) for number, each in enumerate(starts)},
-        {TopicPartition("t", number): Position(each, 2) for number, each in enumerate(latest)},
-        limit,
-    )
-
-    assert [limited[TopicPartition("t", number)] for number in range(len(ends))] == [Position(end, 2) for end in ends]
-
-
-@given(st.lists(st.tuples(st.integers(0, 2**62), st.integers(0, 2**62)), max_size=8), st.integers(1, INT64_MAX))
-def test_a_limited_batch_stays_within_its_bounds_and_serves_every_backlog(
-    spans: list[tuple[int, int]], limit: int
-) -> None:
-    starts = {TopicPartition("t", number): Position(start) for number, (start, _) in enumerate(spans)}
-    latest = {TopicPartition("t", number): Position(start + size) for number, (start, size) in enumerate(spans)}
-
-    limited = limit_offsets(starts, latest, limit)
-
-    read = {each: limited[each].offset - starts[each].offset for each in latest}
-    assert sum(read.values()) <= limit + len(spans)
-    assert all(limited[each].offset <= latest[each].offset for each in latest)
-    assert all(read[each] > 0 for each in latest if latest[each].offset > starts[each].offset)
 
 
 # --- offsets options against the partitions there are -----------------------------------------------------------------

@@ -153,13 +153,23 @@ ranges_of_partitions = st.lists(
 ).map(lambda spans: [a_range(partition, start, start + size) for partition, (start, size) in enumerate(spans)])
 
 
-@given(ranges_of_partitions, st.lists(st.integers(-1, 3), min_size=12), st.none() | st.integers(1, 60))
-def test_tasks_tile_the_ranges_whatever_min_partitions_is(
-    ranges: list[OffsetRange], leader_ids: list[int], min_partitions: int | None
+@given(
+    ranges_of_partitions,
+    st.lists(st.integers(-1, 3), min_size=12),
+    st.none() | st.integers(1, 60),
+    st.none() | st.integers(50_000, 2**40),
+    st.none() | st.integers(1, 60),
+)
+def test_tasks_tile_the_ranges_whatever_the_limits_are(
+    ranges: list[OffsetRange],
+    leader_ids: list[int],
+    min_partitions: int | None,
+    max_records: int | None,
+    max_tasks: int | None,
 ) -> None:
     leaders = {TopicPartition("t", partition): leader for partition, leader in enumerate(leader_ids)}
 
-    tasks = plan_tasks(ranges, leaders, min_partitions)
+    tasks = plan_tasks(ranges, leaders, min_partitions, max_records, max_tasks)
 
     for whole in ranges:
         pieces = [each for task in tasks for each in task if each.partition == whole.partition]
@@ -170,4 +180,24 @@ def test_tasks_tile_the_ranges_whatever_min_partitions_is(
         assert ends == ((whole.from_offset, whole.until_offset, 3) if whole.size else None)
     assert all(len({each.partition for each in task}) == len(task) > 0 for task in tasks)
     nonempty = sum(each.size > 0 for each in ranges)
-    assert len(tasks) >= min(min_partitions or 1, nonempty)
+    assert len(tasks) >= min(min_partitions or 1, nonempty, max_tasks or nonempty)
+    if max_tasks is not None:
+        assert len(tasks) <= max_tasks
+    elif max_records is not None:
+        assert all(sum(each.size for each in task) <= max_records for task in tasks)
+
+
+@given(st.lists(st.integers(0, 30), max_size=6), st.integers(1, 12))
+def test_a_task_has_no_more_than_max_records_and_no_partition_twice(sizes: list[int], max_records: int) -> None:
+    tasks = plan_tasks([a_range(number, 5, 5 + size) for number, size in enumerate(sizes)], {}, None, max_records)
+
+    assert all(0 < sum(each.size for each in task) <= max_records for task in tasks)
+    assert all(len({each.partition for each in task}) == len(task) for task in tasks)
+    assert sum(each.size for task in tasks for each in task) == sum(sizes)
+
+
+def test_max_tasks_deals_the_offsets_out_evenly() -> None:
+    tasks = plan_tasks([a_range(0, 0, 3 * SPLIT_OFFSETS), a_range(1, 7, 7), a_range(2, 0, 10)], {}, None, None, 2)
+
+    assert spans(tasks) == [[(0, 0, 1_500_005)], [(0, 1_500_005, 3_000_000), (2, 0, 10)]]
+    assert [[each.start_epoch for each in task] for task in tasks] == [[3], [NO_EPOCH, 3]]

@@ -6,15 +6,20 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from logs import WRITTEN
 from scene import T0, T1, T2, Scene
 
 from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicError
 from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.options.specs import AgoSpec
 from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, SourceOffset, ranges
 from pyspark_kafka_meta.reading.planner import SMALLER_LATEST_RETRIES, OffsetPlanner
+from pyspark_kafka_meta.reading.starts import OffsetResolver
 
 T3 = TopicPartition("t", 3)
 GO_ON = {"failOnDataLoss": "false"}
@@ -65,9 +70,9 @@ class Query:
         self.target = target
         self.offset = restored(self.planner.initial_offset())
 
-    def step(self, max_offsets: int | None = None) -> dict[TopicPartition, tuple[int, int]]:
+    def step(self, limited: bool = True) -> dict[TopicPartition, tuple[int, int]]:
         """Plan the next micro-batch. Returns the offsets that it reads."""
-        end = restored(self.planner.next_offset(self.offset, self.target, max_offsets))
+        end = restored(self.planner.next_offset(self.offset, self.target, limited))
         found = spans(ranges(self.offset, end))
         self.offset = end
         return found
@@ -75,8 +80,7 @@ class Query:
 
 def ends_now(scene: Scene) -> dict[TopicPartition, Position]:
     """As Trigger.AvailableNow asks for them when the query starts."""
-    planner = scene.planner()
-    return planner.latest(planner.partitions())
+    return scene.planner().available_now()
 
 
 def add_partition(scene: Scene, partition: TopicPartition, *values: str) -> None:
@@ -170,6 +174,95 @@ def test_tasks_bundle_partitions_of_one_leader(scene: Scene) -> None:
     assert [spans(list(task)) for task in planner.tasks(found)] == [{T0: (0, 12)}, {T1: (0, 12)}, {T2: (0, 12)}]
 
 
+# --- times and relative starts ----------------------------------------------------------------------------------------
+
+WRITTEN_MS = int(WRITTEN.timestamp() * 1000)
+
+
+@pytest.fixture
+def later(scene: Scene) -> Scene:
+    """A minute after the twelve records, two more in t-0 and two in t-1."""
+    for partition in (T0, T1):
+        scene.write(partition, "a", "b", written=WRITTEN + timedelta(minutes=1))
+    return scene
+
+
+def times_json(*milliseconds: int) -> str:
+    return json.dumps({"t": dict(enumerate(milliseconds))})
+
+
+AFTER, NEVER = WRITTEN_MS + 1, WRITTEN_MS + 60_001
+BY_TIME: dict[str, tuple[dict[str, str], dict[TopicPartition, tuple[int, int]]]] = {
+    "start": ({"startingTimestamp": str(WRITTEN_MS)}, {T0: (0, 14), T1: (0, 14), T2: (0, 12)}),
+    "start, latest where there is none": (
+        {"startingTimestamp": str(AFTER), "startingOffsetsByTimestampStrategy": "latest"},
+        {T0: (12, 14), T1: (12, 14), T2: (12, 12)},
+    ),
+    "start by partition": (
+        {"startingOffsetsByTimestamp": times_json(AFTER, 0, WRITTEN_MS)},
+        {T0: (12, 14), T1: (0, 14), T2: (0, 12)},
+    ),
+    "end": ({"endingTimestamp": str(AFTER)}, {T0: (0, 12), T1: (0, 12), T2: (0, 12)}),
+    "end by partition": (
+        {"endingOffsetsByTimestamp": times_json(AFTER, NEVER, 0), "startingOffsets": "earliest"},
+        {T0: (0, 12), T1: (0, 14), T2: (0, 0)},
+    ),
+    "start by time, end by offset": (
+        {"startingOffsetsByTimestamp": times_json(AFTER, AFTER, 0), "endingOffsets": offsets_json(p0=13, p1=-1, p2=5)},
+        {T0: (12, 13), T1: (12, 14), T2: (0, 5)},
+    ),
+    "by topic": ({"startingOffsets": '{"t":"earliest"}', "endingOffsets": '{"t":"latest"}'}, {T2: (0, 12)}),
+    "the last five offsets": ({"startingOffsets": "-5"}, {T0: (9, 14), T1: (9, 14), T2: (7, 12)}),
+    "more than there are": ({"startingOffsets": "-13"}, {T0: (1, 14), T1: (1, 14), T2: (0, 12)}),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), BY_TIME.values(), ids=BY_TIME.keys())
+def test_batch_between_times(
+    later: Scene, options: dict[str, str], expected: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    found = spans(batch_planner(later, **options).batch_ranges())
+
+    assert {one: found[one] for one in expected} == expected
+
+
+BAD_TIMES = {
+    "no record as late": ({"startingTimestamp": str(AFTER)}, f"No offset matched .* t-2 and timestamp {AFTER}"),
+    "not all partitions": (
+        {"startingOffsetsByTimestamp": times_json(1, 2)},
+        "startingOffsetsByTimestamp must name exactly the partitions .* Missing: t-2",
+    ),
+    "start after end": (
+        {"startingTimestamp": str(AFTER), "startingOffsetsByTimestampStrategy": "latest", "endingTimestamp": "0"},
+        "the starting offset 12 of t-0 is greater than its ending offset 0",
+    ),
+    "topic that is not read": ({"startingOffsets": '{"t":"earliest","u":"earliest"}'}, "names topic u, which is not"),
+}
+
+
+@pytest.mark.parametrize(("options", "said"), BAD_TIMES.values(), ids=BAD_TIMES.keys())
+def test_times_that_mean_nothing_are_refused(later: Scene, options: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        batch_planner(later, **options).batch_ranges()
+
+
+def test_a_start_so_long_ago_is_counted_from_planning(later: Scene) -> None:
+    ninety_seconds_later = WRITTEN.timestamp() + 90
+    resolver = OffsetResolver(later.warm_client(), later.options().for_batch(), lambda: ninety_seconds_later)
+    found = resolver.resolve(AgoSpec(40_000), (T0, T2), "startingOffsets")
+    assert found == {T0: Position(12), T2: Position(12, 0)}
+    assert resolver.resolve(AgoSpec(10**15), (T0,), "startingOffsets") == {T0: Position(0)}
+
+
+def test_stream_begins_at_a_time_and_reads_later_partitions_from_their_start(later: Scene) -> None:
+    query = Query(later, startingTimestamp=str(AFTER), startingOffsetsByTimestampStrategy="latest")
+
+    assert query.step() == {T0: (12, 14), T1: (12, 14)}
+    add_partition(later, T3, "new")
+    later.clock.sleep(300)
+    assert query.step() == {T3: (0, 1)}
+
+
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
@@ -215,10 +308,10 @@ def test_batch_0_carries_the_start_it_was_planned_from(scene: Scene) -> None:
 
 def test_rate_limit_shares_the_batch_and_loses_nothing(scene: Scene) -> None:
     scene.write(T0, *map(str, range(88)))
-    query = Query(scene, startingOffsets="earliest")
+    query = Query(scene, startingOffsets="earliest", maxOffsetsPerTrigger="31")
     read: dict[TopicPartition, list[int]] = {T0: [], T1: [], T2: []}
     sizes = []
-    while step := query.step(max_offsets=31):
+    while step := query.step():
         sizes.append(sum(end - start for start, end in step.values()))
         assert set(step) == {partition for partition in read if len(read[partition]) < (100 if partition == T0 else 12)}
         for partition, (start, end) in step.items():
@@ -229,9 +322,9 @@ def test_rate_limit_shares_the_batch_and_loses_nothing(scene: Scene) -> None:
 
 
 def test_latest_seen_is_reported_though_the_batch_was_limited(scene: Scene) -> None:
-    query = Query(scene, startingOffsets="earliest")
+    query = Query(scene, startingOffsets="earliest", maxOffsetsPerTrigger="3")
     assert query.planner.last_seen_latest() is None
-    query.step(max_offsets=3)
+    query.step()
 
     assert positions(SourceOffset.parse(query.planner.last_seen_latest())) == {T0: 12, T1: 12, T2: 12}
 
@@ -258,14 +351,47 @@ def test_new_partition_with_an_aged_out_start_begins_where_its_log_does(scene: S
     assert query.step() == {T3: (2, 3)}
 
 
+def test_small_batches_wait_for_more_records_but_not_longer_than_the_delay(scene: Scene) -> None:
+    limits = {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "1m", "maxOffsetsPerTrigger": "6"}
+    query = Query(scene, startingOffsets=offsets_json(p0=-1, p1=-1, p2=10), **limits)
+    assert query.step() == {T2: (10, 12)}, "the first waits for nothing"
+
+    scene.write(T0, *"abcd")
+    before = text(query.offset)
+    assert query.step() == {}
+    assert text(query.offset) == before
+    scene.write(T0, "e")
+    assert query.step() == {T0: (12, 17)}
+
+    scene.write(T0, *"abc")
+    scene.clock.sleep(59)
+    assert query.step() == {}
+    scene.clock.sleep(1)
+    assert query.step() == {T0: (17, 20)}
+
+    scene.write(T0, *"abcdefgh")
+    assert query.step() == {T0: (20, 26)}, "at most as many as the other limit says"
+    assert query.step() == {}
+    assert query.step(limited=False) == {T0: (26, 28)}, "Trigger.Once has no limits"
+
+
+def test_a_new_partition_is_not_put_off(scene: Scene) -> None:
+    query = Query(scene, minOffsetsPerTrigger="5")
+    query.step()
+    add_partition(scene, T3, "first")
+    scene.clock.sleep(300)
+
+    assert query.step() == {T3: (0, 1)}
+
+
 # --- Trigger.AvailableNow ---------------------------------------------------------------------------------------------
 
 
 def test_available_now_ends_where_it_began_in_batches_of_the_limit(scene: Scene) -> None:
     target = ends_now(scene)
-    query = Query(scene, target, startingOffsets="earliest")
+    query = Query(scene, target, startingOffsets="earliest", maxOffsetsPerTrigger="15", minOffsetsPerTrigger="15")
     steps = []
-    while step := query.step(max_offsets=15):
+    while step := query.step():
         steps.append(step)
         scene.write(T0, "too late")
 
@@ -293,6 +419,101 @@ def test_available_now_whose_target_is_older_than_its_start_never_goes_back(scen
 
     assert query.step() == {}
     assert positions(query.offset) == {T0: 13, T1: 12, T2: 12}
+
+
+def lose_the_end(scene: Scene) -> None:
+    del scene.cluster.logs[T0][2:]
+
+
+def lose_partitions(scene: Scene) -> None:
+    topic = scene.cluster.topics["t"]
+    scene.cluster.topics["t"] = replace(topic, topic_id=uuid4(), partitions=topic.partitions[:1])
+
+
+@pytest.mark.parametrize(
+    ("happens", "said", "read"),
+    [
+        (lose_the_end, "the log of t-0 ends at offset 6, before offset 12 at which the query is to end", (1, 6)),
+        (lose_partitions, "t-1, t-2 are gone: the topic was deleted or made again; there are now t-0", (0, 12)),
+    ],
+    ids=["shorter", "fewer partitions"],
+)
+def test_available_now_whose_target_is_lost_says_so(
+    scene: Scene, happens: Any, said: str, read: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    target = ends_now(scene)
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "3"}
+    strict, lenient = Query(scene, target, **options), Query(scene, target, **options, **GO_ON)
+    for query in (strict, lenient):
+        query.step()
+    happens(scene)
+    scene.clock.sleep(300)
+
+    with pytest.raises(DataLossError, match=f"{said}.*{HOW_TO_GO_ON}"):
+        strict.step()
+    steps = []
+    while step := lenient.step():
+        steps += [step[T0]] if T0 in step else []
+    assert (steps[0][0], steps[-1][1]) == read
+    assert said in caplog.text
+
+
+# --- a pattern of topics ----------------------------------------------------------------------------------------------
+
+U0 = TopicPartition("u", 0)
+BY_PATTERN = {"subscribePattern": "[tu]", "kafka_metadata_max_age_ms": "5000"}
+
+
+def test_topics_whose_whole_name_matches_are_read(scene: Scene) -> None:
+    for topic in ("u", "tu", "other"):
+        scene.cluster.create_topic(topic, partitions=1)
+    scene.cluster.create_topic("__t", partitions=1)
+    scene.cluster.topics["__t"] = replace(scene.cluster.topics["__t"], is_internal=True)
+    scene.write(U0, "a")
+
+    assert spans(batch_planner(scene, **BY_PATTERN).batch_ranges()) == {
+        **dict.fromkeys((T0, T1, T2), (0, 12)),
+        U0: (0, 1),
+    }
+    assert batch_planner(scene, subscribePattern="_*t").partitions() == [T0, T1, T2]
+    assert batch_planner(scene, subscribePattern="none").batch_ranges() == []
+
+
+def test_a_new_topic_that_matches_is_read_from_its_start_within_the_max_age(scene: Scene) -> None:
+    query = Query(scene, **BY_PATTERN)
+    query.step()
+    scene.cluster.create_topic("u", partitions=1)
+    scene.write(U0, "a", "b")
+    assert query.step() == {}
+
+    scene.clock.sleep(5)
+    assert query.step() == {U0: (0, 2)}
+
+
+def test_a_pattern_that_matches_nothing_yet_waits_for_topics(scene: Scene) -> None:
+    query = Query(scene, **BY_PATTERN | {"subscribePattern": "u"})
+    assert query.step() == {}
+    scene.cluster.create_topic("u", partitions=1)
+    scene.write(U0, "a")
+    scene.clock.sleep(5)
+
+    assert query.step() == {U0: (0, 1)}
+
+
+def test_a_matching_topic_that_is_deleted_is_data_loss_or_left_out_where_that_is_allowed(scene: Scene) -> None:
+    scene.cluster.create_topic("u", partitions=1)
+    scene.write(U0, "a")
+    strict, lenient = Query(scene, **BY_PATTERN), Query(scene, **BY_PATTERN, **GO_ON)
+    for query in (strict, lenient):
+        query.step()
+    del scene.cluster.topics["u"]
+    scene.write(T0, "b")
+    scene.clock.sleep(5)
+
+    with pytest.raises(DataLossError, match=f"topic u does not exist .*{HOW_TO_GO_ON}"):
+        strict.step()
+    assert lenient.step() == {T0: (12, 13)}
+    assert positions(lenient.offset).keys() == {T0, T1, T2}
 
 
 # --- lost records -----------------------------------------------------------------------------------------------------
@@ -430,10 +651,10 @@ def test_query_that_becomes_read_committed_waits_for_the_transaction_and_repeats
     scene.wire.open_transactions[T0] = positions(start)[T0] - 2
     planner = scene.planner(kafka_isolation_level="read_committed")
 
-    assert positions(planner.next_offset(restored(start), None, None)) == positions(start)
+    assert positions(planner.next_offset(restored(start), None, limited=False)) == positions(start)
     del scene.wire.open_transactions[T0]
     scene.write(T0, "later")
-    later = planner.next_offset(restored(start), None, None)
+    later = planner.next_offset(restored(start), None, limited=False)
     assert positions(later)[T0] == positions(start)[T0] + 1
 
 

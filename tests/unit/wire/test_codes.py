@@ -16,7 +16,6 @@ REFRESHES = {
     56: RefreshReason.NOT_LEADER,
     72: RefreshReason.NO_LEADER,
     74: RefreshReason.FENCED_EPOCH,
-    78: RefreshReason.NOT_LEADER,
     100: RefreshReason.UNKNOWN_TOPIC_ID,
     103: RefreshReason.UNKNOWN_TOPIC_ID,
 }
@@ -24,6 +23,7 @@ OTHERS = {
     -1: Action.RETRY,
     7: Action.RETRY,
     75: Action.RETRY,
+    78: Action.RETRY,
     89: Action.WAIT,
     1: Action.DATA_LOSS,
 }

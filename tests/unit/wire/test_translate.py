@@ -122,6 +122,13 @@ def test_metadata_answer_is_read(version: int) -> None:
     assert (answer.request_bytes, answer.response_bytes) == (30, 60)
 
 
+def test_error_of_a_whole_metadata_answer_is_read() -> None:
+    refused = {"error_code": ErrorCode.rebootstrap_required, "brokers": (), "topics": ()}
+
+    assert translate.metadata_answer(exchange(METADATA, metadata_message(13, **refused)), ["t"]).error_code == 129
+    assert translate.metadata_answer(exchange(METADATA, metadata_message(13)), ["t"]).error_code == 0
+
+
 def a_broker(**changed: Any) -> Any:
     fields = {"node_id": 1, "host": "h", "port": 9092}
     return schema(METADATA, 12, "response").MetadataResponseBroker(**(fields | changed))

@@ -1,0 +1,92 @@
+"""What options may not say together, or not to this kind of query: one sentence for each thing wrong.
+
+Worded after Spark's `KafkaSourceProvider`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.options.specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec, StartSpec, TimesSpec
+from pyspark_kafka_meta.options.values import name_partitions
+
+_STRATEGIES = {name.lower(): name for name in ("subscribe", "subscribePattern", "assign")}
+
+
+def client_problems(options: Mapping[str, str]) -> list[str]:
+    if "kafka.bootstrap.servers" in {name.lower() for name in options}:
+        return []
+    return ["Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer"]
+
+
+def strategy_problems(options: Mapping[str, str]) -> list[str]:
+    given = {name.lower() for name in options} & _STRATEGIES.keys()
+    if len(given) == 1:
+        return []
+    rule = "Only one of the following options can be" if given else "One of the following options must be"
+    return [f"{rule} specified for Kafka source: {', '.join(_STRATEGIES.values())}."]
+
+
+def limit_problems(parsed: Mapping[str, Any]) -> list[str]:
+    """Limits that contradict each other. Takes good values by field of `SourceOptions`."""
+    problems = []
+    fewest, most = parsed["min_offsets_per_trigger"], parsed["max_offsets_per_trigger"]
+    if fewest is not None and most is not None and fewest > most:
+        problems.append(f"The value of minOffsetPerTrigger({fewest}) is higher than the maxOffsetsPerTrigger({most}).")
+    if parsed["max_tasks"] is not None and parsed["max_tasks"] < (parsed["min_partitions"] or 0):
+        problems.append(f"The value of minPartitions({parsed['min_partitions']}) is higher than maxTasks.")
+    if parsed["max_tasks"] is not None and parsed["max_records_per_partition"] is not None:
+        problems.append("Only one of the following options can be specified: maxTasks, maxRecordsPerPartition.")
+    return problems
+
+
+def batch_problems(starting: StartSpec, ending: OffsetsSpec | TimesSpec) -> list[str]:
+    """Offsets that a batch cannot have. Times can only be told by the brokers."""
+    problems = _start_problems(starting) if isinstance(starting, OffsetsSpec) else []
+    if not isinstance(ending, OffsetsSpec):
+        return problems
+    if ending.everywhere == EARLIEST_OFFSET:
+        problems.append("ending offset can't be earliest for batch queries on Kafka")
+    for where, offset in ending.by_topic + ending.by_partition:
+        if offset == EARLIEST_OFFSET:
+            problems.append(f"ending offset for {where} can't be earliest for batch queries on Kafka")
+    if isinstance(starting, OffsetsSpec) and starting.by_partition and ending.by_partition:
+        problems += _span_problems(starting, ending)
+    return problems
+
+
+def _start_problems(starting: OffsetsSpec) -> list[str]:
+    problems = []
+    if starting.everywhere == LATEST_OFFSET:
+        problems.append("starting offset can't be latest for batch queries on Kafka")
+    for where, offset in starting.by_topic + starting.by_partition:
+        if offset == LATEST_OFFSET:
+            problems.append(f"startingOffsets for {where} can't be latest for batch queries on Kafka")
+    return problems
+
+
+def _span_problems(starting: OffsetsSpec, ending: OffsetsSpec) -> list[str]:
+    starts, ends = dict(starting.by_partition), dict(ending.by_partition)
+    problems = [
+        f"The specified start offset {start} is greater than the end offset {ends[partition]} "
+        f"for topic {partition.topic} partition {partition.partition}."
+        for partition, start in starts.items()
+        if partition in ends and start > ends[partition] >= 0
+    ]
+    only_starts = _not_named(starts, ending)
+    only_ends = _not_named(ends, starting)
+    if only_starts or only_ends:
+        problems.append(
+            "The specified start offset and end offset should have the same topic-partitions. "
+            f"Only in startingOffsets: {name_partitions(only_starts)}. "
+            f"Only in endingOffsets: {name_partitions(only_ends)}."
+        )
+    return problems
+
+
+def _not_named(partitions: Mapping[TopicPartition, int], spec: OffsetsSpec) -> set[TopicPartition]:
+    """Those of `partitions` on which `spec` is silent: neither they nor their topics are named in it."""
+    topics = dict(spec.by_topic)
+    return {one for one in partitions.keys() - dict(spec.by_partition).keys() if one.topic not in topics}

@@ -1,0 +1,31 @@
+"""`MatchingWire`: Metadata of all topics, of which only those that match a pattern are told on.
+
+Follows Kafka's `ConsumerMetadata`, which asks for all topics under a pattern subscription and keeps what matches.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import replace
+
+from pyspark_kafka_meta.metadata.cache import MetadataWire
+from pyspark_kafka_meta.metadata.model import Address, MetadataAnswer, TopicMetadata
+
+UNKNOWN_TOPIC_OR_PARTITION = 3
+
+
+class MatchingWire:
+    """What a cache asks through, so that topics that match `pattern` as a whole name come into it by themselves."""
+
+    def __init__(self, wire: MetadataWire, pattern: str) -> None:
+        self._wire = wire
+        self._matches = re.compile(pattern).fullmatch
+
+    def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
+        """Ask for all topics. Of `topics`, those that the answer lacks are told as unknown, as if asked for by name."""
+        answer = self._wire.metadata(address, None, deadline)
+        found = tuple(one for one in answer.topics if not one.is_internal and self._matches(one.name))
+        lacking = sorted(set(topics or ()) - {one.name for one in found})
+        unknown = tuple(TopicMetadata(name, None, (), UNKNOWN_TOPIC_OR_PARTITION) for name in lacking)
+        return replace(answer, topics=found + unknown)

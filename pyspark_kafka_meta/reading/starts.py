@@ -1,0 +1,131 @@
+"""`OffsetResolver`: what the starting and ending offsets that a user named mean in the logs as they are.
+
+Follows Spark's `KafkaOffsetReaderAdmin`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec, SourceOptions
+from pyspark_kafka_meta.options.specs import AgoSpec, BackSpec, StartSpec, TimesSpec
+from pyspark_kafka_meta.reading.client import KafkaClient
+from pyspark_kafka_meta.reading.offsets import Position, check_same_partitions
+from pyspark_kafka_meta.reading.verdicts import accept_loss
+from pyspark_kafka_meta.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OffsetAnswer
+
+
+class OffsetResolver:
+    """Asks each partition's leader."""
+
+    def __init__(
+        self, client: KafkaClient, options: SourceOptions, wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        self._client = client
+        self._options = options
+        self._wall_clock = wall_clock
+
+    def resolve(
+        self, spec: StartSpec, partitions: Collection[TopicPartition], option: str
+    ) -> dict[TopicPartition, Position]:
+        """The positions that `spec` means, which came from `option`, startingOffsets or endingOffsets, or the like.
+
+        Raises:
+            OptionError: it names other partitions than these, an offset behind the end of a log, or a time that no
+                record is as late as.
+            DataLossError: it names an offset that has aged out, and failOnDataLoss is set.
+        """
+        match spec:
+            case TimesSpec():
+                return self._at_times(spec, partitions, f"{option}ByTimestamp")
+            case AgoSpec(ms):
+                since_ms = max(0, int(self._wall_clock() * 1000) - ms)
+                return self._at_times(TimesSpec(since_ms, or_latest=True), partitions, option)
+            case BackSpec(offsets):
+                return self._before_end(offsets, partitions)
+            case OffsetsSpec(None):
+                return self._at_offsets(spec, partitions, option)
+            case OffsetsSpec(everywhere):
+                return self.latest(partitions) if everywhere == LATEST_OFFSET else self.earliest(partitions)
+
+    def _at_times(
+        self, spec: TimesSpec, partitions: Collection[TopicPartition], option: str
+    ) -> dict[TopicPartition, Position]:
+        """No epochs: those in the answers are of the records there, not of what lies before them."""
+        times = dict(spec.by_partition)
+        if spec.everywhere_ms is not None:
+            times = dict.fromkeys(partitions, spec.everywhere_ms)
+        check_same_partitions(option, times, partitions)
+        answers = self._list(times, self._options.client.read_committed)
+        unmatched = [one for one, answer in answers.items() if answer.offset < 0]
+        if unmatched and not spec.or_latest:
+            raise OptionError(
+                f"No offset matched from request of topic-partition {unmatched[0]} and timestamp "
+                f"{times[unmatched[0]]}. Set startingOffsetsByTimestampStrategy to latest to begin at the end there"
+            )
+        found = {one: Position(answer.offset) for one, answer in answers.items()}
+        return found | self.latest(unmatched)
+
+    def _before_end(self, offsets: int, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        earliest, latest = self.earliest(partitions), self.latest(partitions)
+        return {one: Position(max(earliest[one].offset, latest[one].offset - offsets)) for one in partitions}
+
+    def _at_offsets(
+        self, spec: OffsetsSpec, partitions: Collection[TopicPartition], option: str
+    ) -> dict[TopicPartition, Position]:
+        by_topic = dict(spec.by_topic)
+        given = {one: by_topic[one.topic] for one in partitions if one.topic in by_topic} | dict(spec.by_partition)
+        unread = sorted(by_topic.keys() - {one.topic for one in partitions})
+        if unread:
+            raise OptionError(f"{option} names topic {', '.join(unread)}, which is not read: correct it")
+        check_same_partitions(option, given, partitions)
+        earliest, latest = self.earliest(partitions), self.latest(partitions)
+        named = {EARLIEST_OFFSET: earliest, LATEST_OFFSET: latest}
+        # A query may begin behind the start of an open transaction, but a batch cannot end there.
+        ends = latest if option == "endingOffsets" else self.high_watermarks(partitions)
+        return {
+            partition: named[offset][partition]
+            if offset in named
+            else Position(
+                self._within_log(option, partition, offset, earliest[partition].offset, ends[partition].offset)
+            )
+            for partition, offset in given.items()
+        }
+
+    def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        """The start of each log. No epoch: nothing lies before it that a leader could compare."""
+        answers = self._list(dict.fromkeys(partitions, EARLIEST_TIMESTAMP), read_committed=False)
+        return {partition: Position(answer.offset) for partition, answer in answers.items()}
+
+    def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        """The end of each log: high watermark, or last stable offset under read_committed."""
+        return self._latest(partitions, self._options.client.read_committed)
+
+    def high_watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        """The end of each log, open transactions included."""
+        return self._latest(partitions, read_committed=False)
+
+    def _latest(self, partitions: Collection[TopicPartition], read_committed: bool) -> dict[TopicPartition, Position]:
+        answers = self._list(dict.fromkeys(partitions, LATEST_TIMESTAMP), read_committed)
+        return {one: Position(answer.offset, answer.leader_epoch) for one, answer in answers.items()}
+
+    def _list(
+        self, timestamps: Mapping[TopicPartition, int], read_committed: bool
+    ) -> Mapping[TopicPartition, OffsetAnswer]:
+        if not timestamps:
+            return {}
+        return self._client.list_offsets(timestamps, self._client.api_deadline(), read_committed)
+
+    def _within_log(self, option: str, partition: TopicPartition, offset: int, earliest: int, latest: int) -> int:
+        """`offset` if the log holds it; its start if the offset has aged out and that is allowed."""
+        if offset > latest:
+            raise OptionError(
+                f"{option} names offset {offset} of {partition}, and its log ends at {latest}: correct it"
+            )
+        if offset < earliest:
+            text = f"{option} names offset {offset} of {partition}, and its log starts at {earliest}"
+            accept_loss(f"{text}: the records before it are gone", self._options.fail_on_data_loss)
+        return max(offset, earliest)

@@ -1,0 +1,74 @@
+"""Verdicts on lost records at planning: which partitions cannot be read on from where a query is, why, and what then.
+
+Follows the data-loss rules of Spark's `KafkaMicroBatchStream`, with topic ids (KIP-516) to tell a topic that was made
+again from a log that became shorter.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pyspark_kafka_meta.errors import DataLossError
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.reading.offsets import Positions, SourceOffset
+
+logger = logging.getLogger(__name__)
+
+HOW_TO_GO_ON = "To go on without the lost records, set the option failOnDataLoss to false"
+
+
+def accept_loss(text: str, fail_on_data_loss: bool) -> None:
+    """Go on with a warning that says `text`, what was lost.
+
+    Raises:
+        DataLossError: losing records is not allowed.
+    """
+    if fail_on_data_loss:
+        raise DataLossError(f"{text}. {HOW_TO_GO_ON}")
+    logger.warning("%s; going on, as failOnDataLoss is false", text)
+
+
+def lost_starts(start: SourceOffset, latest: SourceOffset) -> list[TopicPartition]:
+    """The partitions of both in which reading cannot go on from `start`, sorted: `latest` lies before it, or in another
+    topic made under the same name. Whether that ends the query (failOnDataLoss) is for the caller to say."""
+    both = sorted(start.positions.keys() & latest.positions.keys())
+    return [one for one in both if is_recreated(one, start, latest) or is_shorter(one, start, latest)]
+
+
+def is_recreated(partition: TopicPartition, start: SourceOffset, latest: SourceOffset) -> bool:
+    """Whether the topic is another one under the same name. Where brokers tell no id, nobody can say."""
+    return len({start.topic_ids[partition.topic], latest.topic_ids[partition.topic]} - {None}) > 1
+
+
+def is_shorter(partition: TopicPartition, start: SourceOffset, latest: SourceOffset) -> bool:
+    return latest.positions[partition].offset < start.positions[partition].offset
+
+
+def lost_ends(target: Positions, latest: SourceOffset) -> list[TopicPartition]:
+    """The partitions of both whose logs end before `target`, where a query is to end, sorted."""
+    both = sorted(target.keys() & latest.positions.keys())
+    return [one for one in both if latest.positions[one].offset < target[one].offset]
+
+
+def explain_end(partition: TopicPartition, target: Positions, latest: SourceOffset) -> str:
+    """Why the partition cannot be read up to `target`."""
+    return (
+        f"the log of {partition} ends at offset {latest.positions[partition].offset}, before offset "
+        f"{target[partition].offset} at which the query is to end: it was truncated, or its topic made again "
+        f"(topic id now {latest.topic_ids[partition.topic]})"
+    )
+
+
+def explain(partition: TopicPartition, start: SourceOffset, latest: SourceOffset) -> str:
+    """Why the partition cannot be read from `start` on."""
+    topic, old, new = partition.topic, start.positions[partition], latest.positions[partition]
+    if is_recreated(partition, start, latest):
+        return (
+            f"topic {topic} was deleted and made again (topic id {start.topic_ids[topic]}, now "
+            f"{latest.topic_ids[topic]}): {partition} was read up to offset {old.offset}, and its new log ends at "
+            f"{new.offset}"
+        )
+    return (
+        f"the log of {partition} ends at offset {new.offset}, before offset {old.offset} up to which it was read: it "
+        f"was truncated (leader epoch {old.leader_epoch}, now {new.leader_epoch})"
+    )
