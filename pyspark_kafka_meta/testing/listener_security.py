@@ -66,7 +66,7 @@ class ListenerSecurity:
 
     def write_keys(self, folder: Path) -> None:
         """The files that `broker_properties` names."""
-        broker = self.authority.issue("broker", [HOST, "localhost"])
+        broker = self.authority.issue("broker", [HOST])
         (folder / "broker.pem").write_text(broker.key + broker.certificate)
         (folder / "authority.pem").write_text(self.authority.certificate)
 

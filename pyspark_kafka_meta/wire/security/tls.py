@@ -29,6 +29,7 @@ _OTHER_HOST = (
 )
 _CAUSES = {
     2: _UNKNOWN_AUTHORITY,
+    7: _UNKNOWN_AUTHORITY,  # a trusted one has the same name, and another key
     9: "is not valid yet: check the clocks of both hosts",
     10: "has expired: renew it on the broker",
     18: _UNKNOWN_AUTHORITY,
