@@ -6,6 +6,7 @@ sends in between waits in the kernel's buffer. After any error the connection is
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import random
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pyspark_kafka_meta.errors import (
+    AuthenticationError,
     ConnectError,
     KafkaMetaError,
     ProtocolError,
@@ -32,7 +34,7 @@ from pyspark_kafka_meta.options.security import PLAINTEXT
 from pyspark_kafka_meta.wire import codec
 from pyspark_kafka_meta.wire.codec import API_VERSIONS, LENGTH_BYTES, Api
 from pyspark_kafka_meta.wire.security import tls
-from pyspark_kafka_meta.wire.security.login import log_in
+from pyspark_kafka_meta.wire.security.login import log_in, login_is_wanted
 from pyspark_kafka_meta.wire.sockets import connect, is_readable, remaining_s
 
 LOGIN_AGAIN_AT = (0.85, 0.95)
@@ -78,6 +80,7 @@ class Connection:
         self._in_flight: deque[_InFlight] = deque()
         self._versions: dict[int, tuple[int, int]] = {}
         self._login_due = math.inf
+        self._is_new = True  # nothing but the API versions has been answered
         deadline = min(deadline, time.monotonic() + settings.connect_timeout_ms / 1000)
         self._socket = self._open(deadline)
         try:
@@ -160,6 +163,7 @@ class Connection:
         except ProtocolError as error:
             self.close()
             raise ProtocolError(f"{self.address}: {error}") from error
+        self._is_new = self._is_new and request.api is API_VERSIONS
         return Exchange(
             message,
             request.version,
@@ -193,6 +197,18 @@ class Connection:
             return False
         return True
 
+    def _wants_login(self, deadline: float) -> bool:
+        """A broker whose first question is not a login just hangs up, as one does that is going down: this tells."""
+        if not self._is_new or not self._versions or self._settings.security.uses_sasl:
+            return False
+        self.close()
+        try:
+            with contextlib.closing(Connection(self.address, self._settings, deadline)) as probe:
+                probe._is_new = False  # lest it send out one more
+                return login_is_wanted(probe, deadline)
+        except KafkaMetaError:
+            return False
+
     def _log_in(self, deadline: float) -> None:
         self._login_due = math.inf
         try:
@@ -222,6 +238,11 @@ class Connection:
             except OSError as error:
                 raise self._failure(error, what) from error
             if count == 0:
+                if self._wants_login(deadline):
+                    raise AuthenticationError(
+                        f"{self.address} wants a SASL login: set kafka.security.protocol to "
+                        f"SASL_{self._settings.security.protocol}, and kafka.sasl.mechanism"
+                    )
                 raise self._failure(None, what)
             received += count
         return buffer.toreadonly()

@@ -207,6 +207,9 @@ def failures(kafka: LocalKafka) -> dict[str, tuple[dict[str, str], str, type[Kaf
         )
         other = {**own, "kafka.sasl.mechanism": "SCRAM-SHA-256"}
         cases["mechanism not offered"] = (other, servers, AuthenticationError, "offers no SASL mechanism SCRAM-SHA-256")
+        no_login = {name: text for name, text in own.items() if not name.startswith("kafka.sasl.")}
+        no_login["kafka.security.protocol"] = own["kafka.security.protocol"].removeprefix("SASL_")
+        cases["login forgotten"] = (no_login, servers, AuthenticationError, "wants a SASL login")
     if own["kafka.security.protocol"] == "SASL_PLAINTEXT":
         cases["login not wanted"] = (own, plain, AuthenticationError, "wants no SASL login")
     return cases

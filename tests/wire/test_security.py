@@ -30,7 +30,7 @@ from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority, Credentials
 from pyspark_kafka_meta.wire import connection
 from pyspark_kafka_meta.wire.brokers import KafkaWire
-from pyspark_kafka_meta.wire.codec import milliseconds
+from pyspark_kafka_meta.wire.codec import SASL_HANDSHAKE, milliseconds
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 
 AUTHORITY = CertificateAuthority()
@@ -432,6 +432,34 @@ def test_a_failed_login_is_an_authentication_error_of_one_attempt(name: str) -> 
         ask(address, options)
     assert len(attempts) == 1
     assert time.monotonic() - started < 3
+
+
+def test_a_port_that_wants_a_login_says_so_to_who_has_none() -> None:
+    def behave(peer: socket.socket) -> None:
+        answer_versions(peer, metadata=12)
+        if peer.recv(6, socket.MSG_PEEK | socket.MSG_WAITALL)[4:] == SASL_HANDSHAKE.key.to_bytes(2, "big"):
+            agree_on_mechanism(peer)
+        peer.shutdown(socket.SHUT_RDWR)
+
+    with (
+        scripted_broker(behave) as address,
+        pytest.raises(AuthenticationError, match="wants a SASL login: .* to SASL_PLAINTEXT, "),
+    ):
+        ask(address, {})
+
+
+def test_a_broker_that_hangs_up_on_everything_is_looked_into_once() -> None:
+    connections = []
+
+    def behave(peer: socket.socket) -> None:
+        connections.append(peer)
+        answer_versions(peer, metadata=12)
+        read_request(peer)
+        peer.shutdown(socket.SHUT_RDWR)
+
+    with scripted_broker(behave) as address, pytest.raises(ConnectError, match="closed the connection"):
+        ask(address, {})
+    assert len(connections) == 2
 
 
 def test_a_broker_that_is_silent_during_the_login_is_left_in_time() -> None:

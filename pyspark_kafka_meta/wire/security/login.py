@@ -58,10 +58,20 @@ def log_in(connection: Caller, security: SecurityOptions, deadline: float) -> fl
     raise AuthenticationError(f"{connection.address} did not finish the {name} login in {MAX_ROUNDS} rounds")
 
 
-def _agree_on(name: str, connection: Caller, security: SecurityOptions, deadline: float) -> None:
+def login_is_wanted(connection: Caller, deadline: float) -> bool:
+    """Whether the broker takes logins on this port: without SASL, it is an error to begin one."""
+    code: int = _shake_hands("PLAIN", connection, deadline).error_code
+    return code != ILLEGAL_SASL_STATE
+
+
+def _shake_hands(name: str, connection: Caller, deadline: float) -> Any:
     version = connection.version(SASL_HANDSHAKE)
     request = codec.request_schema(SASL_HANDSHAKE, version).SaslHandshakeRequest(mechanism=name)
-    answer = connection.call(SASL_HANDSHAKE, request, deadline).message
+    return connection.call(SASL_HANDSHAKE, request, deadline).message
+
+
+def _agree_on(name: str, connection: Caller, security: SecurityOptions, deadline: float) -> None:
+    answer = _shake_hands(name, connection, deadline)
     if answer.error_code == UNSUPPORTED_SASL_MECHANISM:
         offered = _shown(", ".join(answer.mechanisms), security)
         raise AuthenticationError(
