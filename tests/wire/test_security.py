@@ -443,7 +443,7 @@ def test_a_port_that_wants_a_login_says_so_to_who_has_none() -> None:
 
     with (
         scripted_broker(behave) as address,
-        pytest.raises(AuthenticationError, match="wants a SASL login: .* to SASL_PLAINTEXT, "),
+        pytest.raises(AuthenticationError, match=r"wants a SASL login: .* to SASL_PLAINTEXT, "),
     ):
         ask(address, {})
 
