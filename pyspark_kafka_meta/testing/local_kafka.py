@@ -5,8 +5,6 @@ Linux or macOS, Java 17 or later, and at the first start a way to Maven Central.
 
 from __future__ import annotations
 
-import random
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +21,7 @@ from pyspark_kafka_meta.testing.jars import KAFKA_JARS, find_java, resolve
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID, FIRST_BROKER_ID, HOST
 from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, KafkaNode, write_files
 from pyspark_kafka_meta.testing.listener_security import ListenerSecurity, Protocol
+from pyspark_kafka_meta.testing.ports import free_ports, is_free
 from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 
@@ -30,9 +29,6 @@ DEFAULT_JVM_OPTIONS = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredSto
 """Small nodes that start fast. On two cores they also carry more records a second than Java's own defaults."""
 
 STANDARD_PORTS = (19092, 29092, 39092)
-# Below the range from which systems pick ports for outgoing connections: a client of a killed broker could otherwise be
-# given the very port that it connects to, and so be connected to itself.
-_FREE_PORTS = range(20000, 29000)
 
 _POLL_S = 0.1
 _ASK_TIMEOUT_S = 2.0
@@ -76,7 +72,7 @@ class LocalKafka:
             users: passwords by user. With SSL they have certificates, and nobody gets in without one.
             acls: whether clients may do only what an ACL allows them; those at `admin_servers` may do all.
         """
-        controller_port, *free = _free_ports(2 * brokers + 1)
+        controller_port, *free = free_ports(2 * brokers + 1)
         chosen = STANDARD_PORTS if ports == "standard" else ports or free[:brokers]
         if len(chosen) != brokers:
             raise ClusterError(f"{brokers} brokers cannot listen on {len(chosen)} ports: give one port for each.")
@@ -91,7 +87,7 @@ class LocalKafka:
 
     def __enter__(self) -> Self:
         """Start the cluster and wait until every broker knows all: about 4 s, and 30 s more the first time."""
-        taken = [port for port in self._layout.broker_ports.values() if not _is_free(port)]
+        taken = [port for port in self._layout.broker_ports.values() if not is_free(port)]
         if taken:
             raise ClusterError(
                 f"Port {taken[0]} is in use: end what uses it (a closed connection holds on to its port for a minute), "
@@ -160,7 +156,7 @@ class LocalKafka:
         """
         node = self._node(node_id)
         if port is not None:
-            self._move(node, port or _free_ports(1)[0])
+            self._move(node, port or free_ports(1)[0])
         node.start()
 
     def kill(self, node_id: int) -> None:
@@ -264,20 +260,3 @@ def _live_brokers(address: Address) -> set[int]:
     finally:
         wire.close()
     return {broker.node_id for broker in answer.brokers}
-
-
-def _free_ports(count: int) -> list[int]:
-    # Not the shared generator: processes that seed it alike would choose alike.
-    candidates = random.SystemRandom().sample(_FREE_PORTS, len(_FREE_PORTS))
-    free = (port for port in candidates if _is_free(port))
-    return [next(free) for _ in range(count)]
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
