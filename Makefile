@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench simulate java
+.PHONY: help demo test lint bench recovery simulate compat java
 
 help: ## list these commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -23,9 +23,19 @@ lint: $(INSTALLED) ## check style, formatting and types
 bench: java $(INSTALLED) ## measure throughput
 	$(BIN)/python -m benchmarks.throughput
 
+recovery: java $(INSTALLED) ## measure what a moving leader costs a running reader
+	$(BIN)/python -m benchmarks.recovery
+
 simulate: $(INSTALLED) ## simulate thousands of metadata caches through a rolling restart
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	$(BIN)/python -m benchmarks.simulate
+
+compat: java ## try pyspark 4.0 and 4.1, each in an environment of its own
+	for release in 4.0 4.1; do \
+	[ -x .venv-$$release/bin/python ] || $(PYTHON) -m venv .venv-$$release; \
+	.venv-$$release/bin/python -m pip install --quiet --editable . "pyspark==$$release.*" && \
+	.venv-$$release/bin/python tests/compat/smoke.py || exit 1; \
+	done
 
 java:
 	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \

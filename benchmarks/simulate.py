@@ -28,7 +28,7 @@ from benchmarks.simulation.clients import (
     LOCKSTEP,
     NO_HINTS,
     PLAIN,
-    WHOLE_QUERY,
+    TASK_TOPICS,
     Variant,
 )
 from benchmarks.simulation.cluster import Scenario
@@ -62,12 +62,11 @@ class Play:
 
 
 def plays(scenario: Scenario) -> list[Play]:
-    """The first micro-batch never counts: a cache that knows nothing has to ask, whoever it is. Restarts come when all
-    caches have met all topics of the query, as they do in some dozens of micro-batches."""
+    """The first micro-batch never counts: a cache that knows nothing has to ask, whoever it is."""
     quiet = replace(scenario, restarts=0, calm_s=620.0)
     killed = replace(scenario, restarts=min(5, scenario.restarts), abrupt=True)
-    at_rest = (KAFKAMETA, WHOLE_QUERY, LOCKSTEP, FIRST_BROKER, PLAIN)
-    restarted = (replace(KAFKAMETA, topics="query"), NO_HINTS, FIXED_BACKOFF, PLAIN)
+    at_rest = (KAFKAMETA, TASK_TOPICS, LOCKSTEP, FIRST_BROKER, PLAIN)
+    restarted = (KAFKAMETA, NO_HINTS, FIXED_BACKOFF, PLAIN)
     return [
         Play("a new query, no restart", quiet, at_rest, scenario.batch_s),
         Play(f"controlled restart of {scenario.restarts} brokers", scenario, restarted, scenario.calm_s),

@@ -5,18 +5,20 @@ with `pyspark_` and registers its `DefaultSource`. Names are loaded when first u
 nothing.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark_kafka_meta.reading.source import KafkaMetaDataSource
-    from pyspark_kafka_meta.reading.source import KafkaMetaDataSource as DefaultSource
+    from pyspark_kafka_meta.source import KafkaMetaDataSource
+    from pyspark_kafka_meta.source import KafkaMetaDataSource as DefaultSource
+    from pyspark_kafka_meta.tables.frames import brokers, caches, lag, partitions, refresh_events
 
-__all__ = ["DefaultSource", "KafkaMetaDataSource"]
+__all__ = ["DefaultSource", "KafkaMetaDataSource", "brokers", "caches", "lag", "partitions", "refresh_events"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pyspark_kafka_meta.reading.source import KafkaMetaDataSource
-
-    return KafkaMetaDataSource
+    if name in ("DefaultSource", "KafkaMetaDataSource"):
+        return import_module(f"{__name__}.source").KafkaMetaDataSource
+    return getattr(import_module(f"{__name__}.tables.frames"), name)

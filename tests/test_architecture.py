@@ -28,7 +28,10 @@ HEAVY = {
     "cryptography",
 }
 IMPURE = {"socket", "selectors", "select", "threading", "time", "subprocess", "asyncio", "tempfile"}
-PURE = re.compile(r"options(\..*)?|metadata\.(?!cache).*|records(\..*)?|reading\.(offsets|plan|limits|cursor|verdicts)")
+PURE = re.compile(
+    r"options(\..*)?|metadata\.(?!cache).*|records(\..*)?|reading\.(offsets|plan|limits|cursor|verdicts)"
+    r"|tables\.(folding|rows|schemas)"
+)
 
 
 def module_name(path: Path) -> str:

@@ -9,16 +9,27 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_kafka_meta.options import OPTIONS
+from pyspark_kafka_meta.options import ALL_OPTIONS, Table
+from pyspark_kafka_meta.tables.schemas import ROWS, struct_type
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
+def section(title: str) -> str:
+    return README.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("table", [Table.CACHES, Table.BROKERS, Table.PARTITIONS])
+def test_the_columns_of_the_tables_are_those_of_the_code(table: Table) -> None:
+    (columns,) = re.findall(rf"^\| `{table}` \| [^|]* \| ([^|]*) \|", section("Tables"), re.MULTILINE)
+    assert re.findall(r"`(\w+)`", columns) == struct_type(ROWS[table]).names
+
+
 def test_the_table_of_options_is_that_of_the_code() -> None:
-    rows = re.findall(r"^\| `([\w.]+)` \| (.*?) \| (.*) \|$", README, re.MULTILINE)
-    assert sorted(rows) == sorted((one.name, one.default or "", one.doc) for one in OPTIONS.values())
+    rows = re.findall(r"^\| `([\w.]+)` \| (.*?) \| (.*) \|$", section("Options"), re.MULTILINE)
+    assert sorted(rows) == sorted((one.name, one.default or "", one.doc) for one in ALL_OPTIONS.values())
 
 
 @pytest.mark.kafka
@@ -36,10 +47,7 @@ def test_its_python_runs(
         '.format("console")': '.format("memory").queryName("readme")',
         'writeStream.outputMode("complete")': f'writeStream.option("checkpointLocation", "{tmp_path}/checkpoint")'
         '.outputMode("complete")',
-        "/tmp/kafkameta-events/*": str(tmp_path / "events"),
     }
-    (tmp_path / "events").mkdir()
-    (tmp_path / "events" / "one.json").write_text('{"reason": "bootstrap"}\n')
     names: dict[str, Any] = {}
     for block in BLOCKS:
         for old, new in replaced.items():

@@ -61,7 +61,7 @@ class Variant:
     name: str
     hints: bool = True
     backoff: bool = True
-    topics: Literal["task", "query", "cluster"] = "task"
+    topics: Literal["task", "query", "cluster"] = "query"
     spread_max_age: bool = True
     keep_first_broker: bool = False
 
@@ -76,11 +76,11 @@ class Variant:
 
 
 KAFKAMETA = Variant("kafkameta")
-WHOLE_QUERY = Variant("all topics of the query at once", topics="query")
-LOCKSTEP = Variant("the same, max age without jitter", topics="query", spread_max_age=False)
-FIRST_BROKER = Variant("and stays with its first broker", topics="query", spread_max_age=False, keep_first_broker=True)
-NO_HINTS = Variant("no leader hints", hints=False, topics="query")
-FIXED_BACKOFF = Variant("fixed backoff, no jitter", backoff=False, topics="query")
+TASK_TOPICS = Variant("topics of its tasks so far", topics="task")
+LOCKSTEP = Variant("max age without jitter", spread_max_age=False)
+FIRST_BROKER = Variant("and stays with its first broker", spread_max_age=False, keep_first_broker=True)
+NO_HINTS = Variant("no leader hints", hints=False)
+FIXED_BACKOFF = Variant("fixed backoff, no jitter", backoff=False)
 PLAIN = Variant("neither, and all topics of the cluster", hints=False, backoff=False, topics="cluster")
 
 

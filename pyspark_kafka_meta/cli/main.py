@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -41,3 +42,27 @@ def demo(
     from pyspark_kafka_meta.cli.demo import run_demo
 
     run_demo(seconds)
+
+
+@app.command()
+def migrate_checkpoint(
+    checkpoint: Annotated[Path, typer.Argument(help="checkpointLocation of a stopped query, a local folder.")],
+    write: Annotated[Path | None, typer.Option(help="Make a checkpoint for kafkameta here, state included.")] = None,
+) -> None:
+    """Go on where a query on Spark's own Kafka source stopped: print its startingOffsets, one line a source."""
+    from pyspark_kafka_meta.cli.migrate import starting_offsets, write_checkpoint
+
+    try:
+        found, pending = starting_offsets(checkpoint)
+        if write is not None:
+            write_checkpoint(checkpoint, write)
+    except KafkaMetaError as error:
+        typer.secho(f"kafkameta: {error}", err=True, fg=typer.colors.RED)
+        raise typer.Exit(1) from None
+    typer.echo("\n".join(found))
+    if pending is not None and write is None:
+        typer.echo(
+            f"kafkameta: batch {pending} was planned and is not committed: with these offsets it is read again. If the "
+            "sink may hold it already, use --write, which keeps the batch and its number",
+            err=True,
+        )

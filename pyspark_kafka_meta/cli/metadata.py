@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table
 
-from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError
-from pyspark_kafka_meta.metadata.model import Address, MetadataAnswer
+from pyspark_kafka_meta.metadata.model import MetadataAnswer
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.reading.client import connection_settings
-from pyspark_kafka_meta.wire.brokers import KafkaWire
+from pyspark_kafka_meta.tables.live import ask_cluster
 from pyspark_kafka_meta.wire.codes import describe
 
 
@@ -25,36 +22,16 @@ def show_metadata(bootstrap_servers: str, topics: Collection[str] | None, timeou
         ConnectError: no address answered; the text tells what each did.
     """
     options = ClientOptions.parse({"kafka.bootstrap.servers": bootstrap_servers})
-    address, answer, latency_ms = _ask(options, topics, timeout_ms)
+    within = replace(options, default_api_timeout_ms=timeout_ms, connection_setup_timeout_ms=timeout_ms)
+    told = ask_cluster(within, topics)
+    answer = told.answer
     console = Console()
     console.print(
-        f"Cluster [bold]{answer.cluster_id}[/], controller {answer.controller_id}; {address} answered Metadata "
-        f"v{answer.api_version} in {latency_ms:.1f} ms with {answer.response_bytes} bytes"
+        f"Cluster [bold]{answer.cluster_id}[/], controller {answer.controller_id}; {told.address} answered Metadata "
+        f"v{answer.api_version} in {told.latency_ms:.1f} ms with {answer.response_bytes} bytes"
     )
     console.print(_brokers_table(answer))
     console.print(_topics_table(answer))
-
-
-def _ask(
-    options: ClientOptions, topics: Collection[str] | None, timeout_ms: int
-) -> tuple[Address, MetadataAnswer, float]:
-    deadline = time.monotonic() + timeout_ms / 1000
-    wire = KafkaWire(replace(connection_settings(options), connect_timeout_ms=timeout_ms))
-    failures = []
-    try:
-        for remaining, address in zip(
-            range(len(options.bootstrap_servers), 0, -1), options.bootstrap_servers, strict=True
-        ):
-            asked_at = time.monotonic()
-            try:
-                answer = wire.metadata(address, topics, asked_at + (deadline - asked_at) / remaining)
-            except KafkaMetaError as error:
-                failures.append(str(error))
-            else:
-                return address, answer, (time.monotonic() - asked_at) * 1000
-    finally:
-        wire.close()
-    raise ConnectError(f"no broker answered: {'; '.join(failures)}. Check the addresses and that the brokers are up")
 
 
 def _brokers_table(answer: MetadataAnswer) -> Table:

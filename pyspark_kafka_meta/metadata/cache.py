@@ -106,6 +106,29 @@ class MetadataCache:
         with self._lock:
             self._recorder.count_throttle(throttle_ms)
 
+    def count_fetch(self, node_id: int, response_bytes: int) -> None:
+        """A broker answered a Fetch."""
+        with self._lock:
+            self._recorder.count_fetch(node_id, response_bytes)
+
+    def count_retry(self) -> None:
+        """A request failed, or a partition in its answer had an error that may pass."""
+        with self._lock:
+            self._recorder.count_retry()
+
+    def record_loss(self, partition: TopicPartition, from_offset: int, until_offset: int | None, cause: str) -> None:
+        """Records were skipped for good.
+
+        Args:
+            from_offset: first of them.
+            until_offset: where reading goes on, exclusive; None if that is not known.
+            cause: how they were lost, in words.
+        """
+        with self._lock:
+            now = self._clock()
+            event = self._recorder.lost(partition, from_offset, until_offset, cause, self._snapshot, now)
+        self._publish(event)
+
     def request_update(
         self,
         reason: RefreshReason,

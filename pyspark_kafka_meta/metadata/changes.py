@@ -29,18 +29,30 @@ class TopicRecreated:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionLearned:
+    """Who leads a partition that was not known before, or belongs to another log now. -1: no leader, or no epoch."""
+
+    topic: str
+    partition: int
+    leader_id: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotChanges:
-    """The difference that one answer or hint made. All of it in order, by id or name.
+    """The difference that one answer or hint made. All of it in order, by id or name. Those of all events of a cache,
+    one after the other, give what it knows: partitions are learned, their leaders change, they and topics are removed.
 
     Attributes:
         brokers_added: node ids.
         brokers_removed: node ids.
         brokers_moved: node ids whose host or port changed.
-        topics_added: names; their partitions are not listed again below.
+        topics_added: names; their partitions are in partitions_learned.
         topics_removed: names, likewise.
         topics_recreated: topics whose id changed.
         partitions_added: of topics known before.
         partitions_removed: of topics that were made again with fewer.
+        partitions_learned: those of topics_added, topics_recreated and partitions_added, with their leaders.
         leaders_changed: partitions known before whose leader or epoch changed.
         stale_ignored: number of partitions for which the answer was refused: its epoch is older, or it lacks them.
     """
@@ -53,6 +65,7 @@ class SnapshotChanges:
     topics_recreated: tuple[TopicRecreated, ...] = ()
     partitions_added: tuple[TopicPartition, ...] = ()
     partitions_removed: tuple[TopicPartition, ...] = ()
+    partitions_learned: tuple[PartitionLearned, ...] = ()
     leaders_changed: tuple[LeaderChange, ...] = ()
     stale_ignored: int = 0
 

@@ -46,6 +46,8 @@ class RefreshReason(StrEnum):
     """A broker could not be reached, or its connection broke."""
     REQUEST_TIMEOUT = "request_timeout"
     """A broker did not answer in time."""
+    DATA_LOSS = "data_loss"
+    """Nothing is asked for: records were skipped, and the event tells which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,23 @@ class EventKind(StrEnum):
     """One Metadata request, answered or not."""
     HINT = "hint"
     """One leader taken over from a hint (KIP-951), without a request."""
+    DATA_LOSS = "data_loss"
+    """Records of one partition were skipped, as failOnDataLoss is false; no request was made."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFetches:
+    """What Fetch got from one broker.
+
+    Attributes:
+        broker_id: node id.
+        requests: Fetch requests that it answered.
+        response_bytes: size of the answers with their length prefixes, bytes.
+    """
+
+    broker_id: int
+    requests: int
+    response_bytes: int
 
 
 class Outcome(StrEnum):
@@ -110,17 +129,18 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshEvent:
-    """A cache was made; or sent, or tried to send, one Metadata request; or took one leader hint.
+    """A cache was made; or sent, or tried to send, one Metadata request; or took one leader hint; or its reader skipped
+    records that are lost.
 
     Attributes:
         schema_version: `SCHEMA_VERSION` of the code that made the event.
         cache_id: random, one for each cache; a process that is started anew has a new one.
         sequence: number of the event among those of its cache, from 1; a gap is a lost event.
         time_ms: wall clock when it ended, ms since 1970 UTC.
-        kind: born, refresh or hint.
+        kind: born, refresh, hint or data_loss.
         reason: why.
         cause_error_code: Kafka's error code that led to it, 0 if none did.
-        cause_topic: topic that the trouble showed in, None if it was not in one.
+        cause_topic: topic that the trouble showed in, None if it was not in one; that of the records that are lost.
         cause_partition: partition of that topic.
         cause_node_id: broker that the trouble came from, None if it is not about one.
         broker_id: node id of the broker asked; None where none was, and for an address that is no known broker's.
@@ -134,15 +154,21 @@ class RefreshEvent:
         latency_ms: from the start of the attempt, connecting included, to the answer or failure, ms; None without one.
         attempt: number of the attempt since the last good answer, from 1; 0 where none was made.
         outcome: changed, unchanged or failed.
-        error: why it failed, None if it did not.
+        error: why it failed, None if it did not; how records were lost.
         generation_before: good answers that the cache had got before.
         generation_after: the same, this one included; a hint and a failure leave it.
         age_ms: age of the last good answer when this attempt began, ms; None without one.
         recovery_ms: from the beginning of the trouble to this event, ms; None unless this event ended it.
         idle_ms: from the last look-up of a leader to the beginning of this attempt, ms; None before the first.
         lookups: leaders looked up in the cache since its event before, counted without a request.
+        fetches: what Fetch got since its event before, from each broker, by id.
+        retries: times since its event before that a request failed, or a partition in its answer had an error that may
+            pass, so that it was to be asked again.
         fetch_throttle_ms: ms that brokers asked Fetch for patience since its event before (KIP-219), summed.
-        dropped_before: events of this process that were lost right before this one, because its queue was full.
+        lost_from_offset: first offset that was skipped; None, as is the next, unless kind is data_loss.
+        lost_until_offset: where reading goes on, exclusive; None if that is not known.
+        dropped_before: events of this cache that did not get to where this one is, as far as was known when it was sent
+            and no earlier one told.
         changes: what the cache knows now and did not before.
         origin: the Spark context, attached by the publisher.
     """
@@ -175,7 +201,11 @@ class RefreshEvent:
     recovery_ms: float | None = None
     idle_ms: float | None
     lookups: int
+    fetches: tuple[BrokerFetches, ...] = ()
+    retries: int = 0
     fetch_throttle_ms: int = 0
+    lost_from_offset: int | None = None
+    lost_until_offset: int | None = None
     dropped_before: int = 0
     changes: SnapshotChanges = field(default_factory=SnapshotChanges)
     origin: Origin | None = None

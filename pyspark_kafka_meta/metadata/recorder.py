@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.metadata.changes import SnapshotChanges
-from pyspark_kafka_meta.metadata.events import EventKind, Outcome, RefreshCause, RefreshEvent, RefreshReason
-from pyspark_kafka_meta.metadata.model import Address, MetadataAnswer
+from pyspark_kafka_meta.metadata.events import (
+    BrokerFetches,
+    EventKind,
+    Outcome,
+    RefreshCause,
+    RefreshEvent,
+    RefreshReason,
+)
+from pyspark_kafka_meta.metadata.model import Address, MetadataAnswer, TopicPartition
 from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
 
 
@@ -42,6 +50,9 @@ class EventRecorder:
         self._lookups = 0
         self._last_lookup: float | None = None
         self._fetch_throttle_ms = 0
+        self._fetches: Counter[int] = Counter()  # answers, by node id
+        self._fetched_bytes: Counter[int] = Counter()  # their sizes, likewise
+        self._retries = 0
 
     def count_lookup(self, now: float) -> None:
         self._lookups += 1
@@ -49,6 +60,13 @@ class EventRecorder:
 
     def count_throttle(self, throttle_ms: int) -> None:
         self._fetch_throttle_ms += throttle_ms
+
+    def count_fetch(self, node_id: int, response_bytes: int) -> None:
+        self._fetches[node_id] += 1
+        self._fetched_bytes[node_id] += response_bytes
+
+    def count_retry(self) -> None:
+        self._retries += 1
 
     def born(self, snapshot: MetadataSnapshot, now: float) -> RefreshEvent:
         """The first event of the cache."""
@@ -66,6 +84,19 @@ class EventRecorder:
     ) -> RefreshEvent:
         event = self._event(EventKind.HINT, Outcome.CHANGED, cause, before, after, now)
         return replace(event, changes=changes, recovery_ms=recovery_ms)
+
+    def lost(
+        self,
+        partition: TopicPartition,
+        from_offset: int,
+        until_offset: int | None,
+        why: str,
+        snapshot: MetadataSnapshot,
+        now: float,
+    ) -> RefreshEvent:
+        cause = RefreshCause(RefreshReason.DATA_LOSS, partition=partition)
+        event = self._event(EventKind.DATA_LOSS, Outcome.UNCHANGED, cause, snapshot, snapshot, now)
+        return replace(event, error=why, lost_from_offset=from_offset, lost_until_offset=until_offset)
 
     def failed(self, attempt: Attempt, after: MetadataSnapshot, now: float, error: KafkaMetaError) -> RefreshEvent:
         return replace(self._refresh_event(Outcome.FAILED, attempt, after, now), error=str(error))
@@ -115,6 +146,7 @@ class EventRecorder:
         self._sequence += 1
         lookups, self._lookups = self._lookups, 0
         fetch_throttle_ms, self._fetch_throttle_ms = self._fetch_throttle_ms, 0
+        retries, self._retries = self._retries, 0
         return RefreshEvent(
             cache_id=self._cache_id,
             sequence=self._sequence,
@@ -131,8 +163,16 @@ class EventRecorder:
             age_ms=_ms(began - before.fetched_at) if before.generation > 0 else None,
             idle_ms=_ms(max(began - self._last_lookup, 0)) if self._last_lookup is not None else None,
             lookups=lookups,
+            fetches=self._take_fetches(),
+            retries=retries,
             fetch_throttle_ms=fetch_throttle_ms,
         )
+
+    def _take_fetches(self) -> tuple[BrokerFetches, ...]:
+        taken = tuple(BrokerFetches(one, self._fetches[one], self._fetched_bytes[one]) for one in sorted(self._fetches))
+        self._fetches.clear()
+        self._fetched_bytes.clear()
+        return taken
 
 
 def _ms(seconds: float) -> float:

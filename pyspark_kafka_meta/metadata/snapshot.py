@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from pyspark_kafka_meta.metadata.changes import LeaderChange, SnapshotChanges, TopicRecreated
+from pyspark_kafka_meta.metadata.changes import LeaderChange, PartitionLearned, SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.metadata.model import (
     NO_EPOCH,
     Broker,
@@ -86,9 +86,6 @@ class MetadataSnapshot:
     def topic_id(self, topic: str) -> UUID | None:
         view = self.topics.get(topic)
         return None if view is None else view.topic_id
-
-    def topic_name(self, topic_id: UUID) -> str | None:
-        return next((name for name, view in self.topics.items() if view.topic_id == topic_id), None)
 
     def merge(
         self, answer: MetadataAnswer, now: float, told_by: int | None = None
@@ -203,18 +200,28 @@ def _difference(
         for node_id in before.brokers.keys() & after.brokers.keys()
         if before.brokers[node_id].address != after.brokers[node_id].address
     ]
+    topics_added = sorted(after.topics.keys() - before.topics.keys())
+    recreated = tuple(_recreations(before, after, lasting))
+    new_logs = [*topics_added, *(one.topic for one in recreated)]
+    learned = {partition for topic in new_logs for partition in after.partitions(topic)} | (new - old)
     return SnapshotChanges(
         brokers_added=tuple(sorted(after.brokers.keys() - before.brokers.keys())),
         brokers_removed=tuple(sorted(before.brokers.keys() - after.brokers.keys())),
         brokers_moved=tuple(sorted(moved)),
-        topics_added=tuple(sorted(after.topics.keys() - before.topics.keys())),
+        topics_added=tuple(topics_added),
         topics_removed=tuple(sorted(before.topics.keys() - after.topics.keys())),
-        topics_recreated=tuple(_recreations(before, after, lasting)),
+        topics_recreated=recreated,
         partitions_added=tuple(sorted(new - old)),
         partitions_removed=tuple(sorted(old - new)),
+        partitions_learned=tuple(_learned(after, one) for one in sorted(learned)),
         leaders_changed=tuple(_leader_changes(before, after, sorted(old & new))),
         stale_ignored=stale_ignored,
     )
+
+
+def _learned(after: MetadataSnapshot, partition: TopicPartition) -> PartitionLearned:
+    known = after.topics[partition.topic].partitions[partition.partition]
+    return PartitionLearned(partition.topic, partition.partition, known.leader_id, known.leader_epoch)
 
 
 def _recreations(before: MetadataSnapshot, after: MetadataSnapshot, topics: Iterable[str]) -> Iterator[TopicRecreated]:

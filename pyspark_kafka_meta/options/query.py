@@ -12,15 +12,14 @@ from functools import partial
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.model import Address, TopicPartition
-from pyspark_kafka_meta.options import rules, specs, values
-from pyspark_kafka_meta.options.security import SECURITY_OPTIONS, SecurityOptions, complete_security
-from pyspark_kafka_meta.options.specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec, StartSpec, TimesSpec
+from pyspark_kafka_meta.options import rules, values
+from pyspark_kafka_meta.options.security import PLAINTEXT, SECURITY_OPTIONS, SecurityOptions, complete_security
+from pyspark_kafka_meta.options.spans import SpanOptions
+from pyspark_kafka_meta.options.specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.options.table import Option, choice, read, row, table_of, whole
 from pyspark_kafka_meta.options.values import INT32_MAX, INT64_MAX
 
 logger = logging.getLogger(__name__)
-_EXPECTED_OFFSETS = 'Expected e.g. {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, got {value}'
-_EXPECTED_TIMES = 'Expected e.g. {"topicA":{"0":1700000000000},"topicB":{"0":1700000000000}}, got {value}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +99,46 @@ class ClientOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceOptions:
+class MetricsOptions:
+    """Where the refresh events go. Neither path nor topic: to a folder for temporary files, on each machine."""
+
+    path: str | None = row(
+        "metricsPath",
+        None,
+        values.parse_location,
+        "Option 'metricsPath' must be a folder or the URI of one, such as s3://bucket/folder",
+        "Folder for the refresh events of every metadata cache: local, or a URI that pyarrow knows (s3://, gs://, "
+        "hdfs:// ...).",
+    )
+    topic: str | None = row(
+        "metricsTopic",
+        None,
+        values.topic_name,
+        "Option 'metricsTopic' must be the name of one topic, got '{value}'",
+        "Topic for the refresh events, as JSON with the cache's id as key.",
+    )
+    bootstrap_servers: tuple[Address, ...] = row(
+        "metricsBootstrapServers",
+        None,
+        values.parse_addresses,
+        "Option 'metricsBootstrapServers' must be host:port between commas, IPv6 as [::1]:9092, got '{value}'",
+        "Brokers of the metrics topic, if it is in another cluster than kafka.bootstrap.servers.",
+    )
+    security: SecurityOptions = PLAINTEXT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions(SpanOptions):
     """All that a query asks for; `for_batch` or `for_stream` completes it once the kind of query is known.
 
     Attributes:
         topics: the topics to read, each once; none where a pattern says which.
         assigned: the partitions to read of them; None means all, those still to come included.
-        starting_offsets, ending_offsets: None until completed where not given, then what holds among the options for
-            offsets and for times; a stream has no ending offsets.
-        metrics_path: None leaves the choice to the writer of the events.
+        metrics: where refresh events go; None: nowhere.
     """
 
     client: ClientOptions
+    metrics: MetricsOptions | None
     topics: tuple[str, ...] = row(
         "subscribe",
         None,
@@ -133,57 +160,6 @@ class SourceOptions:
         values.parse_assigned,
         'Option \'assign\' must be JSON. Expected e.g. {"topicA":[0,1],"topicB":[0,1]}, got {value}',
         'Partitions to read, as JSON: {"topicA":[0,1],"topicB":[2]}. Either this, subscribe or subscribePattern.',
-    )
-    starting_offsets: StartSpec | None = row(  # noqa: RUF009
-        "startingOffsets",
-        None,
-        specs.parse_start,
-        f"Option 'startingOffsets' must be earliest, latest, JSON, or like -10m or -1000. {_EXPECTED_OFFSETS}",
-        "Where a new query begins: earliest (default of a batch), latest (default of a stream, not for a batch), the "
-        "last ten minutes (-10m; s, m, h or d), the last thousand offsets of each partition (-1000), or JSON that "
-        "names every partition, -2 being earliest and -1 latest, or has earliest or latest for a whole topic.",
-    )
-    starting_timestamp_ms: int | None = row(
-        "startingTimestamp",
-        None,
-        partial(values.parse_number, low=0, high=INT64_MAX),
-        "Option 'startingTimestamp' is milliseconds since 1970. Expected a single long value, got {value}",
-        "Begin at the first record of each partition that is as late, in milliseconds since 1970 UTC. Goes before "
-        "startingOffsetsByTimestamp, and that before startingOffsets.",
-    )
-    starting_times: TimesSpec | None = row(  # noqa: RUF009
-        "startingOffsetsByTimestamp",
-        None,
-        specs.parse_times,
-        f"Option 'startingOffsetsByTimestamp' must be JSON. {_EXPECTED_TIMES}",
-        "The same by partition, as JSON that names every one of them.",
-    )
-    start_at_latest_if_unmatched: bool = choice(
-        "startingOffsetsByTimestampStrategy",
-        {"error": False, "latest": True},
-        "What if a partition has no record as late as the starting timestamp: an error, or begin at its end.",
-    )
-    ending_offsets: OffsetsSpec | TimesSpec | None = row(  # noqa: RUF009
-        "endingOffsets",
-        None,
-        specs.parse_offsets,
-        f"Option 'endingOffsets' must be latest or JSON. {_EXPECTED_OFFSETS}",
-        "Where a batch ends, exclusive: latest (default), or JSON that names every partition, -1 being latest.",
-    )
-    ending_timestamp_ms: int | None = row(
-        "endingTimestamp",
-        None,
-        partial(values.parse_number, low=0, high=INT64_MAX),
-        "Option 'endingTimestamp' is milliseconds since 1970. Expected a single long value, got {value}",
-        "End a batch before the first record of each partition that is as late, at its end where there is none. Goes "
-        "before endingOffsetsByTimestamp, and that before endingOffsets.",
-    )
-    ending_times: TimesSpec | None = row(  # noqa: RUF009
-        "endingOffsetsByTimestamp",
-        None,
-        specs.parse_times,
-        f"Option 'endingOffsetsByTimestamp' must be JSON. {_EXPECTED_TIMES}",
-        "The same by partition, as JSON that names every one of them.",
     )
     max_offsets_per_trigger: int | None = whole(
         "maxOffsetsPerTrigger",
@@ -231,13 +207,26 @@ class SourceOptions:
         {"true": True, "false": False},
         "Whether a query fails when records it was to read are gone.",
     )
-    metrics_path: str | None = row(
-        "metricsPath",
+    group_id: str | None = row(
+        "kafka.group.id",
         None,
-        values.parse_folder,
-        "Option 'metricsPath' must be a local folder, not empty and not a URI",
-        "Local folder for the refresh events of every metadata cache.",
+        values.parse_label,
+        "Option 'kafka.group.id' must be at most 255 printable characters",
+        "Accepted with a warning: no consumer group is joined, under this or any name.",
     )
+    group_id_prefix: str | None = row(
+        "groupIdPrefix",
+        None,
+        values.parse_label,
+        "Option 'groupIdPrefix' must be at most 255 printable characters",
+        "Accepted with a warning, as kafka.group.id.",
+    )
+    fetch_offset_retries: int = whole(
+        "fetchOffset.numRetries",
+        "3",
+        "How often offsets are asked for again, with new metadata, before records are called lost at planning.",
+    )
+    fetch_offset_retry_interval_ms: int = whole("fetchOffset.retryIntervalMs", "1000", "Pause before each of these.")
     poll_timeout_ms: int = whole(
         "kafkaConsumer.pollTimeoutMs", "120000", "How long a task may go without progress.", low=1
     )
@@ -255,7 +244,13 @@ class SourceOptions:
         if parsed["topics"] is None:
             parsed["topics"] = tuple(dict.fromkeys(partition.topic for partition in parsed["assigned"] or ()))
         client = ClientOptions(**{each.name: parsed.pop(each.name) for each in fields(ClientOptions)})
-        return cls(client=client, **parsed)
+        metrics = MetricsOptions(
+            path=parsed.pop("metrics_path"),
+            topic=parsed.pop("metrics_topic"),
+            bootstrap_servers=parsed.pop("metrics_bootstrap_servers") or client.bootstrap_servers,
+            security=client.security,
+        )
+        return cls(client=client, metrics=metrics, **parsed)
 
     def for_batch(self) -> SourceOptions:
         """For `spark.read`: from earliest to latest where nothing else is said.
@@ -263,9 +258,10 @@ class SourceOptions:
         Raises:
             OptionError: one line for each starting or ending offset that a batch cannot have.
         """
-        starting = self._starting() or OffsetsSpec(EARLIEST_OFFSET)
-        ending = self._ending() or OffsetsSpec(LATEST_OFFSET)
+        starting = self.start() or OffsetsSpec(EARLIEST_OFFSET)
+        ending = self.end() or OffsetsSpec(LATEST_OFFSET)
         _raise_if_any(rules.batch_problems(starting, ending))
+        self._warn_of_groups()
         for name in ("max_offsets_per_trigger", "min_offsets_per_trigger"):
             if getattr(self, name) is not None:
                 logger.warning("%s option ignored in batch queries", OPTIONS[name].name)
@@ -279,29 +275,29 @@ class SourceOptions:
         """
         if self.ending_offsets is not None:
             raise OptionError("ending offset not valid in streaming queries")
-        if self._ending() is not None:
+        if self.end() is not None:
             raise OptionError("ending timestamp not valid in streaming queries")
-        return replace(self, starting_offsets=self._starting() or OffsetsSpec(LATEST_OFFSET))
+        self._warn_of_groups()
+        return replace(self, starting_offsets=self.start() or OffsetsSpec(LATEST_OFFSET))
 
-    def _starting(self) -> StartSpec | None:
-        or_latest = self.start_at_latest_if_unmatched
-        if self.starting_timestamp_ms is not None:
-            return TimesSpec(self.starting_timestamp_ms, or_latest=or_latest)
-        if self.starting_times is not None:
-            return replace(self.starting_times, or_latest=or_latest)
-        return self.starting_offsets
-
-    def _ending(self) -> OffsetsSpec | TimesSpec | None:
-        if self.ending_timestamp_ms is not None:
-            return TimesSpec(self.ending_timestamp_ms, or_latest=True)
-        if self.ending_times is not None:
-            return replace(self.ending_times, or_latest=True)
-        return self.ending_offsets
+    def _warn_of_groups(self) -> None:
+        for name in ("group_id", "group_id_prefix"):
+            if getattr(self, name) is not None:
+                logger.warning(
+                    "Kafka option '%s' has been set on this query, and does nothing: no consumer group is joined, and "
+                    "the query's checkpoint keeps the offsets",
+                    OPTIONS[name].name,
+                )
 
 
 _CLIENT_OPTIONS = table_of(ClientOptions) | SECURITY_OPTIONS
-OPTIONS: Mapping[str, Option] = table_of(SourceOptions) | _CLIENT_OPTIONS
-"""The table, by the field that holds the value. Parsing, documentation and hints about misspelt names all read it."""
+OPTIONS: Mapping[str, Option] = (
+    table_of(SourceOptions)
+    | {f"metrics_{name}": option for name, option in table_of(MetricsOptions).items()}
+    | _CLIENT_OPTIONS
+)
+"""The table, by the field that holds the value, after "metrics_" if it is one of `MetricsOptions`. Parsing,
+documentation and hints about misspelt names all read it."""
 
 
 def _raise_if_any(problems: list[str]) -> None:

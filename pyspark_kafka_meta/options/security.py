@@ -170,6 +170,8 @@ def complete_security(parsed: dict[str, Any]) -> list[str]:
     if values["protocol"] is None:
         return []  # its value was refused already
     parsed["security"], problems = SecurityOptions(**values).complete()
+    if parsed.get("metrics_topic") is not None and values["sasl_mechanism"] == "GSSAPI":
+        problems.append("GSSAPI cannot write to 'metricsTopic': confluent-kafka's wheels lack it. Use 'metricsPath'")
     return problems
 
 

@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.options.refused import INSTEAD, WHY_NOT
+from pyspark_kafka_meta.options.refused import INSTEAD, UNUSED_SECURITY
+from pyspark_kafka_meta.options.unused import UNUSED
 from pyspark_kafka_meta.options.values import INT32_MAX, parse_choice, parse_number
 
 
@@ -87,11 +88,7 @@ _REFUSED = {
     "deserialize the keys.",
     "kafka.value.deserializer": " as values are deserialized as byte arrays. Use DataFrame operations to explicitly "
     "deserialize the values.",
-    "kafka.enable.auto.commit": ": the query's checkpoint keeps the offsets.",
-    "kafka.interceptor.classes": ": records are read as they are, without Java classes.",
-    "kafka.group.id": ": partitions are read without a consumer group, and the query's checkpoint keeps the offsets.",
 }
-_OF_SPARK_ONLY = (*("groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),)
 
 
 def _unknown(name: str, known: Mapping[str, str]) -> str:
@@ -102,11 +99,9 @@ def _unknown(name: str, known: Mapping[str, str]) -> str:
         return f"Kafka option '{kafka_name}' is not supported{_REFUSED[lower]}"
     if kafka_name in INSTEAD:
         return f"Kafka option '{kafka_name}' is librdkafka's: use '{INSTEAD[kafka_name]}'."
-    if kafka_name in WHY_NOT:
-        return f"Kafka option '{kafka_name}' {WHY_NOT[kafka_name]}."
-    for spelling in _OF_SPARK_ONLY:
-        if lower == spelling.lower():
-            return f"Option '{spelling}' of Spark's Kafka source is not supported here."
+    why = UNUSED.get(kafka_name) or UNUSED_SECURITY.get(kafka_name)
+    if kafka_name != lower and why is not None:
+        return f"Kafka option '{kafka_name}' is not supported: {why}."
     near = difflib.get_close_matches(lower, known, n=1, cutoff=0.8)
     if near:
         return f"Unknown option '{name}'. Did you mean '{known[near[0]]}'?"

@@ -70,8 +70,9 @@ def parse_label(text: str) -> str:
     return text
 
 
-def parse_folder(text: str) -> str:
-    if not text.strip() or "://" in text:
+def parse_location(text: str) -> str:
+    """A folder, or a URI with something behind its scheme."""
+    if not text.strip() or ("://" in text and re.fullmatch(r"[a-z][a-z0-9+.-]*://\S+", text) is None):
         raise ValueError
     return text
 

@@ -20,7 +20,7 @@ from pyspark_kafka_meta.errors import (
     UnknownTopicError,
 )
 from pyspark_kafka_meta.metadata.cache import MetadataCache
-from pyspark_kafka_meta.metadata.events import Origin, RefreshReason
+from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import Broker, TopicPartition
 from pyspark_kafka_meta.metadata.policy import PolicySettings, attempt_timeout_ms, backoff_s
 from pyspark_kafka_meta.options import ClientOptions
@@ -56,13 +56,12 @@ class KafkaClient:
     def __init__(
         self,
         options: ClientOptions,
-        metrics_path: str | None,
-        origin: Origin,
+        publisher: EventPublisher,
         max_age_ms: int,
         topic_pattern: str | None = None,
     ) -> None:
         self.options = options
-        self.publisher = EventPublisher(metrics_path, origin)
+        self.publisher = publisher
         self.replicas = ReadReplicas(max_age_ms)
         self.throttles = Throttles()
         self.wire: Wire = KafkaWire(connection_settings(options))
@@ -87,7 +86,7 @@ class KafkaClient:
         return time.monotonic() + self.options.default_api_timeout_ms / 1000
 
     def close(self) -> None:
-        self.publisher.flush()
+        self.publisher.close()
         self.wire.close()
 
     def partitions(
@@ -229,6 +228,7 @@ class KafkaClient:
 
     def report_failure(self, error: KafkaMetaError, generation: int, node_id: int) -> None:
         """A request to `node_id` failed without an answer: the broker may be gone, so its leaders may have moved."""
+        self.cache.count_retry()
         timed_out = isinstance(error, RequestTimeoutError)
         reason = RefreshReason.REQUEST_TIMEOUT if timed_out else RefreshReason.CONNECTION_LOST
         self.cache.request_update(reason, generation, node_id=node_id)
@@ -237,6 +237,7 @@ class KafkaClient:
         action = action_for(code)
         if action is Action.FAIL:
             raise refusal(f"the offsets of {partition} were refused", code, partition.topic, "DESCRIBE")
+        self.cache.count_retry()
         if action is Action.REFRESH or code == UNKNOWN_LEADER_EPOCH:
             self.cache.request_update(
                 refresh_reason(code), generation, partition=partition, error_code=code, node_id=node_id

@@ -21,12 +21,11 @@ from pyspark_kafka_meta.reading.cursor import (
     Refresh,
     Wait,
 )
+from pyspark_kafka_meta.reading.leaders import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from pyspark_kafka_meta.wire.messages import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
 logger = logging.getLogger(__name__)
 
-UNKNOWN_TOPIC_OR_PARTITION = 3
-LEADER_NOT_AVAILABLE = 5
 UNKNOWN_TOPIC_CODES = (UNKNOWN_TOPIC_OR_PARTITION, 100, 103)
 """The others are UNKNOWN_TOPIC_ID and INCONSISTENT_TOPIC_ID."""
 LOSS_GRACE_MS = 5_000
@@ -104,6 +103,7 @@ class Losses:
         if self._fail_on_data_loss:
             raise DataLossError(f"{text}. To go on without them, set the option failOnDataLoss to false")
         logger.warning("%s; going on without them, as failOnDataLoss is false", text)
+        self._client.cache.record_loss(cursor.range.partition, lost.from_offset, lost.until_offset, lost.cause)
         cursor.skip_lost(lost)
 
     def _offset_of(self, cursor: PartitionCursor, timestamp: int) -> int:

@@ -37,8 +37,6 @@ from pyspark_kafka_meta.reading.verdicts import (
 
 logger = logging.getLogger(__name__)
 
-SMALLER_LATEST_RETRIES = 3
-"""A broker that has just become leader may tell a smaller end than the last one for a moment (KAFKA-7703)."""
 _by_offset = attrgetter("offset")
 
 
@@ -46,9 +44,14 @@ class OffsetPlanner:
     """Plans the offsets and tasks of one query, with a client of its own."""
 
     def __init__(
-        self, client: KafkaClient, options: SourceOptions, clock: Callable[[], float] = time.monotonic
+        self,
+        client: KafkaClient,
+        options: SourceOptions,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._client = client
+        self._sleep = sleep
         self._clock = clock
         self._planned_at: float | None = None  # the last micro-batch that was not put off
         self._options = options
@@ -224,9 +227,11 @@ class OffsetPlanner:
         new metadata, which tells a topic that was made again from a log that became shorter."""
         expected = start.positions.keys() | target.keys()
         latest = self._latest_left(expected)
-        for _ in range(SMALLER_LATEST_RETRIES):
+        for _ in range(self._options.fetch_offset_retries):
             if not lost_starts(start, latest) and not lost_ends(target, latest):
                 break
+            # A broker that has just become leader may tell a smaller end than the last one for a moment (KAFKA-7703).
+            self._sleep(self._options.fetch_offset_retry_interval_ms / 1000)
             self._client.cache.refresh(RefreshReason.ON_DEMAND, self._client.api_deadline())
             latest = self._latest_left(expected)
         lost = [one for one in lost_ends(target, latest) if one not in lost_starts(start, latest)]
@@ -260,5 +265,7 @@ class OffsetPlanner:
         if not lost:
             return {}
         self._accept("; ".join(explain(partition, start, latest) for partition in lost[:5]))
+        for one in lost:
+            self._client.cache.record_loss(one, start.positions[one].offset, None, explain(one, start, latest))
         recreated = [one for one in lost if is_recreated(one, start, latest)]
         return {partition: latest.positions[partition] for partition in lost} | self._logs.earliest(recreated)

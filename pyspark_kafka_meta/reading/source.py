@@ -1,4 +1,4 @@
-"""The data source as Spark sees it: `format("kafkameta")`, its batch reader and its stream reader. Glue only.
+"""How Spark reads the records of topics: the batch reader and the stream reader. Glue only.
 
 Spark pickles readers and sends them to executors, so they hold options and no connection; heavy imports wait until a
 method needs them, because Spark imports this package whenever it looks for data sources.
@@ -6,22 +6,23 @@ method needs them, because Spark imports this package whenever it looks for data
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
-from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.schemas import records_struct_type
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # pyspark 4.0 and 4.1, where streamReader() refuses and nothing else needs these
+    SupportsTriggerAvailableNow = object  # type: ignore[misc, assignment]
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,53 +34,12 @@ PLANNER_MAX_AGE_MS = 5_000
 """A stream's planner looks for new topics and partitions at least this often: their records are read from the start."""
 
 
-class KafkaMetaDataSource(DataSource):
-    """Kafka topics as a DataFrame, with the options and columns of Spark's own Kafka source.
-
-    >>> spark.readStream.format("kafkameta").options(**{
-    ...     "kafka.bootstrap.servers": "localhost:9092", "subscribe": "clicks"}).load()  # doctest: +SKIP
-    """
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        self._options = SourceOptions.parse({name: text for name, text in options.items() if not _is_sparks(name)})
-
-    @classmethod
-    def name(cls) -> str:
-        return "kafkameta"
-
-    def schema(self) -> StructType:
-        return records_struct_type(self._options.include_headers)
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return KafkaMetaReader(self._options.for_batch(), _columns(schema, self.schema()))
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        return KafkaMetaStreamReader(self._options.for_stream(), _columns(schema, self.schema()))
-
-
-def _is_sparks(name: str) -> bool:
-    """Whether Spark adds this option by itself, as it does for `CREATE TABLE ... USING kafkameta`."""
-    return name.lower() in ("provider", "owner") or name.lower().startswith("option.")
-
-
-def _columns(schema: StructType, available: StructType) -> list[str]:
-    """The columns of the schema that the user gave, or of the whole one: only these are decoded."""
-    kinds = {field.name: field for field in available}
-    unknown = [field.simpleString() for field in schema if kinds.get(field.name) != field]
-    if unknown:
-        raise OptionError(
-            f"the schema may only choose from the source's columns, {available.simpleString()}; not among them: "
-            f"{', '.join(unknown)}"
-        )
-    return schema.names
-
-
 class Task(InputPartition):
-    """The offset ranges that one Spark task reads."""
+    """The offset ranges that one Spark task reads, and all topics of its query: a worker meets the others soon."""
 
-    def __init__(self, ranges: Sequence[OffsetRange]) -> None:
+    def __init__(self, ranges: Sequence[OffsetRange], topics: Collection[str]) -> None:
         self.ranges = tuple(ranges)
+        self.topics = frozenset(topics)
 
 
 class KafkaMetaReader(DataSourceReader):
@@ -92,7 +52,9 @@ class KafkaMetaReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         planner = _new_planner(self._options, self._options.client.metadata_max_age_ms)
         try:
-            return [Task(ranges) for ranges in planner.tasks(planner.batch_ranges())]
+            planned = planner.batch_ranges()
+            topics = {one.partition.topic for one in planned}
+            return [Task(ranges, topics) for ranges in planner.tasks(planned)]
         finally:
             planner.close()
 
@@ -146,8 +108,9 @@ class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         from pyspark_kafka_meta.reading.offsets import SourceOffset, ranges
 
-        planned = ranges(SourceOffset.parse(start), SourceOffset.parse(end))
-        return [Task(ranges) for ranges in self._planner().tasks(planned)]
+        until = SourceOffset.parse(end)
+        planned = ranges(SourceOffset.parse(start), until)
+        return [Task(ranges, until.topic_ids.keys()) for ranges in self._planner().tasks(planned)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition, self._columns)
@@ -168,13 +131,16 @@ def _new_planner(options: SourceOptions, max_age_ms: int) -> OffsetPlanner:
     from pyspark_kafka_meta.reading.client import KafkaClient
     from pyspark_kafka_meta.reading.planner import OffsetPlanner
     from pyspark_kafka_meta.telemetry.origin import planner_origin
+    from pyspark_kafka_meta.telemetry.outlets import new_publisher
 
-    client = KafkaClient(options.client, options.metrics_path, planner_origin(), max_age_ms, options.topic_pattern)
-    return OffsetPlanner(client, options)
+    publisher = new_publisher(options.metrics, planner_origin())
+    return OffsetPlanner(KafkaClient(options.client, publisher, max_age_ms, options.topic_pattern), options)
 
 
 def _read(options: SourceOptions, partition: InputPartition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     from pyspark_kafka_meta.reading.workers import read_task
 
     # Spark turns an empty plan of a batch into one partition that is not ours: nothing to read.
-    return read_task(options, partition.ranges, columns) if isinstance(partition, Task) else iter(())
+    if not isinstance(partition, Task):
+        return iter(())
+    return read_task(options, partition.ranges, partition.topics, columns)

@@ -128,4 +128,5 @@ class OffsetResolver:
         if offset < earliest:
             text = f"{option} names offset {offset} of {partition}, and its log starts at {earliest}"
             accept_loss(f"{text}: the records before it are gone", self._options.fail_on_data_loss)
+            self._client.cache.record_loss(partition, offset, earliest, text)
         return max(offset, earliest)

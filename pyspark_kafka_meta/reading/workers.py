@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.metadata.events import Origin
-from pyspark_kafka_meta.options import ClientOptions, SourceOptions
+from pyspark_kafka_meta.options import ClientOptions, MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.telemetry.outlets import new_publisher
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 MAX_CLIENTS = 8
 """More than this are kept only while tasks use them all."""
 
-ClientKey = tuple[int, ClientOptions, str | None]
+ClientKey = tuple[int, ClientOptions, MetricsOptions | None]
 """Process id, the cluster's address with everything that connections are made of, and where the events go."""
 
 
@@ -47,13 +48,13 @@ class ClientPool:
         self._kept: dict[ClientKey, _Kept] = {}  # the one used last is the last one
 
     @contextmanager
-    def client(self, options: ClientOptions, metrics_path: str | None, origin: Origin) -> Iterator[KafkaClient]:
+    def client(self, options: ClientOptions, metrics: MetricsOptions | None, origin: Origin) -> Iterator[KafkaClient]:
         """A client for one task: the one kept for these options, or a new one."""
-        key = (os.getpid(), options, metrics_path)
+        key = (os.getpid(), options, metrics)
         kept = self._kept.pop(key, None)
         self._close_unused()
         if kept is None:
-            kept = _Kept(KafkaClient(options, metrics_path, origin, options.metadata_max_age_ms))
+            kept = _Kept(KafkaClient(options, new_publisher(metrics, origin), options.metadata_max_age_ms))
         self._kept[key] = kept
         kept.users += 1
         kept.client.publisher.origin = origin
@@ -79,10 +80,10 @@ _pool = ClientPool()
 
 
 def read_task(
-    options: SourceOptions, ranges: Sequence[OffsetRange], columns: Sequence[str]
+    options: SourceOptions, ranges: Sequence[OffsetRange], topics: Collection[str], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one Spark task, read with the client that this Python worker keeps between tasks."""
     from pyspark_kafka_meta.telemetry.origin import task_origin
 
-    with _pool.client(options.client, options.metrics_path, task_origin()) as client:
-        yield from TaskReader(client, options, columns).read(ranges)
+    with _pool.client(options.client, options.metrics, task_origin()) as client:
+        yield from TaskReader(client, options, columns).read(ranges, topics)

@@ -45,6 +45,15 @@ def planner_origin() -> Origin:
     return Origin(role="planner", executor_id="driver", host=socket.gethostname(), pid=os.getpid())
 
 
+def driver_pid() -> int:
+    """Process id of the driver's JVM, in a planner: its parent, or that of the daemon that it was forked from."""
+    parent = os.getppid()
+    try:
+        return _parent_of(parent) if "pyspark.daemon" in _command_line(parent) else parent
+    except (OSError, ValueError, IndexError):
+        return parent
+
+
 def _executor_id() -> str:
     found = re.search(r"[?&]executorId=([^&]+)", os.environ.get("SPARK_LOG_URL_STDERR", ""))
     if found:
@@ -52,12 +61,18 @@ def _executor_id() -> str:
     # worker <- pyspark.daemon <- executor JVM, which carries its id on its command line; a driver in local mode does
     # not.
     try:
-        daemon_stat = Path(f"/proc/{os.getppid()}/stat").read_text()
-        executor_pid = daemon_stat.rpartition(")")[2].split()[1]
-        arguments = Path(f"/proc/{executor_pid}/cmdline").read_text().split("\0")
+        arguments = _command_line(_parent_of(os.getppid()))
         return arguments[arguments.index("--executor-id") + 1]
     except (OSError, ValueError, IndexError):
         return "driver"
+
+
+def _parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _command_line(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
 
 
 def _number(text: str | None) -> int | None:

@@ -1,7 +1,7 @@
-"""Takes refresh events out of a process: a structured log line at once, a file of JSON lines at the end of each task.
+"""Takes the refresh events of one cache out of a process: a structured log line at once, the rest at the end of a task.
 
-A read never waits for this and never fails because of it: the queue is bounded, and what cannot be kept or written is
-counted and told by the next event that gets through.
+A read never waits long for this and never fails because of it: the queue is bounded, and what cannot be kept or
+written is counted and told by the next event that gets through.
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 import logging
 import os
-import tempfile
-import uuid
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from pyspark_kafka_meta.metadata.events import Origin, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.telemetry.sinks import EventSink
 
-logger = logging.getLogger(__name__)
 event_logger = logging.getLogger("pyspark_kafka_meta.events")
 
 MAX_PENDING_EVENTS = 1_000
@@ -25,23 +23,29 @@ ROUTINE_EVENTS_A_FILE = 100
 
 
 class EventPublisher:
-    """Publishes the events of one cache. `origin` is set anew for each task."""
+    """Publishes the events of one cache to every sink; without one, they are log lines alone.
 
-    def __init__(self, metrics_path: str | None, origin: Origin) -> None:
+    The child of a fork publishes nothing through its parent's publisher: the sinks are its parent's.
+
+    Attributes:
+        origin: of the events to come; set anew for each task.
+    """
+
+    def __init__(self, sinks: Sequence[EventSink], origin: Origin) -> None:
         self.origin = origin
-        self._metrics_path = metrics_path
+        self._sinks = tuple(sinks)
+        self._pid = os.getpid()
         self._pending: deque[RefreshEvent] = deque()
-        self._dropped = 0
 
     def publish(self, event: RefreshEvent) -> None:
-        """Attach the origin, log the event and keep it for `flush`."""
-        told = replace(event, origin=self.origin, dropped_before=self._dropped)
+        """Attach the origin, log the event and keep it for `flush`. Of too many, the oldest are dropped."""
+        told = replace(event, origin=self.origin)
         event_logger.info("%s", json.dumps(told.to_dict()))
-        if len(self._pending) >= MAX_PENDING_EVENTS:
-            self._dropped += 1
-            return
-        self._dropped = 0
         self._pending.append(told)
+        if len(self._pending) > MAX_PENDING_EVENTS:
+            dropped, oldest = self._pending.popleft(), self._pending.popleft()
+            lost = oldest.dropped_before + dropped.dropped_before + 1
+            self._pending.appendleft(replace(oldest, dropped_before=lost))
 
     def flush_news(self) -> None:
         """`flush`, but let refreshes by age that found nothing new wait for company: a file for each would be many."""
@@ -50,32 +54,19 @@ class EventPublisher:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is pending as one complete file: readers see all of it or nothing."""
-        if not self._pending:
-            return
-        try:
-            self._write("".join(json.dumps(event.to_dict()) + "\n" for event in self._pending))
-        except OSError as error:
-            self._dropped += sum(1 + event.dropped_before for event in self._pending)
-            logger.warning("%d refresh events were not written: %s", len(self._pending), error)
+        """Give what is pending to the sinks."""
+        events = tuple(self._pending)
         self._pending.clear()
+        if events and self._pid == os.getpid():
+            for sink in self._sinks:
+                sink.write(events)
 
-    def _write(self, lines: str) -> None:
-        folder = self._folder()
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        unfinished = folder / f".{uuid.uuid4().hex}.tmp"
-        try:
-            with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(lines)
-            unfinished.rename(folder / f"events-{os.getpid()}-{unfinished.stem[1:]}.jsonl")
-        except OSError:
-            unfinished.unlink(missing_ok=True)
-            raise
-
-    def _folder(self) -> Path:
-        if self._metrics_path is not None:
-            return Path(self._metrics_path)
-        return Path(tempfile.gettempdir()) / "kafkameta-events" / (self.origin.application_id or "driver")
+    def close(self) -> None:
+        """`flush`, and let the sinks go."""
+        self.flush()
+        if self._pid == os.getpid():
+            for sink in self._sinks:
+                sink.close()
 
 
 def _is_routine(event: RefreshEvent) -> bool:

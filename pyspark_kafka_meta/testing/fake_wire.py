@@ -208,18 +208,18 @@ class FakeWire:
         code = self._take_error(node_id, entry)
         if code != 0:
             hint = self._hint(entry.partition) if code in (6, 74) else None
-            return FetchedPartition(entry.partition, code, b"", -1, -1, -1, leader_hint=hint)
-        start, end = self.cluster.bounds(entry.partition)
+            return FetchedPartition(entry.partition, code, b"", -1, -1, leader_hint=hint)
+        _, end = self.cluster.bounds(entry.partition)
         replica = self._redirects_to(node_id, entry.partition, request.rack)
         if replica is not None:
-            return FetchedPartition(entry.partition, 0, b"", end, end, start, preferred_read_replica=replica)
+            return FetchedPartition(entry.partition, 0, b"", end, end, preferred_read_replica=replica)
         diverging = self.cluster.diverging_epoch(entry)
         if diverging is not None:
-            return FetchedPartition(entry.partition, 0, b"", end, end, start, diverging_epoch=diverging)
+            return FetchedPartition(entry.partition, 0, b"", end, end, diverging_epoch=diverging)
         end = self.replica_ends.get((node_id, entry.partition), end)
         stable = min(self.open_transactions.get(entry.partition, end), end)
         records = self._records(node_id, entry, request.read_committed)
-        return FetchedPartition(entry.partition, 0, records, end, stable, start)
+        return FetchedPartition(entry.partition, 0, records, end, stable)
 
     def _records(self, node_id: int, entry: FetchPartition, read_committed: bool) -> bytes:
         end = self.replica_ends.get((node_id, entry.partition), self.cluster.bounds(entry.partition)[1])

@@ -112,10 +112,9 @@ class KafkaWire:
 
     def _close_all_but(self, addresses: Collection[Address]) -> None:
         """Close connections to where no broker is any more, but for those that a Fetch is under way on."""
-        busy = [under_way.connection for under_way in self._under_way.values()]
-        for connection in (*self._control.values(), *self._fetch.values()):
-            if connection.address not in addresses and connection not in busy:
-                connection.close()
+        kept = [under_way.connection for under_way in self._under_way.values()]
+        self._control = _close_others(self._control, addresses, kept)
+        self._fetch = _close_others(self._fetch, addresses, kept)
 
     def _connection(self, pool: dict[K, Connection], key: K, address: Address, deadline: float) -> Connection:
         connection = pool.get(key)
@@ -133,6 +132,16 @@ class KafkaWire:
         except KafkaMetaError:
             connection.close()
             raise
+
+
+def _close_others(
+    pool: Mapping[K, Connection], addresses: Collection[Address], kept: Collection[Connection]
+) -> dict[K, Connection]:
+    """The rest of the pool."""
+    left = {key: one for key, one in pool.items() if one.address in addresses or one in kept}
+    for key in pool.keys() - left.keys():
+        pool[key].close()
+    return left
 
 
 def _first_readable(waiting: Mapping[int, _FetchUnderWay], until: float) -> int | None:

@@ -111,7 +111,7 @@ class FetchedPartition:
     Attributes:
         records: concatenated record batches as the broker stores them; the last may be cut off.
         aborted_transactions: (producer id, first offset) pairs, under read_committed only.
-        high_watermark, last_stable_offset, log_start_offset: -1 where the broker does not tell.
+        high_watermark, last_stable_offset: -1 where the broker does not tell.
     """
 
     partition: TopicPartition
@@ -119,7 +119,6 @@ class FetchedPartition:
     records: bytes
     high_watermark: int
     last_stable_offset: int
-    log_start_offset: int
     aborted_transactions: tuple[tuple[int, int], ...] = ()
     leader_hint: LeaderHint | None = None
     diverging_epoch: DivergingEpoch | None = None

@@ -224,7 +224,6 @@ def _fetched(partition: TopicPartition, entry: Any, endpoints: dict[int, Broker]
         records=entry.records or b"",
         high_watermark=int(entry.high_watermark),
         last_stable_offset=int(entry.last_stable_offset),
-        log_start_offset=int(entry.log_start_offset),
         aborted_transactions=tuple((int(one.producer_id), int(one.first_offset)) for one in aborted),
         leader_hint=_leader_hint(entry.current_leader, endpoints),
         diverging_epoch=_diverging_epoch(entry.diverging_epoch),

@@ -20,29 +20,22 @@ from confluent_kafka import Message, Producer
 
 from pyspark_kafka_meta.metadata.events import Origin
 from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange, SourceOffset, ranges
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
 from pyspark_kafka_meta.reading.source import PLANNER_MAX_AGE_MS
+from pyspark_kafka_meta.telemetry.outlets import new_publisher
 
 BATCH_PAUSE_S = 0.05
 Task = tuple[OffsetRange, ...]
 
 
-class SteadyProducer:
-    """Writes numbered records to a topic, round robin over `partitions`, until the end of `with`.
+class Background:
+    """Runs in a thread of its own until the end of `with`."""
 
-    Attributes:
-        acked: what the brokers took.
-    """
-
-    def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
-        self.acked: list[Record] = []
-        self.topic, self.partitions = topic, partitions
-        settings = {"acks": "all", "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
-        self._producer = Producer({"bootstrap.servers": bootstrap_servers, **settings})
+    def __init__(self) -> None:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -54,6 +47,24 @@ class SteadyProducer:
         self._stopped.set()
         self._thread.join(120)
         assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+class SteadyProducer(Background):
+    """Writes numbered records to a topic, round robin over `partitions`, until the end of `with`.
+
+    Attributes:
+        acked: what the brokers took.
+    """
+
+    def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
+        self.acked: list[Record] = []
+        self.topic, self.partitions = topic, partitions
+        settings = {"acks": "all", "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, **settings})
+        super().__init__()
 
     def grow(self, partitions: int) -> None:
         """Write to so many partitions from now on, which the brokers must have."""
@@ -83,7 +94,7 @@ def acked_record(message: Message) -> Record:
     return Record(TopicPartition(topic, partition), offset, value.decode())
 
 
-class Stream:
+class Stream(Background):
     """Micro-batches over topics, one after the other: plan, read, and commit the end as JSON.
 
     Call `run_batch`, or `plan` and `read` to do something in between; inside `with`, batches run by themselves.
@@ -111,17 +122,7 @@ class Stream:
         self.rows: list[Record] = []
         self.batch_seconds: list[float] = []
         self.error: Exception | None = None
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join(120)
-        assert not self._thread.is_alive()
+        super().__init__()
 
     def close(self) -> None:
         self.planner_client.close()
@@ -146,7 +147,7 @@ class Stream:
     def plan(self) -> tuple[str, list[Task]]:
         start = _parsed(self.committed)
         try:
-            end = _text(self._planner.next_offset(start, None, None))
+            end = _text(self._planner.next_offset(start, None, ()))
             return end, self._planner.tasks(ranges(start, _parsed(end)))
         finally:
             self.planner_client.publisher.flush()  # routine events too
@@ -180,7 +181,8 @@ class Stream:
             self.reader_client.publisher.flush()
 
     def _client(self, role: str, max_age_ms: int) -> KafkaClient:
-        return KafkaClient(self._options.client, str(self._folder / role), Origin(role=role), max_age_ms)
+        publisher = new_publisher(MetricsOptions(str(self._folder / role), None, ()), Origin(role=role))
+        return KafkaClient(self._options.client, publisher, max_age_ms)
 
 
 @dataclass(frozen=True, slots=True)

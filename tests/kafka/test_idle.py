@@ -14,11 +14,12 @@ import pytest
 
 from pyspark_kafka_meta.errors import ReadTimeoutError
 from pyspark_kafka_meta.metadata.events import Origin
-from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange, SourceOffset
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
+from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP
 
 pytestmark = [
@@ -50,7 +51,8 @@ def make_client(kafka: Any, idle_topic: str, tmp_path: Path) -> Iterator[MakeCli
         where = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": idle_topic}
         max_age_ms = int(MAX_AGE_S * 1000)
         parsed = SourceOptions.parse({**where, "kafka.metadata.max.age.ms": str(max_age_ms), **options}).for_stream()
-        made.append(KafkaClient(parsed.client, str(tmp_path), Origin(role="reader"), max_age_ms))
+        publisher = new_publisher(MetricsOptions(str(tmp_path), None, ()), Origin(role="reader"))
+        made.append(KafkaClient(parsed.client, publisher, max_age_ms))
         return made[-1], parsed
 
     yield make
@@ -88,13 +90,13 @@ def open_sockets() -> int:
 def test_planner_that_polls_idle_partitions(make_client: MakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     client, options = make_client()
     planner = OffsetPlanner(client, options)
-    offset = planner.next_offset(planner.initial_offset(), None, None)
+    offset = planner.next_offset(planner.initial_offset(), None, ())
     assert len(offset.positions) == PARTITIONS
     trigger, ends = threading.Event(), time.monotonic() + IDLE_S
     seen: list[SourceOffset] = []
     with idle_cost(client, monkeypatch):
         while time.monotonic() < ends:
-            seen.append(planner.next_offset(offset, None, None))
+            seen.append(planner.next_offset(offset, None, ()))
             trigger.wait(TRIGGER_S)
 
     assert all(one.as_dict() == offset.as_dict() for one in seen), "nothing to read is no new micro-batch"

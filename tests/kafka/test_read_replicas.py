@@ -11,10 +11,11 @@ import pytest
 
 from pyspark_kafka_meta.metadata.events import Origin
 from pyspark_kafka_meta.metadata.model import Broker, TopicPartition
-from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.wire.messages import FetchRequest
 
@@ -29,7 +30,8 @@ class RackedWorker:
     def __init__(self, kafka: LocalKafka, topic: str, rack: str, metrics_path: Path) -> None:
         where = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "kafka.client.rack": rack}
         self._options = SourceOptions.parse({**where, "kafka.request.timeout.ms": "3000"})
-        self.client = KafkaClient(self._options.client, str(metrics_path), Origin(role="reader"), 300_000)
+        publisher = new_publisher(MetricsOptions(str(metrics_path), None, ()), Origin(role="reader"))
+        self.client = KafkaClient(self._options.client, publisher, 300_000)
         self._partition = TopicPartition(topic, 0)
         self._asked: list[int] = []
         send = self.client.wire.send_fetch

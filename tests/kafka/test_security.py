@@ -129,8 +129,8 @@ def logins(kafka: LocalKafka) -> dict[str, dict[str, str]]:
 def test_every_way_in_reads_and_produces(kafka: LocalKafka, tmp_path: Path) -> None:
     count = RECORDS
     for name, own in logins(kafka).items():
-        security = ClientOptions.parse({"kafka.bootstrap.servers": kafka.bootstrap_servers, **own}).security
-        produce({"bootstrap.servers": kafka.bootstrap_servers, **librdkafka_settings(security, "127.0.0.1")})
+        client = ClientOptions.parse({"kafka.bootstrap.servers": kafka.bootstrap_servers, **own})
+        produce(librdkafka_settings(client.security, client.bootstrap_servers))
         count += RECORDS
         assert read(kafka, tmp_path / name, own) >= count, name
 

@@ -15,12 +15,14 @@ from pyspark_kafka_meta.options import (
     LATEST_OFFSET,
     OPTIONS,
     ClientOptions,
+    MetricsOptions,
     OffsetsSpec,
     SecurityOptions,
     SourceOptions,
 )
 from pyspark_kafka_meta.options.security import PLAINTEXT
 from pyspark_kafka_meta.options.specs import AgoSpec, BackSpec, TimesSpec
+from pyspark_kafka_meta.options.table import table_of
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 MINIMAL = {**SERVERS, "subscribe": "t"}
@@ -58,6 +60,7 @@ def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
             retry_backoff_ms=100,
             retry_backoff_max_ms=1_000,
         ),
+        metrics=MetricsOptions(None, None, (Address("localhost", 9092),)),
         topics=("t",),
         topic_pattern=None,
         assigned=None,
@@ -76,7 +79,10 @@ def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
         max_tasks=None,
         include_headers=False,
         fail_on_data_loss=True,
-        metrics_path=None,
+        group_id=None,
+        group_id_prefix=None,
+        fetch_offset_retries=3,
+        fetch_offset_retry_interval_ms=1_000,
         poll_timeout_ms=120_000,
     )
 
@@ -106,7 +112,10 @@ GOOD = [
     ("minPartitions", " 6 ", "min_partitions", 6),
     ("includeHeaders", "TRUE", "include_headers", True),
     ("failOnDataLoss", "false", "fail_on_data_loss", False),
-    ("metricsPath", "/tmp/events", "metrics_path", "/tmp/events"),
+    ("kafka.group.id", "mine", "group_id", "mine"),
+    ("groupIdPrefix", "my", "group_id_prefix", "my"),
+    ("fetchOffset.numRetries", "0", "fetch_offset_retries", 0),
+    ("fetchOffset.retryIntervalMs", "10", "fetch_offset_retry_interval_ms", 10),
     ("kafkaConsumer.pollTimeoutMs", "5000", "poll_timeout_ms", 5000),
 ]
 
@@ -117,6 +126,25 @@ def test_a_source_option_is_read_whatever_the_case_of_its_name(
     name: str, text: str, field: str, value: object, spell: type[str]
 ) -> None:
     assert getattr(SourceOptions.parse({**MINIMAL, spell(name): text}), field) == value
+
+
+LOCALHOST = (Address("localhost", 9092),)
+GOOD_METRICS = [
+    ("metricsPath", "/tmp/my events", MetricsOptions("/tmp/my events", None, LOCALHOST)),
+    ("metricsPath", "s3://bucket/events", MetricsOptions("s3://bucket/events", None, LOCALHOST)),
+    ("metricsTopic", "events", MetricsOptions(None, "events", LOCALHOST)),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "metrics"), GOOD_METRICS)
+def test_events_go_where_the_options_say(name: str, text: str, metrics: MetricsOptions) -> None:
+    assert SourceOptions.parse({**MINIMAL, name: text}).metrics == metrics
+
+
+def test_metrics_topic_may_be_in_another_cluster() -> None:
+    options = SourceOptions.parse({**MINIMAL, "metricsTopic": "events", "metricsBootstrapServers": "other:9093"})
+
+    assert options.metrics.bootstrap_servers == (Address("other", 9093),)
 
 
 GOOD_KAFKA = [
@@ -204,7 +232,9 @@ BAD = [
     ("minPartitions", "1.0", "minPartitions must be positive"),
     ("includeHeaders", "maybe", "Option 'includeHeaders' must be false or true, got 'maybe'"),
     ("failOnDataLoss", "", "Option 'failOnDataLoss' must be true or false, got ''"),
-    ("metricsPath", " ", "Option 'metricsPath' must be a local folder"),
+    ("metricsPath", " ", "Option 'metricsPath' must be a folder or the URI of one"),
+    ("metricsTopic", "a,b", "Option 'metricsTopic' must be the name of one topic, got 'a,b'"),
+    ("metricsBootstrapServers", "a", "Option 'metricsBootstrapServers' must be host:port between commas"),
 ]
 
 
@@ -258,8 +288,7 @@ REFUSED = [
     ("kafka.value.deserializer", "Kafka option 'value.deserializer' is not supported as values are deserialized as"),
     ("kafka.enable.auto.commit", "Kafka option 'enable.auto.commit' is not supported"),
     ("kafka.interceptor.classes", "Kafka option 'interceptor.classes' is not supported"),
-    ("kafka.group.id", "Kafka option 'group.id' is not supported"),
-    ("groupIdPrefix", "Option 'groupIdPrefix' of Spark's Kafka source is not supported here"),
+    ("kafka.max.poll.records", "Kafka option 'max.poll.records' is not supported: there is no poll: kafka.fetch."),
 ]
 
 
@@ -271,9 +300,9 @@ def test_a_refused_option_says_why_and_never_its_value(name: str, said: str) -> 
     assert "hunter2" not in problem
 
 
-def test_a_metrics_path_that_is_a_uri_is_not_repeated_because_it_may_hold_keys() -> None:
-    assert problems({**MINIMAL, "metricsPath": "s3://key:hunter2@bucket"}) == [
-        "Option 'metricsPath' must be a local folder, not empty and not a URI"
+def test_a_metrics_path_is_not_repeated_because_it_may_hold_keys() -> None:
+    assert problems({**MINIMAL, "metricsPath": "s3 ://key:hunter2@bucket"}) == [
+        "Option 'metricsPath' must be a folder or the URI of one, such as s3://bucket/folder"
     ]
 
 
@@ -447,6 +476,16 @@ def test_a_batch_warns_that_limits_per_trigger_do_nothing(caplog: pytest.LogCapt
         ]
 
 
+@pytest.mark.parametrize("name", ["kafka.group.id", "groupIdPrefix"])
+def test_a_group_is_warned_of_once_the_query_is_planned(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    options = SourceOptions.parse({**MINIMAL, name: "mine"})
+    assert caplog.messages == []
+    for complete in (options.for_batch, options.for_stream):
+        complete()
+        assert f"Kafka option '{name}' has been set on this query, and does nothing" in caplog.messages[-1]
+    assert len(caplog.messages) == 2
+
+
 # --- what others rely on ----------------------------------------------------------------------------------------------
 
 
@@ -459,7 +498,8 @@ def test_options_can_be_keys_and_travel_to_workers() -> None:
 
 def test_the_table_has_a_row_for_every_field_and_parses_its_own_defaults() -> None:
     kinds = (SecurityOptions, ClientOptions, SourceOptions)
-    assert OPTIONS.keys() == {each.name for kind in kinds for each in fields(kind)} - {"client", "security"}
+    names = {each.name for kind in kinds for each in fields(kind)} - {"client", "metrics", "security"}
+    assert OPTIONS.keys() == names | {f"metrics_{name}" for name in table_of(MetricsOptions)}
     for option in OPTIONS.values():
         assert option.doc.endswith(".")
         assert option.default is None or option.value(option.default) is not None

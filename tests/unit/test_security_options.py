@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
+from pyspark_kafka_meta.options import ClientOptions, SecurityOptions, SourceOptions
 from pyspark_kafka_meta.options.jaas import jaas_text, parse_jaas
 from pyspark_kafka_meta.options.secret import HIDDEN, Secret
 
@@ -135,9 +135,9 @@ def test_what_cannot_work_is_refused_without_repeating_a_value(options: dict[str
     [
         ("ssl.ca.location", "is librdkafka's: use 'kafka.ssl.truststore.location'"),
         ("sasl.mechanisms", "is librdkafka's: use 'kafka.sasl.mechanism'"),
-        ("sasl.login.callback.handler.class", "names a Java class, and there is no Java here"),
-        ("sasl.login.refresh.window.factor", "is not needed: a token is asked for at each login"),
-        ("ssl.cipher.suites", "is left to OpenSSL's policy"),
+        ("sasl.login.callback.handler.class", "is not supported: it names something of Java"),
+        ("sasl.login.refresh.window.factor", "is not supported: a token is asked for at each login"),
+        ("ssl.cipher.suites", "is not supported: OpenSSL's policy"),
     ],
 )
 def test_an_option_of_other_clients_is_refused_by_name_with_the_reason(name: str, said: str) -> None:
@@ -157,6 +157,15 @@ def test_a_mechanism_whose_package_is_missing_names_the_command(monkeypatch: pyt
 
 def test_one_error_lists_all_that_is_wrong() -> None:
     assert len(problems({**PLAIN, "ssl.keystore.key": VALUE, "ssl.truststore.type": "jks", "ssl.ca.pem": VALUE})) == 4
+
+
+def test_a_mechanism_that_producers_lack_cannot_write_the_metrics_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    gssapi = {"kafka.sasl.mechanism": "GSSAPI", "kafka.sasl.kerberos.service.name": "kafka"}
+    options = {**SERVERS, "kafka.security.protocol": "SASL_SSL", **gssapi, "subscribe": "t"}
+    SourceOptions.parse(options)
+    with pytest.raises(OptionError, match="GSSAPI cannot write to 'metricsTopic'"):
+        SourceOptions.parse({**options, "metricsTopic": "events"})
 
 
 # --- secrets ----------------------------------------------------------------------------------------------------------

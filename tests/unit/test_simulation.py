@@ -23,7 +23,7 @@ from benchmarks.simulation.clients import (
     KAFKAMETA,
     NO_HINTS,
     PLAIN,
-    WHOLE_QUERY,
+    TASK_TOPICS,
     CacheModel,
     Variant,
 )
@@ -62,7 +62,7 @@ ONE = Scenario(
 )
 ONE_KILLED = replace(ONE, abrupt=True)
 SMALL_KILLED = replace(SMALL, abrupt=True)
-VARIANTS = {one.name: one for one in (KAFKAMETA, NO_HINTS, FIXED_BACKOFF, PLAIN, WHOLE_QUERY)}
+VARIANTS = {one.name: one for one in (KAFKAMETA, NO_HINTS, FIXED_BACKOFF, PLAIN, TASK_TOPICS)}
 
 
 @pytest.mark.parametrize("scenario", [SMALL, SMALL_KILLED], ids=["controlled", "killed"])

@@ -13,10 +13,11 @@ from pyspark_kafka_meta.metadata.changes import LeaderChange
 from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.metadata.policy import PolicySettings
-from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 
@@ -35,7 +36,8 @@ class Worker:
         where = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t"}
         self.options = SourceOptions.parse({**where, **quick, **options})
         of_client = self.options.client
-        self.client = KafkaClient(of_client, str(metrics_path), Origin(role="reader"), of_client.metadata_max_age_ms)
+        publisher = new_publisher(MetricsOptions(str(metrics_path), None, ()), Origin(role="reader"))
+        self.client = KafkaClient(of_client, publisher, of_client.metadata_max_age_ms)
         self.events: list[RefreshEvent] = []
         backoffs = PolicySettings(of_client.metadata_max_age_ms, of_client.retry_backoff_ms, 40)
         self.client.cache = MetadataCache(
@@ -106,13 +108,19 @@ def test_reads_without_a_move_ask_for_no_metadata(worker: Worker) -> None:
     assert set(worker.asked(FETCH)) == {1}
 
 
-def test_stale_answers_send_no_fetch_to_the_old_node(worker: Worker) -> None:
+def follow_a_move(worker: Worker) -> int:
+    """From broker 1 to broker 2, with new metadata. The epoch before."""
     assert worker.read() == [0, 1, 2]
     old_epoch = worker.leader()[1]
     worker.cluster.move_leader("t", 0, 2)
     assert worker.read() == [0, 1, 2]
     worker.client.cache.refresh(RefreshReason.ON_DEMAND, worker.client.api_deadline())
     worker.cluster.start_request_tracking()
+    return old_epoch
+
+
+def test_stale_answers_send_no_fetch_to_the_old_node(worker: Worker) -> None:
+    old_epoch = follow_a_move(worker)
     for _ in range(5):
         worker.cluster.push_leader_response("t", 0, broker_id=1, leader_epoch=old_epoch)
         worker.client.cache.refresh(RefreshReason.ON_DEMAND, worker.client.api_deadline())
@@ -123,12 +131,7 @@ def test_stale_answers_send_no_fetch_to_the_old_node(worker: Worker) -> None:
 
 
 def test_five_stale_answers_in_a_row_send_no_fetch_to_the_old_node(worker: Worker) -> None:
-    assert worker.read() == [0, 1, 2]
-    old_epoch = worker.leader()[1]
-    worker.cluster.move_leader("t", 0, 2)
-    assert worker.read() == [0, 1, 2]
-    worker.client.cache.refresh(RefreshReason.ON_DEMAND, worker.client.api_deadline())
-    worker.cluster.start_request_tracking()
+    old_epoch = follow_a_move(worker)
     for _ in range(5):
         worker.cluster.push_leader_response("t", 0, broker_id=1, leader_epoch=old_epoch)
     stale = []

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError
+from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from pyspark_kafka_meta.wire.security import sasl
 from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
@@ -254,7 +255,7 @@ def test_producers_are_told_when_a_token_expires(
     token: str, expires_at: Callable[[float], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Forger, "token", lambda self: token)
-    settings = librdkafka_settings(by_provider("Forger"), "broker")
+    settings = librdkafka_settings(by_provider("Forger"), [Address("broker", 9092)])
     assert settings["sasl.mechanism"] == "OAUTHBEARER"
     shown, when = settings["oauth_cb"]("")
     assert shown == token
@@ -263,4 +264,4 @@ def test_producers_are_told_when_a_token_expires(
 
 def test_producers_refuse_what_librdkafka_lacks(kerberos: SecurityOptions) -> None:
     with pytest.raises(OptionError, match="GSSAPI is not in the librdkafka"):
-        librdkafka_settings(kerberos, "broker")
+        librdkafka_settings(kerberos, [Address("broker", 9092)])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import SecurityOptions
 from pyspark_kafka_meta.wire.security.sasl import mechanism_name
 from pyspark_kafka_meta.wire.security.stores import client_identity, trusted_pem
@@ -17,17 +19,18 @@ TOKEN_TIMEOUT_S = 10.0
 OPAQUE_TOKEN_LIFETIME_S = 300.0
 
 
-def librdkafka_settings(security: SecurityOptions, host: str) -> dict[str, Any]:
-    """Settings to merge into those of a client of the cluster at `host`. They hold secrets, in the clear.
+def librdkafka_settings(security: SecurityOptions, bootstrap_servers: Sequence[Address]) -> dict[str, Any]:
+    """Where the cluster is and how to get in, to merge into a client's settings. They hold secrets, in the clear.
 
     Raises:
         OptionError: a store cannot be read, or librdkafka lacks the mechanism.
     """
-    settings: dict[str, Any] = {"security.protocol": security.protocol}
+    servers = ",".join(map(str, bootstrap_servers))
+    settings: dict[str, Any] = {"bootstrap.servers": servers, "security.protocol": security.protocol}
     if security.uses_tls:
         settings |= _tls(security)
     if security.uses_sasl:
-        settings |= _sasl(security, host)
+        settings |= _sasl(security, bootstrap_servers)
     return settings
 
 
@@ -40,14 +43,14 @@ def _tls(security: SecurityOptions) -> dict[str, Any]:
     return settings
 
 
-def _sasl(security: SecurityOptions, host: str) -> dict[str, Any]:
+def _sasl(security: SecurityOptions, bootstrap_servers: Sequence[Address]) -> dict[str, Any]:
     mechanism = mechanism_name(security)
     if mechanism == "GSSAPI":
         raise OptionError(
             "GSSAPI is not in the librdkafka that confluent-kafka's wheels bring: to produce, use another mechanism"
         )
     if mechanism == "OAUTHBEARER":
-        return {"sasl.mechanism": mechanism, "oauth_cb": lambda _: _token(security, host)}
+        return {"sasl.mechanism": mechanism, "oauth_cb": lambda _: _token(security, bootstrap_servers[0].host)}
     assert security.sasl_password is not None  # SecurityOptions.complete has seen to it
     return {
         "sasl.mechanism": mechanism,

@@ -14,7 +14,7 @@ import pytest
 from pyspark_kafka_meta.errors import ConnectError, ProtocolError, UnsupportedBrokerError
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.changes import LeaderChange
-from pyspark_kafka_meta.metadata.events import EventKind, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.events import BrokerFetches, EventKind, Outcome, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_LEADER, Address, Broker, MetadataAnswer, TopicPartition
 from pyspark_kafka_meta.metadata.policy import FIRST_ATTEMPT_TIMEOUT_MS, PolicySettings
 from pyspark_kafka_meta.testing.fake_wire import FakeClock, FakeWire
@@ -129,6 +129,30 @@ def test_patience_that_brokers_asked_of_fetches_is_in_the_next_event() -> None:
 
     assert scene.refresh_when_due().fetch_throttle_ms == 42
     assert scene.refresh_when_due().fetch_throttle_ms == 0
+
+
+def test_fetches_and_retries_are_told_once_by_the_next_event() -> None:
+    scene = Scene().bootstrapped()
+    for node_id, response_bytes in ((2, 100), (1, 7), (2, 50)):
+        scene.cache.count_fetch(node_id, response_bytes)
+    scene.cache.count_retry()
+    scene.cache.count_retry()
+    event, next_event = scene.refresh_when_due(), scene.refresh_when_due()
+
+    assert (event.fetches, event.retries) == ((BrokerFetches(1, 1, 7), BrokerFetches(2, 2, 150)), 2)
+    assert (next_event.fetches, next_event.retries) == ((), 0)
+
+
+def test_lost_records_are_an_event_that_asks_nobody() -> None:
+    scene = Scene().bootstrapped()
+    scene.cache.record_loss(T1, 3, 12, "they aged out")
+    [event] = scene.events
+
+    assert (event.kind, event.reason, event.error) == (EventKind.DATA_LOSS, RefreshReason.DATA_LOSS, "they aged out")
+    assert (event.cause_topic, event.cause_partition) == ("t", 1)
+    assert (event.lost_from_offset, event.lost_until_offset) == (3, 12)
+    assert (event.generation_before, event.generation_after, event.attempt) == (1, 1, 0)
+    assert scene.wire.requests == []
 
 
 def test_many_lookups_need_no_request_and_are_counted() -> None:

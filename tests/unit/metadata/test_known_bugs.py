@@ -79,7 +79,7 @@ def test_window_without_a_leader_does_not_lower_the_epoch(scene: ReaderScene) ->
         pass
     assert scene.events[-1].changes.stale_ignored == 1
     scene.wire.down.clear()
-    scene.clock.later(3, lambda: scene.set_leader(T0, 3, epoch=6))
+    scene.clock.at(3, lambda: scene.set_leader(T0, 3, epoch=6))
 
     assert scene.read(T0) == FIVE
     assert set(epochs_sent(scene)) == {6}
@@ -89,7 +89,7 @@ def test_partition_that_had_no_leader_gets_the_next_one(scene: ReaderScene) -> N
     """librdkafka #5430: an answer without a leader was skipped, and the partition stayed with the one that was gone."""
     scene.set_leader(T0, NO_LEADER, epoch=6)
     scene.wire.down.add(1)
-    scene.clock.later(5, lambda: scene.set_leader(T0, 2, epoch=7))
+    scene.clock.at(5, lambda: scene.set_leader(T0, 2, epoch=7))
     began = scene.clock()
 
     assert scene.read(T0) == FIVE
@@ -101,10 +101,10 @@ def test_partition_that_had_no_leader_gets_the_next_one(scene: ReaderScene) -> N
 def test_hint_that_is_not_newer_is_refused_and_the_cache_refreshed(scene: ReaderScene, epoch: int) -> None:
     """franz-go #1413: a hint of the same or an older epoch was obeyed, 475 Fetches in 5 s and not one refresh."""
     scene.wire.error_codes[T0] = deque([6] * 10_000)
-    scene.clock.later(5, scene.wire.error_codes.clear)
+    scene.clock.at(5, scene.wire.error_codes.clear)
     if epoch < 5:
         scene.set_leader(T0, 2, epoch)
-        scene.clock.later(4.9, lambda: scene.set_leader(T0, 1, 5))
+        scene.clock.at(4.9, lambda: scene.set_leader(T0, 1, 5))
 
     assert scene.read(T0) == FIVE
     assert len(scene.wire.fetches) < 20
@@ -115,9 +115,9 @@ def test_hint_that_is_not_newer_is_refused_and_the_cache_refreshed(scene: Reader
 def test_wrong_hint_lasts_no_longer_than_a_backoff(scene: ReaderScene) -> None:
     """AutoMQ #3546: a wrong hint suppressed the refresh that would have put it right, for up to 5 minutes."""
     scene.set_leader(T0, 3, epoch=6)
-    assert scene.client.cache.take_hint(T0, 2, 6, None, scene.client.cache.snapshot.generation)
+    assert scene.worker.cache.take_hint(T0, 2, 6, None, scene.worker.cache.snapshot.generation)
     assert scene.leader_id(T0) == 2
-    assert scene.client.cache.time_to_next_update_ms() <= 1_000
+    assert scene.worker.cache.time_to_next_update_ms() <= 1_000
     scene.refresh_when_due()
 
     assert scene.leader_id(T0) == 3
@@ -126,7 +126,7 @@ def test_wrong_hint_lasts_no_longer_than_a_backoff(scene: ReaderScene) -> None:
 def test_refreshes_that_change_nothing_come_at_growing_intervals(scene: ReaderScene) -> None:
     """librdkafka #4577, #4685: refreshes followed each other without a pause while the leader stayed the same."""
     scene.wire.error_codes[T0] = deque([6] * 10_000)
-    scene.clock.later(20, scene.wire.error_codes.clear)
+    scene.clock.at(20, scene.wire.error_codes.clear)
 
     assert scene.read(T0) == FIVE
     assert len(scene.events) <= 30
@@ -141,7 +141,7 @@ def test_passing_error_of_a_topic_does_not_clear_the_cache(scene: ReaderScene) -
     scene.refresh_when_due()
 
     assert scene.leader_id(T0) == 1
-    assert scene.client.cache.time_to_next_update_ms() > MAX_AGE_S * 799, "max age, less its jitter"
+    assert scene.worker.cache.time_to_next_update_ms() > MAX_AGE_S * 799, "max age, less its jitter"
 
 
 def test_stale_metadata_does_not_migrate_a_partition_back(scene: ReaderScene) -> None:
@@ -161,7 +161,7 @@ def test_stale_metadata_does_not_migrate_a_partition_back(scene: ReaderScene) ->
 def test_hint_of_another_leader_in_the_same_epoch_is_no_news(scene: ReaderScene) -> None:
     """librdkafka #4687: two leaders of one epoch, and the client went from one to the other and back."""
     for leader_id in (2, 3, 2, 3):
-        assert not scene.client.cache.take_hint(T0, leader_id, 5, None, scene.client.cache.snapshot.generation)
+        assert not scene.worker.cache.take_hint(T0, leader_id, 5, None, scene.worker.cache.snapshot.generation)
     assert scene.leader_id(T0) == 1
     assert scene.events == []
 
@@ -194,7 +194,7 @@ def test_leader_that_is_no_known_broker_is_asked_for_again(scene: ReaderScene) -
     newcomer = Broker(4, Address("broker-4", 9092))
     scene.wire.down.add(1)
     scene.set_leader(T0, 4, epoch=6)
-    scene.clock.later(2, lambda: scene.cluster.brokers.update({4: newcomer}))
+    scene.clock.at(2, lambda: scene.cluster.brokers.update({4: newcomer}))
     began = scene.clock()
 
     assert scene.read(T0) == FIVE
@@ -221,14 +221,14 @@ def test_recreated_topic_begins_with_its_own_epoch_and_is_told(scene: ReaderScen
     event = scene.refresh_when_due()
 
     assert event.changes.topics_recreated == (TopicRecreated("t", str(old_id), str(new_id)),)
-    leader = scene.client.cache.leader(T0)
+    leader = scene.worker.cache.leader(T0)
     assert leader is not None and (leader.broker.node_id, leader.leader_epoch) == (2, 0)
 
 
 def test_no_row_of_a_recreated_topic_is_read_under_old_offsets(scene: ReaderScene) -> None:
     """KAFKA-13488, redpanda #30671, franz-go #1426, cruise-control #1726: positions of the old topic were used, and
     committed, for the new one."""
-    old_id, planned = scene.cluster.topics["t"].topic_id, scene.ranges(T0)
+    old_id, planned = scene.cluster.topics["t"].topic_id, [scene.range(T0)]
     new_id = scene.cluster.create_topic("t", partitions=2)
     scene.append(T0, 50)
 
@@ -260,7 +260,7 @@ def test_client_whose_brokers_were_all_replaced_starts_over_once(monkeypatch: py
     scene.set_leader(T0, 8, epoch=6)
 
     assert scene.read(T0) == FIVE
-    assert sorted(scene.client.cache.snapshot.brokers) == [7, 8, 9]
+    assert sorted(scene.worker.cache.snapshot.brokers) == [7, 8, 9]
     assert [event.reason for event in scene.events].count(RefreshReason.REBOOTSTRAP) == 1
     assert len(scene.wire.requests) < 10
 
@@ -292,7 +292,7 @@ def test_reader_survives_the_death_of_a_leader(scene: ReaderScene) -> None:
     """aiokafka #1018, kafka-go #1221, confluent-kafka-python #594, DataDog integrations-core #14341: NOT_LEADER, or a
     dead leader's host name, was never got over. Brokers name a dead leader for some 9 s, until its session ends."""
     scene.wire.down.add(1)
-    scene.clock.later(9, lambda: scene.set_leader(T0, 2, epoch=6))
+    scene.clock.at(9, lambda: scene.set_leader(T0, 2, epoch=6))
     began = scene.clock()
 
     assert scene.read(T0) == FIVE

@@ -34,7 +34,7 @@ def a_scene(monkeypatch: pytest.MonkeyPatch, *lagging: int, **options: str) -> R
 
 
 def planner(scene: ReaderScene) -> OffsetPlanner:
-    return OffsetPlanner(scene.client, scene.options.for_stream())
+    return OffsetPlanner(scene.worker, scene.settings.for_stream())
 
 
 def offset(scene: ReaderScene, *partitions: TopicPartition) -> SourceOffset:

@@ -69,7 +69,7 @@ def test_replica_that_leaves_the_cluster_is_left(monkeypatch: pytest.MonkeyPatch
     scene = a_scene(monkeypatch)
     scene.read(T0)
     del scene.cluster.brokers[3]
-    scene.client.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + 10)
+    scene.worker.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + 10)
     scene.fetched_from()
 
     assert scene.read(T0) == list(range(10))
@@ -130,7 +130,7 @@ def test_replica_that_lags_behind_is_left_after_three_empty_answers(monkeypatch:
 def test_replica_that_catches_up_in_time_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = a_scene(monkeypatch)
     scene.wire.replica_ends[3, T0] = 5
-    scene.clock.later(0.9, scene.wire.replica_ends.clear)
+    scene.clock.at(0.9, scene.wire.replica_ends.clear)
 
     assert scene.read(T0, start=5) == list(range(5, 10))
     assert set(scene.fetched_from()[1:]) == {3}
@@ -144,7 +144,7 @@ def test_leader_that_insists_on_a_replica_that_is_gone_is_not_asked_without_a_pa
     insists = {1: replica}
     monkeypatch.setattr(scene.wire, "_redirects_to", lambda node_id, partition, rack: insists.get(node_id))
     scene.wire.down.add(3)
-    scene.clock.later(5, insists.clear)
+    scene.clock.at(5, insists.clear)
 
     assert scene.read(T0) == list(range(10))
     assert len(scene.fetched_from()) < 60
@@ -181,7 +181,7 @@ def test_other_brokers_are_read_while_one_throttles(monkeypatch: pytest.MonkeyPa
 
 def test_next_task_keeps_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = a_scene(monkeypatch, None)
-    scene.client.throttles.throttle(1, 4_000, scene.clock())
+    scene.worker.throttles.throttle(1, 4_000, scene.clock())
     began = scene.clock()
 
     assert scene.read(T0) == list(range(10))
@@ -193,7 +193,7 @@ def test_throttling_is_no_stall_and_is_told_by_the_next_event(monkeypatch: pytes
     scene.wire.throttles[1] = deque([900, 5_000, 5_000])
 
     assert scene.read(T0) == list(range(10))
-    scene.client.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + 10)
+    scene.worker.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + 10)
     assert scene.events[-1].fetch_throttle_ms == 10_900
     assert scene.events[-1].outcome is Outcome.UNCHANGED
 
@@ -212,7 +212,7 @@ def test_silence_after_a_throttle_is_a_stall_as_ever(monkeypatch: pytest.MonkeyP
     scene.wire.throttles[1] = deque([5_000])
     end = scene.cluster.bounds(T0)[1]
     began = scene.clock()
-    planned = [replace(one, until_offset=end + 1) for one in scene.ranges(T0)]
+    planned = [replace(one, until_offset=end + 1) for one in [scene.range(T0)]]
 
     with pytest.raises(ReadTimeoutError):
         scene.read_ranges([replace(one, from_offset=end) for one in planned])

@@ -7,10 +7,10 @@ from itertools import pairwise
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_kafka_meta.metadata.changes import LeaderChange, SnapshotChanges, TopicRecreated
+from pyspark_kafka_meta.metadata.changes import LeaderChange, PartitionLearned, SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.metadata.model import (
     NO_EPOCH,
     NO_LEADER,
@@ -57,9 +57,13 @@ def test_first_answer_tells_everything_and_is_one_change() -> None:
 
     assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 0)
     assert snapshot.partitions("t") == [T0, TopicPartition("t", 1)]
-    assert (snapshot.topic_id("t"), snapshot.topic_name(ID)) == (ID, "t")
+    assert snapshot.topic_id("t") == ID
     assert (snapshot.generation, snapshot.cluster_id, snapshot.controller_id) == (1, "c", 1)
-    assert changes == SnapshotChanges(brokers_added=(1, 2, 3), topics_added=("t",))
+    assert changes == SnapshotChanges(
+        brokers_added=(1, 2, 3),
+        topics_added=("t",),
+        partitions_learned=(PartitionLearned("t", 0, 1, 0), PartitionLearned("t", 1, 2, 0)),
+    )
 
 
 def test_what_is_not_known_is_none_and_no_error() -> None:
@@ -68,7 +72,6 @@ def test_what_is_not_known_is_none_and_no_error() -> None:
     assert snapshot.leader(T0) is None
     assert snapshot.partitions("t") == []
     assert snapshot.topic_id("t") is None
-    assert snapshot.topic_name(ID) is None
     assert snapshot.topic_error("t") is None
 
 
@@ -144,7 +147,6 @@ def test_epoch_update_on_changed_topic_id() -> None:
     snapshot, changes = merged(answer(topic(led(1, 9))), answer(topic(led(2, 0), topic_id=OTHER_ID)))
 
     assert snapshot.leader(T0) == LeaderAndEpoch(broker(2), 0)
-    assert snapshot.topic_name(ID) is None
     assert changes.topics_recreated == (TopicRecreated("t", str(ID), str(OTHER_ID)),)
     assert changes.leaders_changed == (LeaderChange("t", 0, 1, 2, 9, 0),)
 
@@ -217,7 +219,8 @@ def test_added_partition_is_reported_and_outlives_a_broker_that_does_not_know_it
     grown, growth = merged(one, two)
     lagging, changes = merged(one, two, one)
 
-    assert growth == SnapshotChanges(partitions_added=(TopicPartition("t", 1),))
+    learned = (PartitionLearned("t", 1, 2, 0),)
+    assert growth == SnapshotChanges(partitions_added=(TopicPartition("t", 1),), partitions_learned=learned)
     assert lagging.topics == grown.topics
     assert changes == SnapshotChanges(stale_ignored=1)
 
@@ -228,6 +231,27 @@ def test_without_topic_ids_the_answer_decides_which_partitions_there_are() -> No
 
     assert snapshot.partitions("t") == [T0]
     assert changes.partitions_removed == (TopicPartition("t", 1),)
+
+
+def test_changes_of_all_answers_and_hints_give_the_leaders_that_are_known() -> None:
+    first = answer(topic(led(1, 5)), topic(led(2, 3), name="u", topic_id=None))
+    grown = answer(topic(led(-1, 6), led(2, 0, number=1)))
+    made_again = answer(topic(led(3, 0), led(3, 1, number=2), topic_id=OTHER_ID), topic(name="u", code=3))
+    snapshot, leaders = MetadataSnapshot(), dict[TopicPartition, tuple[int, int]]()
+    for one in (first, grown, made_again, answer(topic(led(2, 7), topic_id=OTHER_ID))):
+        snapshot, changes = snapshot.merge(one, 0.0)
+        gone = {*changes.topics_removed, *(recreated.topic for recreated in changes.topics_recreated)}
+        leaders = {known: leader for known, leader in leaders.items() if known.topic not in gone}
+        for learned in changes.partitions_learned:
+            leaders[TopicPartition(learned.topic, learned.partition)] = (learned.leader_id, learned.leader_epoch)
+        for moved in changes.leaders_changed:
+            leaders[TopicPartition(moved.topic, moved.partition)] = (moved.new_leader_id, moved.new_epoch)
+
+        assert leaders == {
+            TopicPartition(name, number): (known.leader_id, known.leader_epoch)
+            for name, view in snapshot.topics.items()
+            for number, known in view.partitions.items()
+        }
 
 
 def test_brokers_come_go_and_move() -> None:
@@ -333,6 +357,7 @@ ANSWERS = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(ANSWERS, max_size=12))
 def test_epoch_never_decreases_for_the_same_topic_id(answers: list[MetadataAnswer]) -> None:
     snapshots = [MetadataSnapshot()]

@@ -50,7 +50,7 @@ def answer(
 ) -> FetchedPartition:
     """One partition of a Fetch answer; the last stable offset is the high watermark unless it is given."""
     last_stable = high_watermark if stable is None else stable
-    return FetchedPartition(T0, code, records, high_watermark, last_stable, 0, diverging_epoch=diverging)
+    return FetchedPartition(T0, code, records, high_watermark, last_stable, diverging_epoch=diverging)
 
 
 def values(instruction: Instruction) -> list[tuple[int, str]]:
@@ -148,7 +148,7 @@ def test_batches_before_the_position_are_no_progress_and_no_rows() -> None:
 
 def test_aborted_transactions_and_isolation_go_along_with_the_records() -> None:
     reader = cursor(read_committed=True)
-    fetched = FetchedPartition(T0, 0, batch(["a"]), 100, 100, 0, aborted_transactions=((9, 0),))
+    fetched = FetchedPartition(T0, 0, batch(["a"]), 100, 100, aborted_transactions=((9, 0),))
     instruction = reader.on_fetched(fetched, answer_is_empty=False)
 
     assert isinstance(instruction, Emit)

@@ -164,6 +164,30 @@ def test_topic_that_is_new_to_the_cache_is_asked_for_as_that(scene: Scene) -> No
     assert scene.reasons() == [RefreshReason.BOOTSTRAP, RefreshReason.NEW_TOPIC]
 
 
+def test_first_task_of_a_worker_learns_all_topics_of_the_query(scene: Scene) -> None:
+    scene.cluster.create_topic("other", 2)
+    scene.fill()
+    client = scene.client()
+    for _ in range(2):
+        assert by_partition(rows(scene.reader(client).read([scene.range(T0)], ["t", "other"]))) == {T0: written()[T0]}
+
+    assert len(client.cache.snapshot.partitions("other")) == 2
+    assert scene.sent("Metadata") == [1]
+
+
+@pytest.mark.parametrize("code", [3, 17, 29])
+def test_topic_of_the_query_that_is_gone_does_not_disturb_tasks_of_others(scene: Scene, code: int) -> None:
+    scene.wire.metadata_errors["gone"] = code
+    scene.fill()
+    client = scene.client()
+    began = scene.clock()
+    for _ in range(2):
+        assert by_partition(rows(scene.reader(client).read(scene.ranges(), ["t", "gone"]))) == written()
+
+    assert scene.clock() - began < 1
+    assert scene.sent("Metadata") == [1]
+
+
 # --- leaders move, brokers die ----------------------------------------------------------------------------------------
 
 
@@ -191,6 +215,7 @@ def test_without_a_hint_one_refresh_finds_the_new_leader(scene: Scene) -> None:
     assert [api for api, _ in scene.wire.requests] == ["Fetch", "Metadata", "Fetch"]
     [event] = scene.events
     assert (event.reason, event.cause_error_code, event.cause_node_id) == (RefreshReason.FENCED_EPOCH, 74, 1)
+    assert (event.retries, [(one.broker_id, one.requests) for one in event.fetches]) == (1, [(1, 1)])
     assert event.changes.leaders_changed[0].new_leader_id == 3
 
 
@@ -477,6 +502,10 @@ def test_lost_records_are_skipped_on_request_and_no_other_row_takes_their_place(
 
     assert by_partition(rows(iter([first, *reading]))) == {T2: expected}
     assert [text in record.message for record in caplog.records if record.levelno == logging.WARNING] == [True]
+    [event] = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
+    assert event.lost_until_offset is not None
+    skipped = f"offsets {event.lost_from_offset} to {event.lost_until_offset - 1} of {event.cause_topic}-"
+    assert text in f"{skipped}{event.cause_partition} cannot be read: {event.error}"
 
 
 @pytest.mark.parametrize("options", [{}, KEEP_GOING], ids=["fail", "skip"])

@@ -15,10 +15,11 @@ from logs import WRITTEN
 from scene import T0, T1, T2, Scene
 
 from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicError
+from pyspark_kafka_meta.metadata.events import EventKind
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options.specs import AgoSpec
 from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, SourceOffset, ranges
-from pyspark_kafka_meta.reading.planner import SMALLER_LATEST_RETRIES, OffsetPlanner
+from pyspark_kafka_meta.reading.planner import OffsetPlanner
 from pyspark_kafka_meta.reading.starts import OffsetResolver
 
 T3 = TopicPartition("t", 3)
@@ -576,10 +577,18 @@ def test_loss_ends_the_query_and_the_error_says_what_is_lost(scene: Scene, happe
         query.step()
 
 
-@pytest.mark.parametrize(("happens", "expected"), [one[::2] for one in LOSSES.values()], ids=LOSSES.keys())
+TOLD_BY_EVENTS = {
+    "truncated": [("t", 0, 12)],
+    "made again": [("t", 0, 12), ("t", 1, 12), ("t", 2, 12)],
+    "made again, smaller": [("t", 0, 12)],
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
 def test_query_goes_on_behind_the_loss_if_that_is_allowed(
-    scene: Scene, caplog: pytest.LogCaptureFixture, happens: Any, expected: dict[TopicPartition, tuple[int, int]]
+    scene: Scene, caplog: pytest.LogCaptureFixture, loss: str
 ) -> None:
+    happens, _, expected = LOSSES[loss]
     query = Query(scene, **GO_ON)
     query.step()
     lose(scene, happens)
@@ -596,6 +605,9 @@ def test_query_goes_on_behind_the_loss_if_that_is_allowed(
     } == expected
     assert query.step() == {}
     assert [record.levelno for record in caplog.records if "failOnDataLoss is false" in record.message]
+    events = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
+    told = [(one.cause_topic, one.cause_partition, one.lost_from_offset) for one in events]
+    assert told == TOLD_BY_EVENTS.get(loss, [])
     assert caplog.records[0].levelno == logging.WARNING
 
 
@@ -633,13 +645,24 @@ def test_kafka_7703_smaller_latest_for_a_moment_is_asked_again_and_is_no_loss(
     full = list(scene.cluster.logs[T0])
     shorten(scene)
     asked = len(scene.sent("ListOffsets"))
-    pauses = (SMALLER_LATEST_RETRIES - 0.5) * 0.1
-    scene.clock.at(pauses, lambda: scene.cluster.logs.update({T0: [*full]}))
+    scene.clock.at(2.5, lambda: scene.cluster.logs.update({T0: [*full]}))
 
     assert query.step() == {}
-    assert len(scene.sent("ListOffsets")) == asked + 3 * (1 + SMALLER_LATEST_RETRIES)
+    assert len(scene.sent("ListOffsets")) == asked + 3 * (1 + 3)
     assert positions(query.offset)[T0] == 12
     assert caplog.records == []
+
+
+def test_a_loss_is_called_one_after_as_many_retries_as_are_allowed(scene: Scene) -> None:
+    query = Query(scene, **{"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "7000"})
+    query.step()
+    shorten(scene)
+    asked, began = len(scene.sent("ListOffsets")), scene.clock()
+
+    with pytest.raises(DataLossError):
+        query.step()
+    assert len(scene.sent("ListOffsets")) == asked + 2 * 3
+    assert scene.clock() - began == pytest.approx(7, abs=0.5)
 
 
 # --- open transactions ------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafka_meta.metadata.events import Origin
-from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
 from pyspark_kafka_meta.reading import workers
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.workers import MAX_CLIENTS, ClientPool
@@ -31,15 +31,15 @@ class RecordedClient(KafkaClient):
 
 
 class Worker:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, metrics_path: str) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, metrics: MetricsOptions) -> None:
         monkeypatch.setattr(workers, "KafkaClient", RecordedClient)
         self.clock = FakeClock()
         self.pool = ClientPool(self.clock)
-        self.metrics_path = metrics_path
+        self.metrics = metrics
 
     def run(self, query: str, origin: Origin = READER, seconds: float = 0) -> RecordedClient:
         """A task of this query; the client that it got."""
-        with self.pool.client(options(query), self.metrics_path, origin) as client:
+        with self.pool.client(options(query), self.metrics, origin) as client:
             self.clock.sleep(seconds)
         assert isinstance(client, RecordedClient)
         return client
@@ -51,7 +51,7 @@ def options(query: str) -> ClientOptions:
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> Worker:
-    return Worker(monkeypatch, str(tmp_path))
+    return Worker(monkeypatch, MetricsOptions(str(tmp_path), None, ()))
 
 
 def test_tasks_of_one_query_share_a_client_and_its_events_name_the_task(worker: Worker) -> None:
@@ -64,13 +64,13 @@ def test_tasks_of_one_query_share_a_client_and_its_events_name_the_task(worker: 
 
 
 def test_queries_with_other_settings_do_not_share_a_client(worker: Worker) -> None:
-    one, path = options("a"), worker.metrics_path
+    one, metrics = options("a"), worker.metrics
     with (
-        worker.pool.client(one, path, READER) as plain,
-        worker.pool.client(replace(one, client_id="other"), path, READER) as other_id,
-        worker.pool.client(one, f"{path}/other", READER) as other_path,
+        worker.pool.client(one, metrics, READER) as plain,
+        worker.pool.client(replace(one, client_id="other"), metrics, READER) as other_id,
+        worker.pool.client(one, replace(metrics, topic="events"), READER) as other_metrics,
     ):
-        assert len({id(client) for client in (plain, other_id, other_path)}) == 3
+        assert len({id(client) for client in (plain, other_id, other_metrics)}) == 3
 
 
 def test_client_that_no_query_used_for_the_max_age_is_closed(worker: Worker) -> None:
@@ -111,7 +111,7 @@ def test_of_too_many_clients_the_longest_unused_is_closed(worker: Worker) -> Non
 def test_client_in_use_is_never_closed(worker: Worker) -> None:
     with ExitStack() as tasks:
         used = [
-            tasks.enter_context(worker.pool.client(options(f"used-{number}"), worker.metrics_path, READER))
+            tasks.enter_context(worker.pool.client(options(f"used-{number}"), worker.metrics, READER))
             for number in range(MAX_CLIENTS + 1)
         ]
         worker.clock.sleep(10 * MAX_AGE_S)
@@ -134,11 +134,11 @@ def test_child_of_a_fork_gets_its_own_client_and_leaves_its_parents_alone(
 def test_task_that_fails_writes_its_events_and_gives_its_client_back(worker: Worker) -> None:
     with (
         pytest.raises(RuntimeError, match="task failed"),
-        worker.pool.client(options("a"), worker.metrics_path, READER),
+        worker.pool.client(options("a"), worker.metrics, READER),
     ):
         raise RuntimeError("task failed")
-    assert len(list(Path(worker.metrics_path).glob("*.jsonl"))) == 1
+    assert len(list(Path(worker.metrics.path or "").glob("*.jsonl"))) == 1
     worker.clock.sleep(MAX_AGE_S)
     worker.run("b")
 
-    assert list(worker.pool._kept) == [(os.getpid(), options("b"), worker.metrics_path)]
+    assert list(worker.pool._kept) == [(os.getpid(), options("b"), worker.metrics)]

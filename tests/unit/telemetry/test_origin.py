@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from pyspark import TaskContext
 
 from pyspark_kafka_meta.metadata.events import Origin
-from pyspark_kafka_meta.telemetry.origin import planner_origin, task_origin
+from pyspark_kafka_meta.telemetry.origin import driver_pid, planner_origin, task_origin
 
 STREAM = {"spark.app.id": "app-1", "sql.streaming.queryId": "q-1", "streaming.sql.batchId": "12"}
 
@@ -38,6 +39,17 @@ class FakeTask:
 @pytest.fixture(autouse=True)
 def outside_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_LOG_URL_STDERR", raising=False)
+
+
+def fake_files(content: Mapping[str, str]) -> Callable[[Path], str]:
+    """In place of `Path.read_text`: there are these files and no others."""
+
+    def read_text(path: Path) -> str:
+        if str(path) not in content:
+            raise FileNotFoundError(path)
+        return content[str(path)]
+
+    return read_text
 
 
 def run_task(monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]) -> Origin:
@@ -109,12 +121,26 @@ def test_executor_id_comes_from_the_command_line_of_the_executor(
     files = {f"/proc/{os.getppid()}/stat": "11 (python (daemon)) S 77 11 11 0 -1"}
     if command is not None:
         files["/proc/77/cmdline"] = command
-
-    def read_text(path: Path) -> str:
-        if str(path) not in files:
-            raise FileNotFoundError(path)
-        return files[str(path)]
-
-    monkeypatch.setattr(Path, "read_text", read_text)
+    monkeypatch.setattr(Path, "read_text", fake_files(files))
 
     assert run_task(monkeypatch, STREAM).executor_id == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("python\0-m\0pyspark.daemon\0", 77),
+        ("java\0org.apache.spark.deploy.SparkSubmit\0", os.getppid()),
+        (None, os.getppid()),
+    ],
+)
+def test_driver_is_the_parent_of_a_planner_or_of_its_daemon(
+    monkeypatch: pytest.MonkeyPatch, command: str | None, expected: int
+) -> None:
+    parent = f"/proc/{os.getppid()}"
+    files = {f"{parent}/stat": "11 (python (daemon)) S 77 11 11 0 -1"}
+    if command is not None:
+        files[f"{parent}/cmdline"] = command
+    monkeypatch.setattr(Path, "read_text", fake_files(files))
+
+    assert driver_pid() == expected

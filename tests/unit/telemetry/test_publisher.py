@@ -4,38 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import stat
+from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from made import event
 
-from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.events import Origin, RefreshEvent
+from pyspark_kafka_meta.options import MetricsOptions
 from pyspark_kafka_meta.telemetry import publisher
+from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 
 ORIGIN = Origin(role="reader", application_id="app-1", executor_id="7", stage_id=3)
-
-
-def event(sequence: int) -> RefreshEvent:
-    return RefreshEvent(
-        cache_id="c0ffee",
-        sequence=sequence,
-        time_ms=1_700_000_000_000,
-        kind=EventKind.REFRESH,
-        reason=RefreshReason.MAX_AGE,
-        cause_error_code=0,
-        cause_topic=None,
-        cause_partition=None,
-        cause_node_id=None,
-        outcome=Outcome.UNCHANGED,
-        generation_before=1,
-        generation_after=2,
-        age_ms=1.5,
-        idle_ms=0.0,
-        lookups=0,
-    )
 
 
 @pytest.fixture
@@ -46,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def published(folder: Path) -> EventPublisher:
-    return EventPublisher(str(folder), ORIGIN)
+    return new_publisher(MetricsOptions(str(folder), None, ()), ORIGIN)
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
@@ -114,13 +99,13 @@ def test_without_a_path_events_go_to_a_folder_named_after_the_application(
 ) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     for origin in (ORIGIN, Origin(role="planner")):
-        to = EventPublisher(None, origin)
+        to = new_publisher(MetricsOptions(None, None, ()), origin)
         publish(to, 1, 1)
         to.flush()
 
     assert {path.parent.relative_to(tmp_path) for path in tmp_path.rglob("*.jsonl")} == {
-        Path("kafkameta-events/app-1"),
-        Path("kafkameta-events/driver"),
+        Path(f"kafkameta-events-{os.getuid()}/app-1"),
+        Path(f"kafkameta-events-{os.getuid()}/driver-{os.getppid()}"),
     }
 
 
@@ -133,7 +118,7 @@ def test_event_is_one_structured_log_line_at_once(published: EventPublisher, cap
     assert "\n" not in line
 
 
-def test_full_queue_drops_what_comes_and_the_next_event_tells_how_many(
+def test_full_queue_drops_the_oldest_and_the_next_event_tells_how_many(
     folder: Path, published: EventPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "MAX_PENDING_EVENTS", 3)
@@ -143,7 +128,55 @@ def test_full_queue_drops_what_comes_and_the_next_event_tells_how_many(
     published.flush()
 
     told = [(row["sequence"], row["dropped_before"]) for row in rows(folder)]
-    assert told == [(1, 0), (2, 0), (3, 0), (9, 5), (10, 0)]
+    assert told == [(6, 5), (7, 0), (8, 0), (9, 0), (10, 0)]
+
+
+def test_without_sinks_an_event_is_a_log_line_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    silent = EventPublisher((), ORIGIN)
+    with caplog.at_level(logging.INFO, logger="pyspark_kafka_meta.events"):
+        publish(silent, 1, 2)
+    silent.close()
+
+    assert len(caplog.records) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_child_of_a_fork_writes_nothing_through_its_parents_sinks(
+    folder: Path, published: EventPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(published, 1, 1)
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        publish(published, 2, 2)
+        published.close()
+
+    assert not folder.exists()
+
+
+class NotedSink:
+    """Remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.sequences: list[int] = []
+        self.is_closed = False
+
+    def write(self, events: Sequence[RefreshEvent]) -> None:
+        self.sequences += [one.sequence for one in events]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_every_sink_gets_every_event_and_its_end() -> None:
+    sinks = NotedSink(), NotedSink()
+    to = EventPublisher(sinks, ORIGIN)
+    publish(to, 1, 2)
+    to.close()
+
+    assert [(sink.sequences, sink.is_closed) for sink in sinks] == [([1, 2], True)] * 2
 
 
 @pytest.mark.parametrize("obstacle", ["a file in the way", "a folder that may not be written", "a disk that is full"])
@@ -154,7 +187,7 @@ def test_what_cannot_be_written_raises_nothing_leaves_nothing_and_is_counted(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as broken:
@@ -163,7 +196,7 @@ def test_what_cannot_be_written_raises_nothing_leaves_nothing_and_is_counted(
         elif obstacle == "a folder that may not be written":
             broken.setattr("os.open", refuse)
         else:
-            broken.setattr(Path, "rename", refuse)
+            broken.setattr("os.rename", refuse)
         publish(published, 1, 3)
         published.flush()
         publish(published, 4, 4)

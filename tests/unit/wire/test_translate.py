@@ -307,7 +307,7 @@ def test_fetch_answer_is_read(version: int) -> None:
     assert (answer.node_id, answer.error_code, answer.throttle_ms) == (3, 0, 30)
     assert (answer.response_bytes, answer.latency_ms) == (60, 1.5)
     assert (partition.partition, partition.error_code, partition.records) == (T1, 6, b"batches")
-    assert (partition.high_watermark, partition.last_stable_offset, partition.log_start_offset) == (50, 40, 5)
+    assert (partition.high_watermark, partition.last_stable_offset) == (50, 40)
     assert partition.aborted_transactions == ((9, 11),)
     assert partition.diverging_epoch == DivergingEpoch(2, 8)
     leader = Broker(4, Address("kafka-4", 9092)) if version >= 16 else None

@@ -17,11 +17,12 @@ from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.reading import client, executor
+from pyspark_kafka_meta.reading import client, executor, fetches
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
+from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.testing.fake_wire import FakeClock, FakeWire
 from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchFailure
 
@@ -75,20 +76,20 @@ Fault = Sequence[Callable[["Scene"], object]]
 
 
 class Scene:
-    """Three brokers and topic t with three partitions, led by brokers 1, 2 and 3; nothing is known of them yet.
+    """Three brokers and topic t with up to three partitions, led by brokers 1, 2 and 3; nothing is known of them yet.
 
     Attributes:
         events: what the client's cache published.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, partitions: int = 3) -> None:
         self.clock = EventfulClock()
         self.wire = ScriptedWire(self.clock)
         self.cluster = self.wire.cluster
-        self.cluster.create_topic("t", partitions=3)
+        self.cluster.create_topic("t", partitions)
         self.events: list[RefreshEvent] = []
         time = SimpleNamespace(monotonic=self.clock, sleep=self.clock.sleep)
-        for module in (client, executor):
+        for module in (client, executor, fetches):
             monkeypatch.setattr(module, "time", time)
         monkeypatch.setattr(client, "KafkaWire", lambda settings: self.wire)
         monkeypatch.setattr(client, "MetadataCache", self._cache)
@@ -110,7 +111,8 @@ class Scene:
     def client(self, **options: str) -> KafkaClient:
         query = self.options(**options)
         settings = query.client
-        return KafkaClient(settings, None, Origin(role="reader"), settings.metadata_max_age_ms, query.topic_pattern)
+        publisher = EventPublisher((), Origin(role="reader"))
+        return KafkaClient(settings, publisher, settings.metadata_max_age_ms, query.topic_pattern)
 
     def warm_client(self, **options: str) -> KafkaClient:
         """One that knows t and has asked for nothing in the last ten seconds."""
@@ -122,7 +124,7 @@ class Scene:
         return made
 
     def planner(self, **options: str) -> OffsetPlanner:
-        return OffsetPlanner(self.client(**options), self.options(**options).for_stream(), self.clock)
+        return OffsetPlanner(self.client(**options), self.options(**options).for_stream(), self.clock, self.clock.sleep)
 
     def reader(self, client: KafkaClient | None = None, /, **options: str) -> TaskReader:
         made = self.warm_client(**options) if client is None else client

@@ -1,0 +1,73 @@
+"""Asks brokers who leads, and leaders whether they take a record: what the cluster itself is ready for, and when.
+
+No client's cache, backoff or batching comes in between: one request is one attempt.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Collection
+from datetime import UTC, datetime
+
+from kio.records.schema import NewRecordBatch, Record
+from kio.records.writers import write_new_batch
+from kio.schema.produce.v9 import request as produce
+from kio.schema.types import TopicName
+from kio.static.primitive import Records, TZAwareMicros, i8, i16, i32, i64
+
+from pyspark_kafka_meta.metadata.model import NO_LEADER
+from pyspark_kafka_meta.testing import LocalKafka
+from pyspark_kafka_meta.wire.brokers import KafkaWire
+from pyspark_kafka_meta.wire.codec import Api, milliseconds
+from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+
+PRODUCE = Api("produce", 0, 9, 9)
+TIMEOUT_S = 5.0
+
+
+class Probe:
+    """Follows one topic from outside. Every method raises KafkaMetaError if a broker that it asks does not answer."""
+
+    def __init__(self, kafka: LocalKafka, topic: str) -> None:
+        self._kafka, self._topic = kafka, topic
+        self._settings = ConnectionSettings("recovery-probe", connect_timeout_ms=1000, max_frame_bytes=1 << 20)
+        self._wire = KafkaWire(self._settings)
+
+    def leaders(self, brokers: Collection[int], but: int = NO_LEADER) -> dict[int, int]:
+        """By partition, a leader that one of `brokers` names; `but` does not count."""
+        leaders = {}
+        for broker_id in brokers:
+            address = self._kafka.address(broker_id)
+            topics = self._wire.metadata(address, [self._topic], time.monotonic() + TIMEOUT_S).topics
+            for one in (partition for topic in topics for partition in topic.partitions):
+                if one.leader_id not in (NO_LEADER, but):
+                    leaders[one.partition] = one.leader_id
+        return leaders
+
+    def write(self, leader: int, partition: int, value: bytes) -> bool:
+        """Whether the broker took a record as the partition's leader, and all replicas in sync have it."""
+        deadline = time.monotonic() + TIMEOUT_S
+        data = produce.PartitionProduceData(index=i32(partition), records=_record_batch(value))
+        request = produce.ProduceRequest(
+            acks=i16(-1),
+            timeout=milliseconds(int(TIMEOUT_S * 1000)),
+            topic_data=(produce.TopicProduceData(name=TopicName(self._topic), partition_data=(data,)),),
+        )
+        connection = Connection(self._kafka.address(leader), self._settings, deadline)
+        try:
+            answer = connection.call(PRODUCE, request, deadline).message
+        finally:
+            connection.close()
+        return all(one.error_code == 0 for topic in answer.responses for one in topic.partition_responses)
+
+
+def _record_batch(value: bytes) -> Records:
+    timestamp = TZAwareMicros.parse(datetime.now(UTC))
+    record = Record(attributes=i8(0), timestamp=timestamp, offset=i64(0), key=None, value=value, headers=())
+    batch = NewRecordBatch(
+        producer_id=i64(-1), producer_epoch=i16(-1), base_sequence=i32(-1), records=(record,), attributes=i16(0)
+    )
+    buffer = io.BytesIO()
+    write_new_batch(buffer, batch)
+    return Records(buffer.getvalue())

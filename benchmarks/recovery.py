@@ -1,0 +1,181 @@
+"""What a moving leader costs a running reader: by a preferred election, and by kill -9 of a broker.
+
+    python -m benchmarks.recovery [--elections 20] [--kills 5] [--json FILE]
+
+Four readers follow one topic on a real three-broker Kafka at the same time: a stream of this source and one of Spark's
+JVM source in one Spark session, and, to the millisecond, this source's task reader and a confluent-kafka consumer in
+processes of their own. What is measured and how is told in docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.delays import Arrivals, Cost, Move, Written, cost, lost_and_repeated
+from benchmarks.followers import (
+    LoopFollower,
+    StreamFollower,
+    events,
+    follow_by_kafkameta,
+    follow_by_librdkafka,
+)
+from benchmarks.leader_moves import ELECTION, KILL, NOTHING, PARTITIONS, Stage
+from benchmarks.throughput import spark_session
+from pyspark_kafka_meta.testing import LocalKafka
+
+WARM_UP_S = 30.0
+"""The JVM compiles, the Python workers start."""
+CATCH_UP_S = 10.0
+CONTROLS = 5
+CLUSTER = "cluster and producer"
+LOOP, CONSUMER = "kafkameta task reader", "librdkafka consumer"
+STREAM, JVM_STREAM = "kafkameta stream", "JVM source stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one run brought.
+
+    Attributes:
+        arrivals: by reader.
+        events: the refresh events of each of this source's readers.
+        failures: of the streams that ended by themselves, why.
+    """
+
+    moves: Sequence[Move]
+    written: Written
+    arrivals: Mapping[str, Arrivals]
+    events: Mapping[str, Sequence[Mapping[str, Any]]]
+    failures: Mapping[str, str]
+
+
+def play(spark: SparkSession, kafka: LocalKafka, folder: Path, elections: int, kills: int) -> Run:
+    """Moves of each kind, one after the other, under the eyes of all readers."""
+    topic, servers = f"recovery-{uuid.uuid4().hex[:8]}", kafka.bootstrap_servers
+    stage = Stage(kafka, topic)
+    options = {"kafka.bootstrap.servers": servers, "subscribe": topic}
+    streams = {
+        STREAM: StreamFollower(spark, "kafkameta", {**options, "metricsPath": str(folder / STREAM)}),
+        JVM_STREAM: StreamFollower(spark, "kafka", options),
+    }
+    loops = {
+        LOOP: LoopFollower(follow_by_kafkameta, servers, topic, str(folder / LOOP)),
+        CONSUMER: LoopFollower(follow_by_librdkafka, servers, topic, str(PARTITIONS)),
+    }
+    with stage.feed as feed:
+        time.sleep(WARM_UP_S)
+        moves = [stage.election(number) for number in range(elections)]
+        moves += [stage.kill(number) for number in range(kills)]
+        moves += [stage.do_nothing(number) for number in range(CONTROLS)]
+        time.sleep(CATCH_UP_S)
+        failures = {name: failure for name, stream in streams.items() if (failure := stream.failure())}
+        arrivals = {name: follower.close() for name, follower in (loops | streams).items()}
+    return Run(moves, feed.written(), arrivals, {name: events(folder / name) for name in (LOOP, STREAM)}, failures)
+
+
+def costs(run: Run) -> dict[str, dict[str, Cost]]:
+    """By kind of move, then by reader; the first reader is the producer, which reads acknowledgements."""
+    arrived = {CLUSTER: run.written.acked}
+    arrived |= {name: one.first(len(run.written.sent)) for name, one in run.arrivals.items()}
+    by_kind = {kind: [move for move in run.moves if move.kind == kind] for kind in (ELECTION, KILL, NOTHING)}
+    return {
+        kind: {name: cost(run.written, times, moves) for name, times in arrived.items()}
+        for kind, moves in by_kind.items()
+        if moves
+    }
+
+
+def known_ms(run: Run, kind: str) -> list[float]:
+    """How long after the brokers' own naming of each new leader the task reader knew it, by hint or refresh."""
+    changes = [event for event in run.events[LOOP] if event["outcome"] == "changed"]
+    waits = []
+    for move in run.moves:
+        times = [event["time_ms"] / 1000 for event in changes if move.began <= event["time_ms"] / 1000 < move.until]
+        if move.kind == kind:
+            waits.append(1000 * (times[0] - move.named) if times else float("inf"))
+    return waits
+
+
+def facts(run: Run) -> dict[str, Any]:
+    """What is to be told beside the costs; times in ms."""
+    kills = [move for move in run.moves if move.kind == KILL]
+    elections = [move for move in run.moves if move.kind == ELECTION]
+    return {
+        "election to leader ready": [1000 * (move.ready - move.began) for move in elections],
+        "kill to new leader named": [1000 * (move.named - move.began) for move in kills],
+        "kill to new leader ready": [1000 * (move.ready - move.began) for move in kills],
+        "election, named to known": known_ms(run, ELECTION),
+        "kill, named to known": known_ms(run, KILL),
+        **{f"{name}, events": event_counts(run, name) for name in run.events},
+        "records lost, repeated": {
+            name: lost_and_repeated(run.written, one, run.moves[-1].until) for name, one in run.arrivals.items()
+        },
+        "streams that failed": dict(run.failures),
+    }
+
+
+def event_counts(run: Run, reader: str) -> dict[str, int]:
+    since_ms = run.moves[0].began * 1000
+    told = [event for event in run.events[reader] if event["time_ms"] >= since_ms]
+    return Counter(f"{event['kind']}, {event['reason']}, {event['outcome']}" for event in told)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Median (least to most)."""
+    if not values:
+        return ""
+    return f"{np.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"
+
+
+def print_results(console: Console, rows: Mapping[str, Mapping[str, Cost]], told: Mapping[str, Any]) -> None:
+    title = "What a leader move adds, ms: median (least to most)"
+    table = Table("move", "reader", "usual", "added", "added in other partitions", "whole delay", title=title)
+    for kind, readers in rows.items():
+        for name, one in readers.items():
+            figures = (
+                ("", "", "")
+                if name == CLUSTER
+                else (f"{one.usual_ms:.0f}", *map(spread, (one.added_ms, one.others_ms)))
+            )
+            table.add_row(f"{kind} x {len(one.delay_ms)}", name, *figures, spread(one.delay_ms))
+        table.add_section()
+    console.print(table)
+    for name, value in told.items():
+        console.print(f"{name}: {spread(value) if isinstance(value, list) else value}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--elections", type=int, default=20)
+    parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    arguments = parser.parse_args()
+
+    spark = spark_session()
+    # Elections are held when this says so, and not also every five minutes.
+    with LocalKafka(config={"auto.leader.rebalance.enable": "false"}) as kafka, tempfile.TemporaryDirectory() as folder:
+        run = play(spark, kafka, Path(folder), arguments.elections, arguments.kills)
+    spark.stop()
+    rows, told = costs(run), facts(run)
+    print_results(Console(), rows, told)
+    if arguments.json:
+        by_kind = {kind: {name: asdict(one) for name, one in readers.items()} for kind, readers in rows.items()}
+        arguments.json.write_text(json.dumps({"costs": by_kind, "facts": told}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

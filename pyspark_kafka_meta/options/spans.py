@@ -1,0 +1,93 @@
+"""The options that say where a query begins and ends, and which of them holds.
+
+Names, precedence and error texts follow Spark's `KafkaSourceProvider.getKafkaOffsetRangeLimit`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from pyspark_kafka_meta.options import specs, values
+from pyspark_kafka_meta.options.specs import OffsetsSpec, StartSpec, TimesSpec
+from pyspark_kafka_meta.options.table import choice, row
+from pyspark_kafka_meta.options.values import INT64_MAX
+
+_EXPECTED_OFFSETS = 'Expected e.g. {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, got {value}'
+_EXPECTED_TIMES = 'Expected e.g. {"topicA":{"0":1700000000000},"topicB":{"0":1700000000000}}, got {value}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanOptions:
+    """Where a query begins and ends; a stream has no end.
+
+    Attributes:
+        starting_offsets, ending_offsets: None until completed where not given, then what holds.
+    """
+
+    starting_offsets: StartSpec | None = row(  # noqa: RUF009
+        "startingOffsets",
+        None,
+        specs.parse_start,
+        f"Option 'startingOffsets' must be earliest, latest, JSON, or like -10m or -1000. {_EXPECTED_OFFSETS}",
+        "Where a new query begins: earliest (default of a batch), latest (default of a stream, not for a batch), the "
+        "last ten minutes (-10m; s, m, h or d), the last thousand offsets of each partition (-1000), or JSON that "
+        "names every partition, -2 being earliest and -1 latest, or has earliest or latest for a whole topic.",
+    )
+    starting_timestamp_ms: int | None = row(
+        "startingTimestamp",
+        None,
+        partial(values.parse_number, low=0, high=INT64_MAX),
+        "Option 'startingTimestamp' is milliseconds since 1970. Expected a single long value, got {value}",
+        "Begin at the first record of each partition that is as late, in milliseconds since 1970 UTC. Goes before "
+        "startingOffsetsByTimestamp, and that before startingOffsets.",
+    )
+    starting_times: TimesSpec | None = row(  # noqa: RUF009
+        "startingOffsetsByTimestamp",
+        None,
+        specs.parse_times,
+        f"Option 'startingOffsetsByTimestamp' must be JSON. {_EXPECTED_TIMES}",
+        "The same by partition, as JSON that names every one of them.",
+    )
+    start_at_latest_if_unmatched: bool = choice(
+        "startingOffsetsByTimestampStrategy",
+        {"error": False, "latest": True},
+        "What if a partition has no record as late as the starting timestamp: an error, or begin at its end.",
+    )
+    ending_offsets: OffsetsSpec | TimesSpec | None = row(  # noqa: RUF009
+        "endingOffsets",
+        None,
+        specs.parse_offsets,
+        f"Option 'endingOffsets' must be latest or JSON. {_EXPECTED_OFFSETS}",
+        "Where a batch ends, exclusive: latest (default), or JSON that names every partition, -1 being latest.",
+    )
+    ending_timestamp_ms: int | None = row(
+        "endingTimestamp",
+        None,
+        partial(values.parse_number, low=0, high=INT64_MAX),
+        "Option 'endingTimestamp' is milliseconds since 1970. Expected a single long value, got {value}",
+        "End a batch before the first record of each partition that is as late, at its end where there is none. Goes "
+        "before endingOffsetsByTimestamp, and that before endingOffsets.",
+    )
+    ending_times: TimesSpec | None = row(  # noqa: RUF009
+        "endingOffsetsByTimestamp",
+        None,
+        specs.parse_times,
+        f"Option 'endingOffsetsByTimestamp' must be JSON. {_EXPECTED_TIMES}",
+        "The same by partition, as JSON that names every one of them.",
+    )
+
+    def start(self) -> StartSpec | None:
+        or_latest = self.start_at_latest_if_unmatched
+        if self.starting_timestamp_ms is not None:
+            return TimesSpec(self.starting_timestamp_ms, or_latest=or_latest)
+        if self.starting_times is not None:
+            return replace(self.starting_times, or_latest=or_latest)
+        return self.starting_offsets
+
+    def end(self) -> OffsetsSpec | TimesSpec | None:
+        if self.ending_timestamp_ms is not None:
+            return TimesSpec(self.ending_timestamp_ms, or_latest=True)
+        if self.ending_times is not None:
+            return replace(self.ending_times, or_latest=True)
+        return self.ending_offsets

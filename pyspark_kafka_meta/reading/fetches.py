@@ -1,0 +1,129 @@
+"""`Fetches`: which Fetch of a task is under way to whom. There is at most one to each broker, for all partitions that
+are read from it. Follows Kafka's `AbstractFetch`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
+from pyspark_kafka_meta.metadata.events import RefreshReason
+from pyspark_kafka_meta.metadata.model import Broker, LeaderAndEpoch
+from pyspark_kafka_meta.reading.client import KafkaClient
+from pyspark_kafka_meta.reading.cursor import PartitionCursor
+from pyspark_kafka_meta.reading.replicas import LEADER, ReadSource
+from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchFailure, FetchRequest
+
+OVERDUE_MS = 2_000
+"""So long after the time that a broker may park a Fetch it is suspected to hang, and another is asked who leads now."""
+
+
+class Fetch(NamedTuple):
+    """One Fetch that was sent.
+
+    Attributes:
+        generation: of the snapshot that named the broker.
+        cursors: of the partitions it asks for; those that were taken from a hung broker are not among them any more.
+        sent_at, overdue_at: seconds of `time.monotonic`.
+    """
+
+    broker: Broker
+    generation: int
+    cursors: list[PartitionCursor]
+    sent_at: float
+    overdue_at: float
+
+
+class Fetches:
+    """Those of one task that have no answer yet."""
+
+    def __init__(self, client: KafkaClient) -> None:
+        self._client = client
+        self._options = client.options
+        self._under_way: dict[int, Fetch] = {}  # by node id
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def cursors(self) -> set[PartitionCursor]:
+        """Those that wait for an answer."""
+        return {cursor for fetch in self._under_way.values() for cursor in fetch.cursors}
+
+    def send(
+        self, leaders: Mapping[PartitionCursor, LeaderAndEpoch], generation: int
+    ) -> list[tuple[Fetch, FetchFailure]]:
+        """Fetch for the cursors whose broker has nothing under way; the others wait until it has answered.
+
+        Returns:
+            The Fetches that could not be sent.
+        """
+        now, brokers = time.monotonic(), self._client.cache.snapshot.brokers
+        groups: dict[Broker, list[tuple[PartitionCursor, ReadSource]]] = {}
+        for cursor, leader in leaders.items():
+            source = self._client.replicas.source(cursor.range.partition, leader, brokers, now)
+            cursor.not_before = self._client.throttles.until(source.broker.node_id)
+            if cursor.not_before <= now and source.broker.node_id not in self._under_way:
+                groups.setdefault(source.broker, []).append((cursor, source))
+        failed = []
+        for broker, members in groups.items():
+            overdue_at = now + (self._options.fetch_max_wait_ms + OVERDUE_MS) / 1000
+            fetch = Fetch(broker, generation, [cursor for cursor, _ in members], now, overdue_at)
+            error = self._send(fetch, members)
+            if error is not None:
+                failed.append((fetch, FetchFailure(broker.node_id, error)))
+        return failed
+
+    def _send(self, fetch: Fetch, members: Sequence[tuple[PartitionCursor, ReadSource]]) -> KafkaMetaError | None:
+        options = self._options
+        request = FetchRequest(
+            partitions=tuple(
+                cursor.request(cursor.range.topic_id, source.leader_epoch, source.is_follower)
+                for cursor, source in members
+            ),
+            max_wait_ms=options.fetch_max_wait_ms,
+            min_bytes=options.fetch_min_bytes,
+            max_bytes=options.fetch_max_bytes,
+            read_committed=options.read_committed,
+            rack=options.client_rack if all(source.tells_rack for _, source in members) else "",
+        )
+        deadline = time.monotonic() + (options.fetch_max_wait_ms + options.request_timeout_ms) / 1000
+        try:
+            self._client.wire.send_fetch(fetch.broker, request, deadline)
+        except (ConnectError, ProtocolError, RequestTimeoutError) as error:
+            return error
+        self._under_way[fetch.broker.node_id] = fetch
+        return None
+
+    def receive(self, deadline: float) -> tuple[Fetch, FetchAnswer | FetchFailure] | None:
+        """The first answer, or failure, and what it is about; None if there is none by `deadline`."""
+        answer = self._client.wire.receive_fetch(self._under_way.keys(), deadline)
+        return None if answer is None else (self._under_way.pop(answer.node_id), answer)
+
+    def overdue_at(self) -> float:
+        """When the first of them is overdue."""
+        return min((fetch.overdue_at for fetch in self._under_way.values()), default=float("inf"))
+
+    def leave_hung_brokers(self) -> None:
+        """Ask who leads while a Fetch is overdue, and take from it the partitions that others lead by now."""
+        cache, now = self._client.cache, time.monotonic()
+        for node_id, fetch in list(self._under_way.items()):
+            if now < fetch.overdue_at:
+                continue
+            leaders = [(cursor, cache.snapshot.leader(cursor.range.partition)) for cursor in fetch.cursors]
+            for cursor in fetch.cursors:
+                if cursor.asked_follower:
+                    self._client.replicas.choose(cursor.range.partition, LEADER, now)
+            fetch.cursors[:] = [cursor for cursor, one in leaders if one is None or one.broker == fetch.broker]
+            if fetch.cursors:
+                cache.request_update(RefreshReason.REQUEST_TIMEOUT, cache.snapshot.generation, node_id=node_id)
+            else:
+                self._client.wire.drop_fetch(node_id)
+                del self._under_way[node_id]
+
+    def drop(self) -> None:
+        """Forget them all: nobody waits for their answers."""
+        for node_id in self._under_way:
+            self._client.wire.drop_fetch(node_id)
+        self._under_way.clear()

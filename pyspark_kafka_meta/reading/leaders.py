@@ -1,0 +1,57 @@
+"""`Leaders`: who leads the partition of a cursor, and what is asked where nobody does, or somebody else.
+
+Follows KIP-951: a leader that a broker names along with its error is taken; without one, newer metadata is waited for.
+"""
+
+from __future__ import annotations
+
+from pyspark_kafka_meta.metadata.cache import MetadataCache
+from pyspark_kafka_meta.metadata.events import RefreshReason
+from pyspark_kafka_meta.metadata.model import LeaderAndEpoch
+from pyspark_kafka_meta.reading.cursor import Fail, PartitionCursor, Refresh
+from pyspark_kafka_meta.wire.messages import LeaderHint
+
+UNKNOWN_TOPIC_OR_PARTITION = 3
+LEADER_NOT_AVAILABLE = 5
+
+
+class Leaders:
+    """As one cache knows them."""
+
+    def __init__(self, cache: MetadataCache) -> None:
+        self._cache = cache
+
+    def leader(self, cursor: PartitionCursor) -> LeaderAndEpoch | None:
+        """Whom to fetch from. If it is None the cache is asked to be refreshed, for the reason that it gave.
+
+        Raises:
+            BrokerError: the partition may not be read.
+        """
+        partition, snapshot = cursor.range.partition, self._cache.snapshot
+        leader = self._cache.leader(partition)
+        if leader is not None:
+            return leader
+        is_known = partition in snapshot.partitions(partition.topic)
+        code = LEADER_NOT_AVAILABLE if is_known else UNKNOWN_TOPIC_OR_PARTITION
+        instruction = cursor.on_error(snapshot.topic_error(partition.topic) or code)
+        if isinstance(instruction, Fail):
+            raise instruction.error
+        reason = instruction.reason if isinstance(instruction, Refresh) else RefreshReason.NO_LEADER
+        self._ask_again(cursor, Refresh(reason, cursor.trouble), snapshot.generation)
+        return None
+
+    def refresh(
+        self, cursor: PartitionCursor, wish: Refresh, generation: int, node_id: int, hint: LeaderHint | None
+    ) -> None:
+        """Take the leader that this broker named; otherwise the cursor waits for newer metadata than this."""
+        hinted = hint is not None and self._cache.take_hint(
+            cursor.range.partition, hint.leader_id, hint.leader_epoch, hint.broker, generation
+        )
+        if not hinted:
+            self._ask_again(cursor, wish, generation, node_id)
+
+    def _ask_again(self, cursor: PartitionCursor, wish: Refresh, generation: int, node_id: int | None = None) -> None:
+        cursor.newer_than = generation
+        self._cache.request_update(
+            wish.reason, generation, partition=cursor.range.partition, error_code=wish.error_code, node_id=node_id
+        )

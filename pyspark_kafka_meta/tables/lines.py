@@ -1,0 +1,61 @@
+"""Refresh events out of JSON lines, and rows into Arrow: what cannot be an event is left out and counted, never fatal.
+
+Fields that a newer version added are ignored, fields that an older one lacks are null.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+ROWS_A_BATCH = 4_096
+_NEEDED = {"cache_id": str, "sequence": int, "time_ms": int}
+"""Without these nobody can tell which event it is."""
+
+
+def parse_events(lines: Iterable[bytes | None]) -> Iterator[dict[str, Any]]:
+    """The events among `lines`, each with its `time` in microseconds since 1970 UTC. In the end, a warning counts the
+    lines that hold none."""
+    bad = 0
+    for line in lines:
+        try:
+            event = json.loads(line or b"")
+        except (ValueError, RecursionError):
+            event = None
+        if isinstance(event, dict) and all(type(event.get(name)) is kind for name, kind in _NEEDED.items()):
+            yield {**event, "time": event["time_ms"] * 1_000}
+        else:
+            bad += 1
+    _warn_of(bad)
+
+
+def to_batches(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows as Arrow, without those that have values of another type; a warning counts these."""
+    remaining = iter(rows)
+    while chunk := list(islice(remaining, ROWS_A_BATCH)):
+        try:
+            yield pa.RecordBatch.from_pylist(chunk, schema)
+        except (TypeError, ValueError, OverflowError):
+            good = [row for row in chunk if _fits(row, schema)]
+            _warn_of(len(chunk) - len(good))
+            yield pa.RecordBatch.from_pylist(good, schema)
+
+
+def _fits(row: Mapping[str, Any], schema: pa.Schema) -> bool:
+    try:
+        pa.RecordBatch.from_pylist([row], schema)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _warn_of(bad: int) -> None:
+    if bad:
+        logger.warning("%d lines were left out, as they are no refresh events", bad)

@@ -1,0 +1,224 @@
+"""How Spark reads the side tables: batches of all of them, and streams of refresh events from files or from a topic.
+
+Glue only. Readers are pickled, so they hold options and no connection; heavy imports wait until a method needs them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.metadata.events import RefreshEvent
+from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, Table
+from pyspark_kafka_meta.reading.source import KafkaMetaReader, KafkaMetaStreamReader
+from pyspark_kafka_meta.tables.files import EventFile, EventFolder, FilesOffset, advance, between, count_deleted, latest
+from pyspark_kafka_meta.tables.schemas import ROWS, arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+FILES_A_TASK = 200
+"""A Python task costs more than many small files do."""
+VALUE = ("value",)
+
+
+class FilesTask(InputPartition):
+    """The event files that one Spark task reads."""
+
+    def __init__(self, files: Sequence[EventFile]) -> None:
+        self.files = tuple(files)
+
+
+class CachesTask(InputPartition):
+    """All events there are, in one task, because all of a cache's events make its state."""
+
+    def __init__(self, source: Sequence[InputPartition], now_ms: int) -> None:
+        self.source = tuple(source)
+        self.now_ms = now_ms
+
+
+class EventFilesReader(DataSourceReader):
+    """Reads the event files that are there when the query is planned."""
+
+    def __init__(self, options: EventsOptions, columns: Sequence[str]) -> None:
+        if options.starts_latest:
+            raise OptionError("starting offset can't be latest for batch queries on refresh events")
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return _file_tasks(_folder(self._options).files())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _event_batches(_file_lines(self._options, partition), self._columns)
+
+
+class EventFilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads event files as they come, each in exactly one micro-batch."""
+
+    def __init__(self, options: EventsOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = columns
+        self._target: Mapping[str, int] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        there = latest(self._files()) if self._options.starts_latest else {}
+        return FilesOffset(there, initial=True).as_dict()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxFiles(self._options.max_files)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = latest(self._files())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        max_files = limit.max_files if isinstance(limit, ReadMaxFiles) else None
+        files = self._files()
+        if self._target is not None:
+            files = [file for file in files if file.number < self._target.get(file.writer_id, 0)]
+        return advance(FilesOffset.parse(start), files, max_files).as_dict()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin, until, files = FilesOffset.parse(start), FilesOffset.parse(end), self._files()
+        deleted = count_deleted(begin, until, files)
+        if deleted:
+            logger.warning("%d files of refresh events were deleted by their writers before they were read", deleted)
+        return _file_tasks(between(begin, until, files))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _event_batches(_file_lines(self._options, partition), self._columns)
+
+    def _files(self) -> list[EventFile]:
+        return _folder(self._options).files()
+
+
+class EventTopicReader(KafkaMetaReader):
+    """Reads the values of the metrics topic as events."""
+
+    def __init__(self, options: EventsOptions, columns: Sequence[str]) -> None:
+        assert options.topic is not None
+        super().__init__(options.topic.for_batch(), VALUE)
+        self._event_columns = columns
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _event_batches(_values(super().read(partition)), self._event_columns)
+
+
+class EventTopicStreamReader(KafkaMetaStreamReader):
+    """The same, as they come."""
+
+    def __init__(self, options: EventsOptions, columns: Sequence[str]) -> None:
+        assert options.topic is not None
+        super().__init__(options.topic.for_stream(), VALUE)
+        self._event_columns = columns
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _event_batches(_values(super().read(partition)), self._event_columns)
+
+
+class CachesReader(DataSourceReader):
+    """Folds all events there are, in one task, into what each cache knows."""
+
+    def __init__(self, events: DataSourceReader, columns: Sequence[str]) -> None:
+        self._events = events
+        self._columns = columns
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [CachesTask(self._events.partitions(), int(time.time() * 1000))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from pyspark_kafka_meta.tables.folding import fold
+
+        assert isinstance(partition, CachesTask)
+        batches: Iterator[Any] = chain.from_iterable(map(self._events.read, partition.source))
+        rows = fold((event for batch in batches for event in batch.to_pylist()), partition.now_ms)
+        return _row_batches(Table.CACHES, rows, self._columns)
+
+
+class LiveReader(DataSourceReader):
+    """Asks the cluster, in the one task that there is."""
+
+    def __init__(self, table: Table, options: ClusterOptions, columns: Sequence[str]) -> None:
+        self._table = table
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from pyspark_kafka_meta.tables.live import ask_cluster, broker_rows, partition_rows
+
+        client = self._options.client
+        rows: Sequence[Any] = (
+            broker_rows(ask_cluster(client, ()))
+            if self._table is Table.BROKERS
+            else partition_rows(client, self._options.topics)
+        )
+        return _row_batches(self._table, rows, self._columns)
+
+
+def batch_reader(table: Table, options: EventsOptions | ClusterOptions, columns: Sequence[str]) -> DataSourceReader:
+    """The reader of a side table for `spark.read`. Raises OptionError for events from latest on."""
+    if isinstance(options, ClusterOptions):
+        return LiveReader(table, options, columns)
+    wanted = columns if table is Table.REFRESH_EVENTS else arrow_schema(RefreshEvent).names
+    events = EventTopicReader(options, wanted) if options.topic is not None else EventFilesReader(options, wanted)
+    return events if table is Table.REFRESH_EVENTS else CachesReader(events, columns)
+
+
+def stream_reader(
+    table: Table, options: EventsOptions | ClusterOptions, columns: Sequence[str]
+) -> DataSourceStreamReader:
+    """The reader of refresh events for `spark.readStream`. Raises OptionError for any other table."""
+    if isinstance(options, ClusterOptions) or table is not Table.REFRESH_EVENTS:
+        raise OptionError(f"table {table} is what is known now, not a stream: use spark.read, or stream refresh_events")
+    if options.topic is not None:
+        return EventTopicStreamReader(options, columns)
+    return EventFilesStreamReader(options, columns)
+
+
+def _folder(options: EventsOptions) -> EventFolder:
+    from pyspark_kafka_meta.telemetry.folders import default_root
+
+    return EventFolder(options.path or str(default_root()))
+
+
+def _file_tasks(files: Sequence[EventFile]) -> list[InputPartition]:
+    return [FilesTask(files[start : start + FILES_A_TASK]) for start in range(0, len(files), FILES_A_TASK)]
+
+
+def _file_lines(options: EventsOptions, partition: InputPartition) -> Iterator[bytes]:
+    # Spark turns an empty plan of a batch into one partition that is not ours: nothing to read.
+    files = partition.files if isinstance(partition, FilesTask) else ()
+    missing: list[EventFile] = []
+    yield from _folder(options).lines(files, missing)
+    if missing:
+        logger.warning("%d files of refresh events were deleted by their writers before they were read", len(missing))
+
+
+def _values(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes | None]:
+    for batch in batches:
+        yield from batch.column("value").to_pylist()
+
+
+def _event_batches(lines: Iterator[bytes | None], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    from pyspark_kafka_meta.tables.lines import parse_events, to_batches
+
+    return to_batches(parse_events(lines), arrow_schema(RefreshEvent, columns))
+
+
+def _row_batches(table: Table, rows: Sequence[Any], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    from pyspark_kafka_meta.tables.lines import to_batches
+
+    return to_batches(map(asdict, rows), arrow_schema(ROWS[table], columns))

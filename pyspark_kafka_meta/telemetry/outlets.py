@@ -1,0 +1,39 @@
+"""Which sinks the options ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.options import MetricsOptions
+from pyspark_kafka_meta.telemetry.folders import DefaultFolder, LocalFolder
+from pyspark_kafka_meta.telemetry.origin import driver_pid
+from pyspark_kafka_meta.telemetry.publisher import EventPublisher
+from pyspark_kafka_meta.telemetry.remote import BackgroundSink, RemoteFolder
+from pyspark_kafka_meta.telemetry.sinks import EventSink, FolderSink
+from pyspark_kafka_meta.telemetry.topic import TopicSink
+
+
+def new_publisher(options: MetricsOptions | None, origin: Origin) -> EventPublisher:
+    """A publisher with sinks of its own. Where the options name none, the events go to a folder for temporary files
+    that is named after the application, or after the driver where nobody tells its name. Without options the events
+    go nowhere: that is for readers of events, which are to make none."""
+    if options is None:
+        return EventPublisher((), origin)
+    sinks: list[EventSink] = []
+    if options.path is not None:
+        sinks.append(_folder_sink(options.path))
+    if options.topic is not None:
+        sinks.append(TopicSink(options.bootstrap_servers, options.topic, options.security))
+    if not sinks:
+        sinks.append(FolderSink(DefaultFolder(origin.application_id or f"driver-{driver_pid()}")))
+    return EventPublisher(sinks, origin)
+
+
+def _folder_sink(path: str) -> EventSink:
+    if path.startswith("file://"):
+        return FolderSink(LocalFolder(Path(unquote(urlsplit(path).path))))
+    if "://" in path:
+        return BackgroundSink(FolderSink(RemoteFolder(path)))
+    return FolderSink(LocalFolder(Path(path)))

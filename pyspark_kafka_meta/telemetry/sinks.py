@@ -1,0 +1,93 @@
+"""Where events go: the seam that every sink fills, the count of what was lost, and a folder as a sink."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from pyspark_kafka_meta.metadata.events import RefreshEvent
+
+logger = logging.getLogger(__name__)
+
+MAX_FILES = 500
+MAX_BYTES = 16 * 1024 * 1024
+"""What a writer leaves in a folder at most; its oldest files go."""
+
+
+class EventSink(Protocol):
+    """Neither method raises, or waits longer than a read may: what does not get through is counted as lost."""
+
+    def write(self, events: Sequence[RefreshEvent]) -> None:
+        """Take these events, at least one."""
+
+    def close(self) -> None:
+        """No more events will come."""
+
+
+class LossCount:
+    """Events that a sink lost, until one that gets through tells how many they were."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def add(self, events: Sequence[RefreshEvent]) -> None:
+        """These did not get through, and neither did the losses that they told."""
+        self._count += sum(1 + event.dropped_before for event in events)
+
+    def told_by(self, events: Sequence[RefreshEvent]) -> list[RefreshEvent]:
+        """`events`, at least one, the first of which tells all losses so far."""
+        count, self._count = self._count, 0
+        return [replace(events[0], dropped_before=events[0].dropped_before + count), *events[1:]]
+
+
+class Folder(Protocol):
+    """A place for files. Methods raise OSError; its text may be logged, so it must not hold a secret."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Make a file that readers see as a whole or not at all."""
+
+    def delete(self, name: str) -> None: ...
+
+
+class FolderSink:
+    """Writes each batch of events as one file of JSON lines, `events-<writer>-<number>.jsonl`, numbered from 0 without
+    a gap."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._writer_id = uuid.uuid4().hex
+        self._number = 0
+        self._kept: deque[tuple[str, int]] = deque()  # name and bytes of each file, oldest first
+        self._losses = LossCount()
+
+    def write(self, events: Sequence[RefreshEvent]) -> None:
+        told = self._losses.told_by(events)
+        content = "".join(json.dumps(event.to_dict()) + "\n" for event in told).encode()
+        name = f"events-{self._writer_id}-{self._number:08d}.jsonl"
+        try:
+            self._folder.write(name, content)
+        except OSError as error:
+            self._losses.add(told)
+            logger.warning("%d refresh events were not written: %s", len(told), error)
+            return
+        self._number += 1
+        self._kept.append((name, len(content)))
+        self._delete_oldest()
+
+    def close(self) -> None:
+        """Nothing is open between two files."""
+
+    def _delete_oldest(self) -> None:
+        while len(self._kept) > MAX_FILES or sum(size for _, size in self._kept) > MAX_BYTES:
+            name, _ = self._kept.popleft()
+            try:
+                self._folder.delete(name)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                logger.warning("%s was not deleted: %s", name, error)

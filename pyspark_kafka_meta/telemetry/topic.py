@@ -1,0 +1,102 @@
+"""A topic as a sink: events keyed by their cache, so that those of one cache stay in order.
+
+librdkafka sends in threads of its own. What it could not deliver within `message.timeout.ms`, or what finds its queue
+full, is lost and counted; a task waits for it a moment only while deliveries succeed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyspark_kafka_meta.metadata.events import RefreshEvent
+from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.options import SecurityOptions
+from pyspark_kafka_meta.options.security import PLAINTEXT
+from pyspark_kafka_meta.telemetry.sinks import LossCount
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, Producer
+
+logger = logging.getLogger(__name__)
+
+FLUSH_S = 0.2
+SETTINGS = {
+    "client.id": "kafkameta-events",
+    # In order, but not idempotent: that would hold up the first event by half a second, the life of some processes.
+    "max.in.flight.requests.per.connection": 1,
+    "message.timeout.ms": 30_000,
+    "queue.buffering.max.messages": 1_000,
+    "queue.buffering.max.kbytes": 32 * 1024,
+    # The first answer of a cache that reads thousands of partitions is one event: repetitive, and lz4 makes it small.
+    "compression.type": "lz4",
+    "message.max.bytes": 16 * 1024 * 1024,
+}
+
+
+class TopicSink:
+    """Produces each event as one record: key the cache id, value the event as JSON. One whose acknowledgement is lost
+    may be there twice, with the same cache id and sequence."""
+
+    def __init__(self, bootstrap_servers: Sequence[Address], topic: str, security: SecurityOptions = PLAINTEXT) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._security = security
+        self._topic = topic
+        self._producer: Producer | None = None
+        self._losses = LossCount()
+        self._failing = False
+
+    def write(self, events: Sequence[RefreshEvent]) -> None:
+        producer = self._producer = self._producer or self._connect()
+        producer.poll(0)  # calls `_delivered` for what has come of earlier events
+        for event in self._losses.told_by(events):
+            self._produce(producer, event)
+        self._wait(producer)
+
+    def close(self) -> None:
+        if self._producer is not None:
+            self._wait(self._producer)
+
+    def _connect(self) -> Producer:
+        """When there is something to send: importing the client takes a while."""
+        from confluent_kafka import Producer
+
+        from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
+
+        return Producer({**SETTINGS, **librdkafka_settings(self._security, self._bootstrap_servers)}, logger=logger)
+
+    def _produce(self, producer: Producer, event: RefreshEvent) -> None:
+        from confluent_kafka import KafkaException
+
+        try:
+            producer.produce(
+                self._topic,
+                key=event.cache_id,
+                value=json.dumps(event.to_dict()),
+                on_delivery=partial(self._delivered, event),
+            )
+        except BufferError:  # the queue is full
+            self._lose(event, "too many wait for the topic already")
+        except KafkaException as error:
+            self._lose(event, str(error))
+            if error.args[0].fatal():
+                self._producer = None  # it will never send again
+
+    def _delivered(self, event: RefreshEvent, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self._lose(event, str(error))
+        else:
+            self._failing = False
+
+    def _lose(self, event: RefreshEvent, why: str) -> None:
+        self._losses.add([event])
+        if not self._failing:
+            logger.warning("refresh event %d did not reach topic %s: %s", event.sequence, self._topic, why)
+        self._failing = True
+
+    def _wait(self, producer: Producer) -> None:
+        if not self._failing and producer.flush(FLUSH_S) > 0:
+            self._failing = True

@@ -1,0 +1,218 @@
+"""The side tables through Spark: what a streaming query's caches did, what they know, and what the brokers say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import pyspark_kafka_meta as kafkameta
+from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.testing import MockCluster
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+class Scene:
+    """A streaming query whose events go to a folder, and the tables over both."""
+
+    def __init__(self, spark: SparkSession, kafka: Any, topic: str, folder: Path) -> None:
+        self.spark, self.topic, self.folder = spark, topic, folder
+        self.cluster = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+        self.metrics = {"metricsPath": str(folder / "events")}
+
+    def read_all(self, **options: str) -> StreamingQuery:
+        """One run of the query to the end of its topic; each has caches of its own, if not of its own workers."""
+        options = {**self.cluster, **self.metrics, "subscribe": self.topic, "startingOffsets": "earliest", **options}
+        rows = self.spark.readStream.format("kafkameta").options(**options).load()
+        return self.finish(rows, "records")
+
+    def follow(self, name: str = "followed", **options: str) -> list[int]:
+        """One run of a stream of events into a folder of rows; how many events each of its micro-batches had."""
+        events = kafkameta.refresh_events(self.spark, stream=True, **{**self.metrics, **options})
+        query = self.finish(events, name)
+        return [report["numInputRows"] for report in query.recentProgress if report["numInputRows"]]
+
+    def finish(self, rows: DataFrame, name: str) -> StreamingQuery:
+        sink = rows.writeStream.format("parquet").option("path", str(self.folder / name))
+        query = sink.option("checkpointLocation", str(self.folder / f"{name}-checkpoint")).trigger(availableNow=True)
+        started = query.start()
+        assert started.awaitTermination(120), "the query did not end"
+        return started
+
+    def rows_of(self, name: str) -> DataFrame:
+        return self.spark.read.parquet(str(self.folder / name))
+
+    def files(self) -> list[Path]:
+        return list((self.folder / "events").glob("*.jsonl"))
+
+    def events(self) -> DataFrame:
+        return kafkameta.refresh_events(self.spark, **self.metrics)
+
+
+@pytest.fixture
+def scene(spark: SparkSession, kafka: Any, topic: str, produce: Any, tmp_path: Path) -> Scene:
+    produce(topic, ["a", "b", "c"])
+    return Scene(spark, kafka, topic, tmp_path)
+
+
+def keys(events: DataFrame) -> list[tuple[str, int]]:
+    return sorted((row.cache_id, row.sequence) for row in events.select("cache_id", "sequence").collect())
+
+
+def gapless(found: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    counts = {cache_id: sum(one == cache_id for one, _ in found) for cache_id, _ in found}
+    return sorted((cache_id, number) for cache_id, count in counts.items() for number in range(1, count + 1))
+
+
+def test_events_of_a_stream_are_read_back_by_a_batch_and_by_a_stream_through_restarts(
+    scene: Scene, produce: Any
+) -> None:
+    scene.read_all()
+    first = scene.follow(maxFilesPerTrigger="1")
+    produce(scene.topic, ["d"])
+    scene.read_all()
+    second = scene.follow()
+    third = scene.follow()
+    there = keys(scene.events())
+
+    assert keys(scene.rows_of("followed")) == there, "each event once, none left out"
+    assert there == gapless(there)
+    assert len(first) > 1, "the limit holds"
+    assert (len(second), third) == (1, [])
+    assert {row.role for row in scene.events().select("role").collect()} == {"planner", "reader"}
+
+
+def test_a_stream_beside_the_query_loses_and_repeats_nothing(
+    spark: SparkSession, mock_cluster: MockCluster, wait_for: Any, tmp_path: Path
+) -> None:
+    mock_cluster.create_topic("t", partitions=4)
+    scene = Scene(spark, mock_cluster, "t", tmp_path)
+    often = {**scene.cluster, **scene.metrics, "subscribe": "t", "kafka.metadata.max.age.ms": "500"}
+    rows = spark.readStream.format("kafkameta").options(**often).load().writeStream.format("noop")
+    query = rows.option("checkpointLocation", str(tmp_path / "records")).trigger(processingTime="1 second").start()
+    for round_number in range(3):
+        seen = len(scene.files())
+        mock_cluster.move_leader("t", round_number, 1 + round_number)
+        wait_for(lambda seen=seen: len(scene.files()) > seen or query.exception(), timeout_s=60)
+        scene.follow()
+    assert query.exception() is None
+    query.stop()
+    scene.follow()
+    there = keys(scene.events())
+
+    assert keys(scene.rows_of("followed")) == there
+    assert there == gapless(there)
+
+
+def test_an_event_row_tells_what_happened_where_and_when(scene: Scene) -> None:
+    scene.read_all()
+    learned = (
+        scene.events()
+        .where("role = 'reader' and outcome = 'changed'")
+        .selectExpr(
+            "kind",
+            "topics_added",
+            "size(partitions_learned) AS learned",
+            "executor_id",
+            "unix_millis(time) - time_ms AS off",
+        )
+    )
+
+    assert {tuple(map(str, row)) for row in learned.collect()} == {
+        ("refresh", f"['{scene.topic}']", "3", "driver", "0")
+    }
+
+
+def test_a_stream_from_latest_passes_over_what_is_there(scene: Scene, produce: Any) -> None:
+    scene.read_all()
+    assert scene.follow(startingOffsets="latest") == []
+    produce(scene.topic, ["d"])
+    before = set(keys(scene.events()))
+    scene.read_all()
+    scene.follow(startingOffsets="latest")
+
+    assert set(keys(scene.rows_of("followed"))) == set(keys(scene.events())) - before
+
+
+def test_events_out_of_a_topic_are_those_of_the_files(scene: Scene, make_topic: Any) -> None:
+    metrics = {"metricsTopic": make_topic()}
+    scene.read_all(**metrics)
+    there = keys(scene.events())
+    source = {**scene.cluster, **metrics}
+    query = scene.finish(kafkameta.refresh_events(scene.spark, stream=True, **source), "from-topic")
+
+    assert there
+    assert keys(kafkameta.refresh_events(scene.spark, **source)) == there
+    assert keys(scene.rows_of("from-topic")) == there
+    assert query.exception() is None
+    assert kafkameta.caches(scene.spark, **source).count() == kafkameta.caches(scene.spark, **scene.metrics).count()
+
+
+def test_reading_tables_makes_no_events(scene: Scene) -> None:
+    scene.read_all()
+    before = keys(scene.events())
+    query = scene.read_all()
+    quiet = keys(scene.events())
+    kafkameta.caches(scene.spark, **scene.metrics).collect()
+    kafkameta.brokers(scene.spark, **scene.cluster).collect()
+    kafkameta.partitions(scene.spark, **scene.cluster).collect()
+    kafkameta.lag(scene.spark, query, **scene.cluster).collect()
+    scene.follow()
+
+    assert before
+    assert keys(scene.events()) == quiet
+
+
+def test_caches_of_a_healthy_query_agree_with_the_brokers(scene: Scene) -> None:
+    scene.read_all()
+    cached = kafkameta.caches(scene.spark, **scene.metrics)
+    live = kafkameta.partitions(scene.spark, **scene.cluster, subscribe=scene.topic)
+    live = live.withColumnsRenamed({"leader_id": "leader_now", "leader_epoch": "epoch_now"})
+    joined = cached.join(live, ["topic", "partition"])
+
+    assert joined.where("leader_id <> leader_now or leader_epoch <> epoch_now").collect() == []
+    assert {row.partition for row in joined.where("role = 'reader'").collect()} == {0, 1, 2}
+    assert {row.events_missing for row in cached.collect()} == {0}
+
+
+def test_live_tables_show_the_cluster(scene: Scene, leader_of: Any) -> None:
+    brokers = kafkameta.brokers(scene.spark, **scene.cluster).collect()
+    partitions = kafkameta.partitions(scene.spark, **scene.cluster, subscribe=f"{scene.topic},no-such-topic").collect()
+    missing, *found = sorted(partitions, key=lambda row: (row.topic == scene.topic, row.partition))
+
+    assert {f"{row.host}:{row.port}" for row in brokers} >= set(scene.cluster["kafka.bootstrap.servers"].split(","))
+    assert [row.is_controller for row in brokers].count(True) == 1
+    assert (missing.topic, missing.partition) == ("no-such-topic", None)
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in missing.error
+    assert [row.leader_id for row in found] == [leader_of(scene.topic, number) for number in range(3)]
+    assert (sum(row.start_offset for row in found), sum(row.end_offset for row in found)) == (0, 3)
+    assert all(set(row.isr) <= set(row.replicas) and row.error is None for row in found)
+
+
+def test_lag_is_counted_in_records_and_seconds(scene: Scene, produce: Any) -> None:
+    query = scene.read_all()
+    caught_up = kafkameta.lag(scene.spark, query, **scene.cluster).collect()
+    produce(scene.topic, [{"value": "d", "timestamp": 1_000_000_000_000}, {"value": "e"}], partition=1)
+    behind = {row.partition: row for row in kafkameta.lag(scene.spark, query.lastProgress, **scene.cluster).collect()}
+
+    assert [(row.records_behind, row.seconds_behind) for row in caught_up] == [(0, 0.0)] * 3
+    assert [behind[number].records_behind for number in range(3)] == [0, 2, 0]
+    assert behind[1].seconds_behind > 365 * 24 * 3600, "the age of the older record"
+
+
+@pytest.mark.parametrize("table", ["caches", "brokers", "partitions"])
+def test_a_stream_of_what_is_known_now_is_refused(scene: Scene, table: str) -> None:
+    options = scene.metrics if table == "caches" else scene.cluster
+    rows = scene.spark.readStream.format("kafkameta").option("table", table).options(**options)
+
+    with pytest.raises(Exception, match=f"table {table} is what is known now, not a stream"):
+        rows.load().writeStream.format("noop").start().awaitTermination(60)
+
+
+def test_lag_of_a_query_that_has_not_begun_is_a_clear_error(scene: Scene) -> None:
+    with pytest.raises(KafkaMetaError, match="no progress yet"):
+        kafkameta.lag(scene.spark, None, **scene.cluster)

@@ -1,0 +1,72 @@
+"""A scene with one worker, whose client stays the same from task to task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from scene import Scene
+
+from pyspark_kafka_meta.metadata.events import RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.reading.executor import TaskReader
+from pyspark_kafka_meta.reading.offsets import OffsetRange
+
+MAX_AGE_S = 300
+
+
+class ReaderScene(Scene):
+    """Three brokers, topic t with two partitions led by brokers 1 and 2, and a worker's client; its rack is `here`.
+
+    Attributes:
+        events: of the client's cache, the birth left out.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
+        super().__init__(monkeypatch, partitions=2)
+        given = {"kafka.client.rack": "here", **options}
+        self.settings = self.options(**given)
+        self.worker = self.client(**given)
+        self.events.clear()
+
+    def append(self, partition: TopicPartition, count: int = 5) -> None:
+        """Store so many more records, each with its offset as value."""
+        end = self.cluster.bounds(partition)[1]
+        self.write(partition, *map(str, range(end, end + count)))
+
+    def set_leader(self, partition: TopicPartition, leader_id: int, epoch: int) -> None:
+        """Whatever they were before."""
+        topic = self.cluster.topics[partition.topic]
+        members = [
+            replace(one, leader_id=leader_id, leader_epoch=epoch) if one.partition == partition.partition else one
+            for one in topic.partitions
+        ]
+        self.cluster.topics[partition.topic] = replace(topic, partitions=tuple(members))
+
+    def leader_id(self, partition: TopicPartition) -> int | None:
+        """As the cache knows it."""
+        leader = self.worker.cache.leader(partition)
+        return None if leader is None else leader.broker.node_id
+
+    def report(self, partition: TopicPartition, reason: RefreshReason = RefreshReason.NOT_LEADER) -> None:
+        self.worker.cache.request_update(reason, self.worker.cache.snapshot.generation, partition, 6)
+
+    def refresh_when_due(self) -> RefreshEvent:
+        self.clock.sleep(self.worker.cache.time_to_next_update_ms() / 1000)
+        self.worker.cache.refresh_if_due(self.clock() + 60)
+        return self.events[-1]
+
+    def read(self, *partitions: TopicPartition, start: int = 0) -> list[int]:
+        """Read from `start` to the end of each log; the offsets in the order in which they came."""
+        return self.read_ranges([self.range(partition, start) for partition in partitions])
+
+    def read_ranges(self, ranges: Sequence[OffsetRange]) -> list[int]:
+        batches = TaskReader(self.worker, self.settings, ["offset"]).read(ranges)
+        return [offset for batch in batches for offset in batch["offset"].to_pylist()]
+
+    def fetched_from(self) -> list[int]:
+        """Node ids of the Fetches that got to a broker since this was last asked."""
+        node_ids = [node_id for node_id, _ in self.wire.fetches]
+        self.wire.fetches.clear()
+        return node_ids

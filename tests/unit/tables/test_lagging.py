@@ -1,0 +1,34 @@
+"""Lag: what lies between a query's offsets and the ends of the logs, in records and in seconds."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.reading.offsets import Position
+from pyspark_kafka_meta.tables.lagging import lag_rows, unread
+from pyspark_kafka_meta.tables.rows import PartitionRow
+
+T0 = TopicPartition("t", 0)
+NOW = 1_000.0
+
+
+@pytest.mark.parametrize(
+    ("live", "timestamps", "behind"),
+    [
+        pytest.param([PartitionRow(topic="t", partition=0, end_offset=7)], {}, (0, 0.0), id="all is read"),
+        pytest.param([PartitionRow(topic="t", partition=0, end_offset=9)], {T0: 940.0}, (2, 60.0), id="behind"),
+        pytest.param([PartitionRow(topic="t", partition=0, end_offset=9)], {}, (2, None), id="no record to show"),
+        pytest.param([PartitionRow(topic="t", partition=0, end_offset=9)], {T0: 1_001.0}, (2, 0.0), id="a clock ahead"),
+        pytest.param([PartitionRow(topic="t", partition=0, end_offset=5)], {}, (0, 0.0), id="a log that was truncated"),
+        pytest.param([PartitionRow(topic="t", partition=0, error="down")], {}, (None, None), id="no answer"),
+        pytest.param([PartitionRow(topic="t", error="gone")], {}, (None, None), id="no topic"),
+    ],
+)
+def test_lag_of_a_partition_read_up_to_offset_7(
+    live: list[PartitionRow], timestamps: dict[TopicPartition, float], behind: tuple[int | None, float | None]
+) -> None:
+    (row,) = lag_rows({T0: Position(7)}, live, timestamps, NOW)
+
+    assert (row.records_behind, row.seconds_behind) == behind
+    assert unread({T0: Position(7)}, live) == ([T0] if behind[0] else [])

@@ -1,0 +1,135 @@
+"""Event files from the writer's end to the reader's, as Spark drives it, but without Spark."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.options import EventsOptions, Table
+from pyspark_kafka_meta.tables.readers import EventFilesStreamReader, batch_reader
+from pyspark_kafka_meta.telemetry.folders import LocalFolder
+from pyspark_kafka_meta.telemetry.sinks import FolderSink
+
+
+class Writer:
+    """Writes events 1, 2, 3 ... of one cache, each into a file of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sink = FolderSink(LocalFolder(folder))
+        self.sequence = 0
+
+    def write(self, count: int) -> None:
+        for _ in range(count):
+            self.sequence += 1
+            self.sink.write([event(self.sequence)])
+
+
+def event(sequence: int) -> RefreshEvent:
+    return RefreshEvent(
+        cache_id="c",
+        sequence=sequence,
+        time_ms=sequence,
+        kind=EventKind.REFRESH,
+        reason=RefreshReason.MAX_AGE,
+        cause_error_code=0,
+        cause_topic=None,
+        cause_partition=None,
+        cause_node_id=None,
+        outcome=Outcome.UNCHANGED,
+        generation_before=sequence,
+        generation_after=sequence + 1,
+        age_ms=None,
+        idle_ms=None,
+        lookups=0,
+        origin=Origin(role="reader"),
+    )
+
+
+def stream(folder: Path, **options: Any) -> EventFilesStreamReader:
+    return EventFilesStreamReader(EventsOptions(path=str(folder), **options), ["sequence"])
+
+
+def sequences(reader: Any, tasks: Sequence[Any]) -> list[int]:
+    return [row["sequence"] for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+
+
+def test_a_stream_reads_what_came_since_the_offset_before(tmp_path: Path) -> None:
+    writer, reader = Writer(tmp_path), stream(tmp_path)
+    writer.write(2)
+    first = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    writer.write(3)
+    second = reader.latestOffset(first, ReadMaxFiles(2))
+
+    assert sequences(reader, reader.partitions(reader.initialOffset(), first)) == [1, 2]
+    assert sequences(reader, reader.partitions(first, second)) == [3, 4]
+    assert sequences(stream(tmp_path), stream(tmp_path).partitions(first, second)) == [3, 4], "and again when restarted"
+
+
+def test_a_stream_from_latest_begins_with_the_next_file(tmp_path: Path) -> None:
+    writer, reader = Writer(tmp_path), stream(tmp_path, starts_latest=True)
+    writer.write(2)
+    start = reader.initialOffset()
+    writer.write(1)
+
+    assert sequences(reader, reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))) == [3]
+
+
+def test_a_stream_of_what_is_there_ends_with_it(tmp_path: Path) -> None:
+    writer, reader = Writer(tmp_path), stream(tmp_path)
+    writer.write(2)
+    reader.prepareForTriggerAvailableNow()
+    writer.write(2)
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+
+    assert sequences(reader, reader.partitions(reader.initialOffset(), end)) == [1, 2]
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_files_that_their_writer_deleted_are_passed_over_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer, reader = Writer(tmp_path), stream(tmp_path)
+    writer.write(1)
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    writer.write(3)
+    second, third, fourth = sorted(tmp_path.glob("*.jsonl"))[1:]
+    second.unlink()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    tasks = reader.partitions(start, end)
+    third.unlink()
+
+    with caplog.at_level(logging.WARNING):
+        assert sequences(reader, tasks) == [4]
+    assert fourth.exists()
+    assert [record.getMessage()[:32] for record in caplog.records] == ["1 files of refresh events were d"] * 2
+
+
+def test_a_batch_reads_all_there_are_and_nothing_where_there_is_nothing(tmp_path: Path) -> None:
+    Writer(tmp_path / "events").write(3)
+    there = batch_reader(Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path)), ["sequence"])
+    nothing = batch_reader(Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path / "none")), ["sequence"])
+
+    assert sequences(there, there.partitions()) == [1, 2, 3]
+    assert (nothing.partitions(), sequences(nothing, [None])) == ([], [])
+
+
+def test_caches_are_folded_out_of_all_files_in_one_task(tmp_path: Path) -> None:
+    Writer(tmp_path).write(3)
+    reader = batch_reader(Table.CACHES, EventsOptions(path=str(tmp_path)), ["cache_id", "generation", "events_missing"])
+    (task,) = reader.partitions()
+
+    assert [row for batch in reader.read(task) for row in batch.to_pylist()] == [
+        {"cache_id": "c", "generation": 4, "events_missing": 0}
+    ]
+
+
+def test_a_batch_cannot_begin_at_the_end(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="can't be latest for batch"):
+        batch_reader(Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path), starts_latest=True), ["sequence"])

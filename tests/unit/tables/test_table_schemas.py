@@ -1,0 +1,60 @@
+"""The side tables look the same to Spark, to Arrow and to whoever reads the events' JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.tables.rows import LagRow
+from pyspark_kafka_meta.tables.schemas import ROWS, arrow_schema, struct_type
+
+
+@pytest.mark.parametrize("row", [*ROWS.values(), LagRow])
+def test_arrow_schema_is_what_pyspark_derives_from_the_spark_schema(row: type) -> None:
+    assert arrow_schema(row).equals(to_arrow_schema(struct_type(row), timezone="UTC"), check_metadata=True)
+
+
+def test_refresh_events_have_the_fields_of_their_json_and_a_timestamp() -> None:
+    event = RefreshEvent(
+        cache_id="c",
+        sequence=1,
+        time_ms=0,
+        kind=EventKind.BORN,
+        reason=RefreshReason.BOOTSTRAP,
+        cause_error_code=0,
+        cause_topic=None,
+        cause_partition=None,
+        cause_node_id=None,
+        outcome=Outcome.UNCHANGED,
+        generation_before=0,
+        generation_after=0,
+        age_ms=None,
+        idle_ms=None,
+        lookups=0,
+        origin=Origin(role="cli"),
+    )
+
+    assert struct_type(RefreshEvent).names == ["time", *json.loads(json.dumps(event.to_dict()))]
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        ("time", "timestamp"),
+        ("sequence", "bigint"),
+        ("reason", "string"),
+        ("latency_ms", "double"),
+        ("topics_added", "array<string>"),
+        ("partitions_added", "array<struct<topic:string,partition:bigint>>"),
+        ("executor_id", "string"),
+    ],
+)
+def test_columns_follow_the_types_of_the_fields(column: str, kind: str) -> None:
+    assert struct_type(RefreshEvent)[column].dataType.simpleString() == kind
+
+
+def test_columns_are_chosen_and_ordered_by_name() -> None:
+    assert arrow_schema(RefreshEvent, ["reason", "cache_id"]).names == ["reason", "cache_id"]

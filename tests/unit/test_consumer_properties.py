@@ -1,0 +1,67 @@
+"""Every property of Kafka's consumer is either read here or refused by name, with the reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.options import OPTIONS, SourceOptions
+from pyspark_kafka_meta.options.refused import UNUSED_SECURITY
+from pyspark_kafka_meta.options.unused import UNUSED
+
+CONSUMER_CONFIG = """
+    allow.auto.create.topics auto.commit.interval.ms auto.offset.reset bootstrap.servers check.crcs client.dns.lookup
+    client.id client.rack connections.max.idle.ms default.api.timeout.ms enable.auto.commit enable.metrics.push
+    exclude.internal.topics fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id group.instance.id group.protocol
+    group.remote.assignor heartbeat.interval.ms interceptor.classes internal.leave.group.on.close
+    internal.throw.on.fetch.stable.offset.unsupported isolation.level key.deserializer max.partition.fetch.bytes
+    max.poll.interval.ms max.poll.records metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms
+    metadata.recovery.strategy metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms
+    partition.assignment.strategy receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms request.timeout.ms
+    retry.backoff.max.ms retry.backoff.ms sasl.client.callback.handler.class sasl.jaas.config sasl.kerberos.kinit.cmd
+    sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter
+    sasl.kerberos.ticket.renew.window.factor sasl.login.callback.handler.class sasl.login.class
+    sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
+    sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor sasl.login.refresh.window.jitter
+    sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms sasl.mechanism
+    sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud
+    sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
+    sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
+    sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.private.key.file
+    sasl.oauthbearer.assertion.private.key.passphrase sasl.oauthbearer.assertion.template.file
+    sasl.oauthbearer.client.credentials.client.id sasl.oauthbearer.client.credentials.client.secret
+    sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer
+    sasl.oauthbearer.header.urlencode sasl.oauthbearer.jwks.endpoint.refresh.ms
+    sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
+    sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class
+    sasl.oauthbearer.scope sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name
+    sasl.oauthbearer.token.endpoint.url security.protocol security.providers send.buffer.bytes session.timeout.ms
+    share.acknowledgement.mode socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
+    ssl.cipher.suites ssl.enabled.protocols ssl.endpoint.identification.algorithm ssl.engine.factory.class
+    ssl.key.password ssl.keymanager.algorithm ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.location
+    ssl.keystore.password ssl.keystore.type ssl.protocol ssl.provider ssl.secure.random.implementation
+    ssl.trustmanager.algorithm ssl.truststore.certificates ssl.truststore.location ssl.truststore.password
+    ssl.truststore.type value.deserializer
+"""
+"""`ConsumerConfig.configNames()` of Kafka 4.1."""
+PROPERTIES = set(CONSUMER_CONFIG.split())
+READ = {option.name.removeprefix("kafka.") for option in OPTIONS.values() if option.name.startswith("kafka.")}
+
+
+def test_every_kafka_option_is_a_property_of_the_consumer_but_for_a_login_without_jaas() -> None:
+    assert {"sasl.username", "sasl.password"} == READ - PROPERTIES
+
+
+@pytest.mark.parametrize("name", sorted(PROPERTIES - READ))
+def test_a_property_that_is_not_read_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        SourceOptions.parse({"kafka.bootstrap.servers": "b:1", "subscribe": "t", f"kafka.{name}": "hunter2"})
+
+    (problem,) = str(caught.value).split("\n")
+    assert problem.startswith(f"Kafka option '{name}' ")
+    assert len(problem) > len(f"Kafka option '{name}' is not supported.")
+    assert "hunter2" not in problem
+
+
+def test_nothing_is_both_read_and_said_to_mean_nothing() -> None:
+    assert UNUSED.keys() | UNUSED_SECURITY.keys() <= PROPERTIES - READ

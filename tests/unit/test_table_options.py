@@ -1,0 +1,97 @@
+"""Which options each table takes, and what a query of a table is told about the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.options import EARLIEST_OFFSET, ClusterOptions, EventsOptions, OffsetsSpec, Table, choose_table
+
+SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
+TOPIC = {**SERVERS, "metricsTopic": "events"}
+
+
+@pytest.mark.parametrize(
+    ("options", "table"),
+    [
+        ({**SERVERS, "subscribe": "t", "maxOffsetsPerTrigger": "5", "metricsTopic": "m"}, "records"),
+        ({"metricsPath": "/e", "startingOffsets": "latest", "maxFilesPerTrigger": "5"}, "refresh_events"),
+        ({**TOPIC, "metricsBootstrapServers": "m:1", "maxOffsetsPerTrigger": "5"}, "refresh_events"),
+        ({}, "caches"),
+        (TOPIC, "caches"),
+        ({**SERVERS, "kafka.client.id": "me"}, "brokers"),
+        ({**SERVERS, "subscribe": "t"}, "partitions"),
+    ],
+)
+def test_a_table_takes_its_options(options: dict[str, str], table: str) -> None:
+    assert choose_table({**options, "TABLE": table.upper()}) == (Table(table), options)
+
+
+def test_records_are_read_where_no_table_is_named() -> None:
+    assert choose_table(SERVERS) == (Table.RECORDS, SERVERS)
+
+
+@pytest.mark.parametrize(
+    ("options", "unused"),
+    [
+        ({"table": "records", "maxfilespertrigger": "1"}, "'maxFilesPerTrigger' is not used by table records"),
+        ({"table": "brokers", "subscribe": "t"}, "'subscribe' is not used by table brokers"),
+        ({"table": "partitions", "metricsPath": "/e"}, "'metricsPath' is not used by table partitions"),
+        (
+            {"table": "caches", "startingOffsets": "latest"},
+            "'startingOffsets' is not used by table caches out of files",
+        ),
+        ({"table": "caches", **SERVERS}, "'kafka.bootstrap.servers' is not used by table caches out of files"),
+        (
+            {"table": "refresh_events", **TOPIC, "metricsPath": "/e"},
+            "'metricsPath' is not used by table refresh_events out of a topic",
+        ),
+        (
+            {"table": "refresh_events", **TOPIC, "maxFilesPerTrigger": "3"},
+            "'maxFilesPerTrigger' is not used by table refresh_events out of a topic",
+        ),
+    ],
+)
+def test_an_option_that_the_table_does_not_use_is_refused_by_name(options: dict[str, str], unused: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        choose_table(options)
+    assert str(caught.value) == f"Option {unused}: leave it out"
+
+
+@pytest.mark.parametrize(
+    ("options", "parse", "problem"),
+    [
+        ({"table": "cache"}, choose_table, "'table' must be records or refresh_events or caches"),
+        ({}, ClusterOptions.parse, "'kafka.bootstrap.servers' must be specified"),
+        ({**SERVERS, "subscribe": " "}, ClusterOptions.parse, "No topics to subscribe to"),
+        ({**SERVERS, "colour": "red"}, ClusterOptions.parse, "Unknown option 'colour'"),
+        ({"colour": "red"}, EventsOptions.parse, "Unknown option 'colour'"),
+        ({"metricsTopic": "events"}, EventsOptions.parse, "'kafka.bootstrap.servers' must be specified"),
+        ({"startingOffsets": '{"t":{"0":1}}'}, EventsOptions.parse, "'startingOffsets' must be earliest or latest"),
+        ({"maxFilesPerTrigger": "0"}, EventsOptions.parse, "'maxFilesPerTrigger' must be a whole number from 1"),
+    ],
+)
+def test_an_unusable_option_is_refused(options: dict[str, str], parse: object, problem: str) -> None:
+    assert callable(parse)
+    with pytest.raises(OptionError, match=problem):
+        parse(options)
+
+
+def test_event_files_are_read_from_the_earliest_on() -> None:
+    assert EventsOptions.parse({"metricsPath": "/e"}) == EventsOptions(path="/e", max_files=1_000)
+    assert EventsOptions.parse({"STARTINGOFFSETS": "latest"}).starts_latest
+
+
+def test_the_metrics_topic_is_read_from_its_own_cluster_without_making_events() -> None:
+    topic = EventsOptions.parse({**TOPIC, "metricsBootstrapServers": "metrics:1"}).topic
+
+    assert topic is not None
+    assert (topic.client.bootstrap_servers, topic.topics) == ((Address("metrics", 1),), ("events",))
+    assert (topic.starting_offsets, topic.metrics) == (OffsetsSpec(EARLIEST_OFFSET), None)
+    assert not topic.fail_on_data_loss
+
+
+def test_partitions_are_those_of_all_topics_unless_some_are_named() -> None:
+    assert ClusterOptions.parse(SERVERS).topics is None
+    assert ClusterOptions.parse({**SERVERS, "Subscribe": "a,b"}).topics == ("a", "b")

@@ -1,0 +1,94 @@
+"""The live cluster as rows: complete when it is well, and what is wrong where it is not."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Producer
+
+from pyspark_kafka_meta.errors import ConnectError
+from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.tables.live import ask_cluster, broker_rows, partition_rows
+from pyspark_kafka_meta.testing import MockCluster
+
+LIST_OFFSETS = 2
+
+
+def options(servers: str, **others: str) -> ClientOptions:
+    return ClientOptions.parse({"kafka.bootstrap.servers": servers, **others})
+
+
+@pytest.fixture
+def cluster(mock_cluster: MockCluster) -> MockCluster:
+    """Topic t: two partitions led by brokers 1 and 2, three records in the first."""
+    mock_cluster.create_topic("t", partitions=2)
+    for partition in (0, 1):
+        mock_cluster.move_leader("t", partition, partition + 1)
+    producer = Producer({"bootstrap.servers": mock_cluster.bootstrap_servers})
+    for _ in range(3):
+        producer.produce("t", b"v", partition=0)
+    assert producer.flush(30) == 0
+    return mock_cluster
+
+
+def test_brokers_are_named_with_the_one_that_told(cluster: MockCluster) -> None:
+    servers = cluster.bootstrap_servers.split(",")
+    rows = broker_rows(ask_cluster(options(servers[1]), ()))
+
+    assert [(row.node_id, f"{row.host}:{row.port}") for row in rows] == list(enumerate(servers, start=1))
+    assert {row.answered_by for row in rows} == {servers[1]}
+
+
+def test_a_dead_bootstrap_address_is_passed_over(cluster: MockCluster) -> None:
+    first = cluster.bootstrap_servers.split(",")[0]
+    told = ask_cluster(options(f"127.0.0.1:1,{first}"), ())
+
+    assert str(told.address) == first
+
+
+def test_nobody_answers(cluster: MockCluster) -> None:
+    with pytest.raises(ConnectError, match=r"no broker answered.*127\.0\.0\.1:1"):
+        ask_cluster(options("127.0.0.1:1"), ())
+
+
+@pytest.mark.parametrize("topics", [None, ["t"]])
+def test_partitions_have_leaders_and_offsets(cluster: MockCluster, topics: list[str] | None) -> None:
+    rows = partition_rows(options(cluster.bootstrap_servers), topics)
+
+    assert [(row.partition, row.leader_id, row.start_offset, row.end_offset, row.error) for row in rows] == [
+        (0, 1, 0, 3, None),
+        (1, 2, 0, 0, None),
+    ]
+
+
+def test_a_leader_that_is_down_costs_only_its_own_offsets(cluster: MockCluster) -> None:
+    cluster.broker_down(1)
+    down, well = partition_rows(options(cluster.bootstrap_servers.split(",")[1]), ["t"])
+
+    assert (down.leader_id, down.end_offset) == (1, None)
+    assert "broker 1" in str(down.error)
+    assert (well.end_offset, well.error) == (0, None)
+
+
+def test_what_a_leader_refuses_is_told(cluster: MockCluster) -> None:
+    cluster.push_request_errors(LIST_OFFSETS, 6)
+    refused, well = partition_rows(options(cluster.bootstrap_servers), ["t"])
+
+    assert (refused.start_offset, refused.end_offset) == (None, 3)
+    assert "NOT_LEADER_OR_FOLLOWER" in str(refused.error)
+    assert well.error is None
+
+
+def test_a_topic_that_is_not_there_is_a_row_with_an_error(cluster: MockCluster) -> None:
+    cluster.set_topic_error("t", 29)
+    (row,) = partition_rows(options(cluster.bootstrap_servers), ["t"])
+
+    assert (row.topic, row.partition) == ("t", None)
+    assert "TOPIC_AUTHORIZATION_FAILED" in str(row.error)
+
+
+def test_looking_asks_each_leader_twice_and_one_broker_for_metadata(cluster: MockCluster) -> None:
+    cluster.start_request_tracking()
+    partition_rows(options(cluster.bootstrap_servers), ["t"])
+    asked = [request.api_key for request in cluster.requests()]
+
+    assert (asked.count(3), asked.count(LIST_OFFSETS)) == (1, 4)

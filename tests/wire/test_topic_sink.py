@@ -1,0 +1,179 @@
+"""Events to a topic of mock brokers: they arrive keyed and in order, and trouble there never holds up a read."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.options import MetricsOptions
+from pyspark_kafka_meta.telemetry import topic
+from pyspark_kafka_meta.telemetry.outlets import new_publisher
+from pyspark_kafka_meta.telemetry.topic import TopicSink
+from pyspark_kafka_meta.testing import MockCluster
+
+ORIGIN = Origin(role="reader", executor_id="7")
+TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC = 29, 3
+NOBODY = Address("127.0.0.1", 1)
+HOLDS_UP_S = 0.3 + 0.5
+"""What a flush may take, with something on top for a machine that is busy."""
+
+
+def event(cache_id: str, sequence: int) -> RefreshEvent:
+    return RefreshEvent(
+        cache_id=cache_id,
+        sequence=sequence,
+        time_ms=1_700_000_000_000,
+        kind=EventKind.BORN,
+        reason=RefreshReason.BOOTSTRAP,
+        cause_error_code=0,
+        cause_topic=None,
+        cause_partition=None,
+        cause_node_id=None,
+        outcome=Outcome.UNCHANGED,
+        generation_before=0,
+        generation_after=0,
+        age_ms=None,
+        idle_ms=None,
+        lookups=0,
+    )
+
+
+def addresses(cluster: MockCluster) -> tuple[Address, ...]:
+    pairs = [one.rsplit(":", 1) for one in cluster.bootstrap_servers.split(",")]
+    return tuple(Address(host, int(port)) for host, port in pairs)
+
+
+def records(cluster: MockCluster, count: int) -> list[tuple[str, dict[str, Any]]]:
+    """Key and value of the first `count` records of topic events, which has one partition."""
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "test"}
+    consumer = Consumer(settings)
+    try:
+        consumer.assign([TopicPartition("events", 0, 0)])
+        found = consumer.consume(count, timeout=30)
+        return [((one.key() or b"").decode(), json.loads(one.value() or b"")) for one in found]
+    finally:
+        consumer.close()
+
+
+def rows_until(cluster: MockCluster, sequence: int) -> list[dict[str, Any]]:
+    """The values of all records up to the event of this sequence."""
+    count = 1
+    while (found := [row for _, row in records(cluster, count)])[-1]["sequence"] < sequence:
+        count += 1
+    return found
+
+
+def seconds(action: Callable[[], object]) -> float:
+    began = time.monotonic()
+    action()
+    return time.monotonic() - began
+
+
+@pytest.fixture
+def cluster(mock_cluster: MockCluster) -> MockCluster:
+    mock_cluster.create_topic("events", partitions=1)
+    return mock_cluster
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undelivered events are given up after half a second."""
+    monkeypatch.setitem(topic.SETTINGS, "message.timeout.ms", 500)
+
+
+def test_events_arrive_in_order_with_their_cache_as_key(cluster: MockCluster) -> None:
+    publisher = new_publisher(MetricsOptions(None, "events", addresses(cluster)), ORIGIN)
+    for cache_id, sequence in (("a", 1), ("b", 1), ("a", 2)):
+        publisher.publish(event(cache_id, sequence))
+    publisher.close()
+    found = records(cluster, 3)
+
+    assert [(key, row["cache_id"], row["sequence"]) for key, row in found] == [
+        ("a", "a", 1),
+        ("b", "b", 1),
+        ("a", "a", 2),
+    ]
+    assert found[0][1]["executor_id"] == "7"
+
+
+def unknown_topic(cluster: MockCluster) -> None:
+    cluster.set_topic_error("events", UNKNOWN_TOPIC)
+
+
+def unauthorised_topic(cluster: MockCluster) -> None:
+    cluster.set_topic_error("events", TOPIC_AUTHORIZATION_FAILED)
+
+
+def cluster_down(cluster: MockCluster) -> None:
+    for broker_id in (1, 2, 3):
+        cluster.broker_down(broker_id)
+
+
+def heal(cluster: MockCluster) -> None:
+    cluster.set_topic_error("events", 0)
+    for broker_id in (1, 2, 3):
+        cluster.broker_up(broker_id)
+
+
+@pytest.mark.parametrize("fault", [unknown_topic, unauthorised_topic, cluster_down])
+@pytest.mark.usefixtures("impatient")
+def test_trouble_holds_up_nobody_and_the_next_event_that_arrives_tells_the_loss(
+    cluster: MockCluster, fault: Callable[[MockCluster], None], wait_for: Callable[..., Any]
+) -> None:
+    fault(cluster)
+    sink = TopicSink(addresses(cluster), "events")
+    assert seconds(lambda: sink.write([event("a", 1), event("a", 2)])) < HOLDS_UP_S
+    assert seconds(lambda: sink.write([event("a", 3)])) < HOLDS_UP_S / 2, "after a failure nobody waits"
+    producer = sink._producer
+    assert producer is not None
+    wait_for(lambda: producer.flush(0.1) == 0)
+    heal(cluster)
+    sequences = iter(range(4, 1000))
+
+    def arrives() -> bool:
+        sink.write([event("a", next(sequences))])
+        return not sink._failing
+
+    wait_for(arrives)
+    last = next(sequences)
+    sink.write([event("a", last)])
+    sink.close()
+    rows = rows_until(cluster, last)
+    assert rows[0]["sequence"] > 3
+    assert len(rows) + sum(row["dropped_before"] for row in rows) == last
+
+
+def test_full_queue_is_counted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setitem(topic.SETTINGS, "queue.buffering.max.messages", 2)
+    sink = TopicSink([NOBODY], "events")
+    sink.write([event("a", sequence) for sequence in range(1, 6)])
+
+    [told] = sink._losses.told_by([event("a", 6)])
+    assert told.dropped_before == 3
+    warnings = [one.message for one in caplog.records if one.levelno == logging.WARNING]
+    assert warnings == ["refresh event 3 did not reach topic events: too many wait for the topic already"]
+
+
+def test_child_of_a_fork_does_not_use_its_parents_producer(cluster: MockCluster) -> None:
+    publisher = new_publisher(MetricsOptions(None, "events", addresses(cluster)), ORIGIN)
+    publisher.publish(event("a", 1))
+    publisher.flush()
+    child = os.fork()
+    if child == 0:
+        publisher.publish(event("a", 2))
+        publisher.close()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    publisher.publish(event("a", 3))
+    publisher.close()
+
+    assert [row["sequence"] for _, row in records(cluster, 2)] == [1, 3]
