@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 HIDDEN = "[hidden]"
 """What stands for a secret, as in Kafka's `Password`."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
 class Secret:
-    """A password, token or key. Only `reveal` gives it out; its repr, its str and what formats it do not."""
+    """A password, token or key. Only `reveal` gives it out: its repr and its str do not, nor does what formats it. No
+    dataclass, which `asdict` would open."""
 
-    _text: str = field(repr=False)
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
 
     def reveal(self) -> str:
         return self._text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
 
     def __repr__(self) -> str:
         return HIDDEN

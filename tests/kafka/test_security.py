@@ -198,6 +198,9 @@ def failures(kafka: LocalKafka) -> dict[str, tuple[dict[str, str], str, type[Kaf
         cases["plaintext to a TLS port"] = ({}, servers, TlsError, "speaks TLS")
         other_name = servers.replace("127.0.0.1", "localhost")
         cases["other host name"] = (own, other_name, TlsError, "does not name this host")
+    if own["kafka.security.protocol"] == "SSL":
+        nobody = {name: text for name, text in own.items() if not name.startswith("kafka.ssl.keystore.")}
+        cases["no certificate"] = (nobody, servers, TlsError, "wants a client certificate")
     if is_sasl(kafka):
         cases["wrong password"] = (
             {**own, "kafka.sasl.password": "canary-wrong"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from dataclasses import asdict
 
 import pytest
 
@@ -176,7 +177,8 @@ def test_no_secret_shows_in_the_options_and_all_travel_to_workers() -> None:
     secrets = {name: f"canary-{number}" for number, name in enumerate([*names, "sasl.password"])}
     options = parse({**PLAIN, **secrets, "sasl.username": "u", "ssl.keystore.certificate.chain": "c"})
 
-    for shown in (repr(options), str(options), f"{options}", repr(vars(logging.makeLogRecord({"o": options})))):
+    as_record = vars(logging.makeLogRecord({"options": options}))
+    for shown in (repr(options), str(options), f"{options}", repr(as_record), repr(asdict(options))):
         assert shown.count(HIDDEN) == len(secrets)
         assert "canary" not in shown
     travelled = pickle.loads(pickle.dumps(options))

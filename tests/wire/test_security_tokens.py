@@ -22,7 +22,7 @@ from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from pyspark_kafka_meta.wire.security import sasl
 from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
-from pyspark_kafka_meta.wire.security.tokens import bearer_token
+from pyspark_kafka_meta.wire.security.tokens import bearer_token, forget_token
 
 CANARY = "canary-secret"
 SASL_SSL = {"kafka.bootstrap.servers": "localhost:9092", "kafka.security.protocol": "SASL_SSL"}
@@ -93,6 +93,14 @@ def test_client_credentials_are_exchanged_for_a_token_that_serves_all_connection
     assert asked == [
         (f"Basic {base64.b64encode(f'me:{CANARY}'.encode()).decode()}", "grant_type=client_credentials&scope=kafka")
     ]
+
+
+def test_after_a_refused_login_another_token_is_asked_for() -> None:
+    with token_endpoint(200, GOOD) as (url, asked):
+        for _ in range(2):
+            bearer_token(by_endpoint(url), "broker", soon())
+            forget_token(by_endpoint(url))
+    assert len(asked) == 2
 
 
 def test_a_token_without_a_lifetime_serves_once() -> None:

@@ -14,6 +14,7 @@ from pyspark_kafka_meta.options import SecurityOptions
 from pyspark_kafka_meta.wire import codec
 from pyspark_kafka_meta.wire.codec import SASL_AUTHENTICATE, SASL_HANDSHAKE, Api
 from pyspark_kafka_meta.wire.security import sasl
+from pyspark_kafka_meta.wire.security.tokens import forget_token
 
 UNSUPPORTED_SASL_MECHANISM = 33
 ILLEGAL_SASL_STATE = 34
@@ -46,6 +47,7 @@ def log_in(connection: Caller, security: SecurityOptions, deadline: float) -> fl
     for _ in range(MAX_ROUNDS):
         answer = connection.call(SASL_AUTHENTICATE, request(auth_bytes=to_send), deadline).message
         if answer.error_code != 0:
+            forget_token(security)
             said = _shown(complaint.decode(errors="replace") or answer.error_message or "", security)
             raise AuthenticationError(
                 f"{connection.address} refused the {name} login{f' ({said})' if said else ''}: check the credentials"

@@ -42,6 +42,11 @@ def bearer_token(security: SecurityOptions, host: str, deadline: float) -> str:
     return token
 
 
+def forget_token(security: SecurityOptions) -> None:
+    """A broker refused it: the next login asks for another."""
+    _tokens.pop(security, None)
+
+
 def _ask(who: str, source: Callable[[], str], deadline: float) -> str:
     try:
         token = within(deadline, source)
