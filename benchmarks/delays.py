@@ -70,7 +70,8 @@ class Cost:
     A record is late from its acknowledgement on; in partitions that moved, not before their new leaders were ready.
 
     Attributes:
-        usual_ms: how late the latest record of a calm stretch is; the median of the stretches right before the moves.
+        usual_ms: how late the latest record of a calm stretch is, in the partitions about to move; the median of the
+            stretches right before moves of any kind.
         added_ms: the same around each move, less `usual_ms`: what the reader needed longer than the cluster.
         others_ms: as `added_ms`, in the partitions whose leaders stayed.
         delay_ms: the longest delay around each move, counted from the sending: what a user sees.
@@ -82,17 +83,15 @@ class Cost:
     delay_ms: tuple[float, ...]
 
 
-def cost(written: Written, arrived: Times, moves: Sequence[Move]) -> Cost:
-    """What `moves`, at least one, cost a reader that had each record when `arrived` says."""
+def costs(written: Written, arrived: Times, moves: Sequence[Move]) -> dict[str, Cost]:
+    """By kind of move, what they cost a reader that had each record when `arrived` says."""
     worst = [_worst_around(written, arrived, move) for move in moves]
     usual_ms = float(np.nanmedian([each.usual_ms for each in worst]))
     usual_others_ms = float(np.nanmedian([each.usual_others_ms for each in worst]))
-    return Cost(
-        usual_ms=usual_ms,
-        added_ms=tuple(_more(each.late_ms, usual_ms) for each in worst),
-        others_ms=tuple(_more(each.others_ms, usual_others_ms) for each in worst),
-        delay_ms=tuple(each.delay_ms for each in worst),
-    )
+    by_kind: dict[str, list[_Worst]] = {}
+    for move, one in zip(moves, worst, strict=True):
+        by_kind.setdefault(move.kind, []).append(one)
+    return {kind: _cost(of_kind, usual_ms, usual_others_ms) for kind, of_kind in by_kind.items()}
 
 
 def lost_and_repeated(written: Written, arrivals: Arrivals, until: float) -> tuple[int, int]:
@@ -100,6 +99,15 @@ def lost_and_repeated(written: Written, arrivals: Arrivals, until: float) -> tup
     due = np.isfinite(written.acked) & (written.sent < until)
     times = np.bincount(arrivals.number, minlength=len(due))
     return int(np.count_nonzero(due & (times == 0))), int(np.sum(np.maximum(times - 1, 0)))
+
+
+def _cost(worst: Sequence[_Worst], usual_ms: float, usual_others_ms: float) -> Cost:
+    return Cost(
+        usual_ms=usual_ms,
+        added_ms=tuple(_more(one.late_ms, usual_ms) for one in worst),
+        others_ms=tuple(_more(one.others_ms, usual_others_ms) for one in worst),
+        delay_ms=tuple(one.delay_ms for one in worst),
+    )
 
 
 def _more(late_ms: float, usual_ms: float) -> float:

@@ -19,6 +19,8 @@ PARTITIONS = 6
 ELECTION, KILL, NOTHING = "election", "kill -9", "nothing"
 SETTLE_S = 2.0
 WATCH_S = {ELECTION: 2.0, KILL: 5.0, NOTHING: 2.0}
+AFTERMATH_S = 10.0
+"""After a broker was started again the streams have much to catch up with."""
 PROBE_S = 0.02
 TIMEOUT_S = 120.0
 
@@ -57,6 +59,7 @@ class Stage:
         self._wait_for(lambda: in_sync(self._kafka, self._topic, len(self._kafka.broker_ids)))
         for partition in partitions:
             elect(self._kafka, ElectionType.PREFERRED, self._topic, partition)
+        time.sleep(AFTERMATH_S)
         return move
 
     def _move(self, kind: str, partitions: Collection[int], act: Callable[[], None], ousted: int) -> Move:

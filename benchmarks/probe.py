@@ -23,7 +23,8 @@ from pyspark_kafka_meta.wire.codec import Api, milliseconds
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 
 PRODUCE = Api("produce", 0, 9, 9)
-TIMEOUT_S = 5.0
+TIMEOUT_S = 20.0
+REPLICATION_TIMEOUT_MS = 5_000
 
 
 class Probe:
@@ -51,7 +52,7 @@ class Probe:
         data = produce.PartitionProduceData(index=i32(partition), records=_record_batch(value))
         request = produce.ProduceRequest(
             acks=i16(-1),
-            timeout=milliseconds(int(TIMEOUT_S * 1000)),
+            timeout=milliseconds(REPLICATION_TIMEOUT_MS),
             topic_data=(produce.TopicProduceData(name=TopicName(self._topic), partition_data=(data,)),),
         )
         connection = Connection(self._kafka.address(leader), self._settings, deadline)

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.delays import Arrivals, Cost, Move, Written, cost, lost_and_repeated
+from benchmarks.delays import Arrivals, Cost, Move, Written, costs, lost_and_repeated
 from benchmarks.followers import (
     LoopFollower,
     StreamFollower,
@@ -33,7 +33,7 @@ from benchmarks.followers import (
     follow_by_kafkameta,
     follow_by_librdkafka,
 )
-from benchmarks.leader_moves import ELECTION, KILL, NOTHING, PARTITIONS, Stage
+from benchmarks.leader_moves import ELECTION, KILL, PARTITIONS, Stage
 from benchmarks.throughput import spark_session
 from pyspark_kafka_meta.testing import LocalKafka
 
@@ -78,25 +78,26 @@ def play(spark: SparkSession, kafka: LocalKafka, folder: Path, elections: int, k
     }
     with stage.feed as feed:
         time.sleep(WARM_UP_S)
+        if failures := _failures(streams):
+            raise RuntimeError(f"not all streams have started: {failures}")
         moves = [stage.election(number) for number in range(elections)]
         moves += [stage.kill(number) for number in range(kills)]
         moves += [stage.do_nothing(number) for number in range(CONTROLS)]
         time.sleep(CATCH_UP_S)
-        failures = {name: failure for name, stream in streams.items() if (failure := stream.failure())}
+        failures = _failures(streams)
         arrivals = {name: follower.close() for name, follower in (loops | streams).items()}
     return Run(moves, feed.written(), arrivals, {name: events(folder / name) for name in (LOOP, STREAM)}, failures)
 
 
-def costs(run: Run) -> dict[str, dict[str, Cost]]:
-    """By kind of move, then by reader; the first reader is the producer, which reads acknowledgements."""
-    arrived = {CLUSTER: run.written.acked}
-    arrived |= {name: one.first(len(run.written.sent)) for name, one in run.arrivals.items()}
-    by_kind = {kind: [move for move in run.moves if move.kind == kind] for kind in (ELECTION, KILL, NOTHING)}
-    return {
-        kind: {name: cost(run.written, times, moves) for name, times in arrived.items()}
-        for kind, moves in by_kind.items()
-        if moves
-    }
+def _failures(streams: Mapping[str, StreamFollower]) -> dict[str, str]:
+    return {name: failure for name, stream in streams.items() if (failure := stream.failure())}
+
+
+def costs_by_reader(run: Run) -> dict[str, dict[str, Cost]]:
+    """By reader, then by kind of move. The first reader is the producer, which reads acknowledgements."""
+    count = len(run.written.sent)
+    arrived = {CLUSTER: run.written.acked, **{name: one.first(count) for name, one in run.arrivals.items()}}
+    return {name: costs(run.written, times, run.moves) for name, times in arrived.items()}
 
 
 def known_ms(run: Run, kind: str) -> list[float]:
@@ -144,14 +145,15 @@ def spread(values: Sequence[float]) -> str:
 def print_results(console: Console, rows: Mapping[str, Mapping[str, Cost]], told: Mapping[str, Any]) -> None:
     title = "What a leader move adds, ms: median (least to most)"
     table = Table("move", "reader", "usual", "added", "added in other partitions", "whole delay", title=title)
-    for kind, readers in rows.items():
-        for name, one in readers.items():
-            figures = (
+    for kind in rows[CLUSTER]:
+        for name, of_kind in rows.items():
+            one = of_kind[kind]
+            added = (
                 ("", "", "")
                 if name == CLUSTER
                 else (f"{one.usual_ms:.0f}", *map(spread, (one.added_ms, one.others_ms)))
             )
-            table.add_row(f"{kind} x {len(one.delay_ms)}", name, *figures, spread(one.delay_ms))
+            table.add_row(f"{kind} x {len(one.delay_ms)}", name, *added, spread(one.delay_ms))
         table.add_section()
     console.print(table)
     for name, value in told.items():
@@ -170,11 +172,11 @@ def main() -> None:
     with LocalKafka(config={"auto.leader.rebalance.enable": "false"}) as kafka, tempfile.TemporaryDirectory() as folder:
         run = play(spark, kafka, Path(folder), arguments.elections, arguments.kills)
     spark.stop()
-    rows, told = costs(run), facts(run)
+    rows, told = costs_by_reader(run), facts(run)
     print_results(Console(), rows, told)
     if arguments.json:
-        by_kind = {kind: {name: asdict(one) for name, one in readers.items()} for kind, readers in rows.items()}
-        arguments.json.write_text(json.dumps({"costs": by_kind, "facts": told}, indent=2))
+        by_reader = {name: {kind: asdict(one) for kind, one in of_kind.items()} for name, of_kind in rows.items()}
+        arguments.json.write_text(json.dumps({"costs": by_reader, "facts": told}, indent=2))
 
 
 if __name__ == "__main__":

@@ -6,12 +6,15 @@ schema; a test holds the two together. pyspark and pyarrow are imported when a s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+Columns = Mapping[str, str]
+"""The columns wanted of a table, in order, each with its spelling in the user's schema: Spark ignores case there."""
 
 HEADERS_COLUMN = "headers"
 RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
@@ -55,3 +58,8 @@ def records_arrow_schema(columns: Sequence[str]) -> pa.Schema:
         HEADERS_COLUMN: pa.list_(pa.field("element", header)),
     }
     return pa.schema([(name, types[name]) for name in columns])
+
+
+def as_spelt(batches: Iterator[pa.RecordBatch], columns: Columns) -> Iterator[pa.RecordBatch]:
+    """The batches, which have just these columns, with their names as the user spells them."""
+    return (batch.rename_columns(list(columns.values())) for batch in batches)

@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, SourceOptions, Table, choose_table
 from pyspark_kafka_meta.reading.source import KafkaMetaReader, KafkaMetaStreamReader
-from pyspark_kafka_meta.schemas import records_struct_type
-from pyspark_kafka_meta.tables.readers import batch_reader, stream_reader
+from pyspark_kafka_meta.schemas import Columns, records_struct_type
+from pyspark_kafka_meta.tables.readers import batch_reader
 from pyspark_kafka_meta.tables.schemas import ROWS, struct_type
 
 
@@ -55,6 +55,8 @@ class KafkaMetaDataSource(DataSource):
                 f"streams need pyspark 4.2 or later, and this is {pyspark.__version__}, which does not tell a source "
                 "where a micro-batch begins: upgrade pyspark, or read batches"
             )
+        from pyspark_kafka_meta.tables.streams import stream_reader
+
         columns = _columns(schema, self.schema())
         if isinstance(self._options, SourceOptions):
             return KafkaMetaStreamReader(self._options.for_stream(), columns)
@@ -76,13 +78,18 @@ def _is_sparks(name: str) -> bool:
     return name.lower() in ("provider", "owner") or name.lower().startswith("option.")
 
 
-def _columns(schema: StructType, available: StructType) -> list[str]:
+def _columns(schema: StructType, available: StructType) -> Columns:
     """The columns of the schema that the user gave, or of the whole one: only these are decoded."""
-    kinds = {field.name: field for field in available}
-    unknown = [field.simpleString() for field in schema if kinds.get(field.name) != field]
+    kinds = {field.name.lower(): field for field in available}
+    known = [(kinds.get(field.name.lower()), field) for field in schema]
+    unknown = [
+        field.simpleString()
+        for kind, field in known
+        if kind is None or (kind.dataType, kind.nullable) != (field.dataType, field.nullable)
+    ]
     if unknown:
         raise OptionError(
             f"the schema may only choose from the source's columns, {available.simpleString()}; not among them: "
             f"{', '.join(unknown)}"
         )
-    return schema.names
+    return {kind.name: field.name for kind, field in known if kind is not None}

@@ -29,7 +29,7 @@ HEAVY = {
 }
 IMPURE = {"socket", "selectors", "select", "threading", "time", "subprocess", "asyncio", "tempfile"}
 PURE = re.compile(
-    r"options(\..*)?|metadata\.(?!cache).*|records(\..*)?|reading\.(offsets|plan|limits|cursor|verdicts)"
+    r"options(\..*)?|metadata\.(?!cache).*|records(\..*)?|reading\.(offsets|plan|limits|cursor|instructions|verdicts)"
     r"|tables\.(folding|rows|schemas)"
 )
 

@@ -207,6 +207,19 @@ class SourceOptions(SpanOptions):
         {"true": True, "false": False},
         "Whether a query fails when records it was to read are gone.",
     )
+    on_topic_recreated: str | None = row(
+        "onTopicRecreated",
+        None,
+        partial(values.parse_choice, values={"fail": "fail", "earliest": "earliest", "latest": "latest"}),
+        "Option 'onTopicRecreated' must be fail, earliest or latest, got '{value}'",
+        "What if a topic was deleted and made again between micro-batches: fail, or go on at the start or the end of "
+        "the new one. If not set, failOnDataLoss says: fail, or the start.",
+    )
+    new_partitions_at_latest: bool = choice(
+        "newPartitions",
+        {"earliest": False, "latest": True},
+        "Where a stream begins to read partitions that it sees for the first time.",
+    )
     group_id: str | None = row(
         "kafka.group.id",
         None,
@@ -220,6 +233,14 @@ class SourceOptions(SpanOptions):
         values.parse_label,
         "Option 'groupIdPrefix' must be at most 255 printable characters",
         "Accepted with a warning, as kafka.group.id.",
+    )
+    commit_group: str | None = row(
+        "commitOffsetsToGroup",
+        None,
+        values.parse_group,
+        "Option 'commitOffsetsToGroup' must be a group id of at most 255 printable characters",
+        "Consumer group to which a stream commits what its finished micro-batches read, for tools that watch its lag. "
+        "Nobody joins the group, and the checkpoint alone says where the query goes on.",
     )
     fetch_offset_retries: int = whole(
         "fetchOffset.numRetries",
@@ -271,12 +292,9 @@ class SourceOptions(SpanOptions):
         """For `spark.readStream`: a new query starts at latest where nothing else is said.
 
         Raises:
-            OptionError: an end is given.
+            OptionError: an end is given that would move.
         """
-        if self.ending_offsets is not None:
-            raise OptionError("ending offset not valid in streaming queries")
-        if self.end() is not None:
-            raise OptionError("ending timestamp not valid in streaming queries")
+        _raise_if_any(rules.stream_problems(self.end()))
         self._warn_of_groups()
         return replace(self, starting_offsets=self.start() or OffsetsSpec(LATEST_OFFSET))
 

@@ -57,6 +57,18 @@ def batch_problems(starting: StartSpec, ending: OffsetsSpec | TimesSpec) -> list
     return problems
 
 
+def stream_problems(ending: OffsetsSpec | TimesSpec | None) -> list[str]:
+    """An end that a stream cannot have, because it would move with each restart."""
+    if isinstance(ending, TimesSpec):
+        return ["ending timestamp not valid in streaming queries"]
+    if ending is None:
+        return []
+    words = [ending.everywhere, *(offset for _, offset in ending.by_topic + ending.by_partition)]
+    if all(offset is None or offset >= 0 for offset in words):
+        return []
+    return ["ending offset not valid in streaming queries, unless it is JSON that names an offset for each partition"]
+
+
 def _start_problems(starting: OffsetsSpec) -> list[str]:
     problems = []
     if starting.everywhere == LATEST_OFFSET:

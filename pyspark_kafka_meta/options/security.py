@@ -170,8 +170,10 @@ def complete_security(parsed: dict[str, Any]) -> list[str]:
     if values["protocol"] is None:
         return []  # its value was refused already
     parsed["security"], problems = SecurityOptions(**values).complete()
-    if parsed.get("metrics_topic") is not None and values["sasl_mechanism"] == "GSSAPI":
-        problems.append("GSSAPI cannot write to 'metricsTopic': confluent-kafka's wheels lack it. Use 'metricsPath'")
+    if values["sasl_mechanism"] == "GSSAPI":
+        through_librdkafka = {"metrics_topic": "metricsTopic", "commit_group": "commitOffsetsToGroup"}
+        given = (name for field, name in through_librdkafka.items() if parsed.get(field) is not None)
+        problems += [f"Option '{name}' cannot go with GSSAPI: confluent-kafka lacks it" for name in given]
     return problems
 
 

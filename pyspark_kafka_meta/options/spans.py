@@ -19,7 +19,7 @@ _EXPECTED_TIMES = 'Expected e.g. {"topicA":{"0":1700000000000},"topicB":{"0":170
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanOptions:
-    """Where a query begins and ends; a stream has no end.
+    """Where a query begins and ends.
 
     Attributes:
         starting_offsets, ending_offsets: None until completed where not given, then what holds.
@@ -29,9 +29,10 @@ class SpanOptions:
         "startingOffsets",
         None,
         specs.parse_start,
-        f"Option 'startingOffsets' must be earliest, latest, JSON, or like -10m or -1000. {_EXPECTED_OFFSETS}",
+        f"Option 'startingOffsets' must be earliest, latest, JSON, -10m, -1000 or group:id. {_EXPECTED_OFFSETS}",
         "Where a new query begins: earliest (default of a batch), latest (default of a stream, not for a batch), the "
-        "last ten minutes (-10m; s, m, h or d), the last thousand offsets of each partition (-1000), or JSON that "
+        "last ten minutes (-10m; s, m, h or d), the last thousand offsets of each partition (-1000), where a consumer "
+        "group has committed that it would read on (group:id; the start where it has not), or JSON that "
         "names every partition, -2 being earliest and -1 latest, or has earliest or latest for a whole topic.",
     )
     starting_timestamp_ms: int | None = row(
@@ -59,7 +60,8 @@ class SpanOptions:
         None,
         specs.parse_offsets,
         f"Option 'endingOffsets' must be latest or JSON. {_EXPECTED_OFFSETS}",
-        "Where a batch ends, exclusive: latest (default), or JSON that names every partition, -1 being latest.",
+        "Where a batch ends, exclusive: latest (default), or JSON that names every partition, -1 being latest. A "
+        "stream with JSON of offsets reads no further, and nothing of partitions that are not named.",
     )
     ending_timestamp_ms: int | None = row(
         "endingTimestamp",

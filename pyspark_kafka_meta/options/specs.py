@@ -14,6 +14,7 @@ from pyspark_kafka_meta.options.values import (
     INT64_MAX,
     by_topic,
     parse_duration_ms,
+    parse_group,
     parse_number,
     partition_key,
     some,
@@ -71,7 +72,14 @@ class BackSpec:
     offsets: int
 
 
-StartSpec = OffsetsSpec | TimesSpec | AgoSpec | BackSpec
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """Where a consumer group has committed that it would read on; at the start of partitions where it has not."""
+
+    group: str
+
+
+StartSpec = OffsetsSpec | TimesSpec | AgoSpec | BackSpec | GroupSpec
 
 
 def parse_offsets(text: str) -> OffsetsSpec:
@@ -86,8 +94,11 @@ def parse_offsets(text: str) -> OffsetsSpec:
 
 
 def parse_start(text: str) -> StartSpec:
-    """As `parse_offsets`, or relative: `-10m` is the last ten minutes, `-1000` the last thousand offsets."""
+    """As `parse_offsets`; or relative, `-10m` being the last ten minutes, `-1000` the last thousand offsets; or
+    `group:id`."""
     stripped = text.strip()
+    if stripped.startswith("group:"):
+        return GroupSpec(parse_group(stripped.removeprefix("group:")))
     if not stripped.startswith("-"):
         return parse_offsets(text)
     if stripped in ("-1", "-2"):

@@ -123,10 +123,12 @@ def _topic_options(given: Mapping[str, str]) -> SourceOptions:
     """How to read the metrics topic: as any topic, but reading it makes no events, and what retention took is no
     reason to fail."""
     servers = given.get("metricsbootstrapservers")
+    if servers is not None:
+        OPTIONS["metrics_bootstrap_servers"].value(servers)  # refused by its own name
     options = {
         "startingoffsets": "earliest",
         **{name: text for name, text in given.items() if not name.startswith("metrics")},
-        "subscribe": given["metricstopic"],
+        "subscribe": OPTIONS["metrics_topic"].value(given["metricstopic"]),
         **({"kafka.bootstrap.servers": servers} if servers is not None else {}),
     }
     return replace(SourceOptions.parse(options), metrics=None, fail_on_data_loss=False)

@@ -63,6 +63,13 @@ def parse_duration_ms(text: str) -> int:
     return int(match[1]) * _UNITS_MS[match[2]]
 
 
+def parse_group(text: str) -> str:
+    """The name of a consumer group, not empty."""
+    if not text.strip():
+        raise ValueError
+    return parse_label(text.strip())
+
+
 def parse_label(text: str) -> str:
     """At most 255 printable characters."""
     if not text.isprintable() or len(text) > 255:

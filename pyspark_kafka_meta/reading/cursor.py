@@ -7,12 +7,21 @@ whose checksum was verified, goes back only where the log was truncated, and nev
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError
-from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_EPOCH
+from pyspark_kafka_meta.reading.instructions import (
+    Emit,
+    Fail,
+    Instruction,
+    Lost,
+    NothingMore,
+    OutOfRange,
+    ReadFrom,
+    Refresh,
+    Wait,
+)
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.replicas import LEADER
 from pyspark_kafka_meta.records.batches import next_position, scan
@@ -30,67 +39,6 @@ EMPTY_ANSWERS_TO_LEAVE = 3
 """After so many empty answers in a row from a follower that lacks what is wanted, the leader is asked."""
 UNKNOWN_EPOCHS_TO_BELIEVE = 3
 """How many UNKNOWN_LEADER_EPOCH in a row show that the cache is wrong, not that the broker lags behind."""
-
-
-@dataclass(frozen=True, slots=True)
-class Emit:
-    """Give these records out as rows; the cursor has moved behind them."""
-
-    records: FetchedRecords
-
-
-@dataclass(frozen=True, slots=True)
-class Refresh:
-    """The broker is not who the cache says: ask for metadata for this reason, then fetch again."""
-
-    reason: RefreshReason
-    error_code: int
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Fetch again after a pause; 0 where the broker merely had nothing yet."""
-
-    error_code: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ReadFrom:
-    """Fetch from this replica from now on, or from `LEADER`."""
-
-    node_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class OutOfRange:
-    """The broker says that the position is outside its log: ask the leader for its first and last offset."""
-
-
-@dataclass(frozen=True, slots=True)
-class NothingMore:
-    """The leader has sent nothing for a while although the range is not read to its end: ask it for its offsets. Its
-    log may end before the range does, or compaction has removed the last records."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """Offsets [from_offset, until_offset) cannot be read any more, for `cause`. `skip_lost` goes on behind them, or
-    where the log was truncated, whose new records nobody has read."""
-
-    cause: str
-    from_offset: int
-    until_offset: int
-    truncated_to: DivergingEpoch | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """Asking again will not help."""
-
-    error: KafkaMetaError
-
-
-Instruction = Emit | Refresh | Wait | ReadFrom | OutOfRange | NothingMore | Lost | Fail
 
 
 class PartitionCursor:

@@ -15,19 +15,19 @@ from pyspark_kafka_meta.errors import KafkaMetaError, ReadTimeoutError
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.cursor import (
+from pyspark_kafka_meta.reading.cursor import PartitionCursor
+from pyspark_kafka_meta.reading.fetches import Fetch, Fetches
+from pyspark_kafka_meta.reading.instructions import (
     Emit,
     Fail,
     Instruction,
     Lost,
     NothingMore,
     OutOfRange,
-    PartitionCursor,
     ReadFrom,
     Refresh,
     Wait,
 )
-from pyspark_kafka_meta.reading.fetches import Fetch, Fetches
 from pyspark_kafka_meta.reading.leaders import Leaders
 from pyspark_kafka_meta.reading.losses import Losses
 from pyspark_kafka_meta.reading.offsets import OffsetRange

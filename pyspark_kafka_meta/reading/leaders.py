@@ -8,7 +8,8 @@ from __future__ import annotations
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import LeaderAndEpoch
-from pyspark_kafka_meta.reading.cursor import Fail, PartitionCursor, Refresh
+from pyspark_kafka_meta.reading.cursor import PartitionCursor
+from pyspark_kafka_meta.reading.instructions import Fail, Refresh
 from pyspark_kafka_meta.wire.messages import LeaderHint
 
 UNKNOWN_TOPIC_OR_PARTITION = 3

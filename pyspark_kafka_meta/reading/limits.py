@@ -6,9 +6,12 @@ Follows Spark's `KafkaMicroBatchStream.rateLimit` and `delayBatch`.
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.reading.offsets import Position, Positions
+
+_by_offset = attrgetter("offset")
 
 
 def backlog(starts: Positions, latest: Positions) -> int:
@@ -29,6 +32,13 @@ def limit_offsets(starts: Positions, latest: Positions, max_offsets: int) -> dic
         each: replace(position, offset=starts[each].offset + shares[each]) if each in shares else position
         for each, position in latest.items()
     }
+
+
+def draw_in(starts: Positions, latest: Positions, bound: Positions) -> dict[TopicPartition, Position]:
+    """`latest`, but not behind `bound`, where the query ends; what that does not name stays at its start. A bound may
+    lie before a start: Spark asks for the target of Trigger.AvailableNow before it asks for the starts."""
+    bounds = {each: max(begin, bound.get(each, begin), key=_by_offset) for each, begin in starts.items()}
+    return {each: min(position, bounds[each], key=_by_offset) for each, position in latest.items()}
 
 
 def is_put_off(backlog: int, min_offsets: int, waited_ms: float | None, max_delay_ms: int) -> bool:

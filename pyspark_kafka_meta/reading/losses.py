@@ -12,15 +12,8 @@ import logging
 from pyspark_kafka_meta.errors import DataLossError, NoLeaderError, UnknownTopicError
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.cursor import (
-    Instruction,
-    Lost,
-    NothingMore,
-    OutOfRange,
-    PartitionCursor,
-    Refresh,
-    Wait,
-)
+from pyspark_kafka_meta.reading.cursor import PartitionCursor
+from pyspark_kafka_meta.reading.instructions import Instruction, Lost, NothingMore, OutOfRange, Refresh, Wait
 from pyspark_kafka_meta.reading.leaders import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from pyspark_kafka_meta.wire.messages import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
@@ -60,6 +53,7 @@ class Losses:
         election, or made again. Believed when whoever leads by new metadata says so for the time of grace; a leader
         whose high watermark still lags after its election does not answer (error 78, KIP-207)."""
         if latest > cursor.position:
+            self._short_since.pop(cursor, None)
             return Wait()
         position, since = self._short_since.get(cursor, (-1, now))
         if position != cursor.position:

@@ -6,12 +6,15 @@ method needs them, because Spark imports this package whenever it looks for data
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
+from pyspark_kafka_meta.errors import BrokerError
 from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.schemas import Columns, as_spelt
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from pyspark_kafka_meta.reading.offsets import OffsetRange, Positions
     from pyspark_kafka_meta.reading.planner import OffsetPlanner
 
+logger = logging.getLogger(__name__)
+
 PLANNER_MAX_AGE_MS = 5_000
 """A stream's planner looks for new topics and partitions at least this often: their records are read from the start."""
 
@@ -45,7 +50,7 @@ class Task(InputPartition):
 class KafkaMetaReader(DataSourceReader):
     """Reads from the starting to the ending offsets, which are resolved once, when the query is planned."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: SourceOptions, columns: Columns) -> None:
         self._options = options
         self._columns = columns
 
@@ -65,7 +70,7 @@ class KafkaMetaReader(DataSourceReader):
 class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches beside the driver and reads their tasks on executors."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: SourceOptions, columns: Columns) -> None:
         self._options = options
         self._columns = columns
         self._opened: OffsetPlanner | None = None
@@ -115,6 +120,20 @@ class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition, self._columns)
 
+    def commit(self, end: dict[str, Any]) -> None:
+        """Tell the consumer group, if there is one to tell. That it cannot be told is no reason to fail the query."""
+        group = self._options.commit_group
+        if group is None:
+            return
+        from pyspark_kafka_meta.reading.groups import commit_offsets
+        from pyspark_kafka_meta.reading.offsets import SourceOffset
+
+        offsets = {one: position.offset for one, position in SourceOffset.parse(end).positions.items()}
+        try:
+            commit_offsets(self._options.client, group, offsets)
+        except BrokerError as error:
+            logger.warning("%s", error)
+
     def stop(self) -> None:
         if self._opened is not None:
             self._opened.close()
@@ -137,10 +156,10 @@ def _new_planner(options: SourceOptions, max_age_ms: int) -> OffsetPlanner:
     return OffsetPlanner(KafkaClient(options.client, publisher, max_age_ms, options.topic_pattern), options)
 
 
-def _read(options: SourceOptions, partition: InputPartition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _read(options: SourceOptions, partition: InputPartition, columns: Columns) -> Iterator[pa.RecordBatch]:
     from pyspark_kafka_meta.reading.workers import read_task
 
     # Spark turns an empty plan of a batch into one partition that is not ours: nothing to read.
     if not isinstance(partition, Task):
         return iter(())
-    return read_task(options, partition.ranges, partition.topics, columns)
+    return as_spelt(read_task(options, partition.ranges, partition.topics, list(columns)), columns)

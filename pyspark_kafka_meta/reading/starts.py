@@ -5,28 +5,37 @@ Follows Spark's `KafkaOffsetReaderAdmin`.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec, SourceOptions
-from pyspark_kafka_meta.options.specs import AgoSpec, BackSpec, StartSpec, TimesSpec
+from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, OffsetsSpec, SourceOptions
+from pyspark_kafka_meta.options.specs import AgoSpec, BackSpec, GroupSpec, StartSpec, TimesSpec
+from pyspark_kafka_meta.options.values import name_partitions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.offsets import Position, check_same_partitions
 from pyspark_kafka_meta.reading.verdicts import accept_loss
 from pyspark_kafka_meta.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OffsetAnswer
+
+logger = logging.getLogger(__name__)
 
 
 class OffsetResolver:
     """Asks each partition's leader."""
 
     def __init__(
-        self, client: KafkaClient, options: SourceOptions, wall_clock: Callable[[], float] = time.time
+        self,
+        client: KafkaClient,
+        options: SourceOptions,
+        wall_clock: Callable[[], float] = time.time,
+        committed: Callable[[ClientOptions, str, Collection[TopicPartition]], dict[TopicPartition, int]] | None = None,
     ) -> None:
         self._client = client
         self._options = options
         self._wall_clock = wall_clock
+        self._committed = committed or _committed_offsets
 
     def resolve(
         self, spec: StartSpec, partitions: Collection[TopicPartition], option: str
@@ -46,6 +55,8 @@ class OffsetResolver:
                 return self._at_times(TimesSpec(since_ms, or_latest=True), partitions, option)
             case BackSpec(offsets):
                 return self._before_end(offsets, partitions)
+            case GroupSpec(group):
+                return self._of_group(group, partitions, option)
             case OffsetsSpec(None):
                 return self._at_offsets(spec, partitions, option)
             case OffsetsSpec(everywhere):
@@ -72,6 +83,20 @@ class OffsetResolver:
     def _before_end(self, offsets: int, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         earliest, latest = self.earliest(partitions), self.latest(partitions)
         return {one: Position(max(earliest[one].offset, latest[one].offset - offsets)) for one in partitions}
+
+    def _of_group(
+        self, group: str, partitions: Collection[TopicPartition], option: str
+    ) -> dict[TopicPartition, Position]:
+        committed = self._committed(self._client.options, group, partitions)
+        without = set(partitions) - committed.keys()
+        if without:
+            logger.warning(
+                "consumer group %s has committed no offset of %s: beginning at their start",
+                group,
+                name_partitions(without),
+            )
+        offsets = committed | dict.fromkeys(without, EARLIEST_OFFSET)
+        return self._at_offsets(OffsetsSpec(by_partition=tuple(sorted(offsets.items()))), partitions, option)
 
     def _at_offsets(
         self, spec: OffsetsSpec, partitions: Collection[TopicPartition], option: str
@@ -130,3 +155,11 @@ class OffsetResolver:
             accept_loss(f"{text}: the records before it are gone", self._options.fail_on_data_loss)
             self._client.cache.record_loss(partition, offset, earliest, text)
         return max(offset, earliest)
+
+
+def _committed_offsets(
+    options: ClientOptions, group: str, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    from pyspark_kafka_meta.reading.groups import committed_offsets  # brings confluent_kafka, which few need
+
+    return committed_offsets(options, group, partitions)

@@ -7,6 +7,7 @@ again from a log that became shorter.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.metadata.model import TopicPartition
@@ -17,15 +18,15 @@ logger = logging.getLogger(__name__)
 HOW_TO_GO_ON = "To go on without the lost records, set the option failOnDataLoss to false"
 
 
-def accept_loss(text: str, fail_on_data_loss: bool) -> None:
-    """Go on with a warning that says `text`, what was lost.
+def accept_loss(text: str, fails: bool, option: str = "failOnDataLoss") -> None:
+    """Go on with a warning that says `text`, what was lost, and which option allows it.
 
     Raises:
         DataLossError: losing records is not allowed.
     """
-    if fail_on_data_loss:
+    if fails:
         raise DataLossError(f"{text}. {HOW_TO_GO_ON}")
-    logger.warning("%s; going on, as failOnDataLoss is false", text)
+    logger.warning("%s; going on, as %s says", text, option)
 
 
 def lost_starts(start: SourceOffset, latest: SourceOffset) -> list[TopicPartition]:
@@ -59,6 +60,11 @@ def explain_end(partition: TopicPartition, target: Positions, latest: SourceOffs
     )
 
 
+def explain_all(partitions: Sequence[TopicPartition], start: SourceOffset, latest: SourceOffset) -> str:
+    """`explain` of the first five."""
+    return "; ".join(explain(partition, start, latest) for partition in partitions[:5])
+
+
 def explain(partition: TopicPartition, start: SourceOffset, latest: SourceOffset) -> str:
     """Why the partition cannot be read from `start` on."""
     topic, old, new = partition.topic, start.positions[partition], latest.positions[partition]
@@ -66,7 +72,7 @@ def explain(partition: TopicPartition, start: SourceOffset, latest: SourceOffset
         return (
             f"topic {topic} was deleted and made again (topic id {start.topic_ids[topic]}, now "
             f"{latest.topic_ids[topic]}): {partition} was read up to offset {old.offset}, and its new log ends at "
-            f"{new.offset}"
+            f"{new.offset}. To go on with the new topic, set onTopicRecreated to earliest or latest"
         )
     return (
         f"the log of {partition} ends at offset {new.offset}, before offset {old.offset} up to which it was read: it "

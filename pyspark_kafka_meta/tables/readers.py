@@ -1,4 +1,4 @@
-"""How Spark reads the side tables: batches of all of them, and streams of refresh events from files or from a topic.
+"""How Spark reads the side tables as batches; `streams` has the streams of refresh events.
 
 Glue only. Readers are pickled, so they hold options and no connection; heavy imports wait until a method needs them.
 """
@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.events import RefreshEvent
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, Table
-from pyspark_kafka_meta.reading.source import KafkaMetaReader, KafkaMetaStreamReader
-from pyspark_kafka_meta.tables.files import EventFile, EventFolder, FilesOffset, advance, between, count_deleted, latest
+from pyspark_kafka_meta.reading.source import KafkaMetaReader
+from pyspark_kafka_meta.schemas import Columns, as_spelt
+from pyspark_kafka_meta.tables.files import EventFile, EventFolder
 from pyspark_kafka_meta.tables.schemas import ROWS, arrow_schema
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 FILES_A_TASK = 200
 """A Python task costs more than many small files do."""
-VALUE = ("value",)
+VALUE = {"value": "value"}
 
 
 class FilesTask(InputPartition):
@@ -50,86 +50,35 @@ class CachesTask(InputPartition):
 class EventFilesReader(DataSourceReader):
     """Reads the event files that are there when the query is planned."""
 
-    def __init__(self, options: EventsOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: EventsOptions, columns: Columns) -> None:
         if options.starts_latest:
             raise OptionError("starting offset can't be latest for batch queries on refresh events")
         self._options = options
         self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
-        return _file_tasks(_folder(self._options).files())
+        return file_tasks(folder(self._options).files())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _event_batches(_file_lines(self._options, partition), self._columns)
-
-
-class EventFilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads event files as they come, each in exactly one micro-batch."""
-
-    def __init__(self, options: EventsOptions, columns: Sequence[str]) -> None:
-        self._options = options
-        self._columns = columns
-        self._target: Mapping[str, int] | None = None
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        there = latest(self._files()) if self._options.starts_latest else {}
-        return FilesOffset(there, initial=True).as_dict()
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        return ReadMaxFiles(self._options.max_files)
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = latest(self._files())
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        max_files = limit.max_files if isinstance(limit, ReadMaxFiles) else None
-        files = self._files()
-        if self._target is not None:
-            files = [file for file in files if file.number < self._target.get(file.writer_id, 0)]
-        return advance(FilesOffset.parse(start), files, max_files).as_dict()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begin, until, files = FilesOffset.parse(start), FilesOffset.parse(end), self._files()
-        deleted = count_deleted(begin, until, files)
-        if deleted:
-            logger.warning("%d files of refresh events were deleted by their writers before they were read", deleted)
-        return _file_tasks(between(begin, until, files))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _event_batches(_file_lines(self._options, partition), self._columns)
-
-    def _files(self) -> list[EventFile]:
-        return _folder(self._options).files()
+        return event_batches(file_lines(self._options, partition), self._columns)
 
 
 class EventTopicReader(KafkaMetaReader):
     """Reads the values of the metrics topic as events."""
 
-    def __init__(self, options: EventsOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: EventsOptions, columns: Columns) -> None:
         assert options.topic is not None
         super().__init__(options.topic.for_batch(), VALUE)
         self._event_columns = columns
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _event_batches(_values(super().read(partition)), self._event_columns)
-
-
-class EventTopicStreamReader(KafkaMetaStreamReader):
-    """The same, as they come."""
-
-    def __init__(self, options: EventsOptions, columns: Sequence[str]) -> None:
-        assert options.topic is not None
-        super().__init__(options.topic.for_stream(), VALUE)
-        self._event_columns = columns
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _event_batches(_values(super().read(partition)), self._event_columns)
+        return event_batches(values(super().read(partition)), self._event_columns)
 
 
 class CachesReader(DataSourceReader):
     """Folds all events there are, in one task, into what each cache knows."""
 
-    def __init__(self, events: DataSourceReader, columns: Sequence[str]) -> None:
+    def __init__(self, events: DataSourceReader, columns: Columns) -> None:
         self._events = events
         self._columns = columns
 
@@ -148,7 +97,7 @@ class CachesReader(DataSourceReader):
 class LiveReader(DataSourceReader):
     """Asks the cluster, in the one task that there is."""
 
-    def __init__(self, table: Table, options: ClusterOptions, columns: Sequence[str]) -> None:
+    def __init__(self, table: Table, options: ClusterOptions, columns: Columns) -> None:
         self._table = table
         self._options = options
         self._columns = columns
@@ -168,57 +117,51 @@ class LiveReader(DataSourceReader):
         return _row_batches(self._table, rows, self._columns)
 
 
-def batch_reader(table: Table, options: EventsOptions | ClusterOptions, columns: Sequence[str]) -> DataSourceReader:
+def batch_reader(table: Table, options: EventsOptions | ClusterOptions, columns: Columns) -> DataSourceReader:
     """The reader of a side table for `spark.read`. Raises OptionError for events from latest on."""
     if isinstance(options, ClusterOptions):
         return LiveReader(table, options, columns)
-    wanted = columns if table is Table.REFRESH_EVENTS else arrow_schema(RefreshEvent).names
+    whole = {name: name for name in arrow_schema(RefreshEvent).names}
+    wanted = columns if table is Table.REFRESH_EVENTS else whole
     events = EventTopicReader(options, wanted) if options.topic is not None else EventFilesReader(options, wanted)
     return events if table is Table.REFRESH_EVENTS else CachesReader(events, columns)
 
 
-def stream_reader(
-    table: Table, options: EventsOptions | ClusterOptions, columns: Sequence[str]
-) -> DataSourceStreamReader:
-    """The reader of refresh events for `spark.readStream`. Raises OptionError for any other table."""
-    if isinstance(options, ClusterOptions) or table is not Table.REFRESH_EVENTS:
-        raise OptionError(f"table {table} is what is known now, not a stream: use spark.read, or stream refresh_events")
-    if options.topic is not None:
-        return EventTopicStreamReader(options, columns)
-    return EventFilesStreamReader(options, columns)
-
-
-def _folder(options: EventsOptions) -> EventFolder:
+def folder(options: EventsOptions) -> EventFolder:
     from pyspark_kafka_meta.telemetry.folders import default_root
 
     return EventFolder(options.path or str(default_root()))
 
 
-def _file_tasks(files: Sequence[EventFile]) -> list[InputPartition]:
+def file_tasks(files: Sequence[EventFile]) -> list[InputPartition]:
     return [FilesTask(files[start : start + FILES_A_TASK]) for start in range(0, len(files), FILES_A_TASK)]
 
 
-def _file_lines(options: EventsOptions, partition: InputPartition) -> Iterator[bytes]:
+def file_lines(options: EventsOptions, partition: InputPartition) -> Iterator[bytes]:
     # Spark turns an empty plan of a batch into one partition that is not ours: nothing to read.
     files = partition.files if isinstance(partition, FilesTask) else ()
     missing: list[EventFile] = []
-    yield from _folder(options).lines(files, missing)
-    if missing:
-        logger.warning("%d files of refresh events were deleted by their writers before they were read", len(missing))
+    yield from folder(options).lines(files, missing)
+    warn_of_deleted(len(missing))
 
 
-def _values(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes | None]:
+def warn_of_deleted(count: int) -> None:
+    if count:
+        logger.warning("%d files of refresh events were deleted by their writers before they were read", count)
+
+
+def values(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes | None]:
     for batch in batches:
         yield from batch.column("value").to_pylist()
 
 
-def _event_batches(lines: Iterator[bytes | None], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def event_batches(lines: Iterator[bytes | None], columns: Columns) -> Iterator[pa.RecordBatch]:
     from pyspark_kafka_meta.tables.lines import parse_events, to_batches
 
-    return to_batches(parse_events(lines), arrow_schema(RefreshEvent, columns))
+    return as_spelt(to_batches(parse_events(lines), arrow_schema(RefreshEvent, list(columns))), columns)
 
 
-def _row_batches(table: Table, rows: Sequence[Any], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _row_batches(table: Table, rows: Sequence[Any], columns: Columns) -> Iterator[pa.RecordBatch]:
     from pyspark_kafka_meta.tables.lines import to_batches
 
-    return to_batches(map(asdict, rows), arrow_schema(ROWS[table], columns))
+    return as_spelt(to_batches(map(asdict, rows), arrow_schema(ROWS[table], list(columns))), columns)

@@ -21,7 +21,7 @@ from pyspark_kafka_meta.options import (
     SourceOptions,
 )
 from pyspark_kafka_meta.options.security import PLAINTEXT
-from pyspark_kafka_meta.options.specs import AgoSpec, BackSpec, TimesSpec
+from pyspark_kafka_meta.options.specs import AgoSpec, BackSpec, GroupSpec, TimesSpec
 from pyspark_kafka_meta.options.table import table_of
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -79,8 +79,11 @@ def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
         max_tasks=None,
         include_headers=False,
         fail_on_data_loss=True,
+        on_topic_recreated=None,
+        new_partitions_at_latest=False,
         group_id=None,
         group_id_prefix=None,
+        commit_group=None,
         fetch_offset_retries=3,
         fetch_offset_retry_interval_ms=1_000,
         poll_timeout_ms=120_000,
@@ -98,6 +101,8 @@ GOOD = [
     ("startingOffsets", "-10m", "starting_offsets", AgoSpec(600_000)),
     ("startingOffsets", " -2D ", "starting_offsets", AgoSpec(2 * 24 * 3_600_000)),
     ("startingOffsets", "-1000", "starting_offsets", BackSpec(1000)),
+    ("startingOffsets", "group: mine", "starting_offsets", GroupSpec("mine")),
+    ("commitOffsetsToGroup", "mine", "commit_group", "mine"),
     ("startingTimestamp", "1700000000000", "starting_timestamp_ms", 1_700_000_000_000),
     ("startingOffsetsByTimestamp", '{"t": {"0": 23}}', "starting_times", TimesSpec(by_partition=((T0, 23),))),
     ("startingOffsetsByTimestampStrategy", "LATEST", "start_at_latest_if_unmatched", True),
@@ -112,6 +117,8 @@ GOOD = [
     ("minPartitions", " 6 ", "min_partitions", 6),
     ("includeHeaders", "TRUE", "include_headers", True),
     ("failOnDataLoss", "false", "fail_on_data_loss", False),
+    ("onTopicRecreated", "Latest", "on_topic_recreated", "latest"),
+    ("newPartitions", "latest", "new_partitions_at_latest", True),
     ("kafka.group.id", "mine", "group_id", "mine"),
     ("groupIdPrefix", "my", "group_id_prefix", "my"),
     ("fetchOffset.numRetries", "0", "fetch_offset_retries", 0),
@@ -213,6 +220,8 @@ BAD = [
     ("startingOffsets", '{"t":{"0":1,"0":2}}', "a name appears twice"),
     ("startingOffsets", "[" * 100_000, OFFSETS),
     ("startingOffsets", "-1", "write latest or earliest"),
+    ("startingOffsets", "group: ", OFFSETS + "group: "),
+    ("commitOffsetsToGroup", " ", "must be a group id"),
     ("startingOffsets", "-0", OFFSETS + "-0"),
     ("startingOffsets", "-10 parsecs", OFFSETS + "-10 parsecs"),
     ("startingOffsets", '{"t":"first"}', OFFSETS),
@@ -231,6 +240,7 @@ BAD = [
     ("maxRecordsPerPartition", "0", "maxRecordsPerPartition must be positive"),
     ("minPartitions", "1.0", "minPartitions must be positive"),
     ("includeHeaders", "maybe", "Option 'includeHeaders' must be false or true, got 'maybe'"),
+    ("onTopicRecreated", "ignore", "Option 'onTopicRecreated' must be fail, earliest or latest, got 'ignore'"),
     ("failOnDataLoss", "", "Option 'failOnDataLoss' must be true or false, got ''"),
     ("metricsPath", " ", "Option 'metricsPath' must be a folder or the URI of one"),
     ("metricsTopic", "a,b", "Option 'metricsTopic' must be the name of one topic, got 'a,b'"),
@@ -454,12 +464,14 @@ def test_a_batch_takes_offsets_that_only_the_brokers_can_compare(starting: str, 
     ("name", "text", "what"),
     [
         ("endingOffsets", "latest", "offset"),
+        ("endingOffsets", '{"t":{"0":5,"1":-1}}', "offset"),
+        ("endingOffsets", '{"t":"latest"}', "offset"),
         ("endingTimestamp", "5", "timestamp"),
         ("endingOffsetsByTimestamp", '{"t":{"0":5}}', "timestamp"),
     ],
 )
-def test_a_stream_has_no_end(name: str, text: str, what: str) -> None:
-    with pytest.raises(OptionError, match=f"^ending {what} not valid in streaming queries$"):
+def test_a_stream_has_no_end_that_moves(name: str, text: str, what: str) -> None:
+    with pytest.raises(OptionError, match=f"^ending {what} not valid in streaming queries"):
         SourceOptions.parse({**MINIMAL, name: text}).for_stream()
 
 

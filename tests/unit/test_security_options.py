@@ -160,13 +160,14 @@ def test_one_error_lists_all_that_is_wrong() -> None:
     assert len(problems({**PLAIN, "ssl.keystore.key": VALUE, "ssl.truststore.type": "jks", "ssl.ca.pem": VALUE})) == 4
 
 
-def test_a_mechanism_that_producers_lack_cannot_write_the_metrics_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["metricsTopic", "commitOffsetsToGroup"])
+def test_an_option_that_needs_a_mechanism_of_librdkafka_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     gssapi = {"kafka.sasl.mechanism": "GSSAPI", "kafka.sasl.kerberos.service.name": "kafka"}
     options = {**SERVERS, "kafka.security.protocol": "SASL_SSL", **gssapi, "subscribe": "t"}
     SourceOptions.parse(options)
-    with pytest.raises(OptionError, match="GSSAPI cannot write to 'metricsTopic'"):
-        SourceOptions.parse({**options, "metricsTopic": "events"})
+    with pytest.raises(OptionError, match=f"Option '{name}' cannot go with GSSAPI"):
+        SourceOptions.parse({**options, name: "events"})
 
 
 # --- secrets ----------------------------------------------------------------------------------------------------------

@@ -68,6 +68,8 @@ def test_an_option_that_the_table_does_not_use_is_refused_by_name(options: dict[
         ({**SERVERS, "colour": "red"}, ClusterOptions.parse, "Unknown option 'colour'"),
         ({"colour": "red"}, EventsOptions.parse, "Unknown option 'colour'"),
         ({"metricsTopic": "events"}, EventsOptions.parse, "'kafka.bootstrap.servers' must be specified"),
+        ({**SERVERS, "metricsTopic": "a,b"}, EventsOptions.parse, "'metricsTopic' must be the name of one topic"),
+        ({**TOPIC, "metricsBootstrapServers": "m"}, EventsOptions.parse, "'metricsBootstrapServers' must be host:port"),
         ({"startingOffsets": '{"t":{"0":1}}'}, EventsOptions.parse, "'startingOffsets' must be earliest or latest"),
         ({"maxFilesPerTrigger": "0"}, EventsOptions.parse, "'maxFilesPerTrigger' must be a whole number from 1"),
     ],

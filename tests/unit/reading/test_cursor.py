@@ -12,16 +12,14 @@ from logs import batch, sparse_batch
 from pyspark_kafka_meta.errors import BrokerError, CorruptBatchError, KafkaMetaError, UnsupportedRecordFormatError
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
-from pyspark_kafka_meta.reading.cursor import (
-    EMPTY_ANSWERS_TO_BELIEVE,
-    MIN_FETCH_BYTES,
+from pyspark_kafka_meta.reading.cursor import EMPTY_ANSWERS_TO_BELIEVE, MIN_FETCH_BYTES, PartitionCursor
+from pyspark_kafka_meta.reading.instructions import (
     Emit,
     Fail,
     Instruction,
     Lost,
     NothingMore,
     OutOfRange,
-    PartitionCursor,
     Refresh,
     Wait,
 )

@@ -17,7 +17,7 @@ from scene import T0, T1, T2, Scene
 from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicError
 from pyspark_kafka_meta.metadata.events import EventKind
 from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.options.specs import AgoSpec
+from pyspark_kafka_meta.options.specs import AgoSpec, GroupSpec
 from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, SourceOffset, ranges
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
 from pyspark_kafka_meta.reading.starts import OffsetResolver
@@ -255,6 +255,22 @@ def test_a_start_so_long_ago_is_counted_from_planning(later: Scene) -> None:
     assert resolver.resolve(AgoSpec(10**15), (T0,), "startingOffsets") == {T0: Position(0)}
 
 
+def test_a_start_is_where_a_group_would_read_on(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    del scene.cluster.logs[T0][0]
+
+    def resolve(committed: dict[TopicPartition, int], **options: str) -> dict[TopicPartition, Position]:
+        query = scene.options(**options).for_batch()
+        resolver = OffsetResolver(scene.warm_client(), query, committed=lambda *asked: committed)
+        return resolver.resolve(GroupSpec("g"), (T0, T1), "startingOffsets")
+
+    assert resolve({T0: 5, T1: 12}) == {T0: Position(5), T1: Position(12)}
+    assert resolve({T1: 7}) == {T0: Position(3), T1: Position(7)}
+    assert "consumer group g has committed no offset of t-0: beginning at their start" in caplog.text
+    with pytest.raises(DataLossError, match="offset 2 of t-0, and its log starts at 3"):
+        resolve({T0: 2, T1: 7})
+    assert resolve({T0: 2, T1: 7}, **GO_ON)[T0] == Position(3)
+
+
 def test_stream_begins_at_a_time_and_reads_later_partitions_from_their_start(later: Scene) -> None:
     query = Query(later, startingTimestamp=str(AFTER), startingOffsetsByTimestampStrategy="latest")
 
@@ -341,6 +357,17 @@ def test_new_partitions_are_read_from_their_start(scene: Scene) -> None:
     assert query.step() == {T3: (2, 3)}
 
 
+def test_new_partitions_are_read_from_their_end_if_the_option_says_so(scene: Scene) -> None:
+    query = Query(scene, newPartitions="latest")
+    query.step()
+    add_partition(scene, T3, "first", "second")
+    scene.clock.sleep(300)
+
+    assert query.step() == {}
+    scene.write(T3, "third")
+    assert query.step() == {T3: (2, 3)}
+
+
 def test_new_partition_with_an_aged_out_start_begins_where_its_log_does(scene: Scene) -> None:
     query = Query(scene)
     query.step()
@@ -383,6 +410,21 @@ def test_a_new_partition_is_not_put_off(scene: Scene) -> None:
     scene.clock.sleep(300)
 
     assert query.step() == {T3: (0, 1)}
+
+
+def test_a_stream_with_ending_offsets_reads_up_to_them_and_no_further(scene: Scene) -> None:
+    query = Query(scene, startingOffsets="earliest", endingOffsets=offsets_json(p0=13, p1=5), maxOffsetsPerTrigger="10")
+    steps = [query.step(), query.step()]
+    assert query.step() == {}, "t-0 ends at 12 so far"
+    scene.write(T0, "a", "b")
+    steps.append(query.step())
+
+    assert query.step() == {}
+    assert {one: [step[one] for step in steps if one in step] for one in (T0, T1, T2)} == {
+        T0: [(0, 7), (7, 12), (12, 13)],
+        T1: [(0, 2), (2, 5)],
+        T2: [],
+    }
 
 
 # --- Trigger.AvailableNow ---------------------------------------------------------------------------------------------
@@ -476,7 +518,7 @@ def test_topics_whose_whole_name_matches_are_read(scene: Scene) -> None:
         **dict.fromkeys((T0, T1, T2), (0, 12)),
         U0: (0, 1),
     }
-    assert batch_planner(scene, subscribePattern="_*t").partitions() == [T0, T1, T2]
+    assert sorted(batch_planner(scene, subscribePattern="_*t").available_now()) == [T0, T1, T2]
     assert batch_planner(scene, subscribePattern="none").batch_ranges() == []
 
 
@@ -604,11 +646,60 @@ def test_query_goes_on_behind_the_loss_if_that_is_allowed(
         if (found := [step[partition] for step in (first, second) if partition in step])
     } == expected
     assert query.step() == {}
-    assert [record.levelno for record in caplog.records if "failOnDataLoss is false" in record.message]
+    assert [record.levelno for record in caplog.records if "going on, as failOnDataLoss says" in record.message]
     events = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
     told = [(one.cause_topic, one.cause_partition, one.lost_from_offset) for one in events]
     assert told == TOLD_BY_EVENTS.get(loss, [])
     assert caplog.records[0].levelno == logging.WARNING
+
+
+RECREATED = {
+    "earliest, whatever failOnDataLoss says": (
+        {"onTopicRecreated": "earliest"},
+        {T0: (0, 30), T1: (0, 30), T2: (0, 30)},
+    ),
+    "latest": ({"onTopicRecreated": "latest"}, {}),
+    "latest, losses allowed": ({"onTopicRecreated": "latest", **GO_ON}, {}),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), RECREATED.values(), ids=RECREATED.keys())
+def test_policy_says_where_to_go_on_in_a_topic_that_was_made_again(
+    scene: Scene, options: dict[str, str], expected: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    query = Query(scene, **options)
+    query.step()
+    lose(scene, recreate)
+
+    assert query.step() == expected
+    scene.write(T0, "after")
+    assert query.step() == {T0: (30, 31)}
+
+
+def test_policy_covers_partitions_that_the_new_topic_lacks(scene: Scene) -> None:
+    query = Query(scene, onTopicRecreated="earliest")
+    query.step()
+    lose(scene, recreate_smaller)
+
+    assert query.step() == {T0: (0, 16)}
+
+
+def test_policy_may_fail_where_other_losses_are_allowed(scene: Scene) -> None:
+    query = Query(scene, onTopicRecreated="fail", **GO_ON)
+    query.step()
+    lose(scene, recreate)
+
+    with pytest.raises(DataLossError, match="set onTopicRecreated to earliest or latest"):
+        query.step()
+
+
+def test_policy_for_topics_that_were_made_again_excuses_no_other_loss(scene: Scene) -> None:
+    query = Query(scene, onTopicRecreated="earliest")
+    query.step()
+    lose(scene, shorten)
+
+    with pytest.raises(DataLossError, match="it was truncated"):
+        query.step()
 
 
 def test_topic_that_was_deleted_and_comes_back_is_read_from_its_start(scene: Scene) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.options import EventsOptions, Table
-from pyspark_kafka_meta.tables.readers import EventFilesStreamReader, batch_reader
+from pyspark_kafka_meta.tables.readers import batch_reader
+from pyspark_kafka_meta.tables.streams import EventFilesStreamReader
 from pyspark_kafka_meta.telemetry.folders import LocalFolder
 from pyspark_kafka_meta.telemetry.sinks import FolderSink
 
@@ -53,7 +56,7 @@ def event(sequence: int) -> RefreshEvent:
 
 
 def stream(folder: Path, **options: Any) -> EventFilesStreamReader:
-    return EventFilesStreamReader(EventsOptions(path=str(folder), **options), ["sequence"])
+    return EventFilesStreamReader(EventsOptions(path=str(folder), **options), {"sequence": "sequence"})
 
 
 def sequences(reader: Any, tasks: Sequence[Any]) -> list[int]:
@@ -113,8 +116,8 @@ def test_files_that_their_writer_deleted_are_passed_over_with_a_warning(
 
 def test_a_batch_reads_all_there_are_and_nothing_where_there_is_nothing(tmp_path: Path) -> None:
     Writer(tmp_path / "events").write(3)
-    there = batch_reader(Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path)), ["sequence"])
-    nothing = batch_reader(Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path / "none")), ["sequence"])
+    there = batch_reader(Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path)), {"sequence": "sequence"})
+    nothing = batch_reader(Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path / "none")), {"sequence": "sequence"})
 
     assert sequences(there, there.partitions()) == [1, 2, 3]
     assert (nothing.partitions(), sequences(nothing, [None])) == ([], [])
@@ -122,7 +125,8 @@ def test_a_batch_reads_all_there_are_and_nothing_where_there_is_nothing(tmp_path
 
 def test_caches_are_folded_out_of_all_files_in_one_task(tmp_path: Path) -> None:
     Writer(tmp_path).write(3)
-    reader = batch_reader(Table.CACHES, EventsOptions(path=str(tmp_path)), ["cache_id", "generation", "events_missing"])
+    columns = {name: name for name in ("cache_id", "generation", "events_missing")}
+    reader = batch_reader(Table.CACHES, EventsOptions(path=str(tmp_path)), columns)
     (task,) = reader.partitions()
 
     assert [row for batch in reader.read(task) for row in batch.to_pylist()] == [
@@ -132,4 +136,20 @@ def test_caches_are_folded_out_of_all_files_in_one_task(tmp_path: Path) -> None:
 
 def test_a_batch_cannot_begin_at_the_end(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="can't be latest for batch"):
-        batch_reader(Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path), starts_latest=True), ["sequence"])
+        batch_reader(
+            Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path), starts_latest=True), {"sequence": "sequence"}
+        )
+
+
+def test_batches_need_no_pyspark_that_has_read_limits() -> None:
+    code = """
+import sys
+import pyspark.sql.datasource  # which imports them itself where they are
+sys.modules["pyspark.sql.streaming.datasource"] = None  # as in pyspark 4.0 and 4.1
+from pyspark_kafka_meta import DefaultSource
+source = DefaultSource({"table": "caches", "metricsPath": "/no/such/folder"})
+print(type(source.reader(source.schema())).__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    assert (done.stdout, done.returncode) == ("CachesReader\n", 0), done.stderr

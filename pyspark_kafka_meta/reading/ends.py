@@ -1,0 +1,132 @@
+"""`LogEnds`: which partitions there are and where their logs end, nothing being called lost on one broker's word.
+
+Follows Spark's `KafkaOffsetReaderAdmin`, which asks again where the latest offsets went back (KAFKA-7703).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from uuid import UUID
+
+from pyspark_kafka_meta.errors import UnknownTopicError
+from pyspark_kafka_meta.metadata.events import RefreshReason
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.options.values import name_partitions
+from pyspark_kafka_meta.reading.client import KafkaClient
+from pyspark_kafka_meta.reading.offsets import Position, Positions, SourceOffset
+from pyspark_kafka_meta.reading.starts import OffsetResolver
+from pyspark_kafka_meta.reading.verdicts import accept_loss, explain_end, is_recreated, lost_ends, lost_starts
+
+
+class LogEnds:
+    """Of the partitions that one query reads."""
+
+    def __init__(
+        self, client: KafkaClient, options: SourceOptions, logs: OffsetResolver, sleep: Callable[[float], None]
+    ) -> None:
+        self._client = client
+        self._options = options
+        self._logs = logs
+        self._sleep = sleep
+
+    def partitions(self, expected: Collection[TopicPartition] = ()) -> list[TopicPartition]:
+        """The partitions that the query reads now, in order.
+
+        Args:
+            expected: partitions that it read before; see `KafkaClient.partitions`.
+
+        Raises:
+            UnknownTopicError: a topic, or a partition that `assign` names, does not exist; or one that is expected,
+                under a pattern.
+        """
+        expected, deadline = self._options.assigned or expected, self._client.api_deadline()
+        if self._options.topic_pattern is not None:
+            self._client.partitions((), deadline)
+        found = self._client.partitions(self._topics(expected), deadline, expected)
+        if self._options.assigned is None:
+            return found
+        missing = set(self._options.assigned) - set(found)
+        if missing:
+            counts = ", ".join(
+                f"{topic} has {sum(partition.topic == topic for partition in found)} partitions"
+                for topic in sorted({partition.topic for partition in missing})
+            )
+            raise UnknownTopicError(f"option assign names {name_partitions(missing)}, and {counts}: correct the option")
+        return sorted(self._options.assigned)
+
+    def _topics(self, expected: Collection[TopicPartition]) -> Collection[str]:
+        """Those that are named, or that match the pattern by now; of the latter those that were read before too."""
+        if self._options.topic_pattern is None:
+            return self._options.topics
+        return {*self._client.cache.snapshot.topics, *(partition.topic for partition in expected)}
+
+    def topic_ids(self, partitions: Collection[TopicPartition]) -> dict[str, UUID | None]:
+        """The ids of the topics of `partitions`, as cached."""
+        snapshot = self._client.cache.snapshot
+        return {topic: snapshot.topic_id(topic) for topic in {partition.topic for partition in partitions}}
+
+    def partitions_left(
+        self, expected: Collection[TopicPartition], start: SourceOffset | None = None
+    ) -> list[TopicPartition]:
+        """The partitions there are now. Those expected that are not among them are lost, unless their topic is another
+        one than in `start` and onTopicRecreated lets the query go on."""
+        try:
+            partitions = self.partitions(expected)
+        except UnknownTopicError as error:
+            self._accept(f"a topic or partition that was being read is gone: {error}")
+            wanted = self._options.assigned
+            snapshot = self._client.cache.snapshot
+            found = [one for topic in self._topics(()) for one in snapshot.partitions(topic)]
+            return [one for one in sorted(found) if wanted is None or one in wanted]
+        gone = set(expected) - set(partitions)
+        if start is not None and self._options.on_topic_recreated in ("earliest", "latest"):
+            ids = self.topic_ids(gone)
+            gone = {one for one in gone if ids[one.topic] in (None, start.topic_ids.get(one.topic))}
+        if gone:
+            self._accept(
+                f"{name_partitions(gone)} are gone: the topic was deleted or made again; there are now "
+                f"{name_partitions(partitions)}"
+            )
+        return partitions
+
+    def _accept(self, loss: str) -> None:
+        accept_loss(loss, self._options.fail_on_data_loss)
+
+    def confirmed(self, start: SourceOffset, target: Positions) -> SourceOffset:
+        """The ends and topic ids; asked for again where reading cannot go on from `start`, or not up to `target`, with
+        new metadata, which tells a topic that was made again from a log that became shorter."""
+        expected = start.positions.keys() | target.keys()
+        latest = self._latest_left(expected, start)
+        for _ in range(self._options.fetch_offset_retries):
+            if not lost_starts(start, latest) and not lost_ends(target, latest):
+                break
+            # A broker that has just become leader may tell a smaller end than the last one for a moment (KAFKA-7703).
+            self._sleep(self._options.fetch_offset_retry_interval_ms / 1000)
+            self._client.cache.refresh(RefreshReason.ON_DEMAND, self._client.api_deadline())
+            latest = self._latest_left(expected, start)
+        lost = [one for one in lost_ends(target, latest) if one not in lost_starts(start, latest)]
+        if lost:
+            self._accept("; ".join(explain_end(one, target, latest) for one in lost[:5]))
+        return latest
+
+    def _held_back(self, start: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, Position]:
+        """The starts that lie behind an open transaction, not behind the log: where a query has begun, or become,
+        read_committed."""
+        if not self._options.client.read_committed:
+            return {}
+        behind = [one for one in lost_starts(start, latest) if not is_recreated(one, start, latest)]
+        marks = self._logs.high_watermarks(behind)
+        return {one: start.positions[one] for one in behind if start.positions[one].offset <= marks[one].offset}
+
+    def _latest_left(self, expected: Collection[TopicPartition], start: SourceOffset) -> SourceOffset:
+        """The ends of the partitions there are now, and the ids that go with them."""
+        partitions = self.partitions_left(expected, start)
+        try:
+            latest = self._logs.latest(partitions)
+        except UnknownTopicError:  # gone since the cache was refreshed, which has been done again by now
+            partitions = self.partitions_left(expected, start)
+            latest = self._logs.latest(partitions)
+        left = SourceOffset(latest, self.topic_ids(partitions))
+        return replace(left, positions={**latest, **self._held_back(start, left)})

@@ -1,0 +1,254 @@
+"""Streams beside Spark's own Kafka source: the cases of its KafkaMicroBatchSourceSuite that no other test shows."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+class Query:
+    """A stream from a topic to a folder of parquet, which ends when it has read what was there."""
+
+    def __init__(self, spark: SparkSession, folder: Path, bootstrap_servers: str, source: str = "kafkameta") -> None:
+        self.spark, self.folder, self.source = spark, folder, source
+        self.options = {"kafka.bootstrap.servers": bootstrap_servers, "startingOffsets": "earliest"}
+
+    def frame(self, **options: Any) -> DataFrame:
+        texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
+        return self.spark.readStream.format(self.source).options(**(self.options | texts)).load()
+
+    def start(self, rows: DataFrame, **trigger: Any) -> StreamingQuery:
+        sink = rows.writeStream.format("parquet").option("path", str(self.folder / "rows"))
+        return sink.option("checkpointLocation", str(self.folder / "checkpoint")).trigger(**trigger).start()
+
+    def run(self, **options: Any) -> StreamingQuery:
+        query = self.start(self.frame(**options).selectExpr("CAST(value AS STRING) AS value"), availableNow=True)
+        assert query.awaitTermination(120), "the query did not end"
+        return query
+
+    def values(self) -> list[str]:
+        return sorted(row.value for row in self.spark.read.parquet(str(self.folder / "rows")).collect())
+
+    def offset_log(self) -> list[str]:
+        files = (self.folder / "checkpoint" / "offsets").glob("[0-9]*")
+        return [file.read_text() for file in sorted(files, key=lambda file: int(file.name))]
+
+
+@pytest.fixture
+def query(spark: SparkSession, kafka: Any, tmp_path: Path) -> Query:
+    return Query(spark, tmp_path, kafka.bootstrap_servers)
+
+
+def rows_by_batch(query: StreamingQuery) -> list[int]:
+    return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+
+
+def delete(kafka: Any, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(60)
+
+
+@pytest.mark.parametrize("how", ["subscribe", "assign"])
+def test_mb2_latest_begins_behind_what_is_there_and_goes_on_after_a_stop(
+    how: str, query: Query, topic: str, produce: Any, add_partitions: Any
+) -> None:
+    options = {how: topic if how == "subscribe" else {topic: [0, 1, 2]}, "startingOffsets": "latest"}
+    produce(topic, ["old"], partition=0)
+    query.run(**options)
+    produce(topic, ["new"], partition=0)
+    query.run(**options)
+    add_partitions(topic, 5)
+    produce(topic, ["added"], partition=4)
+    produce(topic, ["newer"], partition=1)
+    query.run(**options)
+    assert query.values() == (["added", "new", "newer"] if how == "subscribe" else ["new", "newer"])
+
+
+def test_mb4_specific_offsets_are_honoured_each(query: Query, make_topic: Any, produce: Any) -> None:
+    topic = make_topic(5)
+    for partition in range(5):
+        produce(topic, [f"{partition}-{offset}" for offset in range(3)], partition)
+    query.run(subscribe=topic, startingOffsets={topic: {"0": -2, "1": -1, "2": 0, "3": 1, "4": 2}})
+    expected = ["0-0", "0-1", "0-2", "2-0", "2-1", "2-2", "3-1", "3-2", "4-2"]
+    assert query.values() == expected
+    query.run(subscribe=topic, startingOffsets={topic: {"0": 0, "1": 0, "2": 0, "3": 0, "4": 0}})
+    assert query.values() == expected, "once it has a checkpoint, startingOffsets has no say"
+
+
+def test_mb9_initial_offsets_are_kept_though_nothing_came_until_a_stop(query: Query, topic: str, produce: Any) -> None:
+    produce(topic, ["old"])
+    for _ in range(2):
+        query.run(subscribe=topic, startingOffsets="latest")
+    produce(topic, ["while it was down"])
+    query.run(subscribe=topic, startingOffsets="earliest")
+    assert query.values() == ["while it was down"]
+
+
+def test_mb10_the_largest_limit_does_not_overflow(query: Query, topic: str, produce: Any) -> None:
+    produce(topic, map(str, range(8)), partition=0)
+    limits = {"maxOffsetsPerTrigger": str(2**63 - 1), "startingOffsets": {topic: {"0": 5, "1": -2, "2": -2}}}
+    assert rows_by_batch(query.run(subscribe=topic, **limits)) == [3]
+
+
+def test_mb11_batches_are_limited_as_sparks_own_source_limits_them(
+    spark: SparkSession, jvm_source: str, kafka: Any, topic: str, produce: Any, tmp_path: Path
+) -> None:
+    """A limit of 40 over partitions of 101, 11 and 1 records."""
+    batches = {}
+    for partition, count in enumerate((101, 11, 1)):
+        produce(topic, map(str, range(count)), partition)
+    for source in (jvm_source, "kafkameta"):
+        query = Query(spark, tmp_path / source, kafka.bootstrap_servers, source)
+        rows = query.frame(subscribe=topic, maxOffsetsPerTrigger="40").select("partition", "offset")
+        assert query.start(rows, availableNow=True).awaitTermination(120)
+        batches[source] = [ends_of(json.loads(log.splitlines()[2]), topic) for log in query.offset_log()]
+    ours = batches["kafkameta"]
+    assert ours == batches[jvm_source]
+    assert ours[0] == [35, 3, 1], "in proportion, and one at least"
+    assert ours[-1] == [101, 11, 1]
+
+
+def ends_of(offset: dict[str, Any], topic: str) -> list[int]:
+    """The offsets in a line of the offset log, of either source."""
+    if "version" in offset:
+        offset = {name: each["partitions"] for name, each in offset["topics"].items()}
+        return [each["offset"] for _, each in sorted(offset[topic].items())]
+    return [each for _, each in sorted(offset[topic].items())]
+
+
+def test_mb14_available_now_does_not_read_what_comes_after_it_began(
+    query: Query, topic: str, produce: Any, spark: SparkSession
+) -> None:
+    produce(topic, map(str, range(15)), partition=0)
+    seen: list[int] = []
+
+    def add_more(batch: DataFrame, _: int) -> None:
+        seen.append(batch.count())
+        produce(topic, ["late"], partition=0)
+
+    rows = query.frame(subscribe=topic, maxOffsetsPerTrigger="5")
+    sink = rows.writeStream.foreachBatch(add_more).option("checkpointLocation", str(query.folder / "checkpoint"))
+    assert sink.trigger(availableNow=True).start().awaitTermination(120)
+    assert seen == [5, 5, 5]
+
+
+def test_mb17_a_batch_that_failed_is_planned_again_after_partitions_were_added(
+    query: Query, topic: str, produce: Any, add_partitions: Any
+) -> None:
+    """SPARK-53560: no crash loop."""
+    produce(topic, ["a", "b"], partition=0)
+
+    def fail(batch: DataFrame, _: int) -> None:
+        raise RuntimeError("the user's own")
+
+    failing = query.frame(subscribe=topic).writeStream.foreachBatch(fail)
+    failing = failing.option("checkpointLocation", str(query.folder / "checkpoint")).trigger(availableNow=True)
+    with pytest.raises(StreamingQueryException, match="the user's own"):
+        failing.start().awaitTermination(120)
+    add_partitions(topic, 6)
+    produce(topic, ["c"], partition=5)
+    query.run(subscribe=topic)
+    assert query.values() == ["a", "b", "c"]
+
+
+def test_mb18_an_idle_source_beside_a_busy_one_neither_stalls_nor_rewinds(
+    query: Query, make_topic: Any, produce: Any
+) -> None:
+    """SPARK-22956."""
+    busy, idle = make_topic(1), make_topic(1)
+    produce(idle, ["idle"])
+    for turn in range(3):
+        produce(busy, [f"busy-{turn}"])
+        both = (
+            query.frame(subscribe=busy).union(query.frame(subscribe=idle)).selectExpr("CAST(value AS STRING) AS value")
+        )
+        assert query.start(both, availableNow=True).awaitTermination(120)
+    assert query.values() == ["busy-0", "busy-1", "busy-2", "idle"]
+
+
+def test_mb19_input_rows_add_up_to_the_records_read(query: Query, topic: str, produce: Any) -> None:
+    produce(topic, map(str, range(40)))
+    assert sum(rows_by_batch(query.run(subscribe=topic, maxOffsetsPerTrigger="15"))) == 40 == len(query.values())
+
+
+@pytest.mark.parametrize("records_after", [1, 9])
+def test_mb15_mb16_mb22_a_topic_made_again_is_named_whether_it_is_smaller_or_larger(
+    records_after: int, query: Query, make_topic: Any, produce: Any, kafka: Any, wait_for: Any
+) -> None:
+    topic = make_topic(1)
+    produce(topic, ["a", "b"])
+    query.run(subscribe=topic)
+    delete(kafka, topic)
+    wait_for(lambda: topic not in AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics().topics)
+    make_topic(1, name=topic)
+    produce(topic, [f"again-{number}" for number in range(records_after)])
+    with pytest.raises(StreamingQueryException, match=r"deleted and made again \(topic id .*, now .*failOnDataLoss"):
+        query.run(subscribe=topic)
+    query.run(subscribe=topic, failOnDataLoss="false")
+    assert query.values() == ["a", *(f"again-{number}" for number in range(records_after)), "b"]
+
+
+def test_mb20_mb21_deleted_topics_are_passed_over_and_no_empty_offset_is_logged(
+    query: Query, make_topic: Any, produce: Any, kafka: Any
+) -> None:
+    """SPARK-41375: an offset of no partitions would read all of them again."""
+    topics = [make_topic(1), make_topic(1)]
+    for topic in topics:
+        produce(topic, [topic])
+    options = {"subscribe": ",".join(topics), "failOnDataLoss": "false"}
+    query.run(**options)
+    for topic in topics:
+        delete(kafka, topic)
+        query.run(**options)
+    assert query.values() == sorted(topics)
+    assert [log for log in query.offset_log() if '"topics":{}' in log.replace(" ", "")] == []
+
+
+def test_mb25_a_stream_joined_with_itself_reads_each_record_on_both_sides(
+    query: Query, topic: str, produce: Any
+) -> None:
+    produce(topic, map(str, range(4)), partition=0)
+    rows = query.frame(subscribe=topic).selectExpr("CAST(value AS STRING) AS value")
+    joined = rows.alias("a").join(rows.alias("b"), on="value").select("value")
+    assert query.start(joined, availableNow=True).awaitTermination(120)
+    assert query.values() == ["0", "1", "2", "3"]
+
+
+def test_mb35_an_offset_of_a_later_version_is_refused_in_words(query: Query, topic: str, produce: Any) -> None:
+    produce(topic, ["a"])
+    query.run(subscribe=topic)
+    last = sorted((query.folder / "checkpoint" / "offsets").glob("[0-9]*"))[-1]
+    last.write_text(last.read_text().replace('"version":1', '"version":99').replace('"version": 1', '"version": 99'))
+    for checksum in last.parent.glob(".*.crc"):
+        checksum.unlink()
+    with pytest.raises(StreamingQueryException, match="offset of version 99, and this release reads version 1"):
+        query.run(subscribe=topic)
+
+
+def test_mb36_topics_partitions_and_records_that_come_at_random_all_arrive_once(
+    query: Query, make_topic: Any, produce: Any, add_partitions: Any, spark: SparkSession
+) -> None:
+    chance = random.Random(36)
+    sizes = {make_topic(1): 1 for _ in range(3)}
+    expected: list[str] = []
+    for turn in range(4):
+        for topic in list(sizes):
+            if chance.random() < 0.4:
+                sizes[topic] += 1
+                add_partitions(topic, sizes[topic])
+            values = [f"{topic}-{turn}-{number}" for number in range(chance.randrange(30))]
+            produce(topic, values)
+            expected += values
+        query.run(subscribe=",".join(sizes), maxOffsetsPerTrigger="25")
+    assert Counter(query.values()) == Counter(expected)
