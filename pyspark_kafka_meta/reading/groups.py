@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark_kafka_meta.errors import BrokerError
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
 
 COORDINATOR_PATIENCE_S = 10.0
 COORDINATOR_PAUSE_S = 0.2
@@ -78,8 +79,10 @@ def _ask(options: ClientOptions, problem: str, ask: Callable[[AdminClient], Any]
 
 
 def _admin(options: ClientOptions) -> AdminClient:
-    servers = ",".join(map(str, options.bootstrap_servers))
-    return AdminClient({"bootstrap.servers": servers, "client.id": options.client_id})
+    """Keep it in a variable: its requests end with it."""
+    return AdminClient(
+        {"client.id": options.client_id, **librdkafka_settings(options.security, options.bootstrap_servers)}
+    )
 
 
 def _timeout_s(options: ClientOptions) -> float:

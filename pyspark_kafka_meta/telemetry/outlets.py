@@ -25,7 +25,7 @@ def new_publisher(options: MetricsOptions | None, origin: Origin) -> EventPublis
     if options.path is not None:
         sinks.append(_folder_sink(options.path))
     if options.topic is not None:
-        sinks.append(TopicSink(options.bootstrap_servers, options.topic))
+        sinks.append(TopicSink(options.bootstrap_servers, options.topic, options.security))
     if not sinks:
         sinks.append(FolderSink(DefaultFolder(origin.application_id or f"driver-{driver_pid()}")))
     return EventPublisher(sinks, origin)
