@@ -72,19 +72,19 @@ def test_a_killed_leader_makes_both_executors_stale_until_they_heal(
         spark.ask("start")
         known = "SELECT executor_id, count(DISTINCT partition) AS n FROM caches WHERE role = 'reader' GROUP BY 1"
         everything = {("0", PARTITIONS), ("1", PARTITIONS)}
-        wait_for(lambda: {(one["executor_id"], one["n"]) for one in spark.ask(known)} == everything, timeout_s=60)
+        wait_for(lambda: {(one["executor_id"], one["n"]) for one in spark.ask(known)} == everything, timeout_s=120)
         assert spark.ask(STALE) == []
 
         spark.ask("stop")  # nobody reads now, so nobody learns what follows
         victim = leader_of(topic, 0)
         led = {partition for partition in range(PARTITIONS) if leader_of(topic, partition) == victim}
         breakable_kafka.kill(victim)
-        wait_for(lambda: all(leader_of(topic, one) not in (-1, victim) for one in led), timeout_s=60)
+        wait_for(lambda: all(leader_of(topic, one) not in (-1, victim) for one in led), timeout_s=120)
         stale = {(one["executor_id"], one["partition"]) for one in spark.ask(STALE)}
         assert stale == {(executor, partition) for executor in ("0", "1") for partition in led}
 
         spark.ask("start")
-        wait_for(lambda: spark.ask(STALE) == [], timeout_s=60)
+        wait_for(lambda: spark.ask(STALE) == [], timeout_s=120)
 
     who = spark.ask("SELECT role, executor_id, count(DISTINCT cache_id) AS caches FROM refresh_events GROUP BY 1, 2")
     assert {(one["role"], one["executor_id"]) for one in who} == {

@@ -13,14 +13,12 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-TABLES = ("refresh_events", "caches", "partitions")
-
 
 def start(spark: SparkSession, options: dict[str, str], folder: Path) -> StreamingQuery:
     rows = spark.readStream.format("kafkameta").options(**options, startingOffsets="earliest", minPartitions="2").load()
     sink = rows.selectExpr("CAST(value AS STRING) AS value").writeStream.format("parquet")
     sink = sink.option("path", str(folder / "rows")).option("checkpointLocation", str(folder / "checkpoint"))
-    return sink.trigger(processingTime="200 milliseconds").start()
+    return sink.trigger(processingTime="1 second").start()
 
 
 def main(servers: str, topic: str, folder: Path) -> None:
@@ -42,8 +40,9 @@ def main(servers: str, topic: str, folder: Path) -> None:
             assert query is not None
             query.stop()
         else:
-            for table, given in tables.items():  # anew for each question, as they are of the moment
-                spark.read.format("kafkameta").options(**given, table=table).load().createOrReplaceTempView(table)
+            for table in (one for one in tables if one in command):  # anew for each question: they are of the moment
+                rows = spark.read.format("kafkameta").options(**tables[table], table=table)
+                rows.load().createOrReplaceTempView(table)
             answer = [row.asDict(recursive=True) for row in spark.sql(command).collect()]
         sys.stdout.write(json.dumps(answer, default=str) + "\n")
         sys.stdout.flush()
