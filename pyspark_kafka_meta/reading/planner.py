@@ -52,6 +52,7 @@ class OffsetPlanner:
         self._logs = OffsetResolver(client, options)
         self._ends = LogEnds(client, options, self._logs, sleep)
         self._latest_seen: SourceOffset | None = None
+        self._gone: frozenset[TopicPartition] = frozenset()  # at the last look, though the query had read them
 
     def available_now(self) -> dict[TopicPartition, Position]:
         """The end of each log as the target of a query that ends there, without what is gone where that is allowed."""
@@ -127,6 +128,7 @@ class OffsetPlanner:
             DataLossError: partitions or offsets of `start` or `target` are gone, and failOnDataLoss is set.
         """
         latest_seen = self._ends.confirmed(start, target or {})
+        self._record_gone(start, latest_seen)
         if not latest_seen.positions:
             return start  # SPARK-41375: should the topics be seen again, they are not to be read from their start
         self._latest_seen, latest, ids = latest_seen, latest_seen.positions, latest_seen.topic_ids
@@ -154,6 +156,14 @@ class OffsetPlanner:
             return True
         self._planned_at = now
         return False
+
+    def _record_gone(self, start: SourceOffset, latest: SourceOffset) -> None:
+        """An event for each partition that the query goes on without, once for as long as it stays away."""
+        gone = frozenset(start.positions.keys() - latest.positions.keys())
+        for one in sorted(gone - self._gone):
+            why = "the partition is gone: its topic was deleted, or made again with fewer"
+            self._client.cache.record_loss(one, start.positions[one].offset, None, why)
+        self._gone = gone
 
     def _begin_new(self, start: SourceOffset, latest: Positions) -> dict[TopicPartition, Position]:
         """New partitions are read from their start, wherever that is by now, unless newPartitions says otherwise."""

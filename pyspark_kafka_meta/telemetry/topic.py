@@ -29,6 +29,8 @@ SETTINGS = {
     # In order, but not idempotent: that would hold up the first event by half a second, the life of some processes.
     "max.in.flight.requests.per.connection": 1,
     "message.timeout.ms": 30_000,
+    # A topic that was missing is not looked for until then; the default is 5 minutes.
+    "topic.metadata.refresh.interval.ms": 30_000,
     "queue.buffering.max.messages": 1_000,
     "queue.buffering.max.kbytes": 32 * 1024,
     # The first answer of a cache that reads thousands of partitions is one event: repetitive, and lz4 makes it small.
@@ -47,7 +49,8 @@ class TopicSink:
         self._topic = topic
         self._producer: Producer | None = None
         self._losses = LossCount()
-        self._failing = False
+        self._is_slow = False  # nobody waits until the next delivery
+        self._failing = False  # as is_slow, and a warning has said so
 
     def write(self, events: Sequence[RefreshEvent]) -> None:
         producer = self._producer = self._producer or self._connect()
@@ -89,7 +92,7 @@ class TopicSink:
         if error is not None:
             self._lose(event, str(error))
         else:
-            self._failing = False
+            self._is_slow = self._failing = False
 
     def _lose(self, event: RefreshEvent, why: str) -> None:
         self._losses.add([event])
@@ -98,5 +101,5 @@ class TopicSink:
         self._failing = True
 
     def _wait(self, producer: Producer) -> None:
-        if not self._failing and producer.flush(FLUSH_S) > 0:
-            self._failing = True
+        if not (self._is_slow or self._failing):
+            self._is_slow = producer.flush(FLUSH_S) > 0

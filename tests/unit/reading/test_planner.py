@@ -559,6 +559,7 @@ def test_a_matching_topic_that_is_deleted_is_data_loss_or_left_out_where_that_is
         strict.step()
     assert lenient.step() == {T0: (12, 13)}
     assert positions(lenient.offset).keys() == {T0, T1, T2}
+    assert [one.cause_topic for one in scene.events if one.kind is EventKind.DATA_LOSS] == ["u"]
 
 
 # --- lost records -----------------------------------------------------------------------------------------------------
@@ -624,7 +625,8 @@ def test_loss_ends_the_query_and_the_error_says_what_is_lost(scene: Scene, happe
 TOLD_BY_EVENTS = {
     "truncated": [("t", 0, 12)],
     "made again": [("t", 0, 12), ("t", 1, 12), ("t", 2, 12)],
-    "made again, smaller": [("t", 0, 12)],
+    "made again, smaller": [("t", 1, 12), ("t", 2, 12), ("t", 0, 12)],
+    "deleted": [("t", 0, 12), ("t", 1, 12), ("t", 2, 12)],
 }
 
 
@@ -651,7 +653,7 @@ def test_query_goes_on_behind_the_loss_if_that_is_allowed(
     assert [record.levelno for record in caplog.records if "going on, as failOnDataLoss says" in record.message]
     events = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
     told = [(one.cause_topic, one.cause_partition, one.lost_from_offset) for one in events]
-    assert told == TOLD_BY_EVENTS.get(loss, [])
+    assert told == TOLD_BY_EVENTS[loss]
     assert caplog.records[0].levelno == logging.WARNING
 
 
