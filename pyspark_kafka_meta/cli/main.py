@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pyspark_kafka_meta.cli.console import reporting
+from pyspark_kafka_meta.cli.parameters import (
+    Config,
+    EventsPath,
+    EventsTopic,
+    JsonOrPipe,
+    OptionalServers,
+    Options,
+    Role,
+    cluster_options,
+    events_options,
+    since_ms,
+)
 from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.metadata.events import RefreshReason
 
 app = typer.Typer(
     name="kafkameta",
@@ -32,6 +48,71 @@ def metadata(
     except KafkaMetaError as error:
         typer.secho(f"kafkameta: {error}", err=True, fg=typer.colors.RED)
         raise typer.Exit(1) from None
+
+
+@app.command()
+def events(
+    path: EventsPath = None,
+    topic: EventsTopic = None,
+    bootstrap_servers: OptionalServers = None,
+    reason: Annotated[list[RefreshReason] | None, typer.Option(help="Only these; may be given several times.")] = None,
+    role: Annotated[Role | None, typer.Option(help="Only those of such processes.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="10m", help="Only those of so long ago at most.")] = None,
+    last: Annotated[int, typer.Option(min=1, help="The newest so many of those that are there.")] = 1_000,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with those that come, until Ctrl-C.")] = False,
+    as_json: JsonOrPipe = False,
+    option: Options = None,
+    config: Config = None,
+) -> None:
+    """What the metadata caches did and why: the refresh events, newest last."""
+    from rich.console import Console
+
+    from pyspark_kafka_meta.cli.events import EventFilter, EventTables, follow_events, print_events, show_events
+    from pyspark_kafka_meta.cli.sources import open_events
+
+    console = Console()
+    show = EventTables(console) if console.is_terminal and not as_json else print_events
+    with reporting():
+        earliest_ms = 0 if since is None else since_ms(since, int(time.time() * 1000))
+        wanted = EventFilter(reason or (), role, earliest_ms)
+        given = events_options(path, topic, cluster_options(bootstrap_servers, option, config))
+        with closing(open_events(given)) as source:
+            show_events(source, wanted, show, last)
+            if follow:
+                follow_events(source, wanted, show)
+
+
+@app.command()
+def caches(
+    path: EventsPath = None,
+    topic: EventsTopic = None,
+    bootstrap_servers: OptionalServers = None,
+    stale: Annotated[bool, typer.Option("--stale", help="Only what is older than the live cluster's state.")] = False,
+    since: Annotated[
+        str, typer.Option(metavar="10m", help="Only caches with an event of so long ago at most.")
+    ] = "10m",
+    as_json: JsonOrPipe = False,
+    option: Options = None,
+    config: Config = None,
+) -> None:
+    """What each metadata cache knows, side by side: the leader and epoch of each partition."""
+    from rich.console import Console
+
+    from pyspark_kafka_meta.cli.caches import known_caches, show_caches, show_stale
+    from pyspark_kafka_meta.cli.sources import open_events
+    from pyspark_kafka_meta.options import ClientOptions
+
+    console, now_ms = Console(), int(time.time() * 1000)
+    shown_on = console if console.is_terminal and not as_json else None
+    with reporting():
+        cluster = cluster_options(bootstrap_servers, option, config)
+        client = ClientOptions.parse(cluster) if stale else None
+        with closing(open_events(events_options(path, topic, cluster))) as source:
+            known = known_caches(source, since_ms(since, now_ms), now_ms)
+        if client is None:
+            show_caches(known, shown_on)
+        else:
+            show_stale(known, client, shown_on)
 
 
 @app.command()
