@@ -99,6 +99,7 @@ def events_table(events: Iterable[Event], show_header: bool = True) -> Table:
     table.add_column("why", ratio=4, overflow="fold")
     table.add_column("asked", ratio=3, overflow="fold")
     table.add_column("ms", width=8, justify="right")
+    table.add_column("bytes", width=7, justify="right")
     table.add_column("what changed", ratio=5, overflow="fold")
     table.add_column("healed in", width=10, justify="right")
     for event in events:
@@ -125,6 +126,7 @@ def _cells(event: Event) -> list[Text]:
         plain(_why(event)),
         plain(_asked(event)),
         plain(_ms(event["latency_ms"])),
+        plain(event["response_bytes"]),
         plain(what_changed(event), COLORS.get(event["outcome"], "")),
         plain("" if event["recovery_ms"] is None else f"{_ms(event['recovery_ms'])} ms"),
     ]

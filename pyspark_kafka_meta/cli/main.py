@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +11,7 @@ import typer
 
 from pyspark_kafka_meta.cli.console import reporting
 from pyspark_kafka_meta.cli.parameters import (
+    AsJson,
     Config,
     EventsPath,
     EventsTopic,
@@ -18,11 +19,11 @@ from pyspark_kafka_meta.cli.parameters import (
     OptionalServers,
     Options,
     Role,
+    Servers,
     cluster_options,
     events_options,
     since_ms,
 )
-from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.metadata.events import RefreshReason
 
 app = typer.Typer(
@@ -36,18 +37,32 @@ app = typer.Typer(
 
 @app.command()
 def metadata(
-    bootstrap_servers: Annotated[str, typer.Option(help="Brokers to ask, as host:port between commas.")],
+    bootstrap_servers: Servers,
     topic: Annotated[list[str] | None, typer.Option(help="Only this topic; may be given several times.")] = None,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Refresh a cache too, on demand, and see it.")] = False,
+    watch: Annotated[float | None, typer.Option(min=0.1, metavar="SECONDS", help="Ask again, so often.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="End a watch after so many looks.")] = None,
     timeout_ms: Annotated[int, typer.Option(min=1, help="How long all brokers together may take to answer.")] = 10_000,
+    as_json: AsJson = False,
+    option: Options = None,
+    config: Config = None,
 ) -> None:
     """Ask one broker, learn them all: brokers, topics, and the leader of each partition."""
-    from pyspark_kafka_meta.cli.metadata import show_metadata
+    from rich.console import Console
 
-    try:
-        show_metadata(bootstrap_servers, topic, timeout_ms)
-    except KafkaMetaError as error:
-        typer.secho(f"kafkameta: {error}", err=True, fg=typer.colors.RED)
-        raise typer.Exit(1) from None
+    from pyspark_kafka_meta.cli.metadata import look_at, show, within
+    from pyspark_kafka_meta.cli.metadata import watch as keep_watch
+    from pyspark_kafka_meta.cli.refreshing import OwnCache
+    from pyspark_kafka_meta.options import ClientOptions
+
+    console = None if as_json else Console()
+    with reporting(), ExitStack() as opened:
+        client = within(ClientOptions.parse(cluster_options(bootstrap_servers, option, config)), timeout_ms)
+        own_cache = opened.enter_context(closing(OwnCache(client))) if refresh else None
+        if watch is None:
+            show(look_at(client, topic, own_cache), console)
+        else:
+            keep_watch(lambda: look_at(client, topic, own_cache), console, watch, count)
 
 
 @app.command()
@@ -133,13 +148,10 @@ def migrate_checkpoint(
     """Go on where a query on Spark's own Kafka source stopped: print its startingOffsets, one line a source."""
     from pyspark_kafka_meta.cli.migrate import starting_offsets, write_checkpoint
 
-    try:
+    with reporting():
         found, pending = starting_offsets(checkpoint)
         if write is not None:
             write_checkpoint(checkpoint, write)
-    except KafkaMetaError as error:
-        typer.secho(f"kafkameta: {error}", err=True, fg=typer.colors.RED)
-        raise typer.Exit(1) from None
     typer.echo("\n".join(found))
     if pending is not None and write is None:
         typer.echo(

@@ -52,7 +52,7 @@ def test_a_pipe_gets_every_field_as_json_lines_newest_last(folder: Path) -> None
 def test_a_person_sees_who_asked_whom_why_and_what_changed(folder: Path) -> None:
     header, *rest = run(folder, env=TERMINAL).stdout.splitlines()
 
-    assert header.split() == ["time", "who", "why", "asked", "ms", "what", "changed", "healed", "in"]
+    assert header.split() == ["time", "who", "why", "asked", "ms", "bytes", "what", "changed", "healed", "in"]
     shown = " ".join(" ".join(rest[3:]).split())
     for text in (
         "reader 1 worker:7 aaaaaaaa",
