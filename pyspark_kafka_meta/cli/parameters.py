@@ -1,0 +1,90 @@
+"""The options that commands share, and what they amount to for the source.
+
+A file for `--config` is a properties file, as Kafka's own tools take with `--command-config`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.options.values import parse_duration_ms
+
+Servers = Annotated[str, typer.Option(help="Brokers to ask, as host:port between commas.")]
+OptionalServers = Annotated[str | None, typer.Option(help="Brokers to ask, as host:port between commas.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="A kafka.* option of the source; may be given several times."),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(exists=True, dir_okay=False, help="File of such options, a line each: the place for secrets."),
+]
+EventsPath = Annotated[
+    str | None, typer.Option("--path", help="The metricsPath of the events; not given: this machine's default folders.")
+]
+EventsTopic = Annotated[str | None, typer.Option("--topic", help="The metricsTopic of the events.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON, one line each.")]
+JsonOrPipe = Annotated[bool, typer.Option("--json", help="JSON, one line each, as without a terminal.")]
+
+
+class Role(StrEnum):
+    READER = "reader"
+    PLANNER = "planner"
+    CLI = "cli"
+
+
+def cluster_options(servers: str | None, options: Sequence[str] | None, config: Path | None) -> dict[str, str]:
+    """The `kafka.*` options; what is on the command line goes before what is in the file.
+
+    Raises:
+        OptionError: a line of the file, or an option, is not NAME=VALUE. It does not repeat what may be a secret.
+    """
+    found = dict(_pairs(_lines(config), f"a line of {config}")) if config is not None else {}
+    found |= _pairs(options or (), "--option")
+    return found if servers is None else {**found, "kafka.bootstrap.servers": servers}
+
+
+def events_options(path: str | None, topic: str | None, cluster: Mapping[str, str]) -> dict[str, str]:
+    """The options of the table `refresh_events`. Raises OptionError: both places are given."""
+    if path is not None and topic is not None:
+        raise OptionError("--path and --topic name two places: give one of them")
+    if topic is not None:
+        return {**cluster, "metricsTopic": topic}
+    return {} if path is None else {"metricsPath": path}
+
+
+def since_ms(text: str, now_ms: int) -> int:
+    """When it was, ms since 1970 UTC. Raises OptionError."""
+    try:
+        return now_ms - parse_duration_ms(text)
+    except ValueError:
+        raise OptionError("--since must be a time like 10m, 30s or 2h") from None
+
+
+def _lines(config: Path) -> list[str]:
+    """The lines that say something; those that end in a backslash go on in the next one."""
+    try:
+        text = config.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"{config} cannot be read ({type(error).__name__}): name a text file") from None
+    lines = (line.strip() for line in re.sub(r"\\\n[ \t]*", "", text).splitlines())
+    return [line for line in lines if line and line[0] not in "#!"]
+
+
+def _pairs(texts: Iterable[str], what: str) -> dict[str, str]:
+    """By name in lower case, with the `kafka.` that Kafka's tools leave out."""
+    pairs = [text.partition("=") for text in texts]
+    if not all(name.strip() and sign for name, sign, _ in pairs):
+        raise OptionError(f"{what} must be NAME=VALUE")
+    names = [name.strip().lower() for name, _, _ in pairs]
+    return {
+        name if name.startswith("kafka.") else f"kafka.{name}": value.strip()
+        for name, (_, _, value) in zip(names, pairs, strict=True)
+    }
