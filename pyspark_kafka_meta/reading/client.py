@@ -86,6 +86,7 @@ class KafkaClient:
         return time.monotonic() + self.options.default_api_timeout_ms / 1000
 
     def close(self) -> None:
+        self.cache.close()
         self.publisher.close()
         self.wire.close()
 

@@ -15,7 +15,7 @@ from harness import SteadyProducer
 
 from pyspark_kafka_meta.testing import LocalKafka
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 STALE = """
     SELECT DISTINCT c.executor_id, c.partition
