@@ -51,12 +51,24 @@ def cluster_options(servers: str | None, options: Sequence[str] | None, config: 
     return found if servers is None else {**found, "kafka.bootstrap.servers": servers}
 
 
-def events_options(path: str | None, topic: str | None, cluster: Mapping[str, str]) -> dict[str, str]:
-    """The options of the table `refresh_events`. Raises OptionError: both places are given."""
+def events_options(
+    path: str | None, topic: str | None, cluster: Mapping[str, str], asks_brokers: bool = False
+) -> dict[str, str]:
+    """The options of the table `refresh_events`.
+
+    Args:
+        cluster: the `kafka.*` options.
+        asks_brokers: whether those have another use than to read the topic.
+
+    Raises:
+        OptionError: two places are given, or options of a cluster that nobody asks.
+    """
     if path is not None and topic is not None:
         raise OptionError("--path and --topic name two places: give one of them")
     if topic is not None:
         return {**cluster, "metricsTopic": topic}
+    if cluster and not asks_brokers:
+        raise OptionError("--bootstrap-servers, --option and --config are for a --topic: name one, or leave them out")
     return {} if path is None else {"metricsPath": path}
 
 

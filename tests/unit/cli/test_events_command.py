@@ -156,12 +156,20 @@ def test_an_event_of_another_version_that_lacks_fields_is_shown(tmp_path: Path) 
         (["--topic", "t"], "--path and --topic name two places"),
         (["--since", "soon"], "--since must be a time like 10m"),
         (["--option", "client.id"], "--option must be NAME=VALUE"),
+        (["--bootstrap-servers", "localhost:1"], "are for a --topic: name one, or leave them out"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_1(folder: Path, arguments: list[str], text: str) -> None:
     result = run(folder, *arguments)
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
     assert text in result.stderr
+
+
+def test_a_folder_that_cannot_be_read_is_one_line_without_its_uri() -> None:
+    result = CliRunner().invoke(app, ["events", "--path", "nowhere://key:secret@bucket/folder"])
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+    assert "check --path" in result.stderr
+    assert "secret" not in result.stderr
 
 
 def test_a_topic_without_brokers_to_ask_is_a_mistake_told_in_one_line() -> None:
