@@ -23,6 +23,15 @@ class ConnectError(KafkaMetaError):
     """No connection to a broker: refused, unreachable, unknown host name, or no answer in time."""
 
 
+class TlsError(KafkaMetaError):
+    """No encrypted connection to a broker that can be trusted: unknown authority, other host name, expired certificate,
+    refused client certificate, or one side alone speaks TLS. The text says which and what to mend."""
+
+
+class AuthenticationError(KafkaMetaError):
+    """A broker refused this client's login or its mechanism, or did not prove that it knows the password itself."""
+
+
 class RequestTimeoutError(KafkaMetaError):
     """A broker accepted a request and did not answer it before its deadline."""
 
@@ -48,6 +57,10 @@ class BrokerError(KafkaMetaError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class AuthorizationError(BrokerError):
+    """The cluster's ACLs deny an operation; the text names it and what it was on."""
 
 
 class UnknownTopicError(KafkaMetaError):

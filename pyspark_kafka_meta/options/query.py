@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.model import Address, TopicPartition
 from pyspark_kafka_meta.options import rules, values
+from pyspark_kafka_meta.options.security import PLAINTEXT, SECURITY_OPTIONS, SecurityOptions, complete_security
 from pyspark_kafka_meta.options.spans import SpanOptions
 from pyspark_kafka_meta.options.specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.options.table import Option, choice, read, row, table_of, whole
@@ -23,21 +24,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """How to reach the brokers, how much to ask of them and how long to wait. Holds no secret."""
+    """How to reach the brokers, how much to ask of them and how long to wait."""
 
+    security: SecurityOptions
     bootstrap_servers: tuple[Address, ...] = row(
         "kafka.bootstrap.servers",
         None,
         values.parse_addresses,
         "Option 'kafka.bootstrap.servers' must be host:port between commas, IPv6 as [::1]:9092, got '{value}'",
         "Required. Brokers to ask first, as host:port between commas; one that answers is enough.",
-    )
-    security_protocol: str = row(
-        "kafka.security.protocol",
-        "PLAINTEXT",
-        partial(values.parse_choice, values={"plaintext": "PLAINTEXT"}),
-        "Option 'kafka.security.protocol' must be PLAINTEXT: TLS and SASL are not supported yet, got '{value}'",
-        "PLAINTEXT is the only one so far.",
     )
     client_id: str = row(
         "kafka.client.id",
@@ -99,7 +94,7 @@ class ClientOptions:
             OptionError: one line for each option that is missing, unknown or unusable.
         """
         parsed, problems = read(options, _CLIENT_OPTIONS)
-        _raise_if_any(problems + rules.client_problems(options))
+        _raise_if_any(problems + rules.client_problems(options) + complete_security(parsed))
         return cls(**parsed)
 
 
@@ -129,6 +124,7 @@ class MetricsOptions:
         "Option 'metricsBootstrapServers' must be host:port between commas, IPv6 as [::1]:9092, got '{value}'",
         "Brokers of the metrics topic, if it is in another cluster than kafka.bootstrap.servers.",
     )
+    security: SecurityOptions = PLAINTEXT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +151,7 @@ class SourceOptions(SpanOptions):
         None,
         values.parse_pattern,
         "Option 'subscribePattern' must be a regular expression as Python's re reads it, got '{value}'",
-        "Regular expression (Python's) that whole names of topics match to be read, also of topics still to come. "
+        "Regular expression (Python's): topics with a match in their name are read, those still to come too. "
         "Either this, subscribe or assign.",
     )
     assigned: tuple[TopicPartition, ...] | None = row(
@@ -264,15 +260,16 @@ class SourceOptions(SpanOptions):
             OptionError: one line for each option that is missing, unknown or unusable.
         """
         parsed, problems = read(options, OPTIONS)
-        problems += rules.client_problems(options) + rules.strategy_problems(options)
+        problems += complete_security(parsed) + rules.client_problems(options) + rules.strategy_problems(options)
         _raise_if_any(problems or rules.limit_problems(parsed))
         if parsed["topics"] is None:
             parsed["topics"] = tuple(dict.fromkeys(partition.topic for partition in parsed["assigned"] or ()))
-        client = ClientOptions(**{name: parsed.pop(name) for name in _CLIENT_OPTIONS})
+        client = ClientOptions(**{each.name: parsed.pop(each.name) for each in fields(ClientOptions)})
         metrics = MetricsOptions(
             path=parsed.pop("metrics_path"),
             topic=parsed.pop("metrics_topic"),
             bootstrap_servers=parsed.pop("metrics_bootstrap_servers") or client.bootstrap_servers,
+            security=client.security,
         )
         return cls(client=client, metrics=metrics, **parsed)
 
@@ -311,7 +308,7 @@ class SourceOptions(SpanOptions):
                 )
 
 
-_CLIENT_OPTIONS = table_of(ClientOptions)
+_CLIENT_OPTIONS = table_of(ClientOptions) | SECURITY_OPTIONS
 OPTIONS: Mapping[str, Option] = (
     table_of(SourceOptions)
     | {f"metrics_{name}": option for name, option in table_of(MetricsOptions).items()}

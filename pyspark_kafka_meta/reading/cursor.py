@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from pyspark_kafka_meta.errors import BrokerError, CorruptBatchError, KafkaMetaError
+from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError
 from pyspark_kafka_meta.metadata.model import NO_EPOCH
 from pyspark_kafka_meta.reading.instructions import (
     Emit,
@@ -26,7 +26,7 @@ from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.replicas import LEADER
 from pyspark_kafka_meta.records.batches import next_position, scan
 from pyspark_kafka_meta.records.columns import FetchedRecords
-from pyspark_kafka_meta.wire.codes import UNKNOWN_LEADER_EPOCH, Action, action_for, describe, refresh_reason
+from pyspark_kafka_meta.wire.codes import UNKNOWN_LEADER_EPOCH, Action, action_for, refresh_reason, refusal
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchedPartition, FetchPartition
 
 MIN_FETCH_BYTES = 64 * 1024
@@ -124,7 +124,7 @@ class PartitionCursor:
             case Action.DATA_LOSS:
                 return OutOfRange()
             case _:
-                return Fail(BrokerError(f"{self.range.partition} cannot be read: {describe(code)}", code))
+                return Fail(refusal(f"{self.range.partition} cannot be read", code, self.range.partition.topic, "READ"))
 
     def on_log_bounds(self, earliest: int, latest: int) -> Instruction:
         """After `OutOfRange`: what the leader's first and last offset (exclusive) mean for the position."""

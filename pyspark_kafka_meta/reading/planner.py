@@ -24,6 +24,7 @@ from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, Positions,
 from pyspark_kafka_meta.reading.plan import plan_tasks
 from pyspark_kafka_meta.reading.starts import OffsetResolver
 from pyspark_kafka_meta.reading.verdicts import (
+    HOW_TO_FOLLOW,
     accept_loss,
     explain,
     explain_all,
@@ -51,6 +52,7 @@ class OffsetPlanner:
         self._logs = OffsetResolver(client, options)
         self._ends = LogEnds(client, options, self._logs, sleep)
         self._latest_seen: SourceOffset | None = None
+        self._gone: frozenset[TopicPartition] = frozenset()  # at the last look, though the query had read them
 
     def available_now(self) -> dict[TopicPartition, Position]:
         """The end of each log as the target of a query that ends there, without what is gone where that is allowed."""
@@ -126,6 +128,7 @@ class OffsetPlanner:
             DataLossError: partitions or offsets of `start` or `target` are gone, and failOnDataLoss is set.
         """
         latest_seen = self._ends.confirmed(start, target or {})
+        self._record_gone(start, latest_seen)
         if not latest_seen.positions:
             return start  # SPARK-41375: should the topics be seen again, they are not to be read from their start
         self._latest_seen, latest, ids = latest_seen, latest_seen.positions, latest_seen.topic_ids
@@ -154,6 +157,14 @@ class OffsetPlanner:
         self._planned_at = now
         return False
 
+    def _record_gone(self, start: SourceOffset, latest: SourceOffset) -> None:
+        """An event for each partition that the query goes on without, once for as long as it stays away."""
+        gone = frozenset(start.positions.keys() - latest.positions.keys())
+        for one in sorted(gone - self._gone):
+            why = "the partition is gone: its topic was deleted, or made again with fewer"
+            self._client.cache.record_loss(one, start.positions[one].offset, None, why)
+        self._gone = gone
+
     def _begin_new(self, start: SourceOffset, latest: Positions) -> dict[TopicPartition, Position]:
         """New partitions are read from their start, wherever that is by now, unless newPartitions says otherwise."""
         partitions = latest.keys() - start.positions.keys()
@@ -175,10 +186,8 @@ class OffsetPlanner:
             shorter = [one for one in lost if one not in recreated]
             accept_loss(explain_all(shorter, start, latest), fails)
         if recreated:
-            text = explain_all(recreated, start, latest)
+            text = f"{explain_all(recreated, start, latest)}. {HOW_TO_FOLLOW}"
             accept_loss(text, fails) if policy is None else accept_loss(text, policy == "fail", "onTopicRecreated")
-        for one in lost:
-            self._client.cache.record_loss(one, start.positions[one].offset, None, explain(one, start, latest))
         for one in lost:
             self._client.cache.record_loss(one, start.positions[one].offset, None, explain(one, start, latest))
         begun = {partition: latest.positions[partition] for partition in lost}

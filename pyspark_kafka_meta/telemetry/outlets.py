@@ -7,11 +7,12 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark_kafka_meta.metadata.events import Origin
 from pyspark_kafka_meta.options import MetricsOptions
+from pyspark_kafka_meta.telemetry.background import BackgroundSink
 from pyspark_kafka_meta.telemetry.folders import DefaultFolder, LocalFolder
 from pyspark_kafka_meta.telemetry.origin import driver_pid
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
-from pyspark_kafka_meta.telemetry.remote import BackgroundSink, RemoteFolder
-from pyspark_kafka_meta.telemetry.sinks import EventSink, FolderSink
+from pyspark_kafka_meta.telemetry.remote import RemoteFolder
+from pyspark_kafka_meta.telemetry.sinks import EventSink, Folder, FolderSink
 from pyspark_kafka_meta.telemetry.topic import TopicSink
 
 
@@ -23,17 +24,19 @@ def new_publisher(options: MetricsOptions | None, origin: Origin) -> EventPublis
         return EventPublisher((), origin)
     sinks: list[EventSink] = []
     if options.path is not None:
-        sinks.append(_folder_sink(options.path))
+        sinks.append(_folder_sink(_folder(options.path)))
     if options.topic is not None:
-        sinks.append(TopicSink(options.bootstrap_servers, options.topic))
+        sinks.append(TopicSink(options.bootstrap_servers, options.topic, options.security))
     if not sinks:
-        sinks.append(FolderSink(DefaultFolder(origin.application_id or f"driver-{driver_pid()}")))
+        sinks.append(_folder_sink(DefaultFolder(origin.application_id or f"driver-{driver_pid()}")))
     return EventPublisher(sinks, origin)
 
 
-def _folder_sink(path: str) -> EventSink:
+def _folder_sink(folder: Folder) -> EventSink:
+    return BackgroundSink(FolderSink(folder))
+
+
+def _folder(path: str) -> Folder:
     if path.startswith("file://"):
-        return FolderSink(LocalFolder(Path(unquote(urlsplit(path).path))))
-    if "://" in path:
-        return BackgroundSink(FolderSink(RemoteFolder(path)))
-    return FolderSink(LocalFolder(Path(path)))
+        return LocalFolder(Path(unquote(urlsplit(path).path)))
+    return RemoteFolder(path) if "://" in path else LocalFolder(Path(path))

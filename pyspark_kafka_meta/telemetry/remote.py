@@ -1,17 +1,6 @@
-"""Folders that pyarrow's file systems reach, written to in the background: an object store may take long to answer."""
+"""Folders that pyarrow's file systems reach, as places for files."""
 
 from __future__ import annotations
-
-import threading
-from collections.abc import Sequence
-from contextlib import suppress
-from queue import Full, Queue
-
-from pyspark_kafka_meta.metadata.events import RefreshEvent
-from pyspark_kafka_meta.telemetry.sinks import EventSink, LossCount
-
-MAX_WAITING = 16
-WAIT_S = 0.2
 
 
 class RemoteFolder:
@@ -50,40 +39,3 @@ class RemoteFolder:
         return OSError(
             f"{type(error).__name__} from the {scheme} folder of metricsPath: check its URI and access to it"
         )
-
-
-class BackgroundSink:
-    """Writes to another sink in a thread of its own, batch after batch. A task waits a moment for its own batch, and
-    not at all while an earlier one is still on its way."""
-
-    def __init__(self, sink: EventSink) -> None:
-        self._sink = sink
-        self._waiting: Queue[tuple[Sequence[RefreshEvent], threading.Event] | None] = Queue(MAX_WAITING)
-        self._last = threading.Event()
-        self._last.set()
-        self._losses = LossCount()
-        # A daemon: the end of the process does not wait for a store that hangs.
-        threading.Thread(target=self._work, name="kafkameta-events", daemon=True).start()
-
-    def write(self, events: Sequence[RefreshEvent]) -> None:
-        told, done, in_time = self._losses.told_by(events), threading.Event(), self._last.is_set()
-        try:
-            self._waiting.put_nowait((told, done))
-        except Full:
-            self._losses.add(told)
-            return
-        self._last = done
-        if in_time:
-            done.wait(WAIT_S)
-
-    def close(self) -> None:
-        """What waits is still written, unless the process ends before. Where too much waits, the thread stays."""
-        with suppress(Full):
-            self._waiting.put_nowait(None)
-
-    def _work(self) -> None:
-        while (batch := self._waiting.get()) is not None:
-            events, done = batch
-            self._sink.write(events)
-            done.set()
-        self._sink.close()

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.metadata.events import RefreshEvent
 from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.options import SecurityOptions
+from pyspark_kafka_meta.options.security import PLAINTEXT
 from pyspark_kafka_meta.telemetry.sinks import LossCount
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ SETTINGS = {
     # In order, but not idempotent: that would hold up the first event by half a second, the life of some processes.
     "max.in.flight.requests.per.connection": 1,
     "message.timeout.ms": 30_000,
+    # A topic that was missing is not looked for until then; the default is 5 minutes.
+    "topic.metadata.refresh.interval.ms": 30_000,
     "queue.buffering.max.messages": 1_000,
     "queue.buffering.max.kbytes": 32 * 1024,
     # The first answer of a cache that reads thousands of partitions is one event: repetitive, and lz4 makes it small.
@@ -39,12 +43,14 @@ class TopicSink:
     """Produces each event as one record: key the cache id, value the event as JSON. One whose acknowledgement is lost
     may be there twice, with the same cache id and sequence."""
 
-    def __init__(self, bootstrap_servers: Sequence[Address], topic: str) -> None:
-        self._bootstrap_servers = ",".join(map(str, bootstrap_servers))
+    def __init__(self, bootstrap_servers: Sequence[Address], topic: str, security: SecurityOptions = PLAINTEXT) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._security = security
         self._topic = topic
         self._producer: Producer | None = None
         self._losses = LossCount()
-        self._failing = False
+        self._is_slow = False  # nobody waits until the next delivery
+        self._failing = False  # as is_slow, and a warning has said so
 
     def write(self, events: Sequence[RefreshEvent]) -> None:
         producer = self._producer = self._producer or self._connect()
@@ -61,7 +67,9 @@ class TopicSink:
         """When there is something to send: importing the client takes a while."""
         from confluent_kafka import Producer
 
-        return Producer({**SETTINGS, "bootstrap.servers": self._bootstrap_servers}, logger=logger)
+        from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
+
+        return Producer({**SETTINGS, **librdkafka_settings(self._security, self._bootstrap_servers)}, logger=logger)
 
     def _produce(self, producer: Producer, event: RefreshEvent) -> None:
         from confluent_kafka import KafkaException
@@ -84,7 +92,7 @@ class TopicSink:
         if error is not None:
             self._lose(event, str(error))
         else:
-            self._failing = False
+            self._is_slow = self._failing = False
 
     def _lose(self, event: RefreshEvent, why: str) -> None:
         self._losses.add([event])
@@ -93,5 +101,5 @@ class TopicSink:
         self._failing = True
 
     def _wait(self, producer: Producer) -> None:
-        if not self._failing and producer.flush(FLUSH_S) > 0:
-            self._failing = True
+        if not (self._is_slow or self._failing):
+            self._is_slow = producer.flush(FLUSH_S) > 0

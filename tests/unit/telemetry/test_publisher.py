@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ from made import event
 from pyspark_kafka_meta.metadata.events import Origin, RefreshEvent
 from pyspark_kafka_meta.options import MetricsOptions
 from pyspark_kafka_meta.telemetry import publisher
+from pyspark_kafka_meta.telemetry.folders import LocalFolder
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
+from pyspark_kafka_meta.telemetry.sinks import FolderSink
 
 ORIGIN = Origin(role="reader", application_id="app-1", executor_id="7", stage_id=3)
 
@@ -31,7 +33,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def published(folder: Path) -> EventPublisher:
-    return new_publisher(MetricsOptions(str(folder), None, ()), ORIGIN)
+    """With a sink that has written when it returns."""
+    return EventPublisher([FolderSink(LocalFolder(folder))], ORIGIN)
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
@@ -95,13 +98,14 @@ def test_folder_that_is_there_keeps_its_mode(folder: Path, published: EventPubli
 
 
 def test_without_a_path_events_go_to_a_folder_named_after_the_application(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: Callable[..., object]
 ) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     for origin in (ORIGIN, Origin(role="planner")):
         to = new_publisher(MetricsOptions(None, None, ()), origin)
         publish(to, 1, 1)
         to.flush()
+    wait_for(lambda: len(list(tmp_path.rglob("*.jsonl"))) == 2)
 
     assert {path.parent.relative_to(tmp_path) for path in tmp_path.rglob("*.jsonl")} == {
         Path(f"kafkameta-events-{os.getuid()}/app-1"),

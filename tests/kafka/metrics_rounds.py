@@ -1,0 +1,121 @@
+"""A reader whose events get into trouble on their way out, round after round; as a program, with a folder of its own to
+mount and break."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from harness import Stream
+
+from pyspark_kafka_meta.metadata.events import Origin, RefreshReason
+from pyspark_kafka_meta.reading.client import KafkaClient
+from pyspark_kafka_meta.telemetry.outlets import new_publisher
+
+Told = list[tuple[int, int]]
+"""Sequence and `dropped_before` of each event that got through, in order."""
+
+
+class Rounds(Stream):
+    """A stream of one topic whose events go where its options say. Each round writes a record, makes news for the
+    reader's cache, and reads a batch."""
+
+    def __init__(self, bootstrap_servers: str, topic: str, folder: Path, **metrics: str) -> None:
+        self.waited_s: list[float] = []
+        self._topic, self._written = topic, 0
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 0})
+        super().__init__(bootstrap_servers, [topic], folder, **metrics)
+
+    @property
+    def cache_id(self) -> str:
+        return self.reader_client.cache.cache_id
+
+    def play(self, rounds: int) -> None:
+        for _ in range(rounds):
+            self._producer.produce(self._topic, str(self._written))
+            assert self._producer.flush(30) == 0
+            self._written += 1
+            self.reader_client.cache.refresh(RefreshReason.ON_DEMAND, time.monotonic() + 30)
+            self.run_batch()
+
+    def assert_unharmed(self) -> None:
+        """Every record was read, and no flush held its batch up by more than half a second."""
+        assert sorted(int(row.value) for row in self.rows) == list(range(self._written))
+        assert max(self.waited_s) < 0.5
+
+    def _client(self, role: str, max_age_ms: int) -> KafkaClient:
+        publisher = new_publisher(self._options.metrics, Origin(role=role))
+        flush = publisher.flush
+
+        def timed_flush() -> None:
+            began = time.monotonic()
+            flush()
+            self.waited_s.append(time.monotonic() - began)
+
+        publisher.flush = timed_flush  # type: ignore[method-assign]
+        return KafkaClient(self._options.client, publisher, max_age_ms)
+
+
+def told(events: Iterable[Mapping[str, Any]], cache_id: str) -> Told:
+    """A record whose acknowledgement was lost may have come twice."""
+    return sorted({(one["sequence"], one["dropped_before"]) for one in events if one["cache_id"] == cache_id})
+
+
+def events_in(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in folder.glob("*.jsonl") for line in file.read_text().splitlines()]
+
+
+def drops_told(found: Told) -> int:
+    """How many events are missing, once those that got through have told as many.
+
+    Returns 0 while they have not."""
+    missing = found[-1][0] - len(found) if found else 0
+    return missing if missing == sum(dropped for _, dropped in found) else 0
+
+
+def main(servers: str, topic: str, folder: str, fault: str) -> None:
+    """Play in a namespace of mounts of this process's own. Prints what the events told, as JSON."""
+    metrics = Path(folder)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder]
+    subprocess.run(mount, check=True)
+    break_it, mend_it = FAULTS[fault]
+    stream = Rounds(servers, topic, metrics, metricsPath=folder)
+    stream.play(3)
+    break_it(metrics)
+    stream.play(3)
+    mend_it(metrics)
+    stream.play(3)
+    stream.close()
+    stream.assert_unharmed()
+    print(json.dumps(told(events_in(metrics), stream.cache_id)))  # noqa: T201
+
+
+def remount(how: str) -> Callable[[Path], None]:
+    def mount(folder: Path) -> None:
+        subprocess.run(["mount", "-o", f"remount,{how}", str(folder)], check=True)
+
+    return mount
+
+
+def fill(folder: Path) -> None:
+    with (folder / "ballast").open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            return
+
+
+FAULTS: Mapping[str, tuple[Callable[[Path], None], Callable[[Path], None]]] = {
+    "read-only": (remount("ro"), remount("rw")),
+    "full": (fill, lambda folder: (folder / "ballast").unlink()),
+}
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

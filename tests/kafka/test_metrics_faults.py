@@ -1,0 +1,177 @@
+"""Whatever happens to the events on their way out, the query reads on at its own speed, and the next event that gets
+through tells how many did not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import Stream
+from metrics_rounds import FAULTS, Rounds, drops_told, events_in, told
+
+from pyspark_kafka_meta.telemetry import topic as topic_sink
+from pyspark_kafka_meta.testing import MockCluster
+from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
+
+pytestmark = pytest.mark.kafka
+
+ROOT = Path(__file__).parents[2]
+MOUNTS = ["unshare", "--mount", "--map-root-user"]
+PRODUCE, TOPIC_AUTHORIZATION_FAILED = 0, 29
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives an event up, and a topic too, and looks for it again, long before Kafka's clients would."""
+    for name, ms in (
+        ("message.timeout.ms", 1000),
+        ("topic.metadata.propagation.max.ms", 500),
+        ("topic.metadata.refresh.interval.ms", 1000),
+    ):
+        monkeypatch.setitem(topic_sink.SETTINGS, name, ms)
+
+
+@pytest.fixture
+def play(kafka: Any, topic: str, tmp_path: Path) -> Iterator[Callable[..., Rounds]]:
+    """Opens a stream of records on real brokers; `metrics` are the options about its events."""
+    opened: list[Rounds] = []
+
+    def open_stream(**metrics: str) -> Rounds:
+        opened.append(Rounds(kafka.bootstrap_servers, topic, tmp_path, **metrics))
+        return opened[-1]
+
+    yield open_stream
+    for stream in opened:
+        stream.close()
+
+
+@pytest.fixture
+def read_topic(tmp_path: Path) -> Iterator[Callable[[str, str], list[dict[str, Any]]]]:
+    """All events that are in a topic of the cluster at these addresses."""
+
+    def read(bootstrap_servers: str, topic: str) -> list[dict[str, Any]]:
+        with closing(Stream(bootstrap_servers, [topic], tmp_path / "read back")) as stream:
+            stream.run_batch()
+            return [json.loads(row.value) for row in stream.rows]
+
+    return read
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_metrics_topic_that_is_missing_until_it_is_made(
+    kafka: Any,
+    play: Callable[..., Rounds],
+    read_topic: Any,
+    make_topic: Any,
+    wait_for: Any,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    missing = f"events-{uuid.uuid4().hex}"
+    stream = play(metricsTopic=missing)
+    wait_for(lambda: "did not reach topic" in caplog.text or stream.play(1))
+    make_topic(name=missing)
+
+    def loss_is_told() -> int:
+        stream.play(1)
+        return drops_told(told(read_topic(kafka.bootstrap_servers, missing), stream.cache_id))
+
+    wait_for(loss_is_told, timeout_s=60)
+    stream.assert_unharmed()
+
+
+def metrics_cluster_down(cluster: MockCluster, is_down: bool) -> None:
+    change = cluster.broker_down if is_down else cluster.broker_up
+    change(NO_BROKER)
+
+
+def unauthorised(cluster: MockCluster, is_refused: bool) -> None:
+    if is_refused:
+        cluster.push_request_errors(PRODUCE, *[TOPIC_AUTHORIZATION_FAILED] * 3)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("trouble", [metrics_cluster_down, unauthorised])
+@pytest.mark.parametrize("from_the_start", [True, False])
+def test_a_metrics_cluster_that_takes_nothing_for_a_while(
+    mock_cluster: MockCluster,
+    play: Callable[..., Rounds],
+    read_topic: Any,
+    wait_for: Any,
+    trouble: Callable[[MockCluster, bool], None],
+    from_the_start: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    mock_cluster.create_topic("events")
+    stream = play(metricsTopic="events", metricsBootstrapServers=mock_cluster.bootstrap_servers)
+    stream.play(0 if from_the_start else 3)
+    trouble(mock_cluster, True)
+    stream.play(3)
+    wait_for(lambda: "did not reach topic events" in caplog.text or stream.play(1))
+    trouble(mock_cluster, False)
+
+    def loss_is_told() -> int:
+        stream.play(1)
+        return drops_told(told(read_topic(mock_cluster.bootstrap_servers, "events"), stream.cache_id))
+
+    wait_for(loss_is_told, timeout_s=60)
+    stream.assert_unharmed()
+
+
+@pytest.mark.parametrize("answers", [False, True], ids=["dead port", "silent port"])
+def test_a_metrics_cluster_that_is_never_there(play: Callable[..., Rounds], answers: bool) -> None:
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        if answers:
+            port.listen()
+        stream = play(metricsTopic="events", metricsBootstrapServers=f"127.0.0.1:{port.getsockname()[1]}")
+        stream.play(10)
+        stream.assert_unharmed()
+        assert sum(stream.waited_s) < 1, "one wait for the planner's events and one for the reader's, no more"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_metrics_path_on_a_file_system_that_is(fault: str, kafka: Any, topic: str, tmp_path: Path) -> None:
+    if subprocess.run([*MOUNTS, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no mounts of our own here (unshare)")
+    script = ROOT / "tests" / "kafka" / "metrics_rounds.py"
+    command = [*MOUNTS, sys.executable, str(script), kafka.bootstrap_servers, topic, str(tmp_path), fault]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert drops_told([(sequence, dropped) for sequence, dropped in json.loads(done.stdout)]) == 3
+
+
+def test_a_metrics_path_with_a_file_in_the_way(play: Callable[..., Rounds], tmp_path: Path) -> None:
+    folder = tmp_path / "events"
+    folder.write_text("")
+    stream = play(metricsPath=str(folder))
+    stream.play(3)
+    folder.unlink()
+    stream.play(3)
+    stream.assert_unharmed()
+    assert drops_told(told(events_in(folder), stream.cache_id)) > 3, "its birth too"
+
+
+def test_a_metrics_path_that_is_removed_while_the_query_runs(play: Callable[..., Rounds], tmp_path: Path) -> None:
+    folder = tmp_path / "events"
+    stream = play(metricsPath=str(folder))
+    stream.play(3)
+    before = told(events_in(folder), stream.cache_id)
+    shutil.rmtree(folder)
+    stream.play(3)
+    stream.assert_unharmed()
+    after = told(events_in(folder), stream.cache_id)
+    assert [one for one, _ in before + after] == list(range(1, len(before + after) + 1)), "the folder is made again"
+    assert sum(dropped for _, dropped in after) == 0

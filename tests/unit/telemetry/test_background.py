@@ -1,0 +1,99 @@
+"""No read waits long for a place that is slow, and what that place is too slow for is counted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from queue import Queue
+
+import pytest
+from made import event
+
+from pyspark_kafka_meta.metadata.events import Origin, RefreshEvent
+from pyspark_kafka_meta.options import MetricsOptions
+from pyspark_kafka_meta.telemetry.background import MAX_WAITING, WAIT_S, BackgroundSink
+from pyspark_kafka_meta.telemetry.folders import LocalFolder
+from pyspark_kafka_meta.telemetry.outlets import new_publisher
+
+PATIENCE_S = 10
+
+
+class SlowSink:
+    """Takes a batch when it is let."""
+
+    def __init__(self) -> None:
+        self.is_asked = threading.Event()
+        self.may_go_on = threading.Event()
+        self.told: Queue[tuple[int, int]] = Queue()
+        self.is_closed = threading.Event()
+
+    def write(self, events: Sequence[RefreshEvent]) -> None:
+        self.is_asked.set()
+        self.may_go_on.wait(PATIENCE_S)
+        for one in events:
+            self.told.put((one.sequence, one.dropped_before))
+
+    def close(self) -> None:
+        self.is_closed.set()
+
+    def next(self) -> tuple[int, int]:
+        """Sequence of the next event that was written, and the losses that it told."""
+        return self.told.get(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def slow() -> Iterator[SlowSink]:
+    sink = SlowSink()
+    yield sink
+    sink.may_go_on.set()
+
+
+def seconds_to_write(sink: BackgroundSink, sequence: int) -> float:
+    began = time.monotonic()
+    sink.write([event(sequence)])
+    return time.monotonic() - began
+
+
+def test_slow_store_holds_up_one_task_for_a_moment_and_the_next_not_at_all(slow: SlowSink) -> None:
+    sink = BackgroundSink(slow)
+
+    assert WAIT_S * 0.9 < seconds_to_write(sink, 1) < WAIT_S + 2
+    assert sum(seconds_to_write(sink, sequence) for sequence in range(2, 10)) < WAIT_S
+    slow.may_go_on.set()
+    sink.close()
+    assert [slow.next() for _ in range(9)] == [(sequence, 0) for sequence in range(1, 10)]
+    assert slow.is_closed.wait(PATIENCE_S)
+
+
+def test_what_a_store_is_too_slow_for_is_counted(slow: SlowSink) -> None:
+    sink = BackgroundSink(slow)
+    sink.write([event(1)])
+    assert slow.is_asked.wait(PATIENCE_S)
+    kept = range(2, 2 + MAX_WAITING)
+    for sequence in (*kept, 97, 98, 99):
+        sink.write([event(sequence)])
+    slow.may_go_on.set()
+    assert [slow.next() for _ in (1, *kept)] == [(sequence, 0) for sequence in (1, *kept)]
+    sink.write([event(100)])
+
+    assert slow.next() == (100, 3)
+
+
+@pytest.mark.parametrize("metrics_path", ["{}", "file://{}"])
+def test_a_local_folder_that_hangs_holds_up_a_read_for_a_moment(
+    tmp_path: Path, metrics_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(LocalFolder, "write", lambda *_: answers.wait(PATIENCE_S))
+    publisher = new_publisher(MetricsOptions(metrics_path.format(tmp_path), None, ()), Origin(role="reader"))
+    began = time.monotonic()
+    for sequence in range(1, 10):
+        publisher.publish(event(sequence))
+        publisher.flush()
+    publisher.close()
+    waited_s = time.monotonic() - began
+    answers.set()
+
+    assert WAIT_S * 0.9 < waited_s < WAIT_S + 2
