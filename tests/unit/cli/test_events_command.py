@@ -18,6 +18,8 @@ from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.cli.sources import FolderEvents
 from pyspark_kafka_meta.metadata.events import Origin, Outcome
 from pyspark_kafka_meta.tables.folding import Event
+from pyspark_kafka_meta.telemetry.folders import DefaultFolder
+from pyspark_kafka_meta.telemetry.sinks import FolderSink
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "300", "LINES": "50"}
 NOW_MS = 1_800_000_000_000
@@ -88,6 +90,15 @@ def test_what_is_left_out_and_what_is_not_there_is_said_beside_the_output(folder
     nothing = run(tmp_path / "elsewhere")
     assert (nothing.exit_code, nothing.stdout) == (0, "")
     assert str(tmp_path / "elsewhere") in nothing.stderr
+
+
+def test_without_a_place_the_default_folders_of_this_machine_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    for number, application in enumerate(("app-1", "app-2"), start=1):
+        FolderSink(DefaultFolder(application)).write([made("a" * 32, number, NOW_MS)])
+    assert sequences(CliRunner().invoke(app, ["events"]).stdout) == [1, 2]
 
 
 def test_following_shows_what_comes_once_and_ends_well_with_ctrl_c(
