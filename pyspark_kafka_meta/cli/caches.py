@@ -75,12 +75,15 @@ def show_caches(known: KnownCaches, console: Console | None) -> None:
         return
     newest = newest_epochs(known.rows)
     per_table = max(1, (console.width - NAME_WIDTH) // CACHE_WIDTH)
-    for topic in sorted({one.topic for one in newest}):
-        rows = [row for row in known.rows if row.topic == topic]
+    by_topic: dict[str, list[CacheRow]] = {}
+    for row in known.rows:
+        if row.topic is not None:
+            by_topic.setdefault(row.topic, []).append(row)
+    for topic, rows in sorted(by_topic.items()):
         caches = sorted({row.cache_id: row for row in rows}.values(), key=_place)
         console.print(plain(f"Topic {topic}", "bold"))
         for start in range(0, len(caches), per_table):
-            console.print(_grid(topic, caches[start : start + per_table], rows, newest))
+            console.print(_grid(caches[start : start + per_table], rows, newest))
     if any(_is_old(row, newest) for row in known.rows):
         console.print(Text.assemble(("*", OLD), " another cache knows a newer leader epoch"))
 
@@ -131,14 +134,13 @@ def _first_seen(events: Iterable[Event]) -> SeenMs:
     return seen
 
 
-def _grid(
-    topic: str, caches: Sequence[CacheRow], rows: Sequence[CacheRow], newest: Mapping[TopicPartition, int]
-) -> Table:
+def _grid(caches: Sequence[CacheRow], rows: Sequence[CacheRow], newest: Mapping[TopicPartition, int]) -> Table:
+    """Of one topic."""
     table = Table("partition", **LOOK)
     for cache in caches:
         table.add_column(Text("\n").join(map(plain, _place(cache))))
     cells = {(row.partition, row.cache_id): _cell(row, newest) for row in rows}
-    for partition in sorted(one.partition for one in newest if one.topic == topic):
+    for partition in sorted({row.partition for row in rows if row.partition is not None}):
         table.add_row(str(partition), *(cells.get((partition, cache.cache_id), Text("-")) for cache in caches))
     return table
 

@@ -93,13 +93,13 @@ class EventTables:
 
 def events_table(events: Iterable[Event], show_header: bool = True) -> Table:
     """One row for each event; the columns are as wide for any events."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), expand=True, show_header=show_header, show_edge=False)
-    table.add_column("time", width=18)
+    table = Table(box=SIMPLE_HEAD, padding=0, expand=True, show_header=show_header, show_edge=False)
+    table.add_column("time", width=14)
     table.add_column("who", ratio=4, overflow="fold")
-    table.add_column("why", ratio=4, overflow="fold")
+    table.add_column("why", ratio=5, overflow="fold")
     table.add_column("asked", ratio=3, overflow="fold")
-    table.add_column("ms", width=8, justify="right")
-    table.add_column("bytes", width=7, justify="right")
+    table.add_column("ms", width=7, justify="right")
+    table.add_column("bytes", width=6, justify="right")
     table.add_column("what changed", ratio=5, overflow="fold")
     table.add_column("healed in", width=10, justify="right")
     for event in events:
@@ -121,7 +121,7 @@ def what_changed(event: Event) -> str:
 def _cells(event: Event) -> list[Text]:
     at = datetime.fromtimestamp(event["time_ms"] / 1000)
     return [
-        plain(f"{at:%m-%d %H:%M:%S}.{at.microsecond // 1000:03}"),
+        plain(f"{at:%m-%d %H:%M:%S}"),
         plain(who(event)),
         plain(_why(event)),
         plain(_asked(event)),

@@ -122,7 +122,7 @@ def caches(
     with reporting():
         cluster = cluster_options(bootstrap_servers, option, config)
         client = ClientOptions.parse(cluster) if stale else None
-        with closing(open_events(events_options(path, topic, cluster))) as source:
+        with closing(open_events(events_options(path, topic, cluster, asks_brokers=stale))) as source:
             known = known_caches(source, since_ms(since, now_ms), now_ms)
         if client is None:
             show_caches(known, shown_on)

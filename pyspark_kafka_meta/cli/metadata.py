@@ -84,9 +84,13 @@ def watch(look: Callable[[], Look], console: Console | None, every_s: float, tim
     change is printed. That no broker answers does not end it."""
     if console is not None and console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
-            _repeat(look, lambda seen: live.update(_tables(seen), refresh=True), every_s, times)
+
+            def redraw(shown: RenderableType) -> None:
+                live.update(shown, refresh=True)
+
+            _repeat(look, lambda seen: redraw(_tables(seen)), lambda text: redraw(plain(text, "red")), every_s, times)
     else:
-        _repeat(look, _Changes(console), every_s, times)
+        _repeat(look, _Changes(console), note, every_s, times)
 
 
 class _Changes:
@@ -104,14 +108,20 @@ class _Changes:
             self._state = seen.state()
 
 
-def _repeat(look: Callable[[], Look], show_one: Callable[[Look], None], every_s: float, times: int | None) -> None:
+def _repeat(
+    look: Callable[[], Look],
+    show_one: Callable[[Look], None],
+    complain: Callable[[str], None],
+    every_s: float,
+    times: int | None,
+) -> None:
     for number in islice(count(), times):
         if number > 0:
             sleep(every_s)
         try:
             seen = look()
         except KafkaMetaError as error:
-            note(str(error))
+            complain(str(error))
         else:
             show_one(seen)
 

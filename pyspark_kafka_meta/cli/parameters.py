@@ -5,15 +5,16 @@ A file for `--config` is a properties file, as Kafka's own tools take with `--co
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pyspark_kafka_meta.cli.properties import parse_properties, split_pair
 from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.options import ALL_OPTIONS
 from pyspark_kafka_meta.options.values import parse_duration_ms
 
 Servers = Annotated[str, typer.Option(help="Brokers to ask, as host:port between commas.")]
@@ -44,19 +45,38 @@ def cluster_options(servers: str | None, options: Sequence[str] | None, config: 
     """The `kafka.*` options; what is on the command line goes before what is in the file.
 
     Raises:
-        OptionError: a line of the file, or an option, is not NAME=VALUE. It does not repeat what may be a secret.
+        OptionError: the file, or an option, cannot be read. It does not repeat what may be a secret.
     """
-    found = dict(_pairs(_lines(config), f"a line of {config}")) if config is not None else {}
-    found |= _pairs(options or (), "--option")
+    try:
+        pairs = [*(parse_properties(config.read_text()) if config is not None else ())]
+    except (OSError, ValueError):
+        raise OptionError(f"{config} must be a text file of lines NAME=VALUE") from None
+    try:
+        pairs += map(split_pair, options or ())
+    except ValueError:
+        raise OptionError("--option must be NAME=VALUE") from None
+    found = {_full_name(name.lower()): value for name, value in pairs}
     return found if servers is None else {**found, "kafka.bootstrap.servers": servers}
 
 
-def events_options(path: str | None, topic: str | None, cluster: Mapping[str, str]) -> dict[str, str]:
-    """The options of the table `refresh_events`. Raises OptionError: both places are given."""
+def events_options(
+    path: str | None, topic: str | None, cluster: Mapping[str, str], asks_brokers: bool = False
+) -> dict[str, str]:
+    """The options of the table `refresh_events`.
+
+    Args:
+        cluster: the `kafka.*` options.
+        asks_brokers: whether those have another use than to read the topic.
+
+    Raises:
+        OptionError: two places are given, or options of a cluster that nobody asks.
+    """
     if path is not None and topic is not None:
         raise OptionError("--path and --topic name two places: give one of them")
     if topic is not None:
         return {**cluster, "metricsTopic": topic}
+    if cluster and not asks_brokers:
+        raise OptionError("--bootstrap-servers, --option and --config are for a --topic: name one, or leave them out")
     return {} if path is None else {"metricsPath": path}
 
 
@@ -68,23 +88,7 @@ def since_ms(text: str, now_ms: int) -> int:
         raise OptionError("--since must be a time like 10m, 30s or 2h") from None
 
 
-def _lines(config: Path) -> list[str]:
-    """The lines that say something; those that end in a backslash go on in the next one."""
-    try:
-        text = config.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(f"{config} cannot be read ({type(error).__name__}): name a text file") from None
-    lines = (line.strip() for line in re.sub(r"\\\n[ \t]*", "", text).splitlines())
-    return [line for line in lines if line and line[0] not in "#!"]
-
-
-def _pairs(texts: Iterable[str], what: str) -> dict[str, str]:
-    """By name in lower case, with the `kafka.` that Kafka's tools leave out."""
-    pairs = [text.partition("=") for text in texts]
-    if not all(name.strip() and sign for name, sign, _ in pairs):
-        raise OptionError(f"{what} must be NAME=VALUE")
-    names = [name.strip().lower() for name, _, _ in pairs]
-    return {
-        name if name.startswith("kafka.") else f"kafka.{name}": value.strip()
-        for name, (_, _, value) in zip(names, pairs, strict=True)
-    }
+def _full_name(name: str) -> str:
+    """With the `kafka.` that Kafka's tools leave out."""
+    is_ours = name in {option.name.lower() for option in ALL_OPTIONS.values()}
+    return name if is_ours or name.startswith("kafka.") else f"kafka.{name}"

@@ -51,7 +51,8 @@ class FolderEvents:
     """The event files below a folder."""
 
     def __init__(self, root: str) -> None:
-        self.name = root.rpartition("@")[2]  # a URI may hold keys in front
+        scheme, sign, _ = root.partition("://")
+        self.name = f"the {scheme} folder of --path" if sign else root  # a URI may hold keys
         self._folder = EventFolder(root)
         self._offset = FilesOffset({})
 

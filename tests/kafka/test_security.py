@@ -25,7 +25,9 @@ from confluent_kafka.admin import (
 from confluent_kafka.cimpl import NewTopic
 from harness import Stream
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.errors import AuthenticationError, AuthorizationError, KafkaMetaError, TlsError
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing import LocalKafka
@@ -247,3 +249,17 @@ def test_a_wrong_password_is_tried_once(kafka: LocalKafka, tmp_path: Path, monke
     with pytest.raises(AuthenticationError):
         read(kafka, tmp_path, options(kafka, **{"kafka.sasl.password": "canary-wrong"}))
     assert len(attempts) == 1
+
+
+def test_the_command_line_takes_its_secrets_out_of_a_file_of_kafkas_tools(kafka: LocalKafka, tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    escaped = {name: text.replace("\\", "\\\\").replace("\n", "\\n") for name, text in options(kafka).items()}
+    config.write_text("".join(f"{name.removeprefix('kafka.')}={text}\n" for name, text in escaped.items()))
+    place = ["--bootstrap-servers", kafka.bootstrap_servers, "--config", str(config)]
+    seen = CliRunner().invoke(app, ["metadata", *place, "--topic", TOPIC, "--refresh", "--json"])
+    refused = CliRunner().invoke(app, ["metadata", *place, "--option", "security.protocol=PLAINTEXT"])
+
+    assert seen.exit_code == 0, seen.stderr
+    assert [event["reason"] for event in json.loads(seen.stdout)["events"]] == ["bootstrap", "bootstrap", "on_demand"]
+    assert (refused.exit_code, refused.stdout, len(refused.stderr.splitlines())) == (1, "", 1)
+    assert "canary" not in refused.stderr

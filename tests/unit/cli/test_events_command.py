@@ -18,6 +18,8 @@ from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.cli.sources import FolderEvents
 from pyspark_kafka_meta.metadata.events import Origin, Outcome
 from pyspark_kafka_meta.tables.folding import Event
+from pyspark_kafka_meta.telemetry.folders import DefaultFolder
+from pyspark_kafka_meta.telemetry.sinks import FolderSink
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "300", "LINES": "50"}
 NOW_MS = 1_800_000_000_000
@@ -90,6 +92,15 @@ def test_what_is_left_out_and_what_is_not_there_is_said_beside_the_output(folder
     assert str(tmp_path / "elsewhere") in nothing.stderr
 
 
+def test_without_a_place_the_default_folders_of_this_machine_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    for number, application in enumerate(("app-1", "app-2"), start=1):
+        FolderSink(DefaultFolder(application)).write([made("a" * 32, number, NOW_MS)])
+    assert sequences(CliRunner().invoke(app, ["events"]).stdout) == [1, 2]
+
+
 def test_following_shows_what_comes_once_and_ends_well_with_ctrl_c(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,12 +167,20 @@ def test_an_event_of_another_version_that_lacks_fields_is_shown(tmp_path: Path) 
         (["--topic", "t"], "--path and --topic name two places"),
         (["--since", "soon"], "--since must be a time like 10m"),
         (["--option", "client.id"], "--option must be NAME=VALUE"),
+        (["--bootstrap-servers", "localhost:1"], "are for a --topic: name one, or leave them out"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_1(folder: Path, arguments: list[str], text: str) -> None:
     result = run(folder, *arguments)
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
     assert text in result.stderr
+
+
+def test_a_folder_that_cannot_be_read_is_one_line_without_its_uri() -> None:
+    result = CliRunner().invoke(app, ["events", "--path", "nowhere://key:secret@bucket/folder"])
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+    assert "check --path" in result.stderr
+    assert "secret" not in result.stderr
 
 
 def test_a_topic_without_brokers_to_ask_is_a_mistake_told_in_one_line() -> None:

@@ -15,8 +15,10 @@ security.protocol = SASL_SSL
 ! so may the line of another kind of comment
 sasl.jaas.config=org.apache.kafka.Module required \\
     username="u" \\
-    password="a=b";
+    password="a=b\\\\c";
 kafka.client.id=from-file
+oauthTokenProvider=module:Class
+ssl.keystore.key=one\\ntwo\\u0021
 """
 
 
@@ -26,7 +28,9 @@ def test_a_file_of_kafkas_tools_is_read_and_the_command_line_goes_before_it(tmp_
 
     assert cluster_options("b:9092", ["Client.Id=given"], config) == {
         "kafka.security.protocol": "SASL_SSL",
-        "kafka.sasl.jaas.config": 'org.apache.kafka.Module required username="u" password="a=b";',
+        "kafka.sasl.jaas.config": 'org.apache.kafka.Module required username="u" password="a=b\\c";',
+        "oauthtokenprovider": "module:Class",
+        "kafka.ssl.keystore.key": "one\ntwo!",
         "kafka.client.id": "given",
         "kafka.bootstrap.servers": "b:9092",
     }
