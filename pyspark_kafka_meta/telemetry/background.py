@@ -39,9 +39,11 @@ class BackgroundSink:
             done.wait(WAIT_S)
 
     def close(self) -> None:
-        """What waits is still written, unless the process ends before. Where too much waits, the thread stays."""
+        """What waits is still written, unless the process ends before: it has a moment. Where too much waits, the
+        thread stays."""
         with suppress(Full):
             self._waiting.put_nowait(None)
+        self._last.wait(WAIT_S)
 
     def _work(self) -> None:
         while (batch := self._waiting.get()) is not None:

@@ -1,0 +1,374 @@
+"""The scenes that Kafka's client metadata plays, each seen in the side tables (docs/scenes.md).
+
+Most share one stream over mock brokers, whose leaders move when told to; where those do not tell the truth, real ones
+take their place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_tools import create_topic, elect
+from confluent_kafka import ElectionType, Producer
+from pyspark.sql import Row, SparkSession
+
+import pyspark_kafka_meta as kafkameta
+from pyspark_kafka_meta.metadata.events import Origin, RefreshReason
+from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.reading.client import KafkaClient
+from pyspark_kafka_meta.telemetry.outlets import new_publisher
+from pyspark_kafka_meta.testing import LocalKafka, MockCluster
+from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+FETCH = 1
+NOT_LEADER_OR_FOLLOWER = 6
+PARTITIONS = 4
+PATIENCE_S = 60
+
+
+class Stage:
+    """A streaming query over topic `topic`, and the tables over the cluster and over the query's events."""
+
+    def __init__(self, spark: SparkSession, servers: str, topic: str, folder: Path, **options: str) -> None:
+        self.spark, self.servers, self.topic, self.folder = spark, servers, topic, folder
+        self.cluster = {"kafka.bootstrap.servers": servers}
+        self.metrics = {"metricsPath": str(folder / "events")}
+        where = {**self.cluster, "subscribe": topic, "startingOffsets": "earliest"}
+        self.options = {**where, **self.metrics, **options}
+        self.written: list[str] = []
+        self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 0, "log_level": 0})
+
+    def start(self) -> None:
+        rows = self.spark.readStream.format("kafkameta").options(**self.options).load()
+        sink = rows.selectExpr("CAST(value AS STRING) AS value", "partition", "offset").writeStream.format("parquet")
+        sink = sink.option("path", str(self.folder / "rows"))
+        sink = sink.option("checkpointLocation", str(self.folder / "checkpoint"))
+        self.query = sink.trigger(processingTime="200 milliseconds").start()
+
+    def write(self, partitions: int) -> None:
+        """A record to each partition."""
+        self._producer.list_topics(self.topic, timeout=30)  # which tells it of new partitions
+        for partition in range(partitions):
+            self.written.append(str(len(self.written)))
+            self._producer.produce(self.topic, self.written[-1], partition=partition)
+        assert self._producer.flush(30) == 0
+
+    def play(self, partitions: int = PARTITIONS) -> None:
+        """Write to each partition, and wait until the query has read it."""
+        self.write(partitions)
+        self.query.processAllAvailable()
+
+    def play_until(
+        self, told: Callable[[], object], wait_for: Callable[..., Any], partitions: int = PARTITIONS
+    ) -> None:
+        """`play` until the tables tell something."""
+
+        def tells() -> object:
+            self.play(partitions)
+            return told()
+
+        wait_for(tells, timeout_s=PATIENCE_S)
+
+    def read(self) -> list[Row]:
+        return self.spark.read.parquet(str(self.folder / "rows")).collect()
+
+    def events(self, where: str = "true") -> list[Row]:
+        """Those that a condition holds for, in the order in which they happened."""
+        return (
+            kafkameta.refresh_events(self.spark, **self.metrics).where(where).orderBy("time_ms", "sequence").collect()
+        )
+
+    def caches(self) -> list[Row]:
+        return kafkameta.caches(self.spark, **self.metrics).collect()
+
+    def live(self) -> dict[int, Row]:
+        rows = kafkameta.partitions(self.spark, **self.cluster, subscribe=self.topic).collect()
+        return {row.partition: row for row in rows}
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[MockCluster]:
+    with MockCluster() as cluster:
+        cluster.create_topic("t", PARTITIONS)
+        for partition in range(PARTITIONS):
+            cluster.move_leader("t", partition, 1 + partition % 3)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def stage(spark: SparkSession, brokers: MockCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """The stream that most scenes share; its caches refresh every two seconds."""
+    folder = tmp_path_factory.mktemp("scenes")
+    age = {"kafka.metadata.max.age.ms": "2000"}
+    # Brokers call themselves by number: a bootstrap address is another one than theirs.
+    servers = brokers.bootstrap_servers.replace("127.0.0.1", "localhost")
+    made = Stage(spark, servers, "t", folder, **age)
+    made.start()
+    made.play()
+    yield made
+    made.query.stop()
+
+
+def led_by(changes: Sequence[Row], partition: int) -> list[tuple[int, int]]:
+    """Old and new leader of each change of leaders that is about the partition."""
+    return [(one.old_leader_id, one.new_leader_id) for one in changes if one.partition == partition]
+
+
+def test_scene_01_ask_one_broker_learn_them_all(stage: Stage, kafka: Any, topic: str, leader_of: Any) -> None:
+    servers = kafka.bootstrap_servers.split(",")
+    one = {"kafka.bootstrap.servers": servers[0]}
+    found = kafkameta.brokers(stage.spark, **one).collect()
+    partitions = kafkameta.partitions(stage.spark, **one, subscribe=topic).collect()
+    told = {tuple(row.brokers_added) for row in stage.events("reason = 'bootstrap' AND kind = 'refresh'")}
+
+    assert {f"{row.host}:{row.port}" for row in found} == set(servers)
+    assert {row.answered_by for row in found} == {servers[0]}
+    assert [row.is_controller for row in found].count(True) == 1
+    assert len({row.cluster_id for row in found} - {None}) == 1
+    assert [row.leader_id for row in partitions] == [leader_of(topic, number) for number in range(3)]
+    assert {row.leader_id for row in partitions} <= {row.node_id for row in found}
+    assert told == {(1, 2, 3)}, "the first answer to each cache"
+
+
+def test_scene_02_bootstrap_fail_over(stage: Stage, tmp_path: Path) -> None:
+    dead = [f"127.0.0.{number}:1" for number in range(2, 42)]  # addresses are tried in random order
+    servers = ",".join([*dead, stage.servers.split(",")[0]])
+    other = Stage(stage.spark, servers, "t", tmp_path)
+    batch = stage.spark.read.format("kafkameta").options(**other.options).load()
+    assert batch.count() >= PARTITIONS
+    failed = other.events("reason = 'bootstrap' AND outcome = 'failed'")
+    answered = other.events("reason = 'bootstrap' AND outcome = 'changed'")
+
+    assert failed and {f"{row.broker_host}:{row.broker_port}" for row in failed} <= set(dead)
+    assert all(row.latency_ms is not None and "refused" in row.error for row in failed), "the time lost"
+    assert {f"{row.broker_host}:{row.broker_port}" for row in answered} == {stage.servers.split(",")[0]}
+    attempts = {row.cache_id: row.attempt for row in answered}
+    lost = [row.cache_id for row in failed]
+    assert attempts == {cache_id: lost.count(cache_id) + 1 for cache_id in attempts}
+
+
+def test_scene_03_the_answer_replaces_the_bootstrap_list(
+    stage: Stage, brokers: MockCluster, wait_for: Callable[..., Any]
+) -> None:
+    began = now_ms()
+
+    def rebootstrapped() -> bool:
+        brokers.broker_down(NO_BROKER)
+        stage.query.awaitTermination(1)
+        brokers.broker_up(NO_BROKER)
+        stage.play()
+        return bool(stage.events(f"reason = 'rebootstrap' AND time_ms > {began}"))
+
+    wait_for(rebootstrapped, timeout_s=PATIENCE_S)
+    [first, *_] = stage.events(f"reason = 'rebootstrap' AND time_ms > {began}")
+    assert first.broker_host == "localhost"
+    known = stage.events("kind = 'refresh' AND generation_before > 0 AND reason <> 'rebootstrap'")
+    assert {row.broker_id for row in known} <= {1, 2, 3}
+    assert {row.broker_host for row in known} == {"127.0.0.1"}, "the addresses that brokers tell, not the given ones"
+
+
+def test_scene_04_no_request_asks_for_what_is_known(
+    stage: Stage, brokers: MockCluster, wait_for: Callable[..., Any], tmp_path: Path
+) -> None:
+    other = Stage(stage.spark, stage.servers, "t", tmp_path, maxOffsetsPerTrigger=str(PARTITIONS))
+    for _ in range(4):
+        stage.write(PARTITIONS)
+    brokers.start_request_tracking()
+    other.start()
+    other.query.processAllAvailable()
+    other.query.stop()
+    fetches = [request for request in brokers.requests() if request.api_key == FETCH]
+    brokers.stop_request_tracking()
+    readers = [row for row in other.caches() if row.role == "reader"]
+
+    assert len(other.events("role = 'reader' AND kind = 'refresh'")) == len({row.cache_id for row in readers})
+    assert len(other.events("kind = 'refresh'")) < len(fetches)
+    assert {row.partition for row in readers} == set(range(PARTITIONS))
+    assert all(row.generation == 1 and row.age_ms >= 0 for row in readers)
+    stage.play_until(
+        lambda: [row for row in stage.caches() if row.role == "reader" and row.lookups > row.generation], wait_for
+    )
+
+
+def test_scene_05_periodic_refresh(
+    stage: Stage, brokers: MockCluster, wait_for: Callable[..., Any], tmp_path: Path
+) -> None:
+    aged = stage.events("reason = 'max_age' AND outcome = 'unchanged'")
+    pattern = {"subscribePattern": "t|new", "kafka.metadata.max.age.ms": "500"}
+    other = Stage(stage.spark, stage.servers, "new", tmp_path, **pattern)
+    del other.options["subscribe"]
+    other.start()
+    other.query.processAllAvailable()
+    brokers.create_topic("new", 1)
+    other.play(1)
+    wait_for(lambda: other.events("reason = 'max_age' AND array_contains(topics_added, 'new')"), timeout_s=PATIENCE_S)
+    other.query.stop()
+
+    assert aged and all(row.age_ms >= 1600 for row in aged), "two seconds, or up to a fifth less"
+
+
+def test_scene_06_refresh_on_error(stage: Stage, brokers: MockCluster, wait_for: Callable[..., Any]) -> None:
+    stage.play()
+    began = now_ms()
+    brokers.move_leader("t", 0, 2)
+    stage.play()
+    reasons = "('not_leader', 'leader_hint', 'fenced_epoch')"
+    found = wait_for(
+        lambda: stage.events(f"time_ms > {began} AND size(leaders_changed) > 0 AND reason IN {reasons}"),
+        timeout_s=PATIENCE_S,
+    )
+    stage.query.processAllAvailable()
+
+    [change] = [one for one in found[0].leaders_changed if one.partition == 0]
+    assert (change.old_leader_id, change.new_leader_id) == (1, 2)
+    assert change.new_epoch > change.old_epoch
+    assert found[0].recovery_ms > 0
+    assert sorted(row.value for row in stage.read()) == sorted(stage.written), "no record lost or repeated"
+
+
+def test_scene_07_refresh_on_demand(stage: Stage) -> None:
+    options = SourceOptions.parse(stage.options)
+    client = KafkaClient(options.client, new_publisher(options.metrics, Origin(role="cli")), 300_000)
+    with closing(client):
+        client.partitions(["t"], client.api_deadline())
+        client.cache.refresh(RefreshReason.ON_DEMAND, client.api_deadline())
+
+    [row] = stage.events("reason = 'on_demand' AND role = 'cli'")
+    assert (row.kind, row.outcome, row.generation_before, row.generation_after) == ("refresh", "unchanged", 1, 2)
+
+
+def test_scene_08_every_client_has_a_cache_of_its_own(
+    stage: Stage, brokers: MockCluster, wait_for: Callable[..., Any]
+) -> None:
+    def stale(cache_ids: set[str]) -> set[str]:
+        live = stage.live()
+        rows = [row for row in stage.caches() if row.cache_id in cache_ids and row.partition is not None]
+        return {row.cache_id for row in rows if row.leader_epoch < live[row.partition].leader_epoch}
+
+    stage.play()
+    caches = {row.cache_id: row for row in stage.caches() if row.topic == "t"}
+    readers = {cache_id for cache_id, row in caches.items() if row.role == "reader"}
+    assert readers and {row.role for row in caches.values()} >= {"planner", "reader"}
+    assert len({row.pid for row in caches.values()}) > 1
+    stage.query.stop()
+    brokers.move_leader("t", 1, 3)
+    assert stale(readers) == readers, "nobody reads, so nobody learns"
+
+    stage.start()
+    stage.play_until(lambda: stale(readers) < readers, wait_for)
+    learned = stage.events("exists(leaders_changed, one -> one.partition = 1 AND one.new_leader_id = 3)")
+    assert {row.cache_id for row in learned} & readers, "who learns it by an event of its own"
+
+
+def test_scene_10_requests_go_to_the_leader_and_one_that_does_not_heals(
+    stage: Stage, brokers: MockCluster, tmp_path: Path, wait_for: Callable[..., Any]
+) -> None:
+    brokers.create_topic("direct", 1)
+    brokers.move_leader("direct", 0, 1)
+    other = Stage(stage.spark, stage.servers, "direct", tmp_path, **{"kafka.metadata.max.age.ms": "2000"})
+    other.write(1)
+    epoch = other.live()[0].leader_epoch
+    for _ in range(2):  # the first answer that the planner gets, and a reader
+        brokers.push_leader_response("direct", 0, 2, epoch)
+    other.start()
+    other.query.processAllAvailable()
+    healed = other.events(f"cause_error_code = {NOT_LEADER_OR_FOLLOWER} OR kind = 'hint'")
+    assert (2, 1) in [pair for row in healed for pair in led_by(row.leaders_changed, 0)]
+    began = now_ms()
+
+    def fetched_from() -> set[int]:
+        other.play(1)
+        rows = other.events(f"role = 'reader' AND time_ms - age_ms > {began}")
+        return {one.broker_id for row in rows for one in row.fetches}
+
+    assert wait_for(fetched_from, timeout_s=PATIENCE_S) == {1}
+    other.query.stop()
+
+
+def test_scene_11_a_partition_without_a_leader_is_told_from_those_that_have_one(
+    stage: Stage, brokers: MockCluster
+) -> None:
+    brokers.move_leader("t", 3, NO_BROKER)
+    live = stage.live()
+    brokers.move_leader("t", 3, 1)
+
+    assert {number: row.leader_id >= 0 and row.error is None for number, row in live.items()} == {
+        0: True,
+        1: True,
+        2: True,
+        3: False,
+    }
+
+
+def test_scene_13_the_request_itself(stage: Stage) -> None:
+    answered = stage.events("kind = 'refresh' AND outcome <> 'failed'")
+    failed = stage.events("kind = 'refresh' AND outcome = 'failed'")
+
+    for row in answered:
+        assert row.api_version >= 9 and row.correlation_id >= 0 and row.attempt >= 1
+        assert 0 < row.request_bytes < row.response_bytes and row.latency_ms > 0
+        assert row.broker_id in (1, 2, 3) or row.broker_host == "localhost", "a bootstrap address is no broker's"
+    assert all(row.error and row.latency_ms is not None and row.correlation_id is None for row in failed)
+
+
+def test_scene_09_kill_a_broker_and_watch_the_leaders_move(
+    spark: SparkSession, breakable_kafka: LocalKafka, tmp_path: Path, wait_for: Callable[..., Any]
+) -> None:
+    victim, *others = breakable_kafka.broker_ids
+    topic = f"scene-9-{tmp_path.name}"
+    create_topic(breakable_kafka, topic, [[victim, *others]])
+    scene = Stage(spark, breakable_kafka.bootstrap_servers, topic, tmp_path, **{"kafka.metadata.max.age.ms": "1000"})
+    scene.start()
+    scene.play(1)
+
+    breakable_kafka.kill(victim)
+    wait_for(lambda: scene.live()[0].leader_id in others, timeout_s=PATIENCE_S)
+    assert victim not in scene.live()[0].isr
+    assert victim not in {row.node_id for row in kafkameta.brokers(spark, **scene.cluster).collect()}
+    new_leader = scene.live()[0].leader_id
+    scene.play(1)
+
+    breakable_kafka.start(victim)
+    breakable_kafka.wait_until_up()
+    wait_for(lambda: victim in scene.live()[0].isr, timeout_s=PATIENCE_S)
+    elect(breakable_kafka, ElectionType.PREFERRED, topic, 0)
+    wait_for(lambda: scene.live()[0].leader_id == victim)
+    scene.play_until(lambda: (new_leader, victim) in moves_of(scene), wait_for, partitions=1)
+    scene.query.stop()
+    assert (victim, new_leader) in moves_of(scene)
+    assert sorted(row.value for row in scene.read()) == sorted(scene.written)
+
+
+def moves_of(scene: Stage) -> list[tuple[int, int]]:
+    """Old and new leader of partition 0, as the events tell."""
+    return [pair for row in scene.events("size(leaders_changed) > 0") for pair in led_by(row.leaders_changed, 0)]
+
+
+def test_scene_11_add_partitions_to_a_topic(
+    spark: SparkSession, kafka: Any, topic: str, add_partitions: Any, tmp_path: Path, wait_for: Callable[..., Any]
+) -> None:
+    scene = Stage(spark, kafka.bootstrap_servers, topic, tmp_path, **{"kafka.metadata.max.age.ms": "1000"})
+    scene.start()
+    scene.play(3)
+    add_partitions(topic, 4)
+    assert sorted(scene.live()) == [0, 1, 2, 3]
+    scene.play(4)
+    told = "exists(partitions_added, one -> one.partition = 3) AND reason = 'max_age'"
+    scene.play_until(lambda: scene.events(told), wait_for)
+    scene.query.processAllAvailable()
+    scene.query.stop()
+
+    assert 3 in {row.partition for row in scene.caches() if row.role == "reader"}
+    assert min(row.offset for row in scene.read() if row.partition == 3) == 0, "read from its start"
+    assert sorted(row.value for row in scene.read()) == sorted(scene.written)

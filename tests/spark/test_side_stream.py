@@ -1,0 +1,90 @@
+"""A second query reads the events of the first while leaders move, stopped and started again at any moment: nothing
+is lost and nothing comes twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import pyspark_kafka_meta as kafkameta
+from pyspark_kafka_meta.testing import MockCluster
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+ROUNDS = 6
+Key = tuple[str, int]
+
+
+def start(rows: DataFrame, folder: Path, **trigger: Any) -> StreamingQuery:
+    """A query into a folder of rows that goes on from its checkpoint."""
+    sink = rows.writeStream.format("parquet").option("path", str(folder / "rows"))
+    return sink.option("checkpointLocation", str(folder / "checkpoint")).trigger(**trigger).start()
+
+
+def keys(events: DataFrame) -> list[Key]:
+    return sorted((row.cache_id, row.sequence) for row in events.select("cache_id", "sequence").collect())
+
+
+def gapless(found: list[Key]) -> list[Key]:
+    """What there would be of these caches, each from its first event on."""
+    counts = {cache_id: sum(one == cache_id for one, _ in found) for cache_id, _ in found}
+    return sorted((cache_id, number) for cache_id, count in counts.items() for number in range(1, count + 1))
+
+
+@pytest.mark.parametrize("way", ["path", "topic"])
+def test_side_stream_survives_its_own_restarts_without_a_gap_or_a_repeat(
+    spark: SparkSession,
+    kafka: Any,
+    mock_cluster: MockCluster,
+    make_topic: Callable[..., str],
+    wait_for: Callable[..., Any],
+    tmp_path: Path,
+    way: str,
+) -> None:
+    mock_cluster.create_topic("t", partitions=3)
+    servers = mock_cluster.bootstrap_servers
+    if way == "path":
+        metrics = source = {"metricsPath": str(tmp_path / "events")}
+    else:
+        metrics = {"metricsTopic": make_topic(), "metricsBootstrapServers": kafka.bootstrap_servers}
+        source = {"metricsTopic": metrics["metricsTopic"], "kafka.bootstrap.servers": kafka.bootstrap_servers}
+    cluster = {"kafka.bootstrap.servers": servers, "subscribe": "t", "kafka.metadata.max.age.ms": "500"}
+    records = spark.readStream.format("kafkameta").options(**cluster, **metrics).load()
+    first = start(records, tmp_path / "records", processingTime="300 milliseconds")
+    producer, chance = Producer({"bootstrap.servers": servers, "linger.ms": 0}), random.Random(11)
+
+    def events() -> DataFrame:
+        return kafkameta.refresh_events(spark, stream=True, **source)
+
+    for number in range(ROUNDS):
+        mock_cluster.move_leader("t", number % 3, 1 + number % 2)
+        producer.produce("t", str(number), partition=number % 3)
+        assert producer.flush(30) == 0
+        second = start(events(), tmp_path / "side", processingTime="0 seconds")
+        # From at once, in the middle of planning or of a task, to a while later.
+        second.awaitTermination(chance.choice([0.001, 0.3, 1, 2]))
+        second.stop()
+    first.processAllAvailable()
+    assert first.exception() is None
+    first.stop()
+    there = wait_for(lambda: settled(lambda: keys(kafkameta.refresh_events(spark, **source))))
+    assert start(events(), tmp_path / "side", availableNow=True).awaitTermination(60)
+    rows = spark.read.parquet(str(tmp_path / "side" / "rows"))
+
+    assert keys(rows) == there
+    assert there == gapless(there)
+    assert {row.role for row in rows.collect()} == {"planner", "reader"}
+    assert rows.where("size(leaders_changed) > 0").count() > 0
+
+
+def settled(look: Callable[[], list[Key]]) -> list[Key]:
+    """What two looks in a row see; nothing while they differ."""
+    before, after = look(), look()
+    return after if before == after else []
