@@ -74,7 +74,7 @@ class EventKind(StrEnum):
     HINT = "hint"
     """One leader taken over from a hint (KIP-951), without a request."""
     DATA_LOSS = "data_loss"
-    """Records of one partition were skipped, as failOnDataLoss is false; no request was made."""
+    """Records of one partition were skipped, as failOnDataLoss is false or onCorruptBatch skip; no request was made."""
 
 
 @dataclass(frozen=True, slots=True)
