@@ -77,7 +77,27 @@ class ReadTimeoutError(KafkaMetaError):
 
 class CorruptBatchError(KafkaMetaError):
     """The bytes of a record batch contradict themselves: checksum, lengths, counts or decompressed size. No row of it
-    is given out."""
+    is given out.
+
+    Attributes:
+        topic, partition: None while they are not known.
+        from_offset, until_offset: what cannot be read, the end exclusive; None where the bytes do not tell.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        topic: str | None = None,
+        partition: int | None = None,
+        from_offset: int | None = None,
+        until_offset: int | None = None,
+    ) -> None:
+        super().__init__(message, topic, partition, from_offset, until_offset)
+        self.topic, self.partition = topic, partition
+        self.from_offset, self.until_offset = from_offset, until_offset
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class UnsupportedRecordFormatError(KafkaMetaError):

@@ -207,6 +207,19 @@ class SourceOptions(SpanOptions):
         {"true": True, "false": False},
         "Whether a query fails when records it was to read are gone.",
     )
+    skip_corrupt_batches: bool = choice(
+        "onCorruptBatch",
+        {"fail": False, "skip": True},
+        "What if a record batch cannot be read though it was fetched twice: fail, or go on behind it, with an event "
+        "that names the offsets.",
+    )
+    max_decompressed_batch_bytes: int = whole(
+        "maxDecompressedBatchBytes",
+        "67108864",
+        "Most that one record batch may decompress to; one that is larger counts as corrupt.",
+        low=1,
+        high=2**30,
+    )
     on_topic_recreated: str | None = row(
         "onTopicRecreated",
         None,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from pyspark_kafka_meta.errors import AuthorizationError, BrokerError
 from pyspark_kafka_meta.metadata.events import RefreshReason
 
+CORRUPT_MESSAGE = 2
 TOPIC_AUTHORIZATION_FAILED = 29
 UNKNOWN_LEADER_EPOCH = 75
 """Retried, because a broker may lag behind its own election. Should it not pass, the epoch that was sent is wrong."""
@@ -41,7 +42,7 @@ class _Rule(NamedTuple):
 _RULES = {
     -1: _Rule("UNKNOWN_SERVER_ERROR", Action.RETRY),
     1: _Rule("OFFSET_OUT_OF_RANGE", Action.DATA_LOSS),
-    2: _Rule("CORRUPT_MESSAGE"),
+    CORRUPT_MESSAGE: _Rule("CORRUPT_MESSAGE"),
     3: _Rule("UNKNOWN_TOPIC_OR_PARTITION", Action.REFRESH, RefreshReason.UNKNOWN_TOPIC),
     5: _Rule("LEADER_NOT_AVAILABLE", Action.REFRESH, RefreshReason.NO_LEADER),
     6: _Rule("NOT_LEADER_OR_FOLLOWER", Action.REFRESH, RefreshReason.NOT_LEADER),
