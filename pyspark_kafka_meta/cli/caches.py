@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pyspark_kafka_meta.cli.console import note, plain, print_json
+from pyspark_kafka_meta.cli.events import ID_SHOWN
 from pyspark_kafka_meta.cli.sources import EventSource
 from pyspark_kafka_meta.metadata.model import NO_LEADER, PartitionMetadata, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
@@ -60,7 +61,7 @@ def known_caches(source: EventSource, since_ms: int, now_ms: int) -> KnownCaches
     rows = fold(events, now_ms)
     recent = [row for row in rows if row.last_refresh.timestamp() * 1000 >= since_ms]
     left_out = len({row.cache_id for row in rows}) - len({row.cache_id for row in recent})
-    if not rows:
+    if not events:
         note(f"no events in {source.name}")
     if left_out:
         note(f"{left_out} caches without an event since then are left out: --since 1d goes back further")
@@ -186,4 +187,4 @@ def _partition(row: CacheRow) -> TopicPartition | None:
 
 def _place(row: CacheRow) -> tuple[str, str, str]:
     """The cache and its process, for people; also what caches are sorted by."""
-    return f"{row.role} {row.executor_id or ''}".rstrip(), f"{row.host}:{row.pid}", row.cache_id[:8]
+    return f"{row.role} {row.executor_id or ''}".rstrip(), f"{row.host}:{row.pid}", row.cache_id[:ID_SHOWN]

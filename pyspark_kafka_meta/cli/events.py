@@ -24,6 +24,8 @@ EVENTS_AT_ONCE = 1_000
 """So many of those that come while following are put in order and printed together."""
 SHOWN = 3
 """Of a list of changes, so many are spelt out."""
+ID_SHOWN = 8
+"""So much of a cache's id tells it from others."""
 COLORS = {"changed": "green", "failed": "red"}
 
 
@@ -109,7 +111,7 @@ def events_table(events: Iterable[Event], show_header: bool = True) -> Table:
 
 def who(event: Event) -> str:
     """The cache and its process, for people: `reader 1 host:4242 c0ffee12`."""
-    return f"{event['role']} {event['executor_id'] or ''} {event['host']}:{event['pid']} {event['cache_id'][:8]}"
+    return f"{event['role']} {event['executor_id'] or ''} {event['host']}:{event['pid']} {event['cache_id'][:ID_SHOWN]}"
 
 
 def what_changed(event: Event) -> str:
@@ -179,6 +181,7 @@ def _changes(event: Event) -> Iterator[str]:
         "new brokers: ": event["brokers_added"] or (),
         "brokers gone: ": event["brokers_removed"] or (),
         "brokers moved: ": event["brokers_moved"] or (),
+        "caches that died: ": [cache_id[:ID_SHOWN] for cache_id in event["died_cache_ids"] or ()],
     }
     for words, found in lists.items():
         if found:

@@ -16,7 +16,7 @@ from pyspark_kafka_meta.cli import events as events_module
 from pyspark_kafka_meta.cli.events import EventFilter, follow_events
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.cli.sources import FolderEvents
-from pyspark_kafka_meta.metadata.events import Origin, Outcome
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome
 from pyspark_kafka_meta.tables.folding import Event
 from pyspark_kafka_meta.telemetry.folders import DefaultFolder
 from pyspark_kafka_meta.telemetry.sinks import FolderSink
@@ -83,6 +83,13 @@ def test_options_choose_among_the_events(
 ) -> None:
     monkeypatch.setattr("time.time", lambda: (NOW_MS + 3_600_000) / 1000)
     assert sequences(run(folder, *arguments).stdout) == shown
+
+
+def test_a_cache_that_is_born_tells_a_person_of_those_that_died(tmp_path: Path) -> None:
+    write(tmp_path, made("a" * 32, 1, NOW_MS, kind=EventKind.BORN, broker_host=None, died_cache_ids=("c0ffee" * 5,)))
+    shown = " ".join(run(tmp_path, env=TERMINAL).stdout.split())
+    assert "(born)" in shown
+    assert "caches that died: c0ffeec0" in shown
 
 
 def test_what_is_left_out_and_what_is_not_there_is_said_beside_the_output(folder: Path, tmp_path: Path) -> None:
