@@ -12,8 +12,7 @@ from functools import partial
 from typing import Any
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.options.refused import INSTEAD, UNUSED_SECURITY
-from pyspark_kafka_meta.options.unused import UNUSED
+from pyspark_kafka_meta.options.unused import INSTEAD, UNUSED, UNUSED_SECURITY
 from pyspark_kafka_meta.options.values import INT32_MAX, parse_choice, parse_number
 
 

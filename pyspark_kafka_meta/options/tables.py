@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.options.query import OPTIONS, ClientOptions, SourceOptions
+from pyspark_kafka_meta.options.client import ClientOptions
+from pyspark_kafka_meta.options.query import OPTIONS, SourceOptions
 from pyspark_kafka_meta.options.security import SecurityOptions
 from pyspark_kafka_meta.options.specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.options.table import Option, choice, read, table_of, whole
