@@ -78,13 +78,19 @@ def play(spark: SparkSession, kafka: LocalKafka, folder: Path, elections: int, k
     }
     with stage.feed as feed:
         time.sleep(WARM_UP_S)
+        if failures := _failures(streams):
+            raise RuntimeError(f"not all streams have started: {failures}")
         moves = [stage.election(number) for number in range(elections)]
         moves += [stage.kill(number) for number in range(kills)]
         moves += [stage.do_nothing(number) for number in range(CONTROLS)]
         time.sleep(CATCH_UP_S)
-        failures = {name: failure for name, stream in streams.items() if (failure := stream.failure())}
+        failures = _failures(streams)
         arrivals = {name: follower.close() for name, follower in (loops | streams).items()}
     return Run(moves, feed.written(), arrivals, {name: events(folder / name) for name in (LOOP, STREAM)}, failures)
+
+
+def _failures(streams: Mapping[str, StreamFollower]) -> dict[str, str]:
+    return {name: failure for name, stream in streams.items() if (failure := stream.failure())}
 
 
 def costs_by_reader(run: Run) -> dict[str, dict[str, Cost]]:

@@ -23,6 +23,15 @@ class ConnectError(KafkaMetaError):
     """No connection to a broker: refused, unreachable, unknown host name, or no answer in time."""
 
 
+class TlsError(KafkaMetaError):
+    """No encrypted connection to a broker that can be trusted: unknown authority, other host name, expired certificate,
+    refused client certificate, or one side alone speaks TLS. The text says which and what to mend."""
+
+
+class AuthenticationError(KafkaMetaError):
+    """A broker refused this client's login or its mechanism, or did not prove that it knows the password itself."""
+
+
 class RequestTimeoutError(KafkaMetaError):
     """A broker accepted a request and did not answer it before its deadline."""
 
@@ -50,6 +59,10 @@ class BrokerError(KafkaMetaError):
         return str(self.args[0])
 
 
+class AuthorizationError(BrokerError):
+    """The cluster's ACLs deny an operation; the text names it and what it was on."""
+
+
 class UnknownTopicError(KafkaMetaError):
     """A topic or partition that was asked for does not exist, or may not be seen."""
 
@@ -64,7 +77,27 @@ class ReadTimeoutError(KafkaMetaError):
 
 class CorruptBatchError(KafkaMetaError):
     """The bytes of a record batch contradict themselves: checksum, lengths, counts or decompressed size. No row of it
-    is given out."""
+    is given out.
+
+    Attributes:
+        topic, partition: None while they are not known.
+        from_offset, until_offset: what cannot be read, the end exclusive; None where the bytes do not tell.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        topic: str | None = None,
+        partition: int | None = None,
+        from_offset: int | None = None,
+        until_offset: int | None = None,
+    ) -> None:
+        super().__init__(message, topic, partition, from_offset, until_offset)
+        self.topic, self.partition = topic, partition
+        self.from_offset, self.until_offset = from_offset, until_offset
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class UnsupportedRecordFormatError(KafkaMetaError):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import hypothesis
 import pytest
 from confluent_kafka import Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -27,6 +28,10 @@ from pyspark_kafka_meta.wire.connection import ConnectionSettings
 
 ROOT = Path(__file__).parent.parent
 POLL_S = 0.1
+
+# What an example takes says more about the machine's other work than about the code.
+hypothesis.settings.register_profile("kafkameta", deadline=None)
+hypothesis.settings.load_profile("kafkameta")
 
 T = TypeVar("T")
 

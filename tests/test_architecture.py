@@ -14,7 +14,19 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pyspark_kafka_meta"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-HEAVY = {"pyspark", "pyarrow", "numpy", "kio", "confluent_kafka", "cramjam", "crc32c", "rich", "typer"}
+HEAVY = {
+    "pyspark",
+    "pyarrow",
+    "numpy",
+    "kio",
+    "confluent_kafka",
+    "cramjam",
+    "crc32c",
+    "rich",
+    "typer",
+    "scramp",
+    "cryptography",
+}
 IMPURE = {"socket", "selectors", "select", "threading", "time", "subprocess", "asyncio", "tempfile"}
 PURE = re.compile(
     r"options(\..*)?|metadata\.(?!cache).*|records(\..*)?|reading\.(offsets|plan|limits|cursor|instructions|verdicts)"

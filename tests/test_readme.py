@@ -1,4 +1,4 @@
-"""The README is true: its options are those of the code, and its Python runs."""
+"""The README is true, and so is the page of options: they are those of the code, and the README's Python runs."""
 
 from __future__ import annotations
 
@@ -27,9 +27,14 @@ def test_the_columns_of_the_tables_are_those_of_the_code(table: Table) -> None:
     assert re.findall(r"`(\w+)`", columns) == struct_type(ROWS[table]).names
 
 
-def test_the_table_of_options_is_that_of_the_code() -> None:
-    rows = re.findall(r"^\| `([\w.]+)` \| (.*?) \| (.*) \|$", section("Options"), re.MULTILINE)
-    assert sorted(rows) == sorted((one.name, one.default or "", one.doc) for one in ALL_OPTIONS.values())
+def options_in(text: str) -> list[tuple[str, ...]]:
+    return re.findall(r"^\| `([\w.]+)` \| (.*?) \| (.*) \|$", text, re.MULTILINE)
+
+
+def test_the_options_are_those_of_the_code() -> None:
+    of_the_code = [(one.name, one.default or "", one.doc) for one in ALL_OPTIONS.values()]
+    assert sorted(options_in((ROOT / "docs" / "options.md").read_text())) == sorted(of_the_code)
+    assert 10 < len(options_in(section("Options"))) == len(set(options_in(section("Options"))) & set(of_the_code))
 
 
 @pytest.mark.kafka

@@ -19,7 +19,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from pyspark_kafka_meta.cli.metadata import show_metadata
+from pyspark_kafka_meta.cli.metadata import look_at, show
+from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing import MockCluster
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def run_demo(seconds: int) -> None:
     with MockCluster() as cluster, tempfile.TemporaryDirectory(prefix="kafkameta-demo-") as folder:
         cluster.create_topic(TOPIC, PARTITIONS)
         console.rule("1. One broker is asked, and tells of all")
-        show_metadata(cluster.bootstrap_servers, [TOPIC], 10_000)
+        _show_cluster(console, cluster)
         with Feed(cluster.bootstrap_servers) as feed:
             console.rule(f"2. Spark streams {TOPIC}, fed with {RECORDS_PER_SECOND} records a second")
             read = _stream(console, cluster, Path(folder), seconds)
@@ -101,12 +102,16 @@ def _stream(console: Console, cluster: MockCluster, folder: Path, seconds: int) 
         query.awaitTermination(seconds // 2)
         console.rule(f"3. The leader of {TOPIC}-0 moves")
         cluster.move_leader(TOPIC, 0, _other_leader(cluster))
-        show_metadata(cluster.bootstrap_servers, [TOPIC], 10_000)
+        _show_cluster(console, cluster)
         query.awaitTermination(seconds - seconds // 2)
     finally:
         query.stop()
         spark.stop()
     return sum(batches)
+
+
+def _show_cluster(console: Console, cluster: MockCluster) -> None:
+    show(look_at(ClientOptions.parse({"kafka.bootstrap.servers": cluster.bootstrap_servers}), [TOPIC], None), console)
 
 
 def _other_leader(cluster: MockCluster) -> int:

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.cli.console import reporting
+from pyspark_kafka_meta.cli.parameters import (
+    AsJson,
+    Config,
+    EventsPath,
+    EventsTopic,
+    JsonOrPipe,
+    OptionalServers,
+    Options,
+    Role,
+    Servers,
+    cluster_options,
+    events_options,
+    since_ms,
+)
+from pyspark_kafka_meta.metadata.events import RefreshReason
 
 app = typer.Typer(
     name="kafkameta",
@@ -20,18 +37,97 @@ app = typer.Typer(
 
 @app.command()
 def metadata(
-    bootstrap_servers: Annotated[str, typer.Option(help="Brokers to ask, as host:port between commas.")],
+    bootstrap_servers: Servers,
     topic: Annotated[list[str] | None, typer.Option(help="Only this topic; may be given several times.")] = None,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Refresh a cache too, on demand, and see it.")] = False,
+    watch: Annotated[float | None, typer.Option(min=0.1, metavar="SECONDS", help="Ask again, so often.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="End a watch after so many looks.")] = None,
     timeout_ms: Annotated[int, typer.Option(min=1, help="How long all brokers together may take to answer.")] = 10_000,
+    as_json: AsJson = False,
+    option: Options = None,
+    config: Config = None,
 ) -> None:
     """Ask one broker, learn them all: brokers, topics, and the leader of each partition."""
-    from pyspark_kafka_meta.cli.metadata import show_metadata
+    from rich.console import Console
 
-    try:
-        show_metadata(bootstrap_servers, topic, timeout_ms)
-    except KafkaMetaError as error:
-        typer.secho(f"kafkameta: {error}", err=True, fg=typer.colors.RED)
-        raise typer.Exit(1) from None
+    from pyspark_kafka_meta.cli.metadata import look_at, show, within
+    from pyspark_kafka_meta.cli.metadata import watch as keep_watch
+    from pyspark_kafka_meta.cli.refreshing import OwnCache
+    from pyspark_kafka_meta.options import ClientOptions
+
+    console = None if as_json else Console()
+    with reporting(), ExitStack() as opened:
+        client = within(ClientOptions.parse(cluster_options(bootstrap_servers, option, config)), timeout_ms)
+        own_cache = opened.enter_context(closing(OwnCache(client))) if refresh else None
+        if watch is None:
+            show(look_at(client, topic, own_cache), console)
+        else:
+            keep_watch(lambda: look_at(client, topic, own_cache), console, watch, count)
+
+
+@app.command()
+def events(
+    path: EventsPath = None,
+    topic: EventsTopic = None,
+    bootstrap_servers: OptionalServers = None,
+    reason: Annotated[list[RefreshReason] | None, typer.Option(help="Only these; may be given several times.")] = None,
+    role: Annotated[Role | None, typer.Option(help="Only those of such processes.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="10m", help="Only those of so long ago at most.")] = None,
+    last: Annotated[int, typer.Option(min=1, help="The newest so many of those that are there.")] = 1_000,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with those that come, until Ctrl-C.")] = False,
+    as_json: JsonOrPipe = False,
+    option: Options = None,
+    config: Config = None,
+) -> None:
+    """What the metadata caches did and why: the refresh events, newest last."""
+    from rich.console import Console
+
+    from pyspark_kafka_meta.cli.events import EventFilter, EventTables, follow_events, print_events, show_events
+    from pyspark_kafka_meta.cli.sources import open_events
+
+    console = Console()
+    show = EventTables(console) if console.is_terminal and not as_json else print_events
+    with reporting():
+        earliest_ms = 0 if since is None else since_ms(since, int(time.time() * 1000))
+        wanted = EventFilter(reason or (), role, earliest_ms)
+        given = events_options(path, topic, cluster_options(bootstrap_servers, option, config))
+        with closing(open_events(given)) as source:
+            show_events(source, wanted, show, last)
+            if follow:
+                follow_events(source, wanted, show)
+
+
+@app.command()
+def caches(
+    path: EventsPath = None,
+    topic: EventsTopic = None,
+    bootstrap_servers: OptionalServers = None,
+    stale: Annotated[bool, typer.Option("--stale", help="Only what is older than the live cluster's state.")] = False,
+    since: Annotated[
+        str, typer.Option(metavar="10m", help="Only caches with an event of so long ago at most.")
+    ] = "10m",
+    as_json: JsonOrPipe = False,
+    option: Options = None,
+    config: Config = None,
+) -> None:
+    """What each metadata cache knows, side by side: the leader and epoch of each partition."""
+    from rich.console import Console
+
+    from pyspark_kafka_meta.cli.caches import known_caches, show_caches, show_stale
+    from pyspark_kafka_meta.cli.sources import open_events
+    from pyspark_kafka_meta.options import ClientOptions
+
+    console, now_ms = Console(), int(time.time() * 1000)
+    shown_on = console if console.is_terminal and not as_json else None
+    with reporting():
+        cluster = cluster_options(bootstrap_servers, option, config)
+        client = ClientOptions.parse(cluster) if stale else None
+        with closing(open_events(events_options(path, topic, cluster, asks_brokers=stale))) as source:
+            known = known_caches(source, since_ms(since, now_ms), now_ms)
+        if client is None:
+            show_caches(known, shown_on)
+        else:
+            show_stale(known, client, shown_on)
 
 
 @app.command()
@@ -52,13 +148,10 @@ def migrate_checkpoint(
     """Go on where a query on Spark's own Kafka source stopped: print its startingOffsets, one line a source."""
     from pyspark_kafka_meta.cli.migrate import starting_offsets, write_checkpoint
 
-    try:
+    with reporting():
         found, pending = starting_offsets(checkpoint)
         if write is not None:
             write_checkpoint(checkpoint, write)
-    except KafkaMetaError as error:
-        typer.secho(f"kafkameta: {error}", err=True, fg=typer.colors.RED)
-        raise typer.Exit(1) from None
     typer.echo("\n".join(found))
     if pending is not None and write is None:
         typer.echo(

@@ -1,61 +1,177 @@
-"""`kafkameta metadata`: one Metadata request to the first broker that answers, shown as tables."""
+"""`kafkameta metadata`: the cluster as the first broker that answers sees it, once or again and again.
+
+Metadata is asked for without a cache; a cache of the command's own is refreshed beside it where that is wanted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from itertools import count, islice
+from time import sleep
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
+from pyspark_kafka_meta.cli.console import note, plain, print_json
+from pyspark_kafka_meta.cli.events import events_table
+from pyspark_kafka_meta.cli.refreshing import OwnCache
+from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.metadata.events import Outcome
 from pyspark_kafka_meta.metadata.model import MetadataAnswer
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.tables.live import ask_cluster
+from pyspark_kafka_meta.tables.folding import Event
+from pyspark_kafka_meta.tables.live import Told, ask_cluster
 from pyspark_kafka_meta.wire.codes import describe
 
 
-def show_metadata(bootstrap_servers: str, topics: Collection[str] | None, timeout_ms: int) -> None:
-    """Print the cluster as the first address that answers sees it.
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look showed.
+
+    Attributes:
+        events: of the own cache since the look before; none where there is no such cache.
+    """
+
+    told: Told
+    events: list[Event]
+
+    def state(self) -> object:
+        """Equal to that of another look between which nothing happened. With KRaft any broker may be named as the
+        controller, so that it says nothing."""
+        answer = self.told.answer
+        return sorted(answer.brokers), _topic_rows(answer)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        told = {"answered_by": str(self.told.address), "latency_ms": round(self.told.latency_ms, 3)}
+        return {**told, **asdict(self.told.answer), "events": self.events}
+
+
+def look_at(options: ClientOptions, topics: Collection[str] | None, own_cache: OwnCache | None) -> Look:
+    """One look.
+
+    Args:
+        topics: None for all.
 
     Raises:
-        OptionError: `bootstrap_servers` cannot be read.
         ConnectError: no address answered; the text tells what each did.
     """
-    options = ClientOptions.parse({"kafka.bootstrap.servers": bootstrap_servers})
-    within = replace(options, default_api_timeout_ms=timeout_ms, connection_setup_timeout_ms=timeout_ms)
-    told = ask_cluster(within, topics)
-    answer = told.answer
-    console = Console()
-    console.print(
-        f"Cluster [bold]{answer.cluster_id}[/], controller {answer.controller_id}; {told.address} answered Metadata "
-        f"v{answer.api_version} in {told.latency_ms:.1f} ms with {answer.response_bytes} bytes"
+    told = ask_cluster(options, topics)
+    events = [] if own_cache is None else own_cache.refresh([topic.name for topic in told.answer.topics])
+    return Look(told, events)
+
+
+def within(options: ClientOptions, timeout_ms: int) -> ClientOptions:
+    """The options with this time for all brokers together to answer."""
+    return replace(options, default_api_timeout_ms=timeout_ms, connection_setup_timeout_ms=timeout_ms)
+
+
+def show(seen: Look, console: Console | None) -> None:
+    """As tables; without a console as one line of JSON."""
+    if console is None:
+        print_json(seen.as_dict())
+    else:
+        console.print(_tables(seen))
+
+
+def watch(look: Callable[[], Look], console: Console | None, every_s: float, times: int | None) -> None:
+    """Look until Ctrl-C, or so many times: in a terminal the last look stands there, elsewhere each that shows a
+    change is printed. That no broker answers does not end it."""
+    if console is not None and console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+
+            def redraw(shown: RenderableType) -> None:
+                live.update(shown, refresh=True)
+
+            _repeat(look, lambda seen: redraw(_tables(seen)), lambda text: redraw(plain(text, "red")), every_s, times)
+    else:
+        _repeat(look, _Changes(console), note, every_s, times)
+
+
+class _Changes:
+    """Shows a look only if it differs from the one before, or the own cache tells of something."""
+
+    def __init__(self, console: Console | None) -> None:
+        self._console = console
+        self._state: object = None
+
+    def __call__(self, seen: Look) -> None:
+        if seen.state() != self._state or any(event["outcome"] != Outcome.UNCHANGED for event in seen.events):
+            if self._console is not None:
+                self._console.rule(f"{datetime.now():%H:%M:%S}")
+            show(seen, self._console)
+            self._state = seen.state()
+
+
+def _repeat(
+    look: Callable[[], Look],
+    show_one: Callable[[Look], None],
+    complain: Callable[[str], None],
+    every_s: float,
+    times: int | None,
+) -> None:
+    for number in islice(count(), times):
+        if number > 0:
+            sleep(every_s)
+        try:
+            seen = look()
+        except KafkaMetaError as error:
+            complain(str(error))
+        else:
+            show_one(seen)
+
+
+def _tables(seen: Look) -> Group:
+    told, answer = seen.told, seen.told.answer
+    heading = Text.assemble(
+        "Cluster ",
+        plain(answer.cluster_id, "bold"),
+        f", controller {answer.controller_id}; {told.address} answered Metadata v{answer.api_version} in "
+        f"{told.latency_ms:.1f} ms with {answer.response_bytes} bytes",
     )
-    console.print(_brokers_table(answer))
-    console.print(_topics_table(answer))
+    tables: list[RenderableType] = [heading, _brokers_table(answer), _topics_table(answer)]
+    if seen.events:
+        tables += [Text("What a cache of this command's own did"), events_table(seen.events)]
+    return Group(*tables)
 
 
 def _brokers_table(answer: MetadataAnswer) -> Table:
     table = Table("id", "host", "port", "rack", "", title="Brokers in the cluster", title_justify="left")
     for broker in sorted(answer.brokers):
         role = "controller" if broker.node_id == answer.controller_id else ""
-        table.add_row(str(broker.node_id), broker.address.host, str(broker.address.port), broker.rack or "", role)
+        cells = (broker.node_id, broker.address.host, broker.address.port, broker.rack, role)
+        table.add_row(*map(plain, cells))
     return table
 
 
 def _topics_table(answer: MetadataAnswer) -> Table:
     columns = ("topic", "partition", "leader", "epoch", "replicas", "in sync", "")
     table = Table(*columns, title="Topics and leaders", title_justify="left")
+    for row in _topic_rows(answer):
+        table.add_row(*map(plain, row))
+    return table
+
+
+def _topic_rows(answer: MetadataAnswer) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
     for topic in sorted(answer.topics, key=lambda one: one.name):
         if topic.error_code:
-            table.add_row(topic.name, "", "", "", "", "", describe(topic.error_code))
-        for partition in sorted(topic.partitions, key=lambda one: one.partition):
-            table.add_row(
+            rows.append((topic.name, "", "", "", "", "", describe(topic.error_code)))
+        rows += [
+            (
                 topic.name,
-                str(partition.partition),
-                str(partition.leader_id) if partition.leader_id >= 0 else "none",
-                str(partition.leader_epoch),
-                " ".join(map(str, partition.replicas)),
-                " ".join(map(str, partition.isr)),
-                describe(partition.error_code) if partition.error_code else "",
+                str(one.partition),
+                str(one.leader_id) if one.leader_id >= 0 else "none",
+                str(one.leader_epoch),
+                " ".join(map(str, one.replicas)),
+                " ".join(map(str, sorted(one.isr))),
+                describe(one.error_code) if one.error_code else "",
             )
-    return table
+            for one in sorted(topic.partitions, key=lambda one: one.partition)
+        ]
+    return rows

@@ -116,6 +116,12 @@ class MetadataCache:
         with self._lock:
             self._recorder.count_retry()
 
+    def close(self) -> None:
+        """Say that the cache has ended. It is not used any more."""
+        with self._lock:
+            event = self._recorder.closed(self._snapshot, self._clock())
+        self._publish(event)
+
     def record_loss(self, partition: TopicPartition, from_offset: int, until_offset: int | None, cause: str) -> None:
         """Records were skipped for good.
 

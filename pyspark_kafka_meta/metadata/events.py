@@ -46,6 +46,8 @@ class RefreshReason(StrEnum):
     """A broker could not be reached, or its connection broke."""
     REQUEST_TIMEOUT = "request_timeout"
     """A broker did not answer in time."""
+    CLOSED = "closed"
+    """Nothing is asked for: the cache has ended."""
     DATA_LOSS = "data_loss"
     """Nothing is asked for: records were skipped, and the event tells which."""
 
@@ -73,8 +75,10 @@ class EventKind(StrEnum):
     """One Metadata request, answered or not."""
     HINT = "hint"
     """One leader taken over from a hint (KIP-951), without a request."""
+    CLOSED = "closed"
+    """The cache ended in good order: the last of its events. Of one that is killed, the next that is born tells."""
     DATA_LOSS = "data_loss"
-    """Records of one partition were skipped, as failOnDataLoss is false; no request was made."""
+    """Records of one partition were skipped, as failOnDataLoss is false or onCorruptBatch skip; no request was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,7 @@ class RefreshEvent:
         cache_id: random, one for each cache; a process that is started anew has a new one.
         sequence: number of the event among those of its cache, from 1; a gap is a lost event.
         time_ms: wall clock when it ended, ms since 1970 UTC.
-        kind: born, refresh, hint or data_loss.
+        kind: born, refresh, hint, closed or data_loss.
         reason: why.
         cause_error_code: Kafka's error code that led to it, 0 if none did.
         cause_topic: topic that the trouble showed in, None if it was not in one; that of the records that are lost.
@@ -167,6 +171,8 @@ class RefreshEvent:
         fetch_throttle_ms: ms that brokers asked Fetch for patience since its event before (KIP-219), summed.
         lost_from_offset: first offset that was skipped; None, as is the next, unless kind is data_loss.
         lost_until_offset: where reading goes on, exclusive; None if that is not known.
+        died_cache_ids: caches of the same application on the same machine whose process has ended without a word; only
+            where kind is born, and each told once.
         dropped_before: events of this cache that did not get to where this one is, as far as was known when it was sent
             and no earlier one told.
         changes: what the cache knows now and did not before.
@@ -206,6 +212,7 @@ class RefreshEvent:
     fetch_throttle_ms: int = 0
     lost_from_offset: int | None = None
     lost_until_offset: int | None = None
+    died_cache_ids: tuple[str, ...] = ()
     dropped_before: int = 0
     changes: SnapshotChanges = field(default_factory=SnapshotChanges)
     origin: Origin | None = None

@@ -142,8 +142,10 @@ class RefreshPolicy:
 def backoff_s(settings: PolicySettings, failures: int, rng: random.Random) -> float:
     """The pause, in seconds, after so many failures in a row, from 1 (KIP-580)."""
     exponential = settings.retry_backoff_ms * BACKOFF_MULTIPLIER ** min(failures - 1, MAX_EXPONENT)
+    # Bounded before the jitter too, as in Kafka's ExponentialBackoff: else caches that wait long would ask in step.
+    bounded = min(exponential, settings.retry_backoff_max_ms)
     jitter = rng.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER)
-    return min(exponential * jitter, settings.retry_backoff_max_ms) / 1000
+    return min(bounded * jitter, settings.retry_backoff_max_ms) / 1000
 
 
 def attempt_timeout_ms(attempt: int, request_timeout_ms: int) -> int:

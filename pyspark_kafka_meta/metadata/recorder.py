@@ -73,6 +73,11 @@ class EventRecorder:
         cause = RefreshCause(RefreshReason.BOOTSTRAP)
         return self._event(EventKind.BORN, Outcome.UNCHANGED, cause, snapshot, snapshot, now)
 
+    def closed(self, snapshot: MetadataSnapshot, now: float) -> RefreshEvent:
+        """The last event of the cache."""
+        cause = RefreshCause(RefreshReason.CLOSED)
+        return self._event(EventKind.CLOSED, Outcome.UNCHANGED, cause, snapshot, snapshot, now)
+
     def hinted(
         self,
         cause: RefreshCause,

@@ -1,7 +1,11 @@
-"""The options of a query: `query` holds those of the records, `tables` says what the other tables take, `rules` what
-they may not say together, `table` how an option is read, `values` and `specs` have the parsers."""
+"""The options of a query: `query` holds those of the records, `spans` of them where to begin and end, `client` and
+`security` those of connections, `metrics` those of events, `tables` says what the other tables take, `rules` what they
+may not say together, `table` how an option is read, `values` and `specs` have the parsers."""
 
-from pyspark_kafka_meta.options.query import OPTIONS, ClientOptions, MetricsOptions, SourceOptions
+from pyspark_kafka_meta.options.client import ClientOptions
+from pyspark_kafka_meta.options.metrics import MetricsOptions
+from pyspark_kafka_meta.options.query import OPTIONS, SourceOptions
+from pyspark_kafka_meta.options.security import SecurityOptions
 from pyspark_kafka_meta.options.specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.options.tables import ALL_OPTIONS, ClusterOptions, EventsOptions, Table, choose_table
 
@@ -15,6 +19,7 @@ __all__ = [
     "EventsOptions",
     "MetricsOptions",
     "OffsetsSpec",
+    "SecurityOptions",
     "SourceOptions",
     "Table",
     "choose_table",

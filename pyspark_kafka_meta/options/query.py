@@ -7,128 +7,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
-from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.metadata.model import Address, TopicPartition
+from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import rules, values
+from pyspark_kafka_meta.options.client import CLIENT_OPTIONS, ClientOptions
+from pyspark_kafka_meta.options.metrics import MetricsOptions
+from pyspark_kafka_meta.options.security import complete_security
 from pyspark_kafka_meta.options.spans import SpanOptions
 from pyspark_kafka_meta.options.specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.options.table import Option, choice, read, row, table_of, whole
 from pyspark_kafka_meta.options.values import INT32_MAX, INT64_MAX
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ClientOptions:
-    """How to reach the brokers, how much to ask of them and how long to wait. Holds no secret."""
-
-    bootstrap_servers: tuple[Address, ...] = row(
-        "kafka.bootstrap.servers",
-        None,
-        values.parse_addresses,
-        "Option 'kafka.bootstrap.servers' must be host:port between commas, IPv6 as [::1]:9092, got '{value}'",
-        "Required. Brokers to ask first, as host:port between commas; one that answers is enough.",
-    )
-    security_protocol: str = row(
-        "kafka.security.protocol",
-        "PLAINTEXT",
-        partial(values.parse_choice, values={"plaintext": "PLAINTEXT"}),
-        "Option 'kafka.security.protocol' must be PLAINTEXT: TLS and SASL are not supported yet, got '{value}'",
-        "PLAINTEXT is the only one so far.",
-    )
-    client_id: str = row(
-        "kafka.client.id",
-        "kafkameta",
-        values.parse_label,
-        "Option 'kafka.client.id' must be at most 255 printable characters",
-        "Name under which brokers log, count and throttle the requests.",
-    )
-    client_rack: str = row(
-        "kafka.client.rack",
-        "",
-        values.parse_label,
-        "Option 'kafka.client.rack' must be at most 255 printable characters",
-        "Rack, or availability zone, of the executors: leaders may name a replica there to read from (KIP-392).",
-    )
-    read_committed: bool = choice(
-        "kafka.isolation.level",
-        {"read_uncommitted": False, "read_committed": True},
-        "read_committed leaves out records of aborted transactions and waits for open ones.",
-    )
-    fetch_max_bytes: int = whole("kafka.fetch.max.bytes", "52428800", "Soft limit of one Fetch answer, in bytes.")
-    max_partition_fetch_bytes: int = whole(
-        "kafka.max.partition.fetch.bytes", "8388608", "Soft limit of one partition in it, in bytes."
-    )
-    fetch_max_wait_ms: int = whole(
-        "kafka.fetch.max.wait.ms", "500", "How long a broker may park a Fetch that finds too little."
-    )
-    fetch_min_bytes: int = whole(
-        "kafka.fetch.min.bytes", "1", "How many bytes are enough for a broker to answer at once."
-    )
-    check_crcs: bool = choice(
-        "kafka.check.crcs", {"true": True, "false": False}, "Whether CRC-32C of batches is verified."
-    )
-    request_timeout_ms: int = whole(
-        "kafka.request.timeout.ms", "30000", "How long one request may go unanswered.", low=1
-    )
-    default_api_timeout_ms: int = whole(
-        "kafka.default.api.timeout.ms", "60000", "How long planning may take, retries included.", low=1
-    )
-    connection_setup_timeout_ms: int = whole(
-        "kafka.socket.connection.setup.timeout.ms", "10000", "How long connecting may take.", low=1
-    )
-    metadata_max_age_ms: int = whole(
-        "kafka.metadata.max.age.ms",
-        "300000",
-        "Age at which metadata is refreshed even if all is well, or up to a fifth earlier.",
-        high=INT64_MAX,
-    )
-    retry_backoff_ms: int = whole(
-        "kafka.retry.backoff.ms", "100", "First pause before a request is tried again; pauses double."
-    )
-    retry_backoff_max_ms: int = whole("kafka.retry.backoff.max.ms", "1000", "Longest such pause.")
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> ClientOptions:
-        """For a client that reads no topic: the `kafka.*` options alone.
-
-        Raises:
-            OptionError: one line for each option that is missing, unknown or unusable.
-        """
-        parsed, problems = read(options, _CLIENT_OPTIONS)
-        _raise_if_any(problems + rules.client_problems(options))
-        return cls(**parsed)
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsOptions:
-    """Where the refresh events go. Neither path nor topic: to a folder for temporary files, on each machine."""
-
-    path: str | None = row(
-        "metricsPath",
-        None,
-        values.parse_location,
-        "Option 'metricsPath' must be a folder or the URI of one, such as s3://bucket/folder",
-        "Folder for the refresh events of every metadata cache: local, or a URI that pyarrow knows (s3://, gs://, "
-        "hdfs:// ...).",
-    )
-    topic: str | None = row(
-        "metricsTopic",
-        None,
-        values.topic_name,
-        "Option 'metricsTopic' must be the name of one topic, got '{value}'",
-        "Topic for the refresh events, as JSON with the cache's id as key.",
-    )
-    bootstrap_servers: tuple[Address, ...] = row(
-        "metricsBootstrapServers",
-        None,
-        values.parse_addresses,
-        "Option 'metricsBootstrapServers' must be host:port between commas, IPv6 as [::1]:9092, got '{value}'",
-        "Brokers of the metrics topic, if it is in another cluster than kafka.bootstrap.servers.",
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +47,7 @@ class SourceOptions(SpanOptions):
         None,
         values.parse_pattern,
         "Option 'subscribePattern' must be a regular expression as Python's re reads it, got '{value}'",
-        "Regular expression (Python's) that whole names of topics match to be read, also of topics still to come. "
+        "Regular expression (Python's): topics with a match in their name are read, those still to come too. "
         "Either this, subscribe or assign.",
     )
     assigned: tuple[TopicPartition, ...] | None = row(
@@ -211,6 +103,19 @@ class SourceOptions(SpanOptions):
         {"true": True, "false": False},
         "Whether a query fails when records it was to read are gone.",
     )
+    skip_corrupt_batches: bool = choice(
+        "onCorruptBatch",
+        {"fail": False, "skip": True},
+        "What if a record batch cannot be read though it was fetched twice: fail, or go on behind it, with an event "
+        "that names the offsets.",
+    )
+    max_decompressed_batch_bytes: int = whole(
+        "maxDecompressedBatchBytes",
+        "67108864",
+        "Most that one record batch may decompress to; one that is larger counts as corrupt.",
+        low=1,
+        high=2**30,
+    )
     on_topic_recreated: str | None = row(
         "onTopicRecreated",
         None,
@@ -264,15 +169,16 @@ class SourceOptions(SpanOptions):
             OptionError: one line for each option that is missing, unknown or unusable.
         """
         parsed, problems = read(options, OPTIONS)
-        problems += rules.client_problems(options) + rules.strategy_problems(options)
-        _raise_if_any(problems or rules.limit_problems(parsed))
+        problems += complete_security(parsed) + rules.client_problems(options) + rules.strategy_problems(options)
+        rules.refuse(problems or rules.limit_problems(parsed))
         if parsed["topics"] is None:
             parsed["topics"] = tuple(dict.fromkeys(partition.topic for partition in parsed["assigned"] or ()))
-        client = ClientOptions(**{name: parsed.pop(name) for name in _CLIENT_OPTIONS})
+        client = ClientOptions(**{each.name: parsed.pop(each.name) for each in fields(ClientOptions)})
         metrics = MetricsOptions(
             path=parsed.pop("metrics_path"),
             topic=parsed.pop("metrics_topic"),
             bootstrap_servers=parsed.pop("metrics_bootstrap_servers") or client.bootstrap_servers,
+            security=client.security,
         )
         return cls(client=client, metrics=metrics, **parsed)
 
@@ -284,7 +190,7 @@ class SourceOptions(SpanOptions):
         """
         starting = self.start() or OffsetsSpec(EARLIEST_OFFSET)
         ending = self.end() or OffsetsSpec(LATEST_OFFSET)
-        _raise_if_any(rules.batch_problems(starting, ending))
+        rules.refuse(rules.batch_problems(starting, ending))
         self._warn_of_groups()
         for name in ("max_offsets_per_trigger", "min_offsets_per_trigger"):
             if getattr(self, name) is not None:
@@ -297,7 +203,7 @@ class SourceOptions(SpanOptions):
         Raises:
             OptionError: an end is given that would move.
         """
-        _raise_if_any(rules.stream_problems(self.end()))
+        rules.refuse(rules.stream_problems(self.end()))
         self._warn_of_groups()
         return replace(self, starting_offsets=self.start() or OffsetsSpec(LATEST_OFFSET))
 
@@ -311,16 +217,10 @@ class SourceOptions(SpanOptions):
                 )
 
 
-_CLIENT_OPTIONS = table_of(ClientOptions)
 OPTIONS: Mapping[str, Option] = (
     table_of(SourceOptions)
     | {f"metrics_{name}": option for name, option in table_of(MetricsOptions).items()}
-    | _CLIENT_OPTIONS
+    | CLIENT_OPTIONS
 )
 """The table, by the field that holds the value, after "metrics_" if it is one of `MetricsOptions`. Parsing,
 documentation and hints about misspelt names all read it."""
-
-
-def _raise_if_any(problems: list[str]) -> None:
-    if problems:
-        raise OptionError("\n".join(problems))

@@ -5,14 +5,21 @@ Worded after Spark's `KafkaSourceProvider`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options.specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec, StartSpec, TimesSpec
 from pyspark_kafka_meta.options.values import name_partitions
 
 _STRATEGIES = {name.lower(): name for name in ("subscribe", "subscribePattern", "assign")}
+
+
+def refuse(problems: Collection[str]) -> None:
+    """Raises OptionError: one line for each problem, if there are any."""
+    if problems:
+        raise OptionError("\n".join(problems))
 
 
 def client_problems(options: Mapping[str, str]) -> list[str]:

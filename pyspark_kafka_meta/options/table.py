@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.options.unused import UNUSED
+from pyspark_kafka_meta.options.unused import INSTEAD, UNUSED, UNUSED_SECURITY
 from pyspark_kafka_meta.options.values import INT32_MAX, parse_choice, parse_number
 
 
@@ -96,10 +96,11 @@ def _unknown(name: str, known: Mapping[str, str]) -> str:
     kafka_name = lower.removeprefix("kafka.")
     if lower in _REFUSED:
         return f"Kafka option '{kafka_name}' is not supported{_REFUSED[lower]}"
-    if kafka_name != lower and kafka_name in UNUSED:
-        return f"Kafka option '{kafka_name}' is not supported: {UNUSED[kafka_name]}."
-    if lower.startswith(("kafka.ssl.", "kafka.sasl.")):
-        return f"Kafka option '{kafka_name}' is not supported yet: connections are PLAINTEXT only."
+    if kafka_name in INSTEAD:
+        return f"Kafka option '{kafka_name}' is librdkafka's: use '{INSTEAD[kafka_name]}'."
+    why = UNUSED.get(kafka_name) or UNUSED_SECURITY.get(kafka_name)
+    if kafka_name != lower and why is not None:
+        return f"Kafka option '{kafka_name}' is not supported: {why}."
     near = difflib.get_close_matches(lower, known, n=1, cutoff=0.8)
     if near:
         return f"Unknown option '{name}'. Did you mean '{known[near[0]]}'?"

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.options.query import OPTIONS, ClientOptions, SourceOptions
+from pyspark_kafka_meta.options.client import ClientOptions
+from pyspark_kafka_meta.options.query import OPTIONS, SourceOptions
+from pyspark_kafka_meta.options.security import SecurityOptions
 from pyspark_kafka_meta.options.specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.options.table import Option, choice, read, table_of, whole
 
@@ -103,7 +105,7 @@ def choose_table(options: Mapping[str, str]) -> tuple[Table, dict[str, str]]:
 
 def _taken(table: Table, given: Collection[str]) -> tuple[Collection[str], str]:
     """The names of the options that a table takes, and the table with the place that it is read from."""
-    client, what = _names(ClientOptions), f"table {table}"
+    client, what = [*_names(ClientOptions), *_names(SecurityOptions)], f"table {table}"
     match table:
         case Table.RECORDS:
             return [one.name for one in OPTIONS.values()], what

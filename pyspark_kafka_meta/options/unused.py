@@ -1,6 +1,6 @@
-"""Kafka's consumer properties that mean nothing here, and why: a query that sets one is told instead of ignored.
+"""Properties of Kafka's clients that mean nothing here, and why: a query that sets one is told instead of ignored.
 
-The names are those of Kafka's `ConsumerConfig`; those of connections' security are not among them.
+The names are those of Kafka's `ConsumerConfig`, and the security ones of librdkafka with what to use in their place.
 """
 
 from __future__ import annotations
@@ -10,6 +10,13 @@ _NO_COMMIT = "the query's checkpoint keeps the offsets"
 _NO_METRICS = "there are no client metrics; the refresh events tell what the metadata caches do"
 _ALWAYS_REBOOTSTRAP = "the bootstrap servers are always asked again when no known broker answers"
 _NO_JAVA = "records are read as they are, without Java classes"
+_JAVA = "it names something of Java, and there is no Java here"
+_KERBEROS = "tickets come from the cache or keytab that the environment names (KRB5CCNAME, KRB5_CLIENT_KTNAME)"
+_TOKENS = "a token is asked for at each login, and again before a session ends"
+_NEWEST_TLS = "the newest that both sides know is used, TLS 1.2 at least"
+_BROKERS_CHECK = "brokers check tokens, this side only shows them"
+_ASSERTIONS = "tokens are had for a client id and secret; for any other way there is oauthTokenProvider"
+_SETUP = "kafka.socket.connection.setup.timeout.ms holds for logins too"
 
 UNUSED = {
     "allow.auto.create.topics": "reading never creates a topic",
@@ -45,3 +52,69 @@ UNUSED = {
     "socket.connection.setup.timeout.max.ms": "each attempt gets kafka.socket.connection.setup.timeout.ms",
 }
 """Why not, by name without `kafka.`."""
+
+INSTEAD = {
+    "ssl.ca.location": "kafka.ssl.truststore.location",
+    "ssl.ca.pem": "kafka.ssl.truststore.certificates",
+    "ssl.certificate.location": "kafka.ssl.keystore.location",
+    "ssl.certificate.pem": "kafka.ssl.keystore.certificate.chain",
+    "ssl.key.location": "kafka.ssl.keystore.location",
+    "ssl.key.pem": "kafka.ssl.keystore.key",
+    "enable.ssl.certificate.verification": "kafka.ssl.truststore.location",
+    "sasl.mechanisms": "kafka.sasl.mechanism",
+    "sasl.oauthbearer.client.id": "kafka.sasl.oauthbearer.client.credentials.client.id",
+    "sasl.oauthbearer.client.secret": "kafka.sasl.oauthbearer.client.credentials.client.secret",
+    "sasl.oauthbearer.config": "kafka.sasl.oauthbearer.token.endpoint.url",
+    "sasl.oauthbearer.method": "kafka.sasl.oauthbearer.token.endpoint.url",
+}
+"""By the name without `kafka.`: librdkafka's."""
+
+UNUSED_SECURITY = {
+    "sasl.client.callback.handler.class": _JAVA,
+    "sasl.kerberos.kinit.cmd": _KERBEROS,
+    "sasl.kerberos.min.time.before.relogin": _KERBEROS,
+    "sasl.kerberos.ticket.renew.jitter": _KERBEROS,
+    "sasl.kerberos.ticket.renew.window.factor": _KERBEROS,
+    "sasl.login.callback.handler.class": f"{_JAVA}; for OAUTHBEARER there is oauthTokenProvider",
+    "sasl.login.class": _JAVA,
+    "sasl.login.connect.timeout.ms": _SETUP,
+    "sasl.login.read.timeout.ms": _SETUP,
+    "sasl.login.refresh.buffer.seconds": _TOKENS,
+    "sasl.login.refresh.min.period.seconds": _TOKENS,
+    "sasl.login.refresh.window.factor": _TOKENS,
+    "sasl.login.refresh.window.jitter": _TOKENS,
+    "sasl.login.retry.backoff.max.ms": "kafka.retry.backoff.max.ms holds for logins too",
+    "sasl.login.retry.backoff.ms": "kafka.retry.backoff.ms holds for logins too",
+    "sasl.oauthbearer.assertion.algorithm": _ASSERTIONS,
+    "sasl.oauthbearer.assertion.claim.aud": _ASSERTIONS,
+    "sasl.oauthbearer.assertion.claim.exp.seconds": _ASSERTIONS,
+    "sasl.oauthbearer.assertion.claim.iss": _ASSERTIONS,
+    "sasl.oauthbearer.assertion.claim.jti.include": _ASSERTIONS,
+    "sasl.oauthbearer.assertion.claim.nbf.seconds": _ASSERTIONS,
+    "sasl.oauthbearer.assertion.claim.sub": _ASSERTIONS,
+    "sasl.oauthbearer.assertion.file": _ASSERTIONS,
+    "sasl.oauthbearer.assertion.private.key.file": _ASSERTIONS,
+    "sasl.oauthbearer.assertion.private.key.passphrase": _ASSERTIONS,
+    "sasl.oauthbearer.assertion.template.file": _ASSERTIONS,
+    "sasl.oauthbearer.clock.skew.seconds": _BROKERS_CHECK,
+    "sasl.oauthbearer.expected.audience": _BROKERS_CHECK,
+    "sasl.oauthbearer.expected.issuer": _BROKERS_CHECK,
+    "sasl.oauthbearer.header.urlencode": _ASSERTIONS,
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms": _BROKERS_CHECK,
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": _BROKERS_CHECK,
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": _BROKERS_CHECK,
+    "sasl.oauthbearer.jwks.endpoint.url": _BROKERS_CHECK,
+    "sasl.oauthbearer.jwt.retriever.class": _ASSERTIONS,
+    "sasl.oauthbearer.jwt.validator.class": _BROKERS_CHECK,
+    "sasl.oauthbearer.scope.claim.name": _BROKERS_CHECK,
+    "sasl.oauthbearer.sub.claim.name": _BROKERS_CHECK,
+    "ssl.cipher.suites": "OpenSSL's policy on this machine decides",
+    "ssl.enabled.protocols": _NEWEST_TLS,
+    "ssl.engine.factory.class": _JAVA,
+    "ssl.keymanager.algorithm": _JAVA,
+    "ssl.protocol": _NEWEST_TLS,
+    "ssl.provider": _JAVA,
+    "ssl.secure.random.implementation": _JAVA,
+    "ssl.trustmanager.algorithm": _JAVA,
+}
+"""Why not, by name without `kafka.`: those of Kafka's Java clients."""

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from pyspark_kafka_meta.errors import (
-    BrokerError,
     ConnectError,
     KafkaMetaError,
     NoLeaderError,
@@ -31,7 +30,7 @@ from pyspark_kafka_meta.reading.replicas import ReadReplicas
 from pyspark_kafka_meta.reading.throttles import Throttles
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.wire.brokers import KafkaWire
-from pyspark_kafka_meta.wire.codes import UNKNOWN_LEADER_EPOCH, Action, action_for, describe, refresh_reason
+from pyspark_kafka_meta.wire.codes import UNKNOWN_LEADER_EPOCH, Action, action_for, describe, refresh_reason, refusal
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.messages import OffsetAnswer, OffsetQuery, Wire
 
@@ -47,6 +46,7 @@ def connection_settings(options: ClientOptions) -> ConnectionSettings:
         client_id=options.client_id,
         connect_timeout_ms=options.connection_setup_timeout_ms,
         max_frame_bytes=max(options.fetch_max_bytes, options.max_partition_fetch_bytes) + FRAME_SLACK_BYTES,
+        security=options.security,
     )
 
 
@@ -86,6 +86,7 @@ class KafkaClient:
         return time.monotonic() + self.options.default_api_timeout_ms / 1000
 
     def close(self) -> None:
+        self.cache.close()
         self.publisher.close()
         self.wire.close()
 
@@ -166,7 +167,7 @@ class KafkaClient:
         for topic in sorted(topics):
             code = self.cache.snapshot.topic_error(topic)
             if code is not None and action_for(code) is Action.FAIL:
-                raise BrokerError(f"topic {topic} cannot be read: {describe(code)}", code)
+                raise refusal(f"topic {topic} cannot be read", code, topic, "DESCRIBE")
             if not self.cache.snapshot.partitions(topic):
                 unknown.append(topic)
         return unknown
@@ -236,7 +237,7 @@ class KafkaClient:
     def _report_error(self, partition: TopicPartition, code: int, generation: int, node_id: int) -> None:
         action = action_for(code)
         if action is Action.FAIL:
-            raise BrokerError(f"the offsets of {partition} were refused: {describe(code)}", code)
+            raise refusal(f"the offsets of {partition} were refused", code, partition.topic, "DESCRIBE")
         self.cache.count_retry()
         if action is Action.REFRESH or code == UNKNOWN_LEADER_EPOCH:
             self.cache.request_update(

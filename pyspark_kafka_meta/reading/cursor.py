@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from pyspark_kafka_meta.errors import BrokerError, CorruptBatchError, KafkaMetaError
+from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError
 from pyspark_kafka_meta.metadata.model import NO_EPOCH
 from pyspark_kafka_meta.reading.instructions import (
     Emit,
@@ -20,13 +20,21 @@ from pyspark_kafka_meta.reading.instructions import (
     OutOfRange,
     ReadFrom,
     Refresh,
+    Unreadable,
     Wait,
 )
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.replicas import LEADER
 from pyspark_kafka_meta.records.batches import next_position, scan
 from pyspark_kafka_meta.records.columns import FetchedRecords
-from pyspark_kafka_meta.wire.codes import UNKNOWN_LEADER_EPOCH, Action, action_for, describe, refresh_reason
+from pyspark_kafka_meta.wire.codes import (
+    CORRUPT_MESSAGE,
+    UNKNOWN_LEADER_EPOCH,
+    Action,
+    action_for,
+    refresh_reason,
+    refusal,
+)
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchedPartition, FetchPartition
 
 MIN_FETCH_BYTES = 64 * 1024
@@ -68,6 +76,7 @@ class PartitionCursor:
         self._empty_answers = 0
         self._answers_behind = 0
         self._unknown_epochs = 0
+        self._corrupt_at = -1  # the position of the last batch that could not be read
 
     @property
     def done(self) -> bool:
@@ -124,7 +133,7 @@ class PartitionCursor:
             case Action.DATA_LOSS:
                 return OutOfRange()
             case _:
-                return Fail(BrokerError(f"{self.range.partition} cannot be read: {describe(code)}", code))
+                return Fail(refusal(f"{self.range.partition} cannot be read", code, self.range.partition.topic, "READ"))
 
     def on_log_bounds(self, earliest: int, latest: int) -> Instruction:
         """After `OutOfRange`: what the leader's first and last offset (exclusive) mean for the position."""
@@ -145,6 +154,22 @@ class PartitionCursor:
             return Wait(REQUEST_TIMED_OUT)
         self.position = self.range.until_offset
         return Wait()
+
+    def on_undecodable(self, error: CorruptBatchError) -> Instruction:
+        """What to do about records that an `Emit` held, and that cannot be decoded from `error.from_offset` on."""
+        assert error.from_offset is not None
+        self.position, self.last_fetched_epoch = error.from_offset, NO_EPOCH
+        return self._on_corrupt(error)
+
+    def _on_corrupt(self, error: CorruptBatchError) -> Instruction:
+        """Fetch the batch once more, from the leader: what is corrupt in one replica, or on its way from there, need
+        not be so again."""
+        if self._corrupt_at != self.position:
+            self._corrupt_at = self.position
+            self.trouble = CORRUPT_MESSAGE
+            return ReadFrom(LEADER) if self.asked_follower else Wait(CORRUPT_MESSAGE)
+        until = min(error.until_offset or 0, self.range.until_offset)
+        return Unreadable(error, Lost(str(error), self.position, until) if until > self.position else None)
 
     def skip_lost(self, lost: Lost) -> None:
         """Go on behind what was lost. In a truncated log that is where the truncation cut it, as Kafka's consumer does
@@ -193,10 +218,10 @@ class PartitionCursor:
         from_offset = self.position
         try:
             headers = scan(fetched.records, self._check_crcs)
+        except CorruptBatchError as error:
+            return self._on_corrupt(error)
         except KafkaMetaError as error:
             return Fail(type(error)(f"{self.range.partition} at offset {from_offset}: {error}"))
-        if not headers:
-            return Fail(CorruptBatchError(f"{self.range.partition} at offset {from_offset}: a record batch is cut off"))
         position, epoch = next_position(headers)
         self._bytes_per_offset = len(fetched.records) / max(position - headers[0].base_offset, 1)
         if position <= from_offset:

@@ -11,8 +11,9 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark_kafka_meta.errors import KafkaMetaError, ReadTimeoutError
+from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError, ReadTimeoutError
 from pyspark_kafka_meta.metadata.events import RefreshReason
+from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.cursor import PartitionCursor
@@ -26,6 +27,7 @@ from pyspark_kafka_meta.reading.instructions import (
     OutOfRange,
     ReadFrom,
     Refresh,
+    Unreadable,
     Wait,
 )
 from pyspark_kafka_meta.reading.leaders import Leaders
@@ -50,7 +52,7 @@ class TaskReader:
         self._options = options
         self._columns = columns
         self._cursors: list[PartitionCursor] = []
-        self._losses = Losses(client, options.fail_on_data_loss)
+        self._losses = Losses(client, options.fail_on_data_loss, options.skip_corrupt_batches)
         self._leaders = Leaders(client.cache)
         self._fetches = Fetches(client)
         self._last_progress = 0.0
@@ -80,9 +82,9 @@ class TaskReader:
             while self._cursors:
                 # Counted anew after each yield: the time that Spark takes for the rows is not a stall.
                 self._last_progress = time.monotonic()
-                records = self._next_records()
-                if records:
-                    yield from decode(records, self._columns)
+                received = self._next_records()
+                if received is not None:
+                    yield from self._rows(*received)
         finally:
             self._fetches.drop()
 
@@ -93,7 +95,25 @@ class TaskReader:
         if any(not cache.snapshot.partitions(one) and cache.snapshot.topic_error(one) is None for one in topics):
             cache.refresh(RefreshReason.NEW_TOPIC, self._client.api_deadline())
 
-    def _next_records(self) -> list[FetchedRecords]:
+    def _rows(self, fetch: Fetch, records: list[FetchedRecords]) -> Iterator[pa.RecordBatch]:
+        """Of the answer to `fetch`, each partition up to a corrupt batch, from which on it is fetched again."""
+        while records:
+            try:
+                yield from decode(records, self._columns, self._options.max_decompressed_batch_bytes)
+                return
+            except CorruptBatchError as error:
+                corrupt = (error.topic, error.partition)
+                at = [(one.partition.topic, one.partition.partition) == corrupt for one in records].index(True)
+                self._read_again(fetch, records[at].partition, error)
+                records = records[at + 1 :]
+
+    def _read_again(self, fetch: Fetch, partition: TopicPartition, error: CorruptBatchError) -> None:
+        cursor = next(one for one in fetch.cursors if one.range.partition == partition)
+        self._fetches.forget(cursor)
+        self._carry_out(cursor, cursor.on_undecodable(error), fetch)
+        self._cursors = [one for one in self._cursors if one is not cursor] + [cursor] * (not cursor.done)
+
+    def _next_records(self) -> tuple[Fetch, list[FetchedRecords]] | None:
         """Wait for an answer with records. When it comes, the next Fetch is on its way before this returns."""
         while self._cursors:
             self._client.cache.refresh_if_due(self._stalls_at())
@@ -108,8 +128,8 @@ class TaskReader:
             records = self._absorb(*received)
             self._send_fetches()
             if records:
-                return records
-        return []
+                return received[0], records
+        return None
 
     def _stalls_at(self) -> float:
         waiting_since = max(self._last_progress, self._client.throttles.latest())
@@ -215,6 +235,8 @@ class TaskReader:
                 self._carry_out(cursor, self._losses.confirm(cursor, instruction, time.monotonic()), fetch)
             case Lost():
                 self._losses.accept(cursor, instruction)
+            case Unreadable():
+                self._losses.accept_corrupt(cursor, instruction)
             case Fail(error):
                 raise error
         return []

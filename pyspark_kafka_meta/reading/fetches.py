@@ -105,6 +105,11 @@ class Fetches:
         """When the first of them is overdue."""
         return min((fetch.overdue_at for fetch in self._under_way.values()), default=float("inf"))
 
+    def forget(self, cursor: PartitionCursor) -> None:
+        """Do without the answer for one of them: it asks for the wrong offset."""
+        for fetch in self._under_way.values():
+            fetch.cursors[:] = [one for one in fetch.cursors if one is not cursor]
+
     def leave_hung_brokers(self) -> None:
         """Ask who leads while a Fetch is overdue, and take from it the partitions that others lead by now."""
         cache, now = self._client.cache, time.monotonic()

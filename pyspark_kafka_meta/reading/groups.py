@@ -5,7 +5,9 @@ Through confluent-kafka's AdminClient (KIP-396), so that tools which watch a gro
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka import TopicPartition as GroupPartition
@@ -14,6 +16,12 @@ from confluent_kafka.admin import AdminClient
 from pyspark_kafka_meta.errors import BrokerError
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
+
+COORDINATOR_PATIENCE_S = 10.0
+COORDINATOR_PAUSE_S = 0.2
+NO_COORDINATOR_CODES = frozenset({14, 15, 16})
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR."""
 
 
 def committed_offsets(
@@ -26,11 +34,11 @@ def committed_offsets(
     """
     asked = [GroupPartition(one.topic, one.partition) for one in sorted(partitions)]
     request = ConsumerGroupTopicPartitions(group, asked or None)
-    future = _admin(options).list_consumer_group_offsets([request], request_timeout=_timeout_s(options))[group]
-    try:
-        answer = future.result().topic_partitions
-    except KafkaException as error:
-        raise _refused("asked for", group, error) from None
+    answer = _ask(
+        options,
+        f"offsets of consumer group {group} could not be asked for",
+        lambda admin: admin.list_consumer_group_offsets([request], request_timeout=_timeout_s(options))[group],
+    )
     known = {TopicPartition(one.topic, one.partition): one.offset for one in answer if one.offset >= 0}
     return {one: offset for one, offset in known.items() if one in partitions}
 
@@ -43,28 +51,39 @@ def commit_offsets(options: ClientOptions, group: str, offsets: Mapping[TopicPar
     """
     wanted = [GroupPartition(one.topic, one.partition, offset) for one, offset in sorted(offsets.items())]
     request = ConsumerGroupTopicPartitions(group, wanted)
-    future = _admin(options).alter_consumer_group_offsets([request], request_timeout=_timeout_s(options))[group]
-    try:
-        failed = [one.error for one in future.result().topic_partitions if one.error is not None]
-    except KafkaException as error:
-        raise _refused("committed to", group, error) from None
-    if failed:
-        raise _refused("committed to", group, KafkaException(failed[0]))
+    _ask(
+        options,
+        f"offsets of consumer group {group} could not be committed",
+        lambda admin: admin.alter_consumer_group_offsets([request], request_timeout=_timeout_s(options))[group],
+    )
+
+
+def _ask(options: ClientOptions, problem: str, ask: Callable[[AdminClient], Any]) -> list[GroupPartition]:
+    """Again for a while where the group's coordinator is only being made or moved."""
+    admin, deadline = _admin(options), time.monotonic() + COORDINATOR_PATIENCE_S
+    while True:
+        try:
+            found: list[GroupPartition] = ask(admin).result().topic_partitions
+            failed = [one.error for one in found if one.error is not None]
+            if not failed:
+                return found
+            error = failed[0]
+        except KafkaException as refusal:
+            error = refusal.args[0]
+        if error.code() not in NO_COORDINATOR_CODES or time.monotonic() >= deadline:
+            raise BrokerError(
+                f"the {problem}: {error.str()}. Check that the group may be read and written, and has no members",
+                error.code(),
+            )
+        time.sleep(COORDINATOR_PAUSE_S)
 
 
 def _admin(options: ClientOptions) -> AdminClient:
-    servers = ",".join(map(str, options.bootstrap_servers))
-    return AdminClient({"bootstrap.servers": servers, "client.id": options.client_id})
+    """Keep it in a variable: its requests end with it."""
+    return AdminClient(
+        {"client.id": options.client_id, **librdkafka_settings(options.security, options.bootstrap_servers)}
+    )
 
 
 def _timeout_s(options: ClientOptions) -> float:
     return options.default_api_timeout_ms / 1000
-
-
-def _refused(what: str, group: str, error: KafkaException) -> BrokerError:
-    cause = error.args[0]
-    return BrokerError(
-        f"the offsets of consumer group {group} could not be {what}: {cause.str()}. Check that it may be read and "
-        "written, and that it has no members",
-        cause.code(),
-    )

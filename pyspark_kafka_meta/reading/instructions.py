@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.records.columns import FetchedRecords
 from pyspark_kafka_meta.wire.messages import DivergingEpoch
@@ -62,10 +62,19 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A record batch is corrupt, and was so when it was fetched before: give up, or go on behind `lost` if it is known
+    where that is."""
+
+    error: CorruptBatchError
+    lost: Lost | None
+
+
+@dataclass(frozen=True, slots=True)
 class Fail:
     """Asking again will not help."""
 
     error: KafkaMetaError
 
 
-Instruction = Emit | Refresh | Wait | ReadFrom | OutOfRange | NothingMore | Lost | Fail
+Instruction = Emit | Refresh | Wait | ReadFrom | OutOfRange | NothingMore | Lost | Unreadable | Fail

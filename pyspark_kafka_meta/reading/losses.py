@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import logging
 
-from pyspark_kafka_meta.errors import DataLossError, NoLeaderError, UnknownTopicError
+from pyspark_kafka_meta.errors import CorruptBatchError, DataLossError, NoLeaderError, UnknownTopicError
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.cursor import PartitionCursor
-from pyspark_kafka_meta.reading.instructions import Instruction, Lost, NothingMore, OutOfRange, Refresh, Wait
+from pyspark_kafka_meta.reading.instructions import (
+    Instruction,
+    Lost,
+    NothingMore,
+    OutOfRange,
+    Refresh,
+    Unreadable,
+    Wait,
+)
 from pyspark_kafka_meta.reading.leaders import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from pyspark_kafka_meta.wire.messages import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
@@ -28,9 +36,10 @@ LOSS_GRACE_MS = 5_000
 class Losses:
     """The verdicts of one task."""
 
-    def __init__(self, client: KafkaClient, fail_on_data_loss: bool) -> None:
+    def __init__(self, client: KafkaClient, fail_on_data_loss: bool, skip_corrupt: bool) -> None:
         self._client = client
         self._fail_on_data_loss = fail_on_data_loss
+        self._skip_corrupt = skip_corrupt
         self._unknown_since: dict[PartitionCursor, float] = {}
         self._short_since: dict[PartitionCursor, tuple[int, float]] = {}  # at which position, and when
 
@@ -92,11 +101,35 @@ class Losses:
         Raises:
             DataLossError: failOnDataLoss is set.
         """
-        span = f"offsets {lost.from_offset} to {lost.until_offset - 1} of {cursor.range.partition}"
-        text = f"{span} cannot be read: {lost.cause}"
         if self._fail_on_data_loss:
-            raise DataLossError(f"{text}. To go on without them, set the option failOnDataLoss to false")
-        logger.warning("%s; going on without them, as failOnDataLoss is false", text)
+            raise DataLossError(
+                f"{_sentence(cursor, lost)}. To go on without them, set the option failOnDataLoss to false"
+            )
+        self._skip(cursor, lost, "failOnDataLoss is false")
+
+    def accept_corrupt(self, cursor: PartitionCursor, unreadable: Unreadable) -> None:
+        """Go on behind a corrupt batch.
+
+        Raises:
+            CorruptBatchError: onCorruptBatch is fail, or where the batch ends is not known.
+        """
+        error, lost, partition = unreadable.error, unreadable.lost, cursor.range.partition
+        if self._skip_corrupt and lost is not None:
+            self._skip(cursor, lost, "onCorruptBatch is skip")
+            return
+        way_out = (
+            "set the option onCorruptBatch to skip" if lost is not None else "start behind it: its end is not known"
+        )
+        raise CorruptBatchError(
+            f"{partition} at offset {cursor.position}: {error}, though fetched twice. To go on without it, {way_out}",
+            partition.topic,
+            partition.partition,
+            cursor.position,
+            error.until_offset,
+        )
+
+    def _skip(self, cursor: PartitionCursor, lost: Lost, because: str) -> None:
+        logger.warning("%s; going on without them, as %s", _sentence(cursor, lost), because)
         self._client.cache.record_loss(cursor.range.partition, lost.from_offset, lost.until_offset, lost.cause)
         cursor.skip_lost(lost)
 
@@ -104,3 +137,8 @@ class Losses:
         """What the leader says. The end is the high watermark: an open transaction does not shorten a log."""
         partition, deadline = cursor.range.partition, self._client.api_deadline()
         return self._client.list_offsets({partition: timestamp}, deadline, read_committed=False)[partition].offset
+
+
+def _sentence(cursor: PartitionCursor, lost: Lost) -> str:
+    span = f"offsets {lost.from_offset} to {lost.until_offset - 1} of {cursor.range.partition}"
+    return f"{span} cannot be read: {lost.cause}"

@@ -1,6 +1,6 @@
 """`MatchingWire`: Metadata of all topics, of which only those that match a pattern are told on.
 
-Follows Kafka's `ConsumerMetadata`, which asks for all topics under a pattern subscription and keeps what matches.
+Follows Spark's `ConsumerStrategy`, which is content with a part of a name, unlike Kafka's consumer.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ UNKNOWN_TOPIC_OR_PARTITION = 3
 
 
 class MatchingWire:
-    """What a cache asks through, so that topics that match `pattern` as a whole name come into it by themselves."""
+    """What a cache asks through, so that topics with a match of `pattern` in their name come into it by themselves."""
 
     def __init__(self, wire: MetadataWire, pattern: str) -> None:
         self._wire = wire
-        self._matches = re.compile(pattern).fullmatch
+        self._matches = re.compile(pattern).search
 
     def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
         """Ask for all topics. Of `topics`, those that the answer lacks are told as unknown, as if asked for by name."""

@@ -24,6 +24,7 @@ from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, Positions,
 from pyspark_kafka_meta.reading.plan import plan_tasks
 from pyspark_kafka_meta.reading.starts import OffsetResolver
 from pyspark_kafka_meta.reading.verdicts import (
+    HOW_TO_FOLLOW,
     accept_loss,
     explain,
     explain_all,
@@ -185,7 +186,7 @@ class OffsetPlanner:
             shorter = [one for one in lost if one not in recreated]
             accept_loss(explain_all(shorter, start, latest), fails)
         if recreated:
-            text = explain_all(recreated, start, latest)
+            text = f"{explain_all(recreated, start, latest)}. {HOW_TO_FOLLOW}"
             accept_loss(text, fails) if policy is None else accept_loss(text, policy == "fail", "onTopicRecreated")
         for one in lost:
             self._client.cache.record_loss(one, start.positions[one].offset, None, explain(one, start, latest))

@@ -15,6 +15,7 @@ from pyspark_kafka_meta.reading.offsets import Positions, SourceOffset
 
 logger = logging.getLogger(__name__)
 
+HOW_TO_FOLLOW = "To go on with the new topic, set the option onTopicRecreated to earliest or latest"
 HOW_TO_GO_ON = "To go on without the lost records, set the option failOnDataLoss to false"
 
 
@@ -72,7 +73,7 @@ def explain(partition: TopicPartition, start: SourceOffset, latest: SourceOffset
         return (
             f"topic {topic} was deleted and made again (topic id {start.topic_ids[topic]}, now "
             f"{latest.topic_ids[topic]}): {partition} was read up to offset {old.offset}, and its new log ends at "
-            f"{new.offset}. To go on with the new topic, set onTopicRecreated to earliest or latest"
+            f"{new.offset}"
         )
     return (
         f"the log of {partition} ends at offset {new.offset}, before offset {old.offset} up to which it was read: it "

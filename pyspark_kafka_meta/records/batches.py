@@ -98,33 +98,57 @@ class BatchHeader(NamedTuple):
 
 
 def scan(records: bytes, check_crcs: bool = True) -> list[BatchHeader]:
-    """The headers of all complete record batches. A last one that is cut off is left out, so no header though there are
-    bytes means that the first batch is larger than the answer.
+    """The headers of the record batches up to one that is cut off or corrupt: what is fetched next begins with that
+    one. None at all if there are no bytes.
 
     Raises:
-        CorruptBatchError: lengths, counts, offsets or the checksum are wrong. The text names the batch's base offset.
+        CorruptBatchError: the first batch is cut off, or its lengths, counts, offsets or checksum are wrong. The text
+            names its base offset.
         UnsupportedRecordFormatError: message format v0 or v1, or an unknown codec.
     """
     view = memoryview(records)
     headers: list[BatchHeader] = []
     position, next_offset = 0, 0
-    while position + _MAGIC_AT < len(view):
-        if view[position + _MAGIC_AT] != _MAGIC:
-            raise _magic_problem(view[position + _MAGIC_AT], next_offset)
-        if position + HEADER_BYTES > len(view):
-            break
-        header = BatchHeader(position, *_HEADER.unpack_from(view, position))
-        end = header.end
-        if end > len(view):
-            break
-        problem = _problem(header, next_offset)
-        if problem is None and check_crcs and crc32c(view[position + _CHECKSUM_COVERS_FROM : end]) != header.crc:
-            problem = CorruptBatchError("its checksum does not match its bytes")
-        if problem is not None:
-            raise type(problem)(f"record batch with base offset {header.base_offset}: {problem}")
+    while position < len(view):
+        try:
+            header = _read_header(view, position, next_offset, check_crcs)
+        except CorruptBatchError:
+            if headers:
+                break
+            raise
         headers.append(header)
-        position, next_offset = end, header.last_offset + 1
+        position, next_offset = header.end, header.last_offset + 1
     return headers
+
+
+def _read_header(view: memoryview, position: int, next_offset: int, check_crcs: bool) -> BatchHeader:
+    left = len(view) - position
+    if left > _MAGIC_AT and view[position + _MAGIC_AT] != _MAGIC:
+        raise _magic_problem(view[position + _MAGIC_AT], next_offset)
+    if left < HEADER_BYTES:
+        raise CorruptBatchError("a record batch is cut off")
+    header = BatchHeader(position, *_HEADER.unpack_from(view, position))
+    if header.end > len(view):
+        raise CorruptBatchError(f"record batch with base offset {header.base_offset}: it is cut off")
+    problem = _problem(header, next_offset)
+    is_whole = not isinstance(problem, CorruptBatchError)
+    if is_whole and check_crcs and crc32c(view[position + _CHECKSUM_COVERS_FROM : header.end]) != header.crc:
+        problem = CorruptBatchError("its checksum does not match its bytes")
+    text = f"record batch with base offset {header.base_offset}: {problem}"
+    if isinstance(problem, CorruptBatchError):
+        until = _next_base_offset(view, header) or (header.last_offset + 1 if is_whole else None)
+        raise CorruptBatchError(text, from_offset=header.base_offset, until_offset=until)
+    if problem is not None:
+        raise type(problem)(text)
+    return header
+
+
+def _next_base_offset(view: memoryview, corrupt: BatchHeader) -> int | None:
+    """Where the batch behind a corrupt one begins, if it is there: nothing in the corrupt one can be relied on."""
+    if not HEADER_BYTES <= corrupt.end - corrupt.position <= len(view) - corrupt.position - HEADER_BYTES:
+        return None
+    following = BatchHeader(corrupt.end, *_HEADER.unpack_from(view, corrupt.end))
+    return following.base_offset if following.magic == _MAGIC and following.base_offset > corrupt.base_offset else None
 
 
 def next_position(headers: Sequence[BatchHeader]) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -62,6 +63,9 @@ class FetchedRecords:
     read_committed: bool = False
 
 
+_Batch: TypeAlias = tuple[FetchedRecords, BatchHeader]
+
+
 def decode(
     parts: Sequence[FetchedRecords], columns: Sequence[str], max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> Iterator[pa.RecordBatch]:
@@ -74,24 +78,54 @@ def decode(
         max_decompressed_bytes: the most that one record batch may decompress to.
     Raises:
         CorruptBatchError: lengths, counts or offsets contradict each other, or compressed data are malformed or too
-            large.
+            large. All rows before `from_offset` of its partition, and of the parts before, were given out then.
         UnsupportedRecordFormatError: a timestamp does not fit Spark's microseconds, or a batch is over 2 GiB.
     """
+    batches: list[_Batch] = []
+    unreadable = None
+    for part in parts:
+        try:
+            batches += _batches_with_rows(part)
+        except CorruptBatchError as error:
+            unreadable = _located(error, part.partition, part.from_offset, error.until_offset)
+            break
+    yield from _decode(batches, columns, max_decompressed_bytes)
+    if unreadable is not None:
+        raise unreadable
+
+
+def _decode(batches: Sequence[_Batch], columns: Sequence[str], max_decompressed_bytes: int) -> Iterator[pa.RecordBatch]:
     schema = records_arrow_schema(columns)
-    batches = [(part, header) for part in parts for header in _batches_with_rows(part)]
-    for chunk in _chunks(batches, max_decompressed_bytes):
-        rows = _rows(chunk)
-        if rows.offset.size:
-            yield pa.RecordBatch.from_arrays([COLUMNS[name](rows) for name in columns], schema=schema)
+    given = 0
+    try:
+        for chunk in _chunks(batches, max_decompressed_bytes):
+            rows = _rows(chunk)
+            if rows.offset.size:
+                yield pa.RecordBatch.from_arrays([COLUMNS[name](rows) for name in columns], schema=schema)
+            given += len(chunk.headers)
+    except CorruptBatchError as error:
+        if len(batches) == 1:
+            part, header = batches[0]
+            from_offset = max(part.from_offset, header.base_offset)
+            raise _located(error, part.partition, from_offset, header.last_offset + 1) from None
+        # One of those that were decoded together; the others have their rows still to give.
+        for batch in batches[given:]:
+            yield from _decode([batch], columns, max_decompressed_bytes)
 
 
-def _batches_with_rows(part: FetchedRecords) -> list[BatchHeader]:
+def _located(
+    error: CorruptBatchError, partition: TopicPartition, from_offset: int, until_offset: int | None
+) -> CorruptBatchError:
+    return CorruptBatchError(str(error), partition.topic, partition.partition, from_offset, until_offset)
+
+
+def _batches_with_rows(part: FetchedRecords) -> list[_Batch]:
     """Those that hold data, reach into the range of offsets and, under read_committed, were not aborted."""
     headers: Sequence[BatchHeader] = part.headers
     if part.read_committed:
         headers = without_aborted(headers, part.records, part.aborted_transactions)
     return [
-        header
+        (part, header)
         for header in headers
         if header.record_count
         and not header.is_control
@@ -132,7 +166,7 @@ class _Chunk:
         self.ends.append(self.used)
 
 
-def _chunks(batches: Sequence[tuple[FetchedRecords, BatchHeader]], max_decompressed_bytes: int) -> Iterator[_Chunk]:
+def _chunks(batches: Sequence[_Batch], max_decompressed_bytes: int) -> Iterator[_Chunk]:
     """The batches, some at a time. A chunk is valid until the next one is asked for."""
     largest = max((header.length for _, header in batches), default=0)
     size = CHUNK_BYTES + max(largest, max_decompressed_bytes) + PADDING_BYTES

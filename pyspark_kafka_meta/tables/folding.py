@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.metadata.events import EventKind, Origin
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.tables.rows import CacheRow
 
@@ -19,14 +19,16 @@ _ORIGIN = [one.name for one in fields(Origin) if one.name in CacheRow.__dataclas
 
 
 def fold(events: Iterable[Event], now_ms: int) -> list[CacheRow]:
-    """The latest state of every cache, by cache and partition. The order of `events` does not matter, nor does one
-    that comes twice.
+    """The latest state of every cache that has not ended, by cache and partition. The order of `events` does not
+    matter, nor does one that comes twice.
 
     Args:
         now_ms: what ages are counted to, ms since 1970 UTC.
     """
     once = {(event["cache_id"], event["sequence"]): event for event in events}
-    in_order = [once[key] for key in sorted(once)]
+    ended = {one["cache_id"] for one in once.values() if one.get("kind") == EventKind.CLOSED}
+    ended.update(cache_id for one in once.values() for cache_id in one.get("died_cache_ids") or ())
+    in_order = [once[key] for key in sorted(once) if key[0] not in ended]
     return [row for _, of_cache in groupby(in_order, itemgetter("cache_id")) for row in _rows(list(of_cache), now_ms)]
 
 

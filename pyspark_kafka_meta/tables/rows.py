@@ -9,7 +9,8 @@ from datetime import datetime
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheRow:
     """One partition in one metadata cache, as far as the cache's events tell. A cache that knows no partition has one
-    row, with topic, partition and leader null. A process that ended says nothing: its cache stays, and grows old.
+    row, with topic, partition and leader null. Caches that ended have none; a process that was killed says nothing,
+    and its cache stays until the next is born on its machine, which tells of it.
 
     Attributes:
         cache_id, role, application_id, executor_id, host, pid, query_id: of the latest event; see `Origin`.

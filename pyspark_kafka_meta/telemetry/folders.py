@@ -53,15 +53,17 @@ class LocalFolder:
     @contextmanager
     def _opened(self) -> Iterator[int]:
         """A descriptor of the folder."""
-        self._make()
+        self.make()
         folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             yield folder
         finally:
             os.close(folder)
 
-    def _make(self) -> None:
+    def make(self) -> Path:
+        """See that the folder is there, and safe to write to. Raises OSError."""
         self._path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return self._path
 
 
 class DefaultFolder(LocalFolder):
@@ -71,13 +73,14 @@ class DefaultFolder(LocalFolder):
         self._root = default_root()
         super().__init__(self._root / re.sub(r"[^A-Za-z0-9_-]", "_", application))
 
-    def _make(self) -> None:
+    def make(self) -> Path:
         for path in (self._root, self._path):
             with suppress(FileExistsError):
                 path.mkdir(mode=0o700)
                 if path == self._path:
                     _remove_old(self._root, time.time())
             _check_own(path)
+        return self._path
 
 
 def _check_own(path: Path) -> None:

@@ -9,6 +9,7 @@ from pyspark_kafka_meta.metadata.events import Origin
 from pyspark_kafka_meta.options import MetricsOptions
 from pyspark_kafka_meta.telemetry.background import BackgroundSink
 from pyspark_kafka_meta.telemetry.folders import DefaultFolder, LocalFolder
+from pyspark_kafka_meta.telemetry.living import LivingCaches
 from pyspark_kafka_meta.telemetry.origin import driver_pid
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.telemetry.remote import RemoteFolder
@@ -22,14 +23,15 @@ def new_publisher(options: MetricsOptions | None, origin: Origin) -> EventPublis
     go nowhere: that is for readers of events, which are to make none."""
     if options is None:
         return EventPublisher((), origin)
+    application = origin.application_id or f"driver-{driver_pid()}"
     sinks: list[EventSink] = []
     if options.path is not None:
         sinks.append(_folder_sink(_folder(options.path)))
     if options.topic is not None:
-        sinks.append(TopicSink(options.bootstrap_servers, options.topic))
+        sinks.append(TopicSink(options.bootstrap_servers, options.topic, options.security))
     if not sinks:
-        sinks.append(_folder_sink(DefaultFolder(origin.application_id or f"driver-{driver_pid()}")))
-    return EventPublisher(sinks, origin)
+        sinks.append(_folder_sink(DefaultFolder(application)))
+    return EventPublisher(sinks, origin, LivingCaches(application, f"{options.path} {options.topic}"))
 
 
 def _folder_sink(folder: Folder) -> EventSink:

@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pyspark_kafka_meta.metadata.events import Origin, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.telemetry.living import LivingCaches
 from pyspark_kafka_meta.telemetry.sinks import EventSink
 
 event_logger = logging.getLogger("pyspark_kafka_meta.events")
@@ -31,8 +32,9 @@ class EventPublisher:
         origin: of the events to come; set anew for each task.
     """
 
-    def __init__(self, sinks: Sequence[EventSink], origin: Origin) -> None:
+    def __init__(self, sinks: Sequence[EventSink], origin: Origin, living: LivingCaches | None = None) -> None:
         self.origin = origin
+        self._living = living
         self._sinks = tuple(sinks)
         self._pid = os.getpid()
         self._pending: deque[RefreshEvent] = deque()
@@ -40,6 +42,8 @@ class EventPublisher:
     def publish(self, event: RefreshEvent) -> None:
         """Attach the origin, log the event and keep it for `flush`. Of too many, the oldest are dropped."""
         told = replace(event, origin=self.origin)
+        if event.kind is EventKind.BORN and self._living is not None:
+            told = replace(told, died_cache_ids=self._living.enter(event.cache_id))
         event_logger.info("%s", json.dumps(told.to_dict()))
         self._pending.append(told)
         if len(self._pending) > MAX_PENDING_EVENTS:
@@ -67,6 +71,8 @@ class EventPublisher:
         if self._pid == os.getpid():
             for sink in self._sinks:
                 sink.close()
+            if self._living is not None:
+                self._living.leave()
 
 
 def _is_routine(event: RefreshEvent) -> bool:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.metadata.events import RefreshEvent
 from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.options import SecurityOptions
+from pyspark_kafka_meta.options.security import PLAINTEXT
 from pyspark_kafka_meta.telemetry.sinks import LossCount
 
 if TYPE_CHECKING:
@@ -41,8 +43,9 @@ class TopicSink:
     """Produces each event as one record: key the cache id, value the event as JSON. One whose acknowledgement is lost
     may be there twice, with the same cache id and sequence."""
 
-    def __init__(self, bootstrap_servers: Sequence[Address], topic: str) -> None:
-        self._bootstrap_servers = ",".join(map(str, bootstrap_servers))
+    def __init__(self, bootstrap_servers: Sequence[Address], topic: str, security: SecurityOptions = PLAINTEXT) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._security = security
         self._topic = topic
         self._producer: Producer | None = None
         self._losses = LossCount()
@@ -64,7 +67,9 @@ class TopicSink:
         """When there is something to send: importing the client takes a while."""
         from confluent_kafka import Producer
 
-        return Producer({**SETTINGS, "bootstrap.servers": self._bootstrap_servers}, logger=logger)
+        from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
+
+        return Producer({**SETTINGS, **librdkafka_settings(self._security, self._bootstrap_servers)}, logger=logger)
 
     def _produce(self, producer: Producer, event: RefreshEvent) -> None:
         from confluent_kafka import KafkaException

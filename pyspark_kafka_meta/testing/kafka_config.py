@@ -68,7 +68,8 @@ def meta_properties(layout: ClusterLayout, node_id: int) -> Properties:
 
 
 def properties_text(properties: Mapping[str, str]) -> str:
-    return "".join(f"{name}={value}\n" for name, value in properties.items())
+    """A file that Java's `Properties` reads, in which a backslash escapes."""
+    return "".join(f"{name}={value}\n" for name, value in properties.items()).replace("\\", "\\\\")
 
 
 def _common(layout: ClusterLayout, node_id: int, folder: Path) -> Properties:

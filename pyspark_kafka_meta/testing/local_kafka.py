@@ -5,8 +5,6 @@ Linux or macOS, Java 17 or later, and at the first start a way to Maven Central.
 
 from __future__ import annotations
 
-import random
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +20,8 @@ from pyspark_kafka_meta.testing.errors import ClusterError
 from pyspark_kafka_meta.testing.jars import KAFKA_JARS, find_java, resolve
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID, FIRST_BROKER_ID, HOST
 from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, KafkaNode, write_files
+from pyspark_kafka_meta.testing.listener_security import ListenerSecurity, Protocol
+from pyspark_kafka_meta.testing.ports import free_ports, is_free
 from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 
@@ -29,9 +29,6 @@ DEFAULT_JVM_OPTIONS = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredSto
 """Small nodes that start fast. On two cores they also carry more records a second than Java's own defaults."""
 
 STANDARD_PORTS = (19092, 29092, 39092)
-# Below the range from which systems pick ports for outgoing connections: a client of a killed broker could otherwise be
-# given the very port that it connects to, and so be connected to itself.
-_FREE_PORTS = range(20000, 29000)
 
 _POLL_S = 0.1
 _ASK_TIMEOUT_S = 2.0
@@ -59,6 +56,10 @@ class LocalKafka:
         ports: Sequence[int] | Literal["standard"] | None = None,
         config: Mapping[str, str] | None = None,
         jvm_options: Sequence[str] = DEFAULT_JVM_OPTIONS,
+        security: Protocol = "PLAINTEXT",
+        mechanisms: Sequence[str] = ("SCRAM-SHA-512",),
+        users: Mapping[str, str] | None = None,
+        acls: bool = False,
     ) -> None:
         """Nothing starts yet.
 
@@ -66,13 +67,19 @@ class LocalKafka:
             ports: one for each broker; "standard" for 19092, 29092, 39092; None for free ones.
             config: Kafka settings of every node, which win over this class's.
             jvm_options: of every node.
+            security: protocol of the brokers' listener at `bootstrap_servers`; `client_options` gets a client in.
+            mechanisms: of SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, and OAUTHBEARER with unsigned tokens.
+            users: passwords by user. With SSL they have certificates, and nobody gets in without one.
+            acls: whether clients may do only what an ACL allows them; those at `admin_servers` may do all.
         """
-        controller_port, *free = _free_ports(brokers + 1)
-        chosen = STANDARD_PORTS if ports == "standard" else ports or free
+        controller_port, *free = free_ports(2 * brokers + 1)
+        chosen = STANDARD_PORTS if ports == "standard" else ports or free[:brokers]
         if len(chosen) != brokers:
             raise ClusterError(f"{brokers} brokers cannot listen on {len(chosen)} ports: give one port for each.")
         broker_ports = dict(enumerate(chosen, FIRST_BROKER_ID))
         self._layout = kafka_config.ClusterLayout(kafka_config.new_cluster_id(), controller_port, broker_ports)
+        self._security = ListenerSecurity(security, mechanisms, users or {}, acls)
+        self._plain_ports = dict(enumerate(free[brokers:], FIRST_BROKER_ID))
         self._config = dict(config or {})
         self._jvm_options = tuple(jvm_options)
         self._nodes: dict[int, KafkaNode] = {}
@@ -80,7 +87,7 @@ class LocalKafka:
 
     def __enter__(self) -> Self:
         """Start the cluster and wait until every broker knows all: about 4 s, and 30 s more the first time."""
-        taken = [port for port in self._layout.broker_ports.values() if not _is_free(port)]
+        taken = [port for port in self._layout.broker_ports.values() if not is_free(port)]
         if taken:
             raise ClusterError(
                 f"Port {taken[0]} is in use: end what uses it (a closed connection holds on to its port for a minute), "
@@ -118,6 +125,19 @@ class LocalKafka:
     def bootstrap_servers(self) -> str:
         return ",".join(str(self.address(broker_id)) for broker_id in self.broker_ids)
 
+    @property
+    def admin_servers(self) -> str:
+        """The brokers' plaintext listeners, where no login is asked for and no ACL holds."""
+        return ",".join(str(self._plain_address(broker_id)) for broker_id in self.broker_ids)
+
+    def client_options(self, user: str | None = None, mechanism: str | None = None) -> dict[str, str]:
+        """Options with which `user` reads from `bootstrap_servers`, all but these themselves.
+
+        Args:
+            mechanism: of SASL; None for the first of the cluster's.
+        """
+        return self._security.client_options(user, mechanism)
+
     def address(self, broker_id: int) -> Address:
         """Where this broker listens, and will listen again after a restart."""
         if broker_id not in self._layout.broker_ports:
@@ -136,7 +156,7 @@ class LocalKafka:
         """
         node = self._node(node_id)
         if port is not None:
-            self._move(node, port or _free_ports(1)[0])
+            self._move(node, port or free_ports(1)[0])
         node.start()
 
     def kill(self, node_id: int) -> None:
@@ -170,7 +190,7 @@ class LocalKafka:
         brokers = [self._node(broker_id) for broker_id in self.broker_ids]
         running = {broker.node_id for broker in brokers if broker.is_started and not broker.is_paused}
         for broker_id in sorted(running):
-            while not running <= _live_brokers(self.address(broker_id)):
+            while not running <= _live_brokers(self._plain_address(broker_id)):
                 for node in self._nodes.values():
                     node.check()
                 if time.monotonic() > deadline:
@@ -182,6 +202,8 @@ class LocalKafka:
         """Start the brokers, then format and start the controller, for which they wait."""
         for broker_id in self.broker_ids:
             folder = guarded.folder / str(broker_id)
+            folder.mkdir()
+            self._security.write_keys(folder)
             write_files(
                 folder,
                 self._broker_properties(broker_id, folder),
@@ -190,10 +212,12 @@ class LocalKafka:
             self._nodes[broker_id] = KafkaNode(broker_id, folder, runtime, guarded.group)
             self.start(broker_id)
         folder = guarded.folder / str(CONTROLLER_ID)
-        write_files(folder, kafka_config.controller_properties(self._layout, folder / "data", self._config), None)
+        config = {**self._security.authorizer, **self._config}
+        write_files(folder, kafka_config.controller_properties(self._layout, folder / "data", config), None)
         self._nodes[CONTROLLER_ID] = KafkaNode(CONTROLLER_ID, folder, runtime, guarded.group)
         settings = str(folder / "server.properties")
-        arguments = ("format", "--cluster-id", self._layout.cluster_id, "--config", settings)
+        arguments = ["format", "--cluster-id", self._layout.cluster_id, "--config", settings]
+        arguments += self._security.format_arguments()
         command = runtime.command("kafka.tools.StorageTool", folder, *arguments)
         done = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S)
         if done.returncode != 0:
@@ -209,7 +233,14 @@ class LocalKafka:
         write_files(node.folder, self._broker_properties(node.node_id, node.folder), None)
 
     def _broker_properties(self, broker_id: int, folder: Path) -> kafka_config.Properties:
-        return kafka_config.broker_properties(self._layout, broker_id, folder / "data", self._config)
+        port, plain_port = self._layout.broker_ports[broker_id], self._plain_ports[broker_id]
+        config = {**self._security.broker_properties(port, plain_port, folder), **self._config}
+        return kafka_config.broker_properties(self._layout, broker_id, folder / "data", config)
+
+    def _plain_address(self, broker_id: int) -> Address:
+        """Where this broker takes plaintext: beside its secured listener, or there if it has none."""
+        address = self.address(broker_id)
+        return address if self._security.protocol == "PLAINTEXT" else Address(HOST, self._plain_ports[broker_id])
 
     def _node(self, node_id: int) -> KafkaNode:
         if node_id not in self._nodes:
@@ -229,20 +260,3 @@ def _live_brokers(address: Address) -> set[int]:
     finally:
         wire.close()
     return {broker.node_id for broker in answer.brokers}
-
-
-def _free_ports(count: int) -> list[int]:
-    # Not the shared generator: processes that seed it alike would choose alike.
-    candidates = random.SystemRandom().sample(_FREE_PORTS, len(_FREE_PORTS))
-    free = (port for port in candidates if _is_free(port))
-    return [next(free) for _ in range(count)]
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True

@@ -35,6 +35,8 @@ class Api(NamedTuple):
 
 
 API_VERSIONS = Api("api_versions", 18, 2, 2)
+SASL_HANDSHAKE = Api("sasl_handshake", 17, 1, 1)
+SASL_AUTHENTICATE = Api("sasl_authenticate", 36, 0, 2)
 METADATA = Api("metadata", 3, 9, 13)
 LIST_OFFSETS = Api("list_offsets", 2, 4, 8)
 FETCH = Api("fetch", 1, 12, 16)

@@ -9,8 +9,11 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import NamedTuple
 
+from pyspark_kafka_meta.errors import AuthorizationError, BrokerError
 from pyspark_kafka_meta.metadata.events import RefreshReason
 
+CORRUPT_MESSAGE = 2
+TOPIC_AUTHORIZATION_FAILED = 29
 UNKNOWN_LEADER_EPOCH = 75
 """Retried, because a broker may lag behind its own election. Should it not pass, the epoch that was sent is wrong."""
 
@@ -39,7 +42,7 @@ class _Rule(NamedTuple):
 _RULES = {
     -1: _Rule("UNKNOWN_SERVER_ERROR", Action.RETRY),
     1: _Rule("OFFSET_OUT_OF_RANGE", Action.DATA_LOSS),
-    2: _Rule("CORRUPT_MESSAGE"),
+    CORRUPT_MESSAGE: _Rule("CORRUPT_MESSAGE"),
     3: _Rule("UNKNOWN_TOPIC_OR_PARTITION", Action.REFRESH, RefreshReason.UNKNOWN_TOPIC),
     5: _Rule("LEADER_NOT_AVAILABLE", Action.REFRESH, RefreshReason.NO_LEADER),
     6: _Rule("NOT_LEADER_OR_FOLLOWER", Action.REFRESH, RefreshReason.NOT_LEADER),
@@ -47,7 +50,7 @@ _RULES = {
     9: _Rule("REPLICA_NOT_AVAILABLE", Action.REFRESH, RefreshReason.NOT_LEADER),
     10: _Rule("MESSAGE_TOO_LARGE"),
     17: _Rule("INVALID_TOPIC_EXCEPTION"),
-    29: _Rule("TOPIC_AUTHORIZATION_FAILED"),
+    TOPIC_AUTHORIZATION_FAILED: _Rule("TOPIC_AUTHORIZATION_FAILED"),
     31: _Rule("CLUSTER_AUTHORIZATION_FAILED"),
     33: _Rule("UNSUPPORTED_SASL_MECHANISM"),
     34: _Rule("ILLEGAL_SASL_STATE"),
@@ -93,3 +96,19 @@ def refresh_reason(code: int) -> RefreshReason:
 def describe(code: int) -> str:
     """The code for a message: "NOT_LEADER_OR_FOLLOWER (error 6)", or "error 4711" for one that is not in the table."""
     return f"{_RULES[code].name} (error {code})" if code in _RULES else f"error {code}"
+
+
+def refusal(what: str, code: int, topic: str, operation: str) -> BrokerError:
+    """The error to raise for `code`, which asking again does not heal.
+
+    Args:
+        what: begins the sentence: "topic t cannot be read".
+        operation: the ACL operation that the request needs on the topic.
+    """
+    if code == TOPIC_AUTHORIZATION_FAILED:
+        return AuthorizationError(
+            f"{what}: {describe(code)}: no ACL allows this user {operation} on topic {topic}, or the topic does not "
+            "exist: allow it READ, which includes DESCRIBE",
+            code,
+        )
+    return BrokerError(f"{what}: {describe(code)}", code)

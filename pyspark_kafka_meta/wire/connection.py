@@ -1,4 +1,4 @@
-"""One broker, one blocking socket, a deadline on every step.
+"""One broker, one blocking socket, a deadline on every step: TLS, ApiVersions, SASL, then requests and answers.
 
 There is no thread and no event loop: a request is sent, other work is done, the answer is received. What the broker
 sends in between waits in the kernel's buffer. After any error the connection is closed and of no further use.
@@ -6,28 +6,39 @@ sends in between waits in the kernel's buffer. After any error the connection is
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import queue
-import selectors
+import math
+import random
 import socket
-import threading
+import ssl
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pyspark_kafka_meta.errors import (
+    AuthenticationError,
     ConnectError,
     KafkaMetaError,
     ProtocolError,
     RequestTimeoutError,
+    TlsError,
     UnsupportedBrokerError,
 )
 from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.options import SecurityOptions
+from pyspark_kafka_meta.options.security import PLAINTEXT
 from pyspark_kafka_meta.wire import codec
 from pyspark_kafka_meta.wire.codec import API_VERSIONS, LENGTH_BYTES, Api
+from pyspark_kafka_meta.wire.security import tls
+from pyspark_kafka_meta.wire.security.login import log_in, login_is_wanted
+from pyspark_kafka_meta.wire.sockets import connect, is_readable, remaining_s
+
+LOGIN_AGAIN_AT = (0.85, 0.95)
+"""Shares of a session's lifetime between which it is renewed, as Kafka's `SaslClientAuthenticator` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,7 @@ class ConnectionSettings:
     client_id: str
     connect_timeout_ms: int
     max_frame_bytes: int
+    security: SecurityOptions = PLAINTEXT
 
 
 class Exchange(NamedTuple):
@@ -59,7 +71,7 @@ class _InFlight(NamedTuple):
 
 
 class Connection:
-    """An open connection whose broker has told its API versions."""
+    """An open connection whose broker has told its API versions and accepted the login, if there is one."""
 
     def __init__(self, address: Address, settings: ConnectionSettings, deadline: float) -> None:
         self.address = address
@@ -67,10 +79,14 @@ class Connection:
         self._correlation_ids = itertools.count(1)
         self._in_flight: deque[_InFlight] = deque()
         self._versions: dict[int, tuple[int, int]] = {}
+        self._login_due = math.inf
+        self._is_new = True  # nothing but the API versions has been answered
         deadline = min(deadline, time.monotonic() + settings.connect_timeout_ms / 1000)
-        self._socket = _connect(address, deadline)
+        self._socket = self._open(deadline)
         try:
             self._ask_versions(deadline)
+            if settings.security.uses_sasl:
+                self._log_in(deadline)
         except KafkaMetaError as error:
             self.close()
             if isinstance(error, RequestTimeoutError):
@@ -89,7 +105,7 @@ class Connection:
         """False once the broker has closed an idle connection. Bytes that nobody asked for also end it."""
         if self._socket.fileno() < 0:
             return False
-        return bool(self._in_flight) or not _is_readable(self._socket)
+        return bool(self._in_flight) or not is_readable(self._socket)
 
     def version(self, api: Api, at_most: int | None = None) -> int:
         """The newest version of `api` that both sides speak.
@@ -113,11 +129,14 @@ class Connection:
         return self.receive(deadline)
 
     def send(self, api: Api, message: Any, deadline: float) -> None:
-        """Send `message`; its answer comes by `receive`, in the order of sending."""
+        """Send `message`; its answer comes by `receive`, in the order of sending. A session that is about to end is
+        renewed first (KIP-368)."""
+        if time.monotonic() >= self._login_due and not self._in_flight:
+            self._log_in(deadline)
         correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
         frame = codec.encode(message, correlation_id, self._settings.client_id)
-        self._set_timeout(deadline)
         try:
+            self._socket.settimeout(remaining_s(deadline))
             self._socket.sendall(frame)
         except OSError as error:
             raise self._failure(error, f"sending {api.title}") from error
@@ -127,9 +146,12 @@ class Connection:
         """The answer to the oldest request under way."""
         request = self._in_flight.popleft()
         what = f"waiting for its {request.api.title} answer"
-        size = int.from_bytes(self._receive_exactly(LENGTH_BYTES, deadline, what), "big", signed=True)
+        prefix = self._receive_exactly(LENGTH_BYTES, deadline, what)
+        size = int.from_bytes(prefix, "big", signed=True)
         if not LENGTH_BYTES <= size <= self._settings.max_frame_bytes:
             self.close()
+            if bytes(prefix).startswith(tls.ALERT_RECORD):
+                raise TlsError(f"{self.address} speaks TLS: set kafka.security.protocol to SSL or SASL_SSL")
             raise ProtocolError(
                 f"{self.address} announced {size} bytes where {self._settings.max_frame_bytes} are accepted: "
                 "if it is a Kafka broker and holds such large records, raise kafka.fetch.max.bytes"
@@ -141,6 +163,7 @@ class Connection:
         except ProtocolError as error:
             self.close()
             raise ProtocolError(f"{self.address}: {error}") from error
+        self._is_new = self._is_new and request.api is API_VERSIONS
         return Exchange(
             message,
             request.version,
@@ -149,6 +172,52 @@ class Connection:
             size + LENGTH_BYTES,
             (received_at - request.sent_at) * 1000,
         )
+
+    def _open(self, deadline: float) -> socket.socket:
+        security = self._settings.security
+        context = tls.tls_context(security) if security.uses_tls else None
+        connection = connect(self.address, deadline)
+        if context is None:
+            return connection
+        try:
+            return tls.handshake(connection, self.address, context, deadline)
+        except ConnectError:
+            if self._answers_without_tls(deadline):
+                protocols = "PLAINTEXT or SASL_PLAINTEXT"
+                raise TlsError(
+                    f"{self.address} does not speak TLS: set kafka.security.protocol to {protocols}"
+                ) from None
+            raise
+
+    def _answers_without_tls(self, deadline: float) -> bool:
+        """A broker that gets TLS where it wants none just hangs up, as one does that is going down: this tells."""
+        try:
+            Connection(self.address, replace(self._settings, security=PLAINTEXT), deadline).close()
+        except KafkaMetaError:
+            return False
+        return True
+
+    def _wants_login(self, deadline: float) -> bool:
+        """A broker whose first question is not a login just hangs up, as one does that is going down: this tells."""
+        if not self._is_new or not self._versions or self._settings.security.uses_sasl:
+            return False
+        self.close()
+        try:
+            with contextlib.closing(Connection(self.address, self._settings, deadline)) as probe:
+                probe._is_new = False  # lest it send out one more
+                return login_is_wanted(probe, deadline)
+        except KafkaMetaError:
+            return False
+
+    def _log_in(self, deadline: float) -> None:
+        self._login_due = math.inf
+        try:
+            lifetime_ms = log_in(self, self._settings.security, deadline)
+        except KafkaMetaError:
+            self.close()
+            raise
+        if lifetime_ms > 0:
+            self._login_due = time.monotonic() + lifetime_ms / 1000 * random.uniform(*LOGIN_AGAIN_AT)
 
     def _ask_versions(self, deadline: float) -> None:
         # v2 is understood by every broker since 2.0; newer ones are asked for nothing that v2 does not tell.
@@ -163,76 +232,26 @@ class Connection:
         buffer = np.empty(size, dtype=np.uint8).data
         received = 0
         while received < size:
-            self._set_timeout(deadline)
             try:
+                self._socket.settimeout(remaining_s(deadline))
                 count = self._socket.recv_into(buffer[received:])
             except OSError as error:
                 raise self._failure(error, what) from error
             if count == 0:
+                if self._wants_login(deadline):
+                    raise AuthenticationError(
+                        f"{self.address} wants a SASL login: set kafka.security.protocol to "
+                        f"SASL_{self._settings.security.protocol}, and kafka.sasl.mechanism"
+                    )
                 raise self._failure(None, what)
             received += count
         return buffer.toreadonly()
-
-    def _set_timeout(self, deadline: float) -> None:
-        # A timeout of 0 would make the socket non-blocking; a passed deadline gets one last short look instead.
-        self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
 
     def _failure(self, error: OSError | None, what: str) -> KafkaMetaError:
         self.close()
         if isinstance(error, TimeoutError):
             return RequestTimeoutError(f"{self.address} did not answer in time while {what}")
+        if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
+            return tls.failure(self.address, error)
         reason = "closed the connection" if error is None else f"broke the connection ({error.strerror or error})"
         return ConnectError(f"{self.address} {reason} while {what}")
-
-
-def _is_readable(connection: socket.socket) -> bool:
-    """Whether bytes, or the peer's goodbye, have arrived."""
-    with selectors.DefaultSelector() as selector:  # select() itself fails in processes with over 1024 open files
-        selector.register(connection, selectors.EVENT_READ)
-        return bool(selector.select(0))
-
-
-def _connect(address: Address, deadline: float) -> socket.socket:
-    """A connected socket to the first of the host's addresses that accepts, each given its share of the time left."""
-    failures = []
-    candidates = _resolve(address, deadline)
-    for index, (family, target) in enumerate(candidates):
-        share = (deadline - time.monotonic()) / (len(candidates) - index)
-        try:
-            connection = socket.socket(family, socket.SOCK_STREAM)
-        except OSError as error:  # an address family that this host does not speak, or no file left to open
-            failures.append(error.strerror or str(error))
-            continue
-        try:
-            connection.settimeout(max(share, 0.001))
-            connection.connect(target)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            return connection
-        except OSError as error:
-            connection.close()
-            failures.append("no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error))
-    raise ConnectError(f"cannot connect to {address}: {', '.join(dict.fromkeys(failures))}")
-
-
-def _resolve(address: Address, deadline: float) -> list[tuple[int, Any]]:
-    """Socket families and addresses of a host name. The system's resolver knows no deadline, so it runs in a thread
-    that is left behind when the time is up."""
-    answers: queue.SimpleQueue[list[tuple[int, Any]] | OSError | UnicodeError] = queue.SimpleQueue()
-
-    def ask() -> None:
-        try:
-            found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-            answers.put(list(dict.fromkeys((family, target) for family, _, _, _, target in found)))
-        except (OSError, UnicodeError) as error:  # the latter: no host name at all
-            answers.put(error)
-
-    threading.Thread(target=ask, daemon=True, name="kafkameta-resolve").start()
-    try:
-        answer = answers.get(timeout=max(deadline - time.monotonic(), 0.001))
-    except queue.Empty:
-        raise ConnectError(f"cannot connect to {address}: its name was not resolved in time") from None
-    if isinstance(answer, OSError | UnicodeError):
-        reason = getattr(answer, "strerror", None) or answer
-        raise ConnectError(f"cannot connect to {address}: {reason}") from answer
-    return answer

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import spark_partition_id
@@ -32,7 +32,7 @@ def topics(make_topic: Any, produce: Any, delete_records: Any, kafka: Any) -> It
     made = {"rich": make_topic(3, kept), "empty": make_topic(2), "trimmed": make_topic(2), "many": make_topic(12)}
     made["transactional"] = make_topic(1)
     for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
-        timed = [{**record, "timestamp": 1_600_000_000_000 + number} for record in RECORDS]
+        timed = [{**record, "timestamp": LONG_AGO_MS + number} for record in RECORDS]
         for partition in range(3):
             produce(made["rich"], timed, partition, **{"compression.type": codec})
     produce(made["trimmed"], map(str, range(10)), partition=0)
@@ -75,6 +75,16 @@ def named(value: Any, topics: dict[str, str]) -> Any:
 
 
 ALL_OF_RICH = {"0": -2, "1": -2, "2": -2}
+LONG_AGO_MS = 1_600_000_000_000
+"""Each partition of rich has five records of each of the milliseconds 0 to 4 after this."""
+NEVER_MS = 4_000_000_000_000
+
+
+def times(*after_ms: int) -> dict[str, dict[str, int]]:
+    """Of the partitions of rich, in order."""
+    return {"<rich>": {str(partition): LONG_AGO_MS + ms for partition, ms in enumerate(after_ms)}}
+
+
 SAME_ROWS: dict[str, dict[str, Any]] = {
     "R1 earliest to latest": {"subscribe": "<rich>"},
     "R2 earliest to latest, said": {"subscribe": "<rich>", "startingOffsets": "earliest", "endingOffsets": "latest"},
@@ -84,6 +94,47 @@ SAME_ROWS: dict[str, dict[str, Any]] = {
         "endingOffsets": {"<rich>": {"0": 20, "1": 0, "2": -1}},
     },
     "R4 headers": {"subscribe": "<rich>", "includeHeaders": "true"},
+    "R5 times": {
+        "subscribe": "<rich>",
+        "startingOffsetsByTimestamp": times(1, 2, 0),
+        "endingOffsetsByTimestamp": times(3, 3, 4),
+    },
+    "R6 from times to offsets": {
+        "subscribe": "<rich>",
+        "startingOffsetsByTimestamp": times(1, 2, 0),
+        "endingOffsets": {"<rich>": {"0": 12, "1": 20, "2": -1}},
+    },
+    "R7 from offsets to times": {
+        "subscribe": "<rich>",
+        "startingOffsets": {"<rich>": {"0": 3, "1": 0, "2": -2}},
+        "endingOffsetsByTimestamp": times(3, 3, 4),
+    },
+    "R8 from times": {"subscribe": "<rich>", "startingOffsetsByTimestamp": times(1, 2, 4)},
+    "R9 to times": {"subscribe": "<rich>", "endingOffsetsByTimestamp": times(1, 2, 4)},
+    "R10 a time for all": {
+        "subscribe": "<rich>",
+        "startingTimestamp": str(LONG_AGO_MS + 1),
+        "endingTimestamp": str(LONG_AGO_MS + 3),
+    },
+    "R11 nothing as late, begin at the end": {
+        "subscribe": "<rich>",
+        "startingTimestamp": str(NEVER_MS),
+        "startingOffsetsByTimestampStrategy": "latest",
+    },
+    "R12 nothing as late, end at the end": {"subscribe": "<rich>", "endingTimestamp": str(NEVER_MS)},
+    "R13 one time wins over times by partition": {
+        "subscribe": "<rich>",
+        "startingTimestamp": str(LONG_AGO_MS + 3),
+        "startingOffsetsByTimestamp": times(1, 1, 1),
+        "startingOffsets": "earliest",
+    },
+    "R13 times by partition win over offsets": {
+        "subscribe": "<rich>",
+        "endingOffsetsByTimestamp": times(1, 1, 1),
+        "endingOffsets": "latest",
+    },
+    "MB2 subscribePattern": {"subscribePattern": "<rich>.*"},
+    "maxRecordsPerPartition": {"subscribe": "<rich>", "maxRecordsPerPartition": "7"},
     "R17 read_committed": {"subscribe": "<transactional>", "kafka.isolation.level": "read_committed"},
     "R18 read_uncommitted": {"subscribe": "<transactional>", "kafka.isolation.level": "read_uncommitted"},
     "R19 minPartitions": {"subscribe": "<rich>", "minPartitions": "7"},
@@ -171,6 +222,18 @@ BOTH_REFUSE: dict[str, tuple[dict[str, Any], str]] = {
     "O7 fewer partitions": (
         {"subscribe": "<rich>", "startingOffsets": at(_0=0)},
         "must name exactly the partitions|Partitions specified for Kafka start offsets don't match what are assigned",
+    ),
+    "R11 nothing as late": (
+        {"subscribe": "<rich>", "startingTimestamp": str(NEVER_MS)},
+        "No offset matched from request of topic-partition .* and timestamp",
+    ),
+    "O10 times for fewer partitions": (
+        {"subscribe": "<rich>", "startingOffsetsByTimestamp": times(1, 1)},
+        "must name exactly the partitions|don't match what are assigned",
+    ),
+    "O10 times for more partitions": (
+        {"subscribe": "<rich>", "startingOffsetsByTimestamp": times(1, 1, 1, 1)},
+        "must name exactly the partitions|don't match what are assigned",
     ),
     "J2 no JSON": ({"subscribe": "<rich>", "startingOffsets": "foo"}, 'Expected e.g. {"topicA":{"0":23,"1":-1}'),
     "J1 no JSON": ({"assign": "{"}, 'Expected e.g. {"topicA":\\[0,1\\],"topicB":\\[0,1\\]}'),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import uuid
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,13 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import window
 from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+KEPT = {"retention.ms": "-1"}
+"""For topics with timestamps of long ago."""
 
 
 class Query:
@@ -84,6 +89,48 @@ def test_mb4_specific_offsets_are_honoured_each(query: Query, make_topic: Any, p
     assert query.values() == expected
     query.run(subscribe=topic, startingOffsets={topic: {"0": 0, "1": 0, "2": 0, "3": 0, "4": 0}})
     assert query.values() == expected, "once it has a checkpoint, startingOffsets has no say"
+
+
+def test_mb5_a_time_to_begin_at_is_honoured_and_later_partitions_are_read_whole(
+    query: Query, make_topic: Any, produce: Any, add_partitions: Any
+) -> None:
+    topic, time_ms = make_topic(3, KEPT), 1_700_000_000_000
+    begin = {"subscribe": topic, "startingTimestamp": str(time_ms + 1)}
+    for partition in range(3):
+        produce(topic, [{"value": f"{partition}-{ms}", "timestamp": time_ms + ms} for ms in range(3)], partition)
+    query.run(**begin)
+    add_partitions(topic, 4)
+    produce(topic, [{"value": "added", "timestamp": time_ms - 1}], partition=3)
+    query.run(**begin)
+    assert query.values() == ["0-1", "0-2", "1-1", "1-2", "2-1", "2-2", "added"]
+
+
+def test_mb6_a_time_that_no_record_has_reached_is_an_error_or_the_end(query: Query, topic: str, produce: Any) -> None:
+    produce(topic, ["a"], partition=0)
+    never = {"subscribe": topic, "startingTimestamp": "4000000000000"}
+    with pytest.raises(StreamingQueryException, match="No offset matched from request of topic-partition"):
+        query.run(**never)
+    never["startingOffsetsByTimestampStrategy"] = "latest"
+    query.run(**never)
+    produce(topic, ["b"], partition=0)
+    query.run(**never)
+    assert query.values() == ["b"]
+
+
+def test_mb7_mb8_topics_have_starts_of_their_own_and_a_later_one_is_read_whole(
+    query: Query, make_topic: Any, produce: Any
+) -> None:
+    name = f"mb8-{uuid.uuid4().hex}"
+    old, new = make_topic(2, name=f"{name}-a"), make_topic(2, name=f"{name}-b")
+    options = {"subscribePattern": f"{name}-.*", "startingOffsets": {old: "earliest", new: "latest"}}
+    for topic in (old, new):
+        produce(topic, [f"before {topic}"])
+    query.run(**options)
+    later = make_topic(1, name=f"{name}-c")
+    for topic in (new, later):
+        produce(topic, [f"after {topic}"])
+    query.run(**options)
+    assert query.values() == [f"after {new}", f"after {later}", f"before {old}"]
 
 
 def test_mb9_initial_offsets_are_kept_though_nothing_came_until_a_stop(query: Query, topic: str, produce: Any) -> None:
@@ -215,6 +262,22 @@ def test_mb20_mb21_deleted_topics_are_passed_over_and_no_empty_offset_is_logged(
     assert [log for log in query.offset_log() if '"topics":{}' in log.replace(" ", "")] == []
 
 
+def test_mb24_the_timestamp_drives_a_watermark(
+    query: Query, make_topic: Any, produce: Any, spark: SparkSession
+) -> None:
+    topic = make_topic(1, KEPT)
+    hour = 1_700_000_000 // 3600 * 3600_000
+    produce(topic, [{"value": b"x", "timestamp": hour + 1000 * second} for second in (0, 5, 12, 100)], partition=0)
+    rows = query.frame(subscribe=topic).withWatermark("timestamp", "10 seconds")
+    windows = rows.groupBy(window("timestamp", "10 seconds")).count()
+    counts = windows.selectExpr("unix_seconds(window.start) AS start", "count")
+    assert query.start(counts, availableNow=True).awaitTermination(120)
+    found = {
+        (row.start - hour // 1000, row["count"]) for row in spark.read.parquet(str(query.folder / "rows")).collect()
+    }
+    assert found == {(0, 2), (10, 1)}, "windows behind the watermark, and no other"
+
+
 def test_mb25_a_stream_joined_with_itself_reads_each_record_on_both_sides(
     query: Query, topic: str, produce: Any
 ) -> None:
@@ -252,3 +315,24 @@ def test_mb36_topics_partitions_and_records_that_come_at_random_all_arrive_once(
             expected += values
         query.run(subscribe=",".join(sizes), maxOffsetsPerTrigger="25")
     assert Counter(query.values()) == Counter(expected)
+
+
+def test_d2_topics_that_come_and_go_under_a_pattern_never_fail_a_query_that_allows_loss(
+    query: Query, make_topic: Any, produce: Any, kafka: Any
+) -> None:
+    chance, name = random.Random(2), f"d2-{uuid.uuid4().hex}"
+    options = {"subscribePattern": f"{name}-.*", "failOnDataLoss": "false", "maxOffsetsPerTrigger": "20"}
+    alive, lasting = dict[str, int](), make_topic(1, name=f"{name}-lasting")
+    produce(lasting, ["kept"])
+    for turn in range(6):
+        for topic in [one for one in alive if chance.random() < 0.5]:
+            delete(kafka, topic)
+            del alive[topic]
+        fresh = make_topic(chance.randrange(1, 4), name=f"{name}-{turn}")
+        alive[fresh] = turn
+        for topic in alive:
+            produce(topic, [f"{topic}-{turn}-{number}" for number in range(chance.randrange(20))])
+        query.run(**options)
+    counts = Counter(query.values())
+    assert counts["kept"] == 1
+    assert max(counts.values()) == 1, "nothing is read twice"

@@ -17,9 +17,12 @@ from pyspark_kafka_meta.options import (
     ClientOptions,
     MetricsOptions,
     OffsetsSpec,
+    SecurityOptions,
     SourceOptions,
 )
+from pyspark_kafka_meta.options.security import PLAINTEXT
 from pyspark_kafka_meta.options.specs import AgoSpec, BackSpec, GroupSpec, TimesSpec
+from pyspark_kafka_meta.options.table import table_of
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 MINIMAL = {**SERVERS, "subscribe": "t"}
@@ -41,7 +44,7 @@ def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
     assert options == SourceOptions(
         client=ClientOptions(
             bootstrap_servers=(Address("localhost", 9092),),
-            security_protocol="PLAINTEXT",
+            security=PLAINTEXT,
             client_id="kafkameta",
             client_rack="",
             read_committed=False,
@@ -78,6 +81,8 @@ def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
         fail_on_data_loss=True,
         on_topic_recreated=None,
         new_partitions_at_latest=False,
+        skip_corrupt_batches=False,
+        max_decompressed_batch_bytes=64 * 1024 * 1024,
         group_id=None,
         group_id_prefix=None,
         commit_group=None,
@@ -114,6 +119,8 @@ GOOD = [
     ("minPartitions", " 6 ", "min_partitions", 6),
     ("includeHeaders", "TRUE", "include_headers", True),
     ("failOnDataLoss", "false", "fail_on_data_loss", False),
+    ("onCorruptBatch", "Skip", "skip_corrupt_batches", True),
+    ("maxDecompressedBatchBytes", "1024", "max_decompressed_batch_bytes", 1024),
     ("onTopicRecreated", "Latest", "on_topic_recreated", "latest"),
     ("newPartitions", "latest", "new_partitions_at_latest", True),
     ("kafka.group.id", "mine", "group_id", "mine"),
@@ -155,7 +162,6 @@ GOOD_KAFKA = [
     ("kafka.isolation.level", "read_committed", "read_committed", True),
     ("kafka.client.id", "über id", "client_id", "über id"),
     ("kafka.client.rack", "eu-1a", "client_rack", "eu-1a"),
-    ("kafka.security.protocol", "plaintext", "security_protocol", "PLAINTEXT"),
     ("kafka.check.crcs", "false", "check_crcs", False),
     ("kafka.fetch.min.bytes", "0", "fetch_min_bytes", 0),
     ("kafka.metadata.max.age.ms", "9223372036854775807", "metadata_max_age_ms", 2**63 - 1),
@@ -198,7 +204,6 @@ BAD = [
     ("kafka.bootstrap.servers", "a:0", "0 is not a whole number from 1 to 65535"),
     ("kafka.bootstrap.servers", "a:65536", "65536 is not"),
     ("kafka.bootstrap.servers", " , ", "must be host:port between commas"),
-    ("kafka.security.protocol", "SASL_SSL", "must be PLAINTEXT: TLS and SASL are not supported yet, got 'SASL_SSL'"),
     ("kafka.isolation.level", "zz", "must be read_uncommitted or read_committed, got 'zz'"),
     ("kafka.client.id", "a\nb", "at most 255 printable characters"),
     ("kafka.client.rack", "a\nb", "'kafka.client.rack' must be at most 255 printable characters"),
@@ -298,8 +303,6 @@ REFUSED = [
     ("kafka.enable.auto.commit", "Kafka option 'enable.auto.commit' is not supported"),
     ("kafka.interceptor.classes", "Kafka option 'interceptor.classes' is not supported"),
     ("kafka.max.poll.records", "Kafka option 'max.poll.records' is not supported: there is no poll: kafka.fetch."),
-    ("kafka.sasl.jaas.config", "Kafka option 'sasl.jaas.config' is not supported yet"),
-    ("kafka.ssl.key.password", "Kafka option 'ssl.key.password' is not supported yet"),
 ]
 
 
@@ -510,8 +513,9 @@ def test_options_can_be_keys_and_travel_to_workers() -> None:
 
 
 def test_the_table_has_a_row_for_every_field_and_parses_its_own_defaults() -> None:
-    names = {each.name for kind in (ClientOptions, SourceOptions) for each in fields(kind)} - {"client", "metrics"}
-    assert OPTIONS.keys() == names | {f"metrics_{each.name}" for each in fields(MetricsOptions)}
+    kinds = (SecurityOptions, ClientOptions, SourceOptions)
+    names = {each.name for kind in kinds for each in fields(kind)} - {"client", "metrics", "security"}
+    assert OPTIONS.keys() == names | {f"metrics_{name}" for name in table_of(MetricsOptions)}
     for option in OPTIONS.values():
         assert option.doc.endswith(".")
         assert option.default is None or option.value(option.default) is not None

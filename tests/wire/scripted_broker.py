@@ -11,10 +11,10 @@ from typing import Any
 
 from kio.schema.api_versions.v2.response import ApiVersion, ApiVersionsResponse
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_writer
+from kio.serial import entity_reader, entity_writer
 
 from pyspark_kafka_meta.metadata.model import Address
-from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, milliseconds
+from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE, milliseconds
 
 Behaviour = Callable[[socket.socket], None]
 
@@ -30,9 +30,15 @@ def scripted_broker(behave: Behaviour) -> Iterator[Address]:
 
 def read_request(peer: socket.socket) -> tuple[int, int, int]:
     """Api key, version and correlation id of the next request."""
-    size = int.from_bytes(_exactly(peer, 4), "big")
-    request = _exactly(peer, size)
+    request = _read_frame(peer)
     return tuple(int.from_bytes(request[a:b], "big") for a, b in ((0, 2), (2, 4), (4, 8)))  # type: ignore[return-value]
+
+
+def read_message(peer: socket.socket, kind: Any) -> tuple[int, Any]:
+    """Correlation id and message of the next request, which is a `kind`."""
+    request = _read_frame(peer)
+    header, size = entity_reader(kind.__header_schema__)(request, 0)
+    return header.correlation_id, entity_reader(kind)(request, size)[0]
 
 
 def frame(message: Any, correlation_id: int) -> bytes:
@@ -49,7 +55,7 @@ def answer_versions(peer: socket.socket, **newest: int) -> None:
     _, _, correlation_id = read_request(peer)
     offered = tuple(
         ApiVersion(api_key=api.key, min_version=0, max_version=newest.get(api.name, api.max_version))
-        for api in (METADATA, LIST_OFFSETS, FETCH)
+        for api in (METADATA, LIST_OFFSETS, FETCH, SASL_HANDSHAKE, SASL_AUTHENTICATE)
     )
     message = ApiVersionsResponse(error_code=ErrorCode.none, api_keys=offered, throttle_time=milliseconds(0))
     peer.sendall(frame(message, correlation_id))
@@ -72,6 +78,10 @@ def _converse(peer: socket.socket, behave: Behaviour) -> None:
                 pass
         except OSError:
             pass
+
+
+def _read_frame(peer: socket.socket) -> bytes:
+    return _exactly(peer, int.from_bytes(_exactly(peer, 4), "big"))
 
 
 def _exactly(peer: socket.socket, size: int) -> bytes:

@@ -108,6 +108,17 @@ def test_birth_is_the_first_event_of_a_cache_and_asks_nobody() -> None:
     assert scene.wire.requests == []
 
 
+def test_the_last_event_says_that_the_cache_has_ended_and_how_long_it_lay_idle() -> None:
+    scene = Scene().bootstrapped()
+    scene.cache.leader(T0)
+    scene.clock.sleep(3)
+    scene.cache.close()
+    ended = scene.events[-1]
+
+    assert (ended.kind, ended.reason, ended.sequence, ended.lookups) == (EventKind.CLOSED, RefreshReason.CLOSED, 3, 1)
+    assert ended.idle_ms == 3_000
+
+
 def test_event_tells_how_long_the_cache_lay_idle() -> None:
     scene = Scene().bootstrapped()
     scene.cache.leader(T0)

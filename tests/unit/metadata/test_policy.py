@@ -153,12 +153,14 @@ def test_failures_before_a_good_answer_do_not_count_afterwards() -> None:
     assert 80 <= one.time_to_next_update_ms(400) <= 120
 
 
-def test_backoffs_differ_between_clients() -> None:
+@pytest.mark.parametrize("rounds", [1, 10])
+def test_backoffs_differ_between_clients_at_their_bound_too(rounds: int) -> None:
     pauses = set()
-    for seed in range(10):
+    for seed in range(20):
         one = policy(seed)
-        one.begin(0)
-        one.failed(0, round_over=True)
+        for _ in range(rounds):
+            one.begin(0)
+            one.failed(0, round_over=True)
         pauses.add(one.time_to_next_update_ms(0))
 
     assert len(pauses) > 5

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logs import batch, sparse_batch
 
-from pyspark_kafka_meta.errors import BrokerError, CorruptBatchError, KafkaMetaError, UnsupportedRecordFormatError
+from pyspark_kafka_meta.errors import BrokerError, UnsupportedRecordFormatError
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
 from pyspark_kafka_meta.reading.cursor import EMPTY_ANSWERS_TO_BELIEVE, MIN_FETCH_BYTES, PartitionCursor
@@ -20,11 +20,15 @@ from pyspark_kafka_meta.reading.instructions import (
     Lost,
     NothingMore,
     OutOfRange,
+    ReadFrom,
     Refresh,
+    Unreadable,
     Wait,
 )
 from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.reading.replicas import LEADER
 from pyspark_kafka_meta.records.columns import decode
+from pyspark_kafka_meta.wire.codes import CORRUPT_MESSAGE
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchedPartition
 
 T0 = TopicPartition("t", 0)
@@ -97,44 +101,76 @@ def test_a_last_batch_that_is_cut_off_is_fetched_again() -> None:
 
 
 UNREADABLE = {
-    "checksum": (flipped(batch(["a"]), 64), CorruptBatchError, "checksum"),
-    "checksum of the second": (batch(["a"]) + flipped(batch(["b"], base_offset=1), 64), CorruptBatchError, "checksum"),
-    "length": (flipped(batch(["a"]), 8), CorruptBatchError, "cut off"),
-    "format v1": (
-        batch(["a"])[:16] + b"\1" + batch(["a"])[17:],
-        UnsupportedRecordFormatError,
-        "v1",
-    ),
-    "offsets go back": (
-        batch(["a"], base_offset=5) + batch(["b"], base_offset=4),
-        CorruptBatchError,
-        "where 6 or later",
-    ),
-    "first batch cut off": (batch(["a"])[:-1], CorruptBatchError, "cut off"),
-    "header cut off": (batch(["a"])[:20], CorruptBatchError, "cut off"),
-    "one byte": (b"\0", CorruptBatchError, "cut off"),
+    "checksum": (flipped(batch(["a"]), 64), "checksum"),
+    "length": (flipped(batch(["a"]), 8), "cut off"),
+    "first batch cut off": (batch(["a"])[:-1], "cut off"),
+    "header cut off": (batch(["a"])[:20], "cut off"),
+    "one byte": (b"\0", "cut off"),
 }
 
 
-@pytest.mark.parametrize(("records", "error", "text"), UNREADABLE.values(), ids=UNREADABLE.keys())
-def test_unreadable_records_fail_typed_and_the_position_stays(
-    records: bytes, error: type[KafkaMetaError], text: str
-) -> None:
+@pytest.mark.parametrize(("records", "text"), UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_unreadable_records_are_fetched_once_more_and_the_position_stays(records: bytes, text: str) -> None:
     reader = cursor()
-    instruction = reader.on_fetched(answer(records), answer_is_empty=False)
 
-    assert isinstance(instruction, Fail)
-    assert type(instruction.error) is error
-    assert "t-0 at offset 0" in str(instruction.error)
+    assert reader.on_fetched(answer(records), answer_is_empty=False) == Wait(CORRUPT_MESSAGE)
+    assert reader.trouble == CORRUPT_MESSAGE
+    instruction = reader.on_fetched(answer(records), answer_is_empty=False)
+    assert isinstance(instruction, Unreadable)
     assert text in str(instruction.error)
     assert (reader.position, reader.last_fetched_epoch) == (0, EPOCH)
+
+
+def test_what_is_corrupt_at_a_follower_is_fetched_from_the_leader() -> None:
+    reader = cursor()
+    reader.request(TOPIC_ID, EPOCH, of_follower=True)
+
+    assert reader.on_fetched(answer(flipped(batch(["a"]), 64)), answer_is_empty=False) == ReadFrom(LEADER)
+
+
+def test_good_records_before_a_corrupt_batch_come_first_and_the_next_fetch_begins_with_it() -> None:
+    reader = cursor()
+    records = batch(["a"]) + flipped(batch(["b"], base_offset=1), 64)
+
+    assert values(reader.on_fetched(answer(records), answer_is_empty=False)) == [(0, "a")]
+    assert reader.position == 1
+
+
+@pytest.mark.parametrize(
+    ("records", "end", "until"),
+    [
+        (flipped(batch(["a", "b"]), 70), 10, 2),
+        (flipped(batch(["a", "b"]), 24) + batch(["c"], base_offset=2), 10, 2),  # its last offset is what is damaged
+        (flipped(batch(["a", "b"]), 70) + flipped(batch(["c"], base_offset=2), 16), 10, 2),
+        (flipped(batch(["a"] * 20), 70), 10, 10),
+        (batch(["a"])[:-1], 10, None),
+        (b"\0", 10, None),
+    ],
+    ids=["by its header", "by the next batch", "next batch damaged too", "end of the range", "cut off", "no header"],
+)
+def test_where_a_corrupt_batch_ends_is_what_the_bytes_tell(records: bytes, end: int, until: int | None) -> None:
+    reader = cursor(end=end)
+    reader.on_fetched(answer(records), answer_is_empty=False)
+    instruction = reader.on_fetched(answer(records), answer_is_empty=False)
+
+    assert isinstance(instruction, Unreadable)
+    assert (instruction.lost and instruction.lost.until_offset) == until
+
+
+def test_old_message_format_fails_at_once() -> None:
+    records = batch(["a"])[:16] + b"\1" + batch(["a"])[17:]
+    instruction = cursor().on_fetched(answer(records), answer_is_empty=False)
+
+    assert isinstance(instruction, Fail)
+    assert isinstance(instruction.error, UnsupportedRecordFormatError)
+    assert "t-0 at offset 0" in str(instruction.error)
 
 
 def test_checksums_are_believed_only_on_request() -> None:
     damaged = flipped(batch(["a"]), 64)
 
     assert isinstance(cursor(check_crcs=False).on_fetched(answer(damaged), answer_is_empty=False), Emit)
-    assert isinstance(cursor(check_crcs=True).on_fetched(answer(damaged), answer_is_empty=False), Fail)
+    assert isinstance(cursor(check_crcs=True).on_fetched(answer(damaged), answer_is_empty=False), Wait)
 
 
 def test_batches_before_the_position_are_no_progress_and_no_rows() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from uuid import UUID
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafka_meta.metadata.model import TopicPartition
@@ -40,7 +40,6 @@ def read_on(read_up_to: dict[TopicPartition, int], pieces: list[OffsetRange]) ->
         read_up_to[piece.partition] = piece.until_offset
 
 
-@settings(deadline=None)
 @given(
     begins,
     st.lists(st.tuples(growth, limits), min_size=1, max_size=6),

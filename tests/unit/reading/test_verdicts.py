@@ -40,7 +40,7 @@ def test_a_verdict_names_offsets_ids_and_epochs() -> None:
 
     assert explain(T0, start, offset({T0: (50, 2)}, NEW_ID)) == (
         f"topic t was deleted and made again (topic id {OLD_ID}, now {NEW_ID}): t-0 was read up to offset 5, and its "
-        "new log ends at 50. To go on with the new topic, set onTopicRecreated to earliest or latest"
+        "new log ends at 50"
     )
     assert explain(T0, start, offset({T0: (3, 2)})) == (
         "the log of t-0 ends at offset 3, before offset 5 up to which it was read: it was truncated (leader epoch 1, "

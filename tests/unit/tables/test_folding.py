@@ -155,3 +155,12 @@ def test_changes_that_lack_parts_are_passed_over() -> None:
     broken = {**event(2), "partitions_learned": [{"topic": "t", "partition": None, "leader_id": 1, "leader_epoch": 1}]}
 
     assert leaders(LEARNED, broken) == leaders(LEARNED)
+
+
+def test_a_cache_that_ended_or_that_another_tells_died_is_left_out() -> None:
+    born = event(1, cache_id="beside it", kind=EventKind.BORN, died_cache_ids=("c",))
+    closed = event(2, kind=EventKind.CLOSED, reason=RefreshReason.CLOSED)
+
+    assert {row.cache_id for row in fold([LEARNED, event(2)], NOW_MS)} == {"c"}
+    assert fold([LEARNED, closed], NOW_MS) == []
+    assert {row.cache_id for row in fold([LEARNED, born], NOW_MS)} == {"beside it"}

@@ -7,6 +7,7 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from typing import Any
 import pytest
 from made import event
 
-from pyspark_kafka_meta.metadata.events import Origin, RefreshEvent
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent
 from pyspark_kafka_meta.options import MetricsOptions
-from pyspark_kafka_meta.telemetry import publisher
+from pyspark_kafka_meta.telemetry import folders, publisher
 from pyspark_kafka_meta.telemetry.folders import LocalFolder
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
@@ -213,3 +214,21 @@ def test_what_cannot_be_written_raises_nothing_leaves_nothing_and_is_counted(
     published.flush()
     assert [(row["sequence"], row["dropped_before"]) for row in rows(folder)] == [(5, 4), (6, 0)]
     assert len(list(folder.iterdir())) == 1
+
+
+def test_a_new_cache_tells_of_one_that_died_and_its_publisher_lets_it_go(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(folders, "default_root", lambda: tmp_path / "root")
+    options = MetricsOptions(str(folder), None, ())
+    born = replace(event(1), kind=EventKind.BORN)
+    first, second, third = (new_publisher(options, ORIGIN) for _ in range(3))
+    first.publish(replace(born, cache_id="first"))
+    assert first._living is not None and first._living._held is not None
+    os.close(first._living._held[1])  # as the kernel does when the process ends
+    second.publish(replace(born, cache_id="second"))
+    second.close()
+    third.publish(replace(born, cache_id="third"))
+    third.close()
+
+    assert {row["cache_id"]: row["died_cache_ids"] for row in rows(folder)} == {"second": ["first"], "third": []}

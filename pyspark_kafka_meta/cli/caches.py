@@ -1,0 +1,190 @@
+"""`kafkameta caches`: what each metadata cache knows, side by side, and which of it is out of date."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pyspark_kafka_meta.cli.console import note, plain, print_json
+from pyspark_kafka_meta.cli.events import ID_SHOWN
+from pyspark_kafka_meta.cli.sources import EventSource
+from pyspark_kafka_meta.metadata.model import NO_LEADER, PartitionMetadata, TopicPartition
+from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.tables.folding import Event, fold
+from pyspark_kafka_meta.tables.live import ask_cluster
+from pyspark_kafka_meta.tables.rows import CacheRow
+
+OLD = "bold red"
+LOOK: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
+NAME_WIDTH, CACHE_WIDTH = 12, 20
+"""What partitions and a cache take of a terminal's columns, about."""
+
+SeenMs = Mapping[tuple[TopicPartition, int], int]
+"""When a cache first had this leader epoch of a partition, ms since 1970 UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCaches:
+    """Attributes:
+    rows: what the caches know, by cache and partition.
+    seen_ms: which epochs they ever had.
+    now_ms: when this was, ms since 1970 UTC.
+    """
+
+    rows: Sequence[CacheRow]
+    seen_ms: SeenMs
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StaleRow:
+    """A partition in a cache that is behind the live cluster.
+
+    Attributes:
+        behind_ms: since another cache had a newer epoch, which is how long at least; None if none has had one.
+    """
+
+    row: CacheRow
+    live: PartitionMetadata
+    behind_ms: int | None
+
+
+def known_caches(source: EventSource, since_ms: int, now_ms: int) -> KnownCaches:
+    """What the caches know that had an event since `since_ms`; a note tells how many more there are."""
+    events = list(source.read())
+    rows = fold(events, now_ms)
+    recent = [row for row in rows if row.last_refresh.timestamp() * 1000 >= since_ms]
+    left_out = len({row.cache_id for row in rows}) - len({row.cache_id for row in recent})
+    if not events:
+        note(f"no events in {source.name}")
+    if left_out:
+        note(f"{left_out} caches without an event since then are left out: --since 1d goes back further")
+    return KnownCaches(recent, _first_seen(events), now_ms)
+
+
+def show_caches(known: KnownCaches, console: Console | None) -> None:
+    """A row for each partition and a column for each cache; without a console, a JSON line for each row of both."""
+    if console is None:
+        for row in known.rows:
+            print_json(asdict(row))
+        return
+    newest = newest_epochs(known.rows)
+    per_table = max(1, (console.width - NAME_WIDTH) // CACHE_WIDTH)
+    by_topic: dict[str, list[CacheRow]] = {}
+    for row in known.rows:
+        if row.topic is not None:
+            by_topic.setdefault(row.topic, []).append(row)
+    for topic, rows in sorted(by_topic.items()):
+        caches = sorted({row.cache_id: row for row in rows}.values(), key=_place)
+        console.print(plain(f"Topic {topic}", "bold"))
+        for start in range(0, len(caches), per_table):
+            console.print(_grid(caches[start : start + per_table], rows, newest))
+    if any(_is_old(row, newest) for row in known.rows):
+        console.print(Text.assemble(("*", OLD), " another cache knows a newer leader epoch"))
+
+
+def show_stale(known: KnownCaches, client: ClientOptions, console: Console | None) -> None:
+    """Only what is behind the live cluster. Raises ConnectError: no broker answered."""
+    topics = {row.topic for row in known.rows if row.topic is not None}
+    answer = ask_cluster(client, sorted(topics)).answer
+    live = {TopicPartition(topic.name, one.partition): one for topic in answer.topics for one in topic.partitions}
+    rows = list(stale_rows(known, live))
+    if console is None:
+        for row in rows:
+            now = {"live_leader_id": row.live.leader_id, "live_leader_epoch": row.live.leader_epoch}
+            print_json({**asdict(row.row), **now, "behind_ms": row.behind_ms})
+    else:
+        console.print(_stale_table(rows) if rows else "No cache is behind the cluster.")
+
+
+def newest_epochs(rows: Iterable[CacheRow]) -> dict[TopicPartition, int]:
+    """The newest leader epoch of each partition that any cache knows."""
+    newest: dict[TopicPartition, int] = {}
+    for row in rows:
+        if (partition := _partition(row)) is not None:
+            newest[partition] = max(newest.get(partition, -1), row.leader_epoch or 0)
+    return newest
+
+
+def stale_rows(known: KnownCaches, live: Mapping[TopicPartition, PartitionMetadata]) -> Iterator[StaleRow]:
+    """Those whose leader epoch is older than the live one."""
+    for row in known.rows:
+        partition = _partition(row)
+        if partition is None or partition not in live or (row.leader_epoch or 0) >= live[partition].leader_epoch:
+            continue
+        newer = [
+            at for (one, epoch), at in known.seen_ms.items() if one == partition and epoch > (row.leader_epoch or 0)
+        ]
+        yield StaleRow(row, live[partition], known.now_ms - min(newer) if newer else None)
+
+
+def _first_seen(events: Iterable[Event]) -> SeenMs:
+    seen: dict[tuple[TopicPartition, int], int] = {}
+    for event in events:
+        learned = [(one, one["leader_epoch"]) for one in event["partitions_learned"] or ()]
+        changed = [(one, one["new_epoch"]) for one in event["leaders_changed"] or ()]
+        for one, epoch in learned + changed:
+            key = (TopicPartition(one["topic"], one["partition"]), epoch)
+            seen[key] = min(seen.get(key, event["time_ms"]), event["time_ms"])
+    return seen
+
+
+def _grid(caches: Sequence[CacheRow], rows: Sequence[CacheRow], newest: Mapping[TopicPartition, int]) -> Table:
+    """Of one topic."""
+    table = Table("partition", **LOOK)
+    for cache in caches:
+        table.add_column(Text("\n").join(map(plain, _place(cache))))
+    cells = {(row.partition, row.cache_id): _cell(row, newest) for row in rows}
+    for partition in sorted({row.partition for row in rows if row.partition is not None}):
+        table.add_row(str(partition), *(cells.get((partition, cache.cache_id), Text("-")) for cache in caches))
+    return table
+
+
+def _stale_table(rows: Iterable[StaleRow]) -> Table:
+    table = Table("cache", "partition", "knows", "now", "behind for", **LOOK)
+    for each in rows:
+        table.add_row(
+            plain(" ".join(_place(each.row))),
+            plain(_partition(each.row)),
+            plain(f"{_leader(each.row.leader_id, each.row.leader_epoch)}*", OLD),
+            plain(_leader(each.live.leader_id, each.live.leader_epoch)),
+            plain(_behind(each)),
+        )
+    return table
+
+
+def _behind(each: StaleRow) -> str:
+    if each.behind_ms is not None:
+        return f"{each.behind_ms / 1000:.1f} s at least"
+    return "" if each.row.age_ms is None else f"{each.row.age_ms / 1000:.1f} s at most"
+
+
+def _cell(row: CacheRow, newest: Mapping[TopicPartition, int]) -> Text:
+    text = _leader(row.leader_id, row.leader_epoch)
+    return plain(f"{text}*", OLD) if _is_old(row, newest) else plain(text)
+
+
+def _is_old(row: CacheRow, newest: Mapping[TopicPartition, int]) -> bool:
+    partition = _partition(row)
+    return partition is not None and (row.leader_epoch or 0) < newest[partition]
+
+
+def _leader(leader_id: int | None, epoch: int | None) -> str:
+    return f"{'none' if leader_id == NO_LEADER else leader_id}@{epoch}"
+
+
+def _partition(row: CacheRow) -> TopicPartition | None:
+    if row.topic is None or row.partition is None:
+        return None
+    return TopicPartition(row.topic, row.partition)
+
+
+def _place(row: CacheRow) -> tuple[str, str, str]:
+    """The cache and its process, for people; also what caches are sorted by."""
+    return f"{row.role} {row.executor_id or ''}".rstrip(), f"{row.host}:{row.pid}", row.cache_id[:ID_SHOWN]

@@ -1,0 +1,46 @@
+"""What the commands print: nothing that a broker sent can steer a terminal, and an error is one red line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.text import Text
+
+from pyspark_kafka_meta.errors import KafkaMetaError
+
+
+def printable(text: str) -> str:
+    """`text` with an escape, such as `\\x1b`, for each character that is no glyph: controls, direction marks."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def plain(value: object, style: str = "") -> Text:
+    """A cell that shows brackets as brackets, not as rich's markup; empty for None."""
+    return Text("" if value is None else printable(str(value)), style)
+
+
+def print_json(row: Mapping[str, Any]) -> None:
+    """One line, there at once for whoever reads the pipe."""
+    typer.echo(json.dumps(row, default=str))
+
+
+def note(text: str) -> None:
+    """For people, beside the output."""
+    typer.echo(f"kafkameta: {printable(text)}", err=True)
+
+
+@contextmanager
+def reporting() -> Iterator[None]:
+    """Ends the command with exit code 1 after an error of ours, and with 0 after Ctrl-C."""
+    try:
+        yield
+    except KafkaMetaError as error:
+        text = "; ".join(str(error).splitlines())
+        typer.secho(f"kafkameta: {printable(text)}", err=True, fg=typer.colors.RED)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None

@@ -1,0 +1,189 @@
+"""`kafkameta events`: the refresh events of all metadata caches, newest last, as a table or as JSON lines."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from time import sleep
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pyspark_kafka_meta.cli.console import note, plain, print_json
+from pyspark_kafka_meta.cli.sources import EventSource
+from pyspark_kafka_meta.tables.folding import Event
+from pyspark_kafka_meta.wire.codes import describe
+
+POLL_S = 1.0
+EVENTS_AT_ONCE = 1_000
+"""So many of those that come while following are put in order and printed together."""
+SHOWN = 3
+"""Of a list of changes, so many are spelt out."""
+ID_SHOWN = 8
+"""So much of a cache's id tells it from others."""
+COLORS = {"changed": "green", "failed": "red"}
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Which events are shown.
+
+    Attributes:
+        reasons: none for all.
+        role: None for all.
+        since_ms: earlier ones are not, ms since 1970 UTC.
+    """
+
+    reasons: Collection[str] = ()
+    role: str | None = None
+    since_ms: int = 0
+
+    def accepts(self, event: Event) -> bool:
+        return (
+            (not self.reasons or event["reason"] in self.reasons)
+            and self.role in (None, event["role"])
+            and event["time_ms"] >= self.since_ms
+        )
+
+
+def show_events(source: EventSource, wanted: EventFilter, show: Callable[[list[Event]], None], last: int) -> None:
+    """Show the newest `last` of the events that are there."""
+    found = heapq.nlargest(last + 1, filter(wanted.accepts, source.read()), key=_order)
+    if not found:
+        note(f"no such events in {source.name}")
+    elif len(found) > last:
+        note(f"events before the newest {last} are left out: raise --last")
+    show(found[:last][::-1])
+
+
+def follow_events(
+    source: EventSource,
+    wanted: EventFilter,
+    show: Callable[[list[Event]], None],
+) -> None:
+    """Show events as they come, until Ctrl-C."""
+    while True:
+        sleep(POLL_S)
+        events = filter(wanted.accepts, source.read())
+        while chunk := sorted(islice(events, EVENTS_AT_ONCE), key=_order):
+            show(chunk)
+
+
+def print_events(events: Iterable[Event]) -> None:
+    """As JSON lines."""
+    for event in events:
+        print_json(event)
+
+
+class EventTables:
+    """Prints tables that line up, so that they read as one; the first has the names of the columns."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._is_first = True
+
+    def __call__(self, events: Collection[Event]) -> None:
+        if events:
+            self._console.print(events_table(events, self._is_first))
+            self._is_first = False
+
+
+def events_table(events: Iterable[Event], show_header: bool = True) -> Table:
+    """One row for each event; the columns are as wide for any events."""
+    table = Table(box=SIMPLE_HEAD, padding=0, expand=True, show_header=show_header, show_edge=False)
+    table.add_column("time", width=14)
+    table.add_column("who", ratio=4, overflow="fold")
+    table.add_column("why", ratio=5, overflow="fold")
+    table.add_column("asked", ratio=3, overflow="fold")
+    table.add_column("ms", width=7, justify="right")
+    table.add_column("bytes", width=6, justify="right")
+    table.add_column("what changed", ratio=5, overflow="fold")
+    table.add_column("healed in", width=10, justify="right")
+    for event in events:
+        table.add_row(*_cells(event))
+    return table
+
+
+def who(event: Event) -> str:
+    """The cache and its process, for people: `reader 1 host:4242 c0ffee12`."""
+    return f"{event['role']} {event['executor_id'] or ''} {event['host']}:{event['pid']} {event['cache_id'][:ID_SHOWN]}"
+
+
+def what_changed(event: Event) -> str:
+    """The changes of one event in a few words; why it failed, where it did."""
+    parts = [*_losses(event), *_changes(event)]
+    return ", ".join(parts) or str(event["outcome"])
+
+
+def _cells(event: Event) -> list[Text]:
+    at = datetime.fromtimestamp(event["time_ms"] / 1000)
+    return [
+        plain(f"{at:%m-%d %H:%M:%S}"),
+        plain(who(event)),
+        plain(_why(event)),
+        plain(_asked(event)),
+        plain(_ms(event["latency_ms"])),
+        plain(event["response_bytes"]),
+        plain(what_changed(event), COLORS.get(event["outcome"], "")),
+        plain("" if event["recovery_ms"] is None else f"{_ms(event['recovery_ms'])} ms"),
+    ]
+
+
+def _order(event: Event) -> tuple[int, str, int]:
+    return event["time_ms"], event["cache_id"], event["sequence"]
+
+
+def _why(event: Event) -> str:
+    where = None if event["cause_topic"] is None else f"{event['cause_topic']}-{event['cause_partition']}"
+    broker = None if event["cause_node_id"] is None else f"broker {event['cause_node_id']}"
+    error = describe(event["cause_error_code"]) if event["cause_error_code"] else None
+    detail = ", ".join(part for part in (where, broker, error) if part is not None)
+    return f"{event['reason']}: {detail}" if detail else str(event["reason"])
+
+
+def _asked(event: Event) -> str:
+    if event["broker_host"] is None:
+        return f"({event['kind']})"
+    asked = "bootstrap" if event["broker_id"] is None else f"broker {event['broker_id']}"
+    return f"{asked} {event['broker_host']}:{event['broker_port']}"
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _losses(event: Event) -> Iterator[str]:
+    if event["dropped_before"]:
+        yield f"{event['dropped_before']} events lost before"
+    if event["lost_from_offset"] is not None:
+        yield f"records from offset {event['lost_from_offset']} on skipped"
+    if event["error"] is not None:
+        yield event["error"]
+
+
+def _changes(event: Event) -> Iterator[str]:
+    moves = [
+        f"{one['topic']}-{one['partition']}: {one['old_leader_id']} to {one['new_leader_id']} "
+        f"(epoch {one['old_epoch']} to {one['new_epoch']})"
+        for one in event["leaders_changed"] or ()
+    ]
+    lists = {
+        "": moves,
+        "made again: ": [one["topic"] for one in event["topics_recreated"] or ()],
+        "new partitions: ": [f"{one['topic']}-{one['partition']}" for one in event["partitions_added"] or ()],
+        "new topics: ": event["topics_added"] or (),
+        "topics gone: ": event["topics_removed"] or (),
+        "new brokers: ": event["brokers_added"] or (),
+        "brokers gone: ": event["brokers_removed"] or (),
+        "brokers moved: ": event["brokers_moved"] or (),
+        "caches that died: ": [cache_id[:ID_SHOWN] for cache_id in event["died_cache_ids"] or ()],
+    }
+    for words, found in lists.items():
+        if found:
+            more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+            yield words + ", ".join(map(str, found[:SHOWN])) + more

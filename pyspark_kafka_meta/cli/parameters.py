@@ -1,0 +1,94 @@
+"""The options that commands share, and what they amount to for the source.
+
+A file for `--config` is a properties file, as Kafka's own tools take with `--command-config`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pyspark_kafka_meta.cli.properties import parse_properties, split_pair
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.options import ALL_OPTIONS
+from pyspark_kafka_meta.options.values import parse_duration_ms
+
+Servers = Annotated[str, typer.Option(help="Brokers to ask, as host:port between commas.")]
+OptionalServers = Annotated[str | None, typer.Option(help="Brokers to ask, as host:port between commas.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="A kafka.* option of the source; may be given several times."),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(exists=True, dir_okay=False, help="File of such options, a line each: the place for secrets."),
+]
+EventsPath = Annotated[
+    str | None, typer.Option("--path", help="The metricsPath of the events; not given: this machine's default folders.")
+]
+EventsTopic = Annotated[str | None, typer.Option("--topic", help="The metricsTopic of the events.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON, one line each.")]
+JsonOrPipe = Annotated[bool, typer.Option("--json", help="JSON, one line each, as without a terminal.")]
+
+
+class Role(StrEnum):
+    READER = "reader"
+    PLANNER = "planner"
+    CLI = "cli"
+
+
+def cluster_options(servers: str | None, options: Sequence[str] | None, config: Path | None) -> dict[str, str]:
+    """The `kafka.*` options; what is on the command line goes before what is in the file.
+
+    Raises:
+        OptionError: the file, or an option, cannot be read. It does not repeat what may be a secret.
+    """
+    try:
+        pairs = [*(parse_properties(config.read_text()) if config is not None else ())]
+    except (OSError, ValueError):
+        raise OptionError(f"{config} must be a text file of lines NAME=VALUE") from None
+    try:
+        pairs += map(split_pair, options or ())
+    except ValueError:
+        raise OptionError("--option must be NAME=VALUE") from None
+    found = {_full_name(name.lower()): value for name, value in pairs}
+    return found if servers is None else {**found, "kafka.bootstrap.servers": servers}
+
+
+def events_options(
+    path: str | None, topic: str | None, cluster: Mapping[str, str], asks_brokers: bool = False
+) -> dict[str, str]:
+    """The options of the table `refresh_events`.
+
+    Args:
+        cluster: the `kafka.*` options.
+        asks_brokers: whether those have another use than to read the topic.
+
+    Raises:
+        OptionError: two places are given, or options of a cluster that nobody asks.
+    """
+    if path is not None and topic is not None:
+        raise OptionError("--path and --topic name two places: give one of them")
+    if topic is not None:
+        return {**cluster, "metricsTopic": topic}
+    if cluster and not asks_brokers:
+        raise OptionError("--bootstrap-servers, --option and --config are for a --topic: name one, or leave them out")
+    return {} if path is None else {"metricsPath": path}
+
+
+def since_ms(text: str, now_ms: int) -> int:
+    """When it was, ms since 1970 UTC. Raises OptionError."""
+    try:
+        return now_ms - parse_duration_ms(text)
+    except ValueError:
+        raise OptionError("--since must be a time like 10m, 30s or 2h") from None
+
+
+def _full_name(name: str) -> str:
+    """With the `kafka.` that Kafka's tools leave out."""
+    is_ours = name in {option.name.lower() for option in ALL_OPTIONS.values()}
+    return name if is_ours or name.startswith("kafka.") else f"kafka.{name}"

@@ -1,0 +1,35 @@
+"""Properties files, as Kafka's own tools take them. Follows `java.util.Properties`; names end at a `=` alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\n[ \t]*")
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
+_NAMED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
+
+
+def parse_properties(text: str) -> Iterator[tuple[str, str]]:
+    """Names and values. A line that ends in a backslash goes on in the next one; a backslash in a value is two.
+
+    Raises:
+        ValueError: a line is not NAME=VALUE.
+    """
+    for line in _CONTINUED.sub(r"\1", text).split("\n"):
+        if (said := line.lstrip()) and said[0] not in "#!":
+            name, value = split_pair(said)
+            yield name, _ESCAPE.sub(_unescaped, value.lstrip())
+
+
+def split_pair(text: str) -> tuple[str, str]:
+    """Name and value of NAME=VALUE. Raises ValueError, without the text, which may be a secret."""
+    name, sign, value = text.partition("=")
+    if not name.strip() or not sign:
+        raise ValueError("not NAME=VALUE")
+    return name.strip(), value
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    escape = found[1]
+    return chr(int(escape[1:], 16)) if len(escape) > 1 else _NAMED.get(escape, escape)

@@ -1,0 +1,104 @@
+"""Where refresh events are read from: the folders or the topic that they were written to, without Spark."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.metadata.events import Origin, RefreshEvent
+from pyspark_kafka_meta.options import EventsOptions, SourceOptions
+from pyspark_kafka_meta.reading.client import KafkaClient
+from pyspark_kafka_meta.reading.executor import TaskReader
+from pyspark_kafka_meta.reading.offsets import SourceOffset, ranges
+from pyspark_kafka_meta.reading.planner import OffsetPlanner
+from pyspark_kafka_meta.tables.files import EventFile, EventFolder, FilesOffset, advance, between
+from pyspark_kafka_meta.tables.folding import Event
+from pyspark_kafka_meta.tables.lines import parse_events, to_batches
+from pyspark_kafka_meta.tables.schemas import arrow_schema
+from pyspark_kafka_meta.telemetry.folders import default_root
+from pyspark_kafka_meta.telemetry.publisher import EventPublisher
+
+logger = logging.getLogger(__name__)
+
+FILES_AT_ONCE = 200
+MAX_AGE_MS = 5_000
+"""A partition that is added to the topic is noticed after this time at the latest."""
+YEAR_10000_MS = 253_402_300_800_000
+
+
+class EventSource(Protocol):
+    """Attributes:
+    name: for people.
+    """
+
+    name: str
+
+    def read(self) -> Iterator[Event]:
+        """The events that came since the last call, all there are at first; with all fields, in no order."""
+
+    def close(self) -> None: ...
+
+
+def open_events(options: Mapping[str, str]) -> EventSource:
+    """The place that options of the table `refresh_events` name. Raises OptionError."""
+    parsed = EventsOptions.parse(options)
+    return FolderEvents(parsed.path or str(default_root())) if parsed.topic is None else TopicEvents(parsed.topic)
+
+
+class FolderEvents:
+    """The event files below a folder."""
+
+    def __init__(self, root: str) -> None:
+        scheme, sign, _ = root.partition("://")
+        self.name = f"the {scheme} folder of --path" if sign else root  # a URI may hold keys
+        self._folder = EventFolder(root)
+        self._offset = FilesOffset({})
+
+    def read(self) -> Iterator[Event]:
+        """Raises OptionError: the folder cannot be read."""
+        missing: list[EventFile] = []
+        try:
+            files = self._folder.files()
+            while (end := advance(self._offset, files, FILES_AT_ONCE)) != self._offset:
+                yield from _events(self._folder.lines(between(self._offset, end, files), missing))
+                self._offset = end
+        except (OSError, ValueError, NotImplementedError) as error:
+            kind = type(error).__name__
+            raise OptionError(f"no events can be read there ({kind}): check --path and access to it") from None
+        if missing:
+            logger.warning("%d files of events were deleted by their writers before they were read", len(missing))
+
+    def close(self) -> None:
+        """Nothing is open between two files."""
+
+
+class TopicEvents:
+    """The records of a metrics topic. Reading them publishes no event."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.name = f"topic {options.topics[0]}"
+        max_age_ms = min(options.client.metadata_max_age_ms, MAX_AGE_MS)
+        self._client = KafkaClient(options.client, EventPublisher((), Origin(role="cli")), max_age_ms)
+        self._planner = OffsetPlanner(self._client, options.for_stream())
+        self._reader = TaskReader(self._client, options, ["value"])
+        self._offset: SourceOffset | None = None
+
+    def read(self) -> Iterator[Event]:
+        """Raises KafkaMetaError: there is no such topic, it may not be read, or no broker answers."""
+        start = self._offset or self._planner.initial_offset()
+        end = self._planner.next_offset(start, None, limited=False)
+        yield from _events(
+            value for batch in self._reader.read(ranges(start, end)) for value in batch.column("value").to_pylist()
+        )
+        self._offset = end
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _events(lines: Iterable[bytes | None]) -> Iterator[Event]:
+    names = [name for name in arrow_schema(RefreshEvent).names if name != "time"]
+    for batch in to_batches(parse_events(lines), arrow_schema(RefreshEvent, names)):
+        yield from (event for event in batch.to_pylist() if 0 <= event["time_ms"] < YEAR_10000_MS)

@@ -1,0 +1,39 @@
+"""The options that say where refresh events go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.options import values
+from pyspark_kafka_meta.options.security import PLAINTEXT, SecurityOptions
+from pyspark_kafka_meta.options.table import row
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsOptions:
+    """Where the refresh events go. Neither path nor topic: to a folder for temporary files, on each machine."""
+
+    path: str | None = row(
+        "metricsPath",
+        None,
+        values.parse_location,
+        "Option 'metricsPath' must be a folder or the URI of one, such as s3://bucket/folder",
+        "Folder for the refresh events of every metadata cache: local, or a URI that pyarrow knows (s3://, gs://, "
+        "hdfs:// ...).",
+    )
+    topic: str | None = row(
+        "metricsTopic",
+        None,
+        values.topic_name,
+        "Option 'metricsTopic' must be the name of one topic, got '{value}'",
+        "Topic for the refresh events, as JSON with the cache's id as key.",
+    )
+    bootstrap_servers: tuple[Address, ...] = row(
+        "metricsBootstrapServers",
+        None,
+        values.parse_addresses,
+        "Option 'metricsBootstrapServers' must be host:port between commas, IPv6 as [::1]:9092, got '{value}'",
+        "Brokers of the metrics topic, if it is in another cluster than kafka.bootstrap.servers.",
+    )
+    security: SecurityOptions = PLAINTEXT

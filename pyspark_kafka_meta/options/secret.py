@@ -1,0 +1,30 @@
+"""`Secret`: text that shows nothing of itself. Pickles carry it, because Spark sends the options to its workers."""
+
+from __future__ import annotations
+
+HIDDEN = "[hidden]"
+"""What stands for a secret, as in Kafka's `Password`."""
+
+
+class Secret:
+    """A password, token or key. Only `reveal` gives it out: its repr and its str do not, nor does what formats it. No
+    dataclass, which `asdict` would open."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    __str__ = __repr__

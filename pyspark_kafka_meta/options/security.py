@@ -1,0 +1,206 @@
+"""What `kafka.security.*`, `kafka.ssl.*` and `kafka.sasl.*` say about TLS and SASL, and whether it fits together.
+
+Names and meanings are those of Kafka's `SslConfigs` and `SaslConfigs`. A value of these options is never repeated in an
+error: it may be a secret, or one pasted into the wrong place.
+"""
+# ruff: noqa: RUF009 (each field's default is a row of the table, made by a function)
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from pyspark_kafka_meta.options import security_rules
+from pyspark_kafka_meta.options.jaas import JaasLogin, parse_jaas
+from pyspark_kafka_meta.options.secret import Secret
+from pyspark_kafka_meta.options.security_rules import MECHANISMS
+from pyspark_kafka_meta.options.table import read, row, table_of
+from pyspark_kafka_meta.options.values import parse_choice
+
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_JAAS_MODULES = {"PlainLoginModule": "PLAIN", "ScramLoginModule": "SCRAM-", "OAuthBearerLoginModule": "OAUTHBEARER"}
+
+
+def _text(name: str, doc: str) -> Any:
+    return row(name, None, _some_text, f"Option '{name}' must not be empty", doc)
+
+
+def _secret(name: str, doc: str) -> Any:
+    return row(name, None, lambda text: Secret(_some_text(text)), f"Option '{name}' must not be empty", doc)
+
+
+def _one_of(name: str, default: str | None, choices: tuple[str, ...], doc: str) -> Any:
+    parse = partial(parse_choice, values={choice.lower(): choice for choice in choices})
+    return row(name, default, parse, f"Option '{name}' must be {', '.join(choices[:-1])} or {choices[-1]}", doc)
+
+
+def _some_text(text: str) -> str:
+    if not text.strip():
+        raise ValueError
+    return text
+
+
+def _store_type(text: str) -> str:
+    kind = {"pem": "PEM", "pkcs12": "PKCS12"}.get(text.strip().lower())
+    if kind is None:
+        raise ValueError(
+            "convert a JKS store with `keytool -importkeystore -srckeystore old.jks -destkeystore new.p12 "
+            "-deststoretype PKCS12`"
+            if text.strip().lower() in ("jks", "jceks")
+            else ""
+        )
+    return kind
+
+
+def _store(name: str, doc: str) -> Any:
+    return row(name, None, _store_type, f"Option '{name}' must be PEM or PKCS12", doc)
+
+
+def _provider(text: str) -> str:
+    if re.fullmatch(r"\w+(\.\w+)*:\w+", text.strip()) is None:
+        raise ValueError
+    return text.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityOptions:
+    """How connections are encrypted and who this client says it is.
+
+    After `complete`, `sasl_username` and `sasl_password` are the login of PLAIN and SCRAM, and the `oauth_client_...`
+    fields that of OAUTHBEARER, wherever they were given; `sasl_jaas_config` is None.
+    """
+
+    protocol: str = _one_of(
+        "kafka.security.protocol", "PLAINTEXT", _PROTOCOLS, f"{', '.join(_PROTOCOLS[:-1])} or {_PROTOCOLS[-1]}."
+    )
+    truststore_location: str | None = _text(
+        "kafka.ssl.truststore.location",
+        "File of the authorities that brokers' certificates must come from, PEM or PKCS#12; without it, the system's.",
+    )
+    truststore_password: Secret | None = _secret("kafka.ssl.truststore.password", "Password of that PKCS#12 file.")
+    truststore_type: str | None = _store("kafka.ssl.truststore.type", "PEM or PKCS12; found out if not given.")
+    truststore_certificates: str | None = _text(
+        "kafka.ssl.truststore.certificates", "The authorities themselves, as PEM text, in place of a file."
+    )
+    keystore_location: str | None = _text(
+        "kafka.ssl.keystore.location", "File of this client's private key and certificates, PEM or PKCS#12."
+    )
+    keystore_password: Secret | None = _secret("kafka.ssl.keystore.password", "Password of that PKCS#12 file.")
+    keystore_type: str | None = _store("kafka.ssl.keystore.type", "PEM or PKCS12; found out if not given.")
+    keystore_key: Secret | None = _secret(
+        "kafka.ssl.keystore.key", "The private key itself, as PEM text, in place of a file."
+    )
+    keystore_certificate_chain: str | None = _text(
+        "kafka.ssl.keystore.certificate.chain", "Its certificates as PEM text, the client's own first."
+    )
+    key_password: Secret | None = _secret("kafka.ssl.key.password", "Password of an encrypted PEM private key.")
+    checks_host_name: bool = row(
+        "kafka.ssl.endpoint.identification.algorithm",
+        "https",
+        partial(parse_choice, values={"https": True, "": False}),
+        "Option 'kafka.ssl.endpoint.identification.algorithm' must be https or empty",
+        "https: brokers' certificates must name the host connected to. Empty: they need not, which is logged.",
+    )
+    sasl_mechanism: str | None = _one_of(
+        "kafka.sasl.mechanism",
+        None,
+        MECHANISMS,
+        "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI or AWS_MSK_IAM. Needed with SASL.",
+    )
+    sasl_username: str | None = _text("kafka.sasl.username", "User of PLAIN and SCRAM.")
+    sasl_password: Secret | None = _secret("kafka.sasl.password", "Password of PLAIN and SCRAM.")
+    sasl_jaas_config: JaasLogin | None = row(
+        "kafka.sasl.jaas.config",
+        None,
+        parse_jaas,
+        "Option 'kafka.sasl.jaas.config' must be as in `org.apache.kafka.common.security.plain.PlainLoginModule "
+        'required username="..." password="...";`',
+        "The login as Kafka's Java clients want it, in place of the options for user, password and OAuth client.",
+    )
+    oauth_token_provider: str | None = row(
+        "oauthTokenProvider",
+        None,
+        _provider,
+        "Option 'oauthTokenProvider' must be module:Class",
+        "For OAUTHBEARER: a class, as module:Class, made without arguments, whose `token()` returns the token.",
+    )
+    oauth_token_endpoint_url: str | None = _text(
+        "kafka.sasl.oauthbearer.token.endpoint.url",
+        "For OAUTHBEARER: where OpenID Connect client credentials are exchanged for tokens.",
+    )
+    oauth_client_id: str | None = _text(
+        "kafka.sasl.oauthbearer.client.credentials.client.id", "The client's id at the token endpoint."
+    )
+    oauth_client_secret: Secret | None = _secret(
+        "kafka.sasl.oauthbearer.client.credentials.client.secret", "The client's secret at the token endpoint."
+    )
+    oauth_scope: str | None = _text("kafka.sasl.oauthbearer.scope", "Scope to ask for at the token endpoint.")
+    kerberos_service_name: str | None = _text(
+        "kafka.sasl.kerberos.service.name", "For GSSAPI: the first part of the brokers' principals, mostly kafka."
+    )
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self.protocol.startswith("SASL_")
+
+    def complete(self) -> tuple[SecurityOptions, list[str]]:
+        """These options with the login of `sasl_jaas_config` in its fields, and one sentence for each that does not
+        fit the others. What is allowed but weak is logged."""
+        completed, jaas_problems = _with_jaas_login(self)
+        problems = [*jaas_problems, *security_rules.store_problems(completed), *security_rules.sasl_problems(completed)]
+        if not problems:
+            security_rules.warn(completed)
+        return completed, problems
+
+
+SECURITY_OPTIONS = table_of(SecurityOptions)
+PLAINTEXT = SecurityOptions(**read({}, SECURITY_OPTIONS)[0])
+"""No encryption, no login."""
+
+
+def complete_security(parsed: dict[str, Any]) -> list[str]:
+    """Puts the security options, taken out of `parsed`, there as one value. Returns what does not fit together."""
+    values = {name: parsed.pop(name, None) for name in SECURITY_OPTIONS}
+    if values["protocol"] is None:
+        return []  # its value was refused already
+    parsed["security"], problems = SecurityOptions(**values).complete()
+    if values["sasl_mechanism"] == "GSSAPI":
+        through_librdkafka = {"metrics_topic": "metricsTopic", "commit_group": "commitOffsetsToGroup"}
+        given = (name for field, name in through_librdkafka.items() if parsed.get(field) is not None)
+        problems += [f"Option '{name}' cannot go with GSSAPI: confluent-kafka lacks it" for name in given]
+    return problems
+
+
+def _with_jaas_login(given: SecurityOptions) -> tuple[SecurityOptions, list[str]]:
+    jaas, mechanism = given.sasl_jaas_config, given.sasl_mechanism
+    if jaas is None or mechanism is None:
+        return given, []
+    if given.sasl_username or given.sasl_password or given.oauth_client_id or given.oauth_client_secret:
+        return given, ["Give the login either in 'kafka.sasl.jaas.config' or in options of its own, not in both"]
+    if not mechanism.startswith(_JAAS_MODULES.get(jaas.module, "\0")):
+        return given, [
+            f"The login module in 'kafka.sasl.jaas.config' is not one for {mechanism}: PlainLoginModule, "
+            "ScramLoginModule and OAuthBearerLoginModule are understood"
+        ]
+    if jaas.get("tokenauth") is not None:
+        return given, ["Delegation tokens ('tokenauth' in 'kafka.sasl.jaas.config') are not supported"]
+    return replace(
+        given,
+        sasl_jaas_config=None,
+        sasl_username=_revealed(jaas, "username"),
+        sasl_password=jaas.get("password"),
+        oauth_client_id=_revealed(jaas, "clientId"),
+        oauth_client_secret=jaas.get("clientSecret"),
+        oauth_scope=given.oauth_scope or _revealed(jaas, "scope"),
+    ), []
+
+
+def _revealed(jaas: JaasLogin, name: str) -> str | None:
+    value = jaas.get(name)
+    return None if value is None else value.reveal()

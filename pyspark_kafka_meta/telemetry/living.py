@@ -1,0 +1,73 @@
+"""Which metadata caches of an application live on this machine, so that one whose process was killed is missed.
+
+Spark ends Python workers by SIGKILL, which leaves them no time to say a word. So a cache holds a lock on a file named
+after it, which the kernel lets go with the process; the next cache that is born here finds it, and tells of it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from pyspark_kafka_meta.telemetry.folders import DefaultFolder
+
+logger = logging.getLogger(__name__)
+
+SUFFIX = ".alive"
+
+
+class LivingCaches:
+    """For the one cache of a publisher.
+
+    Args:
+        application: names the folder, the default one for events.
+        outlet: where the events go. Caches whose events go elsewhere are not told of: nobody would look for it there.
+    """
+
+    def __init__(self, application: str, outlet: str) -> None:
+        self._folder = DefaultFolder(application)
+        self._suffix = f".{sha256(outlet.encode()).hexdigest()[:16]}{SUFFIX}"
+        self._held: tuple[Path, int] | None = None
+
+    def enter(self, cache_id: str) -> tuple[str, ...]:
+        """From now on the cache lives. Returns the ids of those that have died since anybody looked last, each told to
+        one caller alone; nothing where the folder cannot be used, as this is worth no failure."""
+        try:
+            folder = self._folder.make()
+            self._held = self._hold(folder, cache_id)
+            return tuple(sorted(self._bury(folder)))
+        except OSError as error:
+            logger.debug("caches that died cannot be told: %s", error)
+            return ()
+
+    def leave(self) -> None:
+        """The cache ends in good order, which is not for others to tell."""
+        if self._held is not None:
+            path, descriptor = self._held
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+            self._held = None
+
+    def _hold(self, folder: Path, cache_id: str) -> tuple[Path, int]:
+        # Locked before it has its name: a file that others see without a lock is that of a dead cache.
+        path, unfinished = folder / f"{cache_id}{self._suffix}", folder / f".{cache_id}.tmp"
+        descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        unfinished.rename(path)
+        return path, descriptor
+
+    def _bury(self, folder: Path) -> Iterator[str]:
+        for path in folder.glob(f"*{self._suffix}"):
+            with suppress(OSError):  # it is locked, so its cache lives; or somebody else was first
+                descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+                finally:
+                    os.close(descriptor)
+                yield path.name.removesuffix(self._suffix)

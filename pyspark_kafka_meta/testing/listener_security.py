@@ -1,0 +1,115 @@
+"""The secured listener of a `LocalKafka`: its settings for brokers, and the options with which a client gets in.
+
+Beside it brokers keep a plaintext listener, for themselves and for tests that make topics, users and ACLs. Names are
+those of Kafka's `SocketServerConfigs`, `BrokerSecurityConfigs` and `StandardAuthorizer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pyspark_kafka_meta.options.jaas import jaas_text
+from pyspark_kafka_meta.testing.certificates import CertificateAuthority
+from pyspark_kafka_meta.testing.kafka_config import HOST, Properties
+
+Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+
+_LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
+}
+
+
+class ListenerSecurity:
+    """Who may come in, and how.
+
+    Args:
+        mechanisms: of SASL. OAUTHBEARER takes unsecured tokens (JWS without a signature).
+        users: passwords by user. With SSL each user has a certificate, without which nobody comes in.
+        acls: whether only what an ACL allows is allowed, but for clients of the plaintext listener.
+    """
+
+    def __init__(self, protocol: Protocol, mechanisms: Sequence[str], users: Mapping[str, str], acls: bool) -> None:
+        self.protocol = protocol
+        self._mechanisms = tuple(mechanisms)
+        self._users = dict(users)
+        self._acls = acls
+        self.authority = CertificateAuthority()
+
+    @property
+    def authorizer(self) -> Properties:
+        """Settings of every node, the controller too."""
+        if not self._acls:
+            return {}
+        return {
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        }
+
+    def broker_properties(self, port: int, plain_port: int, folder: Path) -> Properties:
+        """Settings of a broker whose keys are in `folder`."""
+        if self.protocol == "PLAINTEXT":
+            return self.authorizer
+        names = ("CONTROLLER:PLAINTEXT", "PLAINTEXT:PLAINTEXT", f"{self.protocol}:{self.protocol}")
+        return {
+            "listeners": f"{self.protocol}://{HOST}:{port},PLAINTEXT://{HOST}:{plain_port}",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listener.security.protocol.map": ",".join(names),
+            **self.authorizer,
+            **(self._tls(folder) if self.protocol.endswith("SSL") else {}),
+            **(self._sasl() if self.protocol.startswith("SASL_") else {}),
+        }
+
+    def write_keys(self, folder: Path) -> None:
+        """The files that `broker_properties` names."""
+        broker = self.authority.issue("broker", [HOST])
+        (folder / "broker.pem").write_text(broker.key + broker.certificate)
+        (folder / "authority.pem").write_text(self.authority.certificate)
+
+    def format_arguments(self) -> list[str]:
+        """For Kafka's StorageTool: the users of SCRAM."""
+        scram = [name for name in self._mechanisms if name.startswith("SCRAM-")]
+        users = [f"{name}=[name={user},password={text}]" for name in scram for user, text in self._users.items()]
+        return [argument for user in users for argument in ("--add-scram", user)]
+
+    def client_options(self, user: str | None, mechanism: str | None) -> dict[str, str]:
+        """Options of the source; `mechanism` None is the first that brokers offer."""
+        options: dict[str, str] = {"kafka.security.protocol": self.protocol}
+        if self.protocol.endswith("SSL"):
+            options["kafka.ssl.truststore.certificates"] = self.authority.certificate
+        if self.protocol.startswith("SASL_"):
+            options["kafka.sasl.mechanism"] = mechanism or self._mechanisms[0]
+        if user is not None and self.protocol == "SSL":
+            credentials = self.authority.issue(user)
+            options["kafka.ssl.keystore.key"] = credentials.key
+            options["kafka.ssl.keystore.certificate.chain"] = credentials.certificate
+        elif user is not None:
+            options["kafka.sasl.username"] = user
+            options["kafka.sasl.password"] = self._users[user]
+        return options
+
+    def _tls(self, folder: Path) -> Properties:
+        return {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(folder / "broker.pem"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(folder / "authority.pem"),
+            "ssl.client.auth": "required" if self.protocol == "SSL" and self._users else "none",
+            "ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$1/",
+        }
+
+    def _sasl(self) -> Properties:
+        listener = f"listener.name.{self.protocol.lower()}"
+        options: dict[str, dict[str, str]] = {
+            "PLAIN": {f"user_{user}": password for user, password in self._users.items()},
+            "OAUTHBEARER": {"unsecuredLoginStringClaim_sub": "broker"},
+        }
+        logins = {
+            f"{listener}.{name.lower()}.sasl.jaas.config": jaas_text(_LOGIN_MODULES[name], options.get(name, {}))
+            for name in self._mechanisms
+        }
+        return {"sasl.enabled.mechanisms": ",".join(self._mechanisms), **logins}

@@ -1,0 +1,1 @@
+"""Secured connections: `stores` reads keys and certificates, `tls` encrypts, `login` and `sasl` log in."""

@@ -1,0 +1,74 @@
+"""The same security options in the words of librdkafka, for the producers and admin clients of confluent-kafka."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.options import SecurityOptions
+from pyspark_kafka_meta.wire.security.sasl import mechanism_name
+from pyspark_kafka_meta.wire.security.stores import client_identity, trusted_pem
+from pyspark_kafka_meta.wire.security.tokens import bearer_token
+
+TOKEN_TIMEOUT_S = 10.0
+OPAQUE_TOKEN_LIFETIME_S = 300.0
+
+
+def librdkafka_settings(security: SecurityOptions, bootstrap_servers: Sequence[Address]) -> dict[str, Any]:
+    """Where the cluster is and how to get in, to merge into a client's settings. They hold secrets, in the clear.
+
+    Raises:
+        OptionError: a store cannot be read, or librdkafka lacks the mechanism.
+    """
+    servers = ",".join(map(str, bootstrap_servers))
+    settings: dict[str, Any] = {"bootstrap.servers": servers, "security.protocol": security.protocol}
+    if security.uses_tls:
+        settings |= _tls(security)
+    if security.uses_sasl:
+        settings |= _sasl(security, bootstrap_servers)
+    return settings
+
+
+def _tls(security: SecurityOptions) -> dict[str, Any]:
+    trusted, identity = trusted_pem(security), client_identity(security)
+    settings = {"ssl.endpoint.identification.algorithm": "https" if security.checks_host_name else "none"}
+    settings |= {"ssl.ca.location": "probe"} if trusted is None else {"ssl.ca.pem": trusted}
+    if identity is not None:
+        settings |= {"ssl.key.pem": identity.key_pem(password=None), "ssl.certificate.pem": identity.chain_pem()}
+    return settings
+
+
+def _sasl(security: SecurityOptions, bootstrap_servers: Sequence[Address]) -> dict[str, Any]:
+    mechanism = mechanism_name(security)
+    if mechanism == "GSSAPI":
+        raise OptionError(
+            "GSSAPI is not in the librdkafka that confluent-kafka's wheels bring: to produce, use another mechanism"
+        )
+    if mechanism == "OAUTHBEARER":
+        return {"sasl.mechanism": mechanism, "oauth_cb": lambda _: _token(security, bootstrap_servers[0].host)}
+    assert security.sasl_password is not None  # SecurityOptions.complete has seen to it
+    return {
+        "sasl.mechanism": mechanism,
+        "sasl.username": security.sasl_username,
+        "sasl.password": security.sasl_password.reveal(),
+    }
+
+
+def _token(security: SecurityOptions, host: str) -> tuple[str, float]:
+    """A token, and the time at which it expires, in seconds since 1970 UTC."""
+    token = bearer_token(security, host, time.monotonic() + TOKEN_TIMEOUT_S)
+    return token, _expires_at(token, time.time())
+
+
+def _expires_at(token: str, now: float) -> float:
+    """What a JSON Web Token says itself; a short while from now for any other."""
+    try:
+        claims = token.split(".")[1]
+        return float(json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))["exp"])
+    except (IndexError, KeyError, TypeError, ValueError):
+        return now + OPAQUE_TOKEN_LIFETIME_S

@@ -1,0 +1,132 @@
+"""Reads trust stores and key stores, PEM or PKCS#12, whichever the bytes are; Java's own format is refused.
+
+Follows Kafka's `DefaultSslEngineFactory`: a PEM key store holds the private key and its chain in one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import pkcs12
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.options import SecurityOptions
+from pyspark_kafka_meta.options.secret import Secret
+
+_JAVA_STORES = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")  # how JKS and JCEKS files begin
+_PEM = serialization.Encoding.PEM
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Identity:
+    """A private key and its certificates, the key's own first."""
+
+    key: PrivateKeyTypes
+    chain: Sequence[x509.Certificate]
+
+    def key_pem(self, password: str | None) -> str:
+        """The key as PEM text, encrypted if a password is given."""
+        encryption = (
+            serialization.BestAvailableEncryption(password.encode()) if password else serialization.NoEncryption()
+        )
+        return self.key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, encryption).decode()
+
+    def chain_pem(self) -> str:
+        return certificates_pem(self.chain)
+
+
+def certificates_pem(certificates: Sequence[x509.Certificate]) -> str:
+    return "".join(one.public_bytes(_PEM).decode() for one in certificates)
+
+
+def trusted_pem(security: SecurityOptions) -> str | None:
+    """The authorities to trust, as PEM text; None for the system's.
+
+    Raises:
+        OptionError: the store cannot be read, or holds none.
+    """
+    if security.truststore_certificates:
+        return security.truststore_certificates
+    if security.truststore_location is None:
+        return None
+    option = "kafka.ssl.truststore"
+    data = _read(security.truststore_location, security.truststore_type, option)
+    if _is_pem(data):
+        return data.decode("ascii", errors="ignore")  # comments between the certificates may be in any language
+    _, certificate, others = _open_pkcs12(data, security.truststore_password, option)
+    return certificates_pem([one for one in (certificate, *others) if one is not None])
+
+
+def client_identity(security: SecurityOptions) -> Identity | None:
+    """The client's key and certificates, None if there are none.
+
+    Raises:
+        OptionError: the store cannot be read, or lacks a part.
+    """
+    option = "kafka.ssl.keystore"
+    if security.keystore_key and security.keystore_certificate_chain:
+        text = f"{security.keystore_key.reveal()}\n{security.keystore_certificate_chain}"
+        return _from_pem(text.encode(), security.key_password)
+    if security.keystore_location is None:
+        return None
+    data = _read(security.keystore_location, security.keystore_type, option)
+    if _is_pem(data):
+        return _from_pem(data, security.key_password)
+    key, certificate, others = _open_pkcs12(data, security.keystore_password, option)
+    if key is None or certificate is None:
+        raise OptionError(f"Option '{option}.location' names a store without a private key and its certificate")
+    return Identity(key, [certificate, *others])
+
+
+def _from_pem(data: bytes, password: Secret | None) -> Identity:
+    try:
+        key = serialization.load_pem_private_key(data, password.reveal().encode() if password else None)
+    except (ValueError, TypeError):  # the latter: a password where none is needed, or the reverse
+        raise OptionError(
+            "The client's private key cannot be read: it must be PEM text, and 'kafka.ssl.key.password' its password "
+            "if it is encrypted"
+        ) from None
+    try:
+        return Identity(key, x509.load_pem_x509_certificates(data))
+    except ValueError:
+        raise OptionError("The client's certificates cannot be read: they must be PEM text, beside the key") from None
+
+
+def _read(location: str, kind: str | None, option: str) -> bytes:
+    """The file's bytes, known to be of the kind that was said, if one was."""
+    try:
+        data = Path(location).read_bytes()
+    except OSError as error:
+        raise OptionError(
+            f"Option '{option}.location' names a file that cannot be read ({error.strerror}): it must be there on the "
+            "driver and on every executor"
+        ) from None
+    if data.startswith(_JAVA_STORES):
+        raise OptionError(
+            f"Option '{option}.location' names a JKS store, which only Java reads. Convert it: keytool "
+            "-importkeystore -srckeystore old.jks -destkeystore new.p12 -deststoretype PKCS12"
+        )
+    if kind is not None and (kind == "PEM") != _is_pem(data):
+        raise OptionError(f"Option '{option}.type' says {kind}, and the file of '{option}.location' is something else")
+    return data
+
+
+def _is_pem(data: bytes) -> bool:
+    return b"-----BEGIN " in data
+
+
+def _open_pkcs12(
+    data: bytes, password: Secret | None, option: str
+) -> tuple[PrivateKeyTypes | None, x509.Certificate | None, list[x509.Certificate]]:
+    try:
+        return pkcs12.load_key_and_certificates(data, password.reveal().encode() if password else None)
+    except ValueError:
+        raise OptionError(
+            f"The store of '{option}.location' cannot be opened: it must be PEM or PKCS#12, and '{option}.password' "
+            "its password"
+        ) from None

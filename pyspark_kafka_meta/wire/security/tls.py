@@ -1,0 +1,115 @@
+"""TLS over a connected socket: who is trusted, who we are, a handshake by a deadline, and errors that name the cause.
+
+TLS 1.2 at least; authorities and host name are checked, the latter unless an option says otherwise.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import ssl
+import tempfile
+
+from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, OptionError, TlsError
+from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.options import SecurityOptions
+from pyspark_kafka_meta.wire.security.stores import Identity, client_identity, trusted_pem
+from pyspark_kafka_meta.wire.sockets import remaining_s
+
+ALERT_RECORD = b"\x15\x03"
+"""How a TLS alert begins, which a TLS port answers to a client that does not speak TLS. No frame is of such a size."""
+
+_UNKNOWN_AUTHORITY = (
+    "comes from an authority that is not trusted here: put its certificate into kafka.ssl.truststore.location or "
+    "kafka.ssl.truststore.certificates"
+)
+_OTHER_HOST = (
+    "does not name this host: connect to a name that it holds (kafka.bootstrap.servers, and the brokers' "
+    "advertised.listeners)"
+)
+_CAUSES = {
+    2: _UNKNOWN_AUTHORITY,
+    7: _UNKNOWN_AUTHORITY,  # a trusted one has the same name, and another key
+    9: "is not valid yet: check the clocks of both hosts",
+    10: "has expired: renew it on the broker",
+    18: _UNKNOWN_AUTHORITY,
+    19: _UNKNOWN_AUTHORITY,
+    20: _UNKNOWN_AUTHORITY,
+    21: _UNKNOWN_AUTHORITY,
+    62: _OTHER_HOST,
+    64: _OTHER_HOST,
+}
+"""By OpenSSL's verification code (X509_V_ERR_...)."""
+
+
+def tls_context(security: SecurityOptions) -> ssl.SSLContext:
+    """Made anew for each connection, so that renewed files are read.
+
+    Raises:
+        OptionError: a store, key or certificate cannot be used.
+    """
+    trusted = trusted_pem(security)
+    try:
+        context = ssl.create_default_context(cadata=trusted)
+    except (ssl.SSLError, ValueError):
+        raise OptionError("The truststore's certificates cannot be read: they must be PEM text or PKCS#12") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = security.checks_host_name
+    # As Java does: whatever is in the truststore is trusted, an intermediate too, and RFC 5280's formalities are not
+    # asked for, which Python does from 3.13 on.
+    context.verify_flags = (context.verify_flags | ssl.VERIFY_X509_PARTIAL_CHAIN) & ~ssl.VERIFY_X509_STRICT
+    identity = client_identity(security)
+    if identity is not None:
+        _present(context, identity)
+    return context
+
+
+def _present(context: ssl.SSLContext, identity: Identity) -> None:
+    """Python reads keys from files alone: this one is encrypted with a password that nobody else ever has."""
+    password = secrets.token_urlsafe()
+    with tempfile.NamedTemporaryFile(prefix="kafkameta-", suffix=".pem") as file:
+        file.write((identity.key_pem(password) + identity.chain_pem()).encode())
+        file.flush()
+        try:
+            context.load_cert_chain(file.name, password=password)
+        except ssl.SSLError:
+            raise OptionError("The client's private key does not belong to its first certificate") from None
+
+
+def handshake(connection: socket.socket, address: Address, context: ssl.SSLContext, deadline: float) -> ssl.SSLSocket:
+    """The encrypted connection; it owns the socket from now on.
+
+    Raises:
+        TlsError: one side does not trust or understand the other.
+        ConnectError: the peer went silent or away.
+    """
+    connection.settimeout(remaining_s(deadline))
+    encrypted: socket.socket = connection
+    try:
+        encrypted = context.wrap_socket(connection, server_hostname=address.host, do_handshake_on_connect=False)
+        encrypted.do_handshake()
+    except TimeoutError:
+        encrypted.close()
+        raise ConnectError(
+            f"{address} accepts connections but did not finish the TLS handshake in time: is it a Kafka broker?"
+        ) from None
+    except (OSError, ValueError) as error:  # the latter: a host name that no certificate can hold
+        encrypted.close()
+        raise failure(address, error) from None
+    return encrypted
+
+
+def failure(address: Address, error: Exception) -> KafkaMetaError:
+    """What an error of the handshake, or later, means."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        cause = _CAUSES.get(error.verify_code, f"was refused ({error.verify_message})")
+        return TlsError(f"the certificate of {address} {cause}")
+    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        reason = (error.reason or "no reason given").replace("_", " ").lower()
+        if "alert" in reason:
+            return TlsError(
+                f"{address} refused the TLS connection ({reason}): if it wants a client certificate, "
+                "set kafka.ssl.keystore.location or kafka.ssl.keystore.key to one that it trusts"
+            )
+        return TlsError(f"{address} does not speak TLS as expected ({reason}): check kafka.security.protocol")
+    return ConnectError(f"{address} broke off the TLS handshake: does this port speak TLS?")

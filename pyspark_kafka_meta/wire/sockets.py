@@ -1,0 +1,84 @@
+"""A TCP connection by a deadline, and other people's blocking calls by a deadline too."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from pyspark_kafka_meta.errors import ConnectError
+from pyspark_kafka_meta.metadata.model import Address
+
+T = TypeVar("T")
+
+
+def within(deadline: float, work: Callable[[], T]) -> T:
+    """What `work` returns or raises. Runs it in a thread, which is left behind if the time is up.
+
+    Raises:
+        TimeoutError: `deadline`, of the monotonic clock, has passed.
+    """
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except Exception as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True, name="kafkameta-within").start()
+    return done.result(remaining_s(deadline))
+
+
+def remaining_s(deadline: float) -> float:
+    """A time-out for a socket. 0 would make it non-blocking; a passed deadline gets one last short look instead."""
+    return max(deadline - time.monotonic(), 0.001)
+
+
+def is_readable(connection: socket.socket) -> bool:
+    """Whether bytes, or the peer's goodbye, have arrived."""
+    with selectors.DefaultSelector() as selector:  # select() itself fails in processes with over 1024 open files
+        selector.register(connection, selectors.EVENT_READ)
+        return bool(selector.select(0))
+
+
+def connect(address: Address, deadline: float) -> socket.socket:
+    """A connected socket to the first of the host's addresses that accepts, each given its share of the time left.
+
+    Raises:
+        ConnectError: none does.
+    """
+    failures = []
+    candidates = _resolve(address, deadline)
+    for index, (family, target) in enumerate(candidates):
+        share = (deadline - time.monotonic()) / (len(candidates) - index)
+        try:
+            connection = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:  # an address family that this host does not speak, or no file left to open
+            failures.append(error.strerror or str(error))
+            continue
+        try:
+            connection.settimeout(max(share, 0.001))
+            connection.connect(target)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            return connection
+        except OSError as error:
+            connection.close()
+            failures.append("no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error))
+    raise ConnectError(f"cannot connect to {address}: {', '.join(dict.fromkeys(failures))}")
+
+
+def _resolve(address: Address, deadline: float) -> list[tuple[int, Any]]:
+    """Socket families and addresses of a host name. The system's resolver knows no deadline."""
+    try:
+        found = within(deadline, lambda: socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM))
+    except TimeoutError:
+        raise ConnectError(f"cannot connect to {address}: its name was not resolved in time") from None
+    except (OSError, UnicodeError) as error:  # the latter: no host name at all
+        raise ConnectError(f"cannot connect to {address}: {getattr(error, 'strerror', None) or error}") from error
+    return list(dict.fromkeys((family, target) for family, _, _, _, target in found))

@@ -1,0 +1,139 @@
+"""docs/queries.md is true: every query runs, and finds what it is there to find."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+from written_events import learning, made, moving, write
+
+from pyspark_kafka_meta.metadata.changes import SnapshotChanges, TopicRecreated
+from pyspark_kafka_meta.metadata.events import BrokerFetches, EventKind, Origin, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.testing import MockCluster
+
+pytestmark = pytest.mark.spark
+
+TEXT = (Path(__file__).parent.parent.parent / "docs" / "queries.md").read_text()
+QUERIES = dict(re.findall(r"^## (.*?)\n.*?```sql\n(.*?)```", TEXT, re.MULTILINE | re.DOTALL))
+SETUP = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+
+VIEWS = ("refresh_events", "caches", "partitions", "lag")
+OLD, NEW, GAPS = "a" * 32, "b" * 32, "c" * 32
+FIRST = {"origin": Origin(role="reader", executor_id="1", host="worker-1", pid=11)}
+SECOND = {"origin": Origin(role="reader", executor_id="2", host="worker-2", pid=22)}
+
+FOUND: dict[str, dict[str, Any]] = {
+    "Who is stale, and since when?": {"executor_id": "1", "topic": "t", "partition": 0, "leader_now": 3},
+    "Why are caches refreshed, and how often?": {"reason": "not_leader", "refreshes": 2, "failed": 0},
+    "Which brokers answer slowly?": {"broker_host": "slow", "answers": 3, "p50_ms": 80.0, "p95_ms": 179.0},
+    "Which recoveries took longest?": {"recovery_ms": 4_000.0, "cause_topic": "t", "executor_id": "2"},
+    "Which executors disagree now?": {"topic": "t", "partition": 0},
+    "Which leaders change all the time?": {"topic": "t", "partition": 0, "elections": 2, "leaders": [2, 3]},
+    "How many caches are born?": {"executor_id": "2", "host": "worker-2", "caches": 1, "processes": 1},
+    "Which events are lost?": {"cache_id": GAPS, "missing": 2, "counted_as_dropped": 1},
+    "What do refreshes cost the brokers?": {"broker_host": "slow", "requests": 3, "bytes": 330, "throttled_ms": 21},
+    "Who fetches how much, and who is throttled?": {
+        "executor_id": "1",
+        "broker_id": 3,
+        "requests": 5,
+        "bytes": 5_000,
+        "throttled_ms": 70,
+    },
+    "What was lost, or made again?": {
+        "what": "lost",
+        "topic": "t",
+        "partition": 1,
+        "detail": "from offset 5 to 9: aged",
+    },
+    "Which partitions lag behind?": {"topic": "t", "partition": 1, "records_behind": 2},
+}
+"""By heading, what one row must hold."""
+
+
+def events(now_ms: int) -> list[RefreshEvent]:
+    """Executor 1 missed two elections that executor 2 saw; broker 9 is slow; some events of a third cache are gone."""
+    slow = {"broker_id": 9, "broker_host": "slow", "request_bytes": 10, "response_bytes": 100, "throttle_ms": 7}
+    fetched = {"fetches": (BrokerFetches(3, 5, 5_000),), "fetch_throttle_ms": 70}
+    recovered = {"recovery_ms": 4_000.0}
+    lost = {"cause_topic": "t", "cause_partition": 1, "lost_from_offset": 5, "lost_until_offset": 9, "error": "aged"}
+    loss = {"kind": EventKind.DATA_LOSS, "reason": RefreshReason.DATA_LOSS, **lost}
+    again = {"changes": SnapshotChanges(topics_recreated=(TopicRecreated("u", "old", "new"),))}
+    return [
+        made(OLD, 1, now_ms - 9_000, **learning("t", 1, 1), **FIRST),
+        made(OLD, 2, now_ms - 2_000, **loss, **FIRST),
+        made(OLD, 3, now_ms - 1_000, **again, **fetched, **FIRST),
+        made(NEW, 1, now_ms - 9_500, kind=EventKind.BORN, reason=RefreshReason.BOOTSTRAP, broker_host=None, **SECOND),
+        made(NEW, 2, now_ms - 9_000, **learning("t", 1, 1), **SECOND),
+        made(NEW, 3, now_ms - 5_000, **moving("t", 0, (1, 2), (0, 1)), **SECOND),
+        made(NEW, 4, now_ms - 5_000, **{**moving("t", 0, (2, 3), (1, 2)), **recovered}, **SECOND),
+        made(GAPS, 1, now_ms - 4_000, latency_ms=40.0, **slow),
+        made(GAPS, 3, now_ms - 4_000, latency_ms=80.0, dropped_before=1, **slow),
+        made(GAPS, 5, now_ms - 4_000, latency_ms=190.0, **slow),
+    ]
+
+
+@pytest.fixture(scope="module")
+def views(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The views of the page, over a stream's events and those above; the stream has read all but two records."""
+    folder = tmp_path_factory.mktemp("queries")
+    with MockCluster() as cluster:
+        cluster.create_topic("t", partitions=2)
+        cluster.move_leader("t", 0, 2)
+        cluster.move_leader("t", 0, 3)
+        produce(cluster, 3)
+        rows = spark.readStream.format("kafkameta").options(
+            **{"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t", "startingOffsets": "earliest"},
+            metricsPath=str(folder / "events"),
+        )
+        sink = rows.load().writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
+        query = sink.trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+        produce(cluster, 2)
+        write(folder / "events", *events(int(time.time() * 1000)))
+        (setup,) = SETUP
+        replaced = setup.replace("/data/events", str(folder / "events"))
+        exec(replaced.replace("localhost:19092", cluster.bootstrap_servers), {"spark": spark, "query": query})
+        for view in VIEWS:
+            spark.catalog.cacheTable(view)
+            assert spark.table(view).count() > 0  # read once, for all queries
+    yield spark
+    for view in VIEWS:
+        spark.catalog.dropTempView(view)
+
+
+def produce(cluster: MockCluster, count: int) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for _ in range(count):
+        producer.produce("t", b"v", partition=1)
+    assert producer.flush(30) == 0
+
+
+def test_every_query_of_the_page_is_tried() -> None:
+    assert list(QUERIES) == list(FOUND) == re.findall(r"^## (.*)$", TEXT, re.MULTILINE)
+
+
+@pytest.mark.parametrize("heading", FOUND)
+def test_a_query_finds_what_it_is_for(heading: str, views: SparkSession) -> None:
+    rows = [row.asDict(recursive=True) for row in views.sql(QUERIES[heading]).collect()]
+    assert [row for row in rows if FOUND[heading].items() <= row.items()], rows
+
+
+def test_nobody_is_stale_but_who_missed_the_elections(views: SparkSession) -> None:
+    rows = views.sql(QUERIES["Who is stale, and since when?"]).collect()
+    assert [(row.executor_id, row.partition, row.known_since is None) for row in rows] == [("1", 0, False)]
+
+
+def test_those_who_disagree_are_named_with_what_they_know(views: SparkSession) -> None:
+    (row,) = views.sql(QUERIES["Which executors disagree now?"]).collect()
+    assert {"reader 1 11 1@0", "reader 2 22 3@2"} <= set(row.views)
+
+
+def test_what_was_made_again_is_found_beside_what_was_lost(views: SparkSession) -> None:
+    first, *_ = views.sql(QUERIES["What was lost, or made again?"]).collect()
+    assert (first.what, first.topic, first.detail) == ("made again", "u", "old to new")

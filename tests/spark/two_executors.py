@@ -1,0 +1,53 @@
+"""A Spark application with two executors of one core, which reads a topic and answers SQL about its caches.
+
+Started by the tests that need executors of their own, as `python two_executors.py SERVERS TOPIC FOLDER`. Each line of
+its standard input is `start`, `stop` or a SQL query; it answers each with one line of JSON: null, or the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+
+def start(spark: SparkSession, options: dict[str, str], folder: Path) -> StreamingQuery:
+    rows = spark.readStream.format("kafkameta").options(**options, startingOffsets="earliest", minPartitions="2").load()
+    sink = rows.selectExpr("CAST(value AS STRING) AS value").writeStream.format("parquet")
+    sink = sink.option("path", str(folder / "rows")).option("checkpointLocation", str(folder / "checkpoint"))
+    return sink.trigger(processingTime="1 second").start()
+
+
+def main(servers: str, topic: str, folder: Path) -> None:
+    builder = SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "metricsPath": str(folder / "events")}
+    tables = {
+        "refresh_events": {"metricsPath": options["metricsPath"]},
+        "caches": {"metricsPath": options["metricsPath"]},
+        "partitions": {"kafka.bootstrap.servers": servers, "subscribe": topic},
+    }
+    query: StreamingQuery | None = None
+    for command in map(str.strip, sys.stdin):
+        answer = None
+        if command == "start":
+            query = start(spark, options, folder)
+        elif command == "stop":
+            assert query is not None
+            query.stop()
+        else:
+            for table in (one for one in tables if one in command):  # anew for each question: they are of the moment
+                rows = spark.read.format("kafkameta").options(**tables[table], table=table)
+                rows.load().createOrReplaceTempView(table)
+            answer = [row.asDict(recursive=True) for row in spark.sql(command).collect()]
+        sys.stdout.write(json.dumps(answer, default=str) + "\n")
+        sys.stdout.flush()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -1,0 +1,109 @@
+"""`kafkameta caches` over files: executors side by side, and what differs is seen without colours too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+from written_events import learning, made, moving, write
+
+from pyspark_kafka_meta.cli.caches import KnownCaches, known_caches, stale_rows
+from pyspark_kafka_meta.cli.main import app
+from pyspark_kafka_meta.cli.sources import FolderEvents
+from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.metadata.model import PartitionMetadata, TopicPartition
+
+TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "120", "LINES": "50"}
+NOW_MS = 1_800_000_000_000
+OLD, NEW = "a" * 32, "b" * 32
+
+
+def run(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Any:
+    return CliRunner().invoke(app, ["caches", "--path", str(folder), *arguments], env=env)
+
+
+def table(text: str) -> dict[str, list[str]]:
+    """The cells of each partition, by its number."""
+    rows = [line.split() for line in text.splitlines()]
+    return {cells[0]: cells[1:] for cells in rows if cells and cells[0].isdecimal()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Executor 1 knows t as it was, executor 2 that partition 1 moved from broker 2 to 3, eight seconds ago."""
+    monkeypatch.setattr("time.time", lambda: NOW_MS / 1000)
+    write(tmp_path, made(OLD, 1, NOW_MS - 20_000, **learning("t", 1, 2, epoch=4)))
+    second = {"origin": Origin(role="reader", executor_id="2", host="other", pid=9)}
+    write(
+        tmp_path,
+        made(NEW, 1, NOW_MS - 20_000, **learning("t", 1, 2, epoch=4), **second),
+        made(NEW, 2, NOW_MS - 8_000, **moving("t", 1, (2, 3), (4, 5)), **second),
+    )
+    return tmp_path
+
+
+def live(epoch: int) -> dict[TopicPartition, PartitionMetadata]:
+    return {TopicPartition("t", 1): PartitionMetadata(1, leader_id=3, leader_epoch=epoch)}
+
+
+def known(folder: Path) -> KnownCaches:
+    return known_caches(FolderEvents(str(folder)), 0, NOW_MS)
+
+
+def test_a_cell_that_is_behind_another_cache_has_a_mark(folder: Path) -> None:
+    text = run(folder, env=TERMINAL).stdout
+
+    assert table(text) == {"0": ["1@4", "1@4"], "1": ["2@4*", "3@5"]}
+    assert [text.index(name) for name in ("reader 1", "worker:7", "aaaaaaaa")] == sorted(
+        text.index(name) for name in ("reader 1", "worker:7", "aaaaaaaa")
+    )
+    assert "another cache knows a newer leader epoch" in text
+
+
+def test_caches_that_agree_have_no_marks(tmp_path: Path, folder: Path) -> None:
+    write(tmp_path, made(OLD, 2, NOW_MS - 7_000, **moving("t", 1, (2, 3), (4, 5))))
+    assert "*" not in run(folder, env=TERMINAL).stdout
+
+
+def test_a_pipe_gets_the_rows_of_the_caches_table(folder: Path) -> None:
+    rows = [json.loads(line) for line in run(folder).stdout.splitlines()]
+
+    assert [(row["executor_id"], row["partition"], row["leader_id"], row["leader_epoch"]) for row in rows] == [
+        ("1", 0, 1, 4),
+        ("1", 1, 2, 4),
+        ("2", 0, 1, 4),
+        ("2", 1, 3, 5),
+    ]
+    assert rows[0]["last_refresh"] == "2027-01-15 07:59:40+00:00"
+
+
+def test_caches_that_said_nothing_for_long_are_left_out_and_counted(folder: Path) -> None:
+    result = run(folder, "--since", "10s")
+    assert {json.loads(line)["executor_id"] for line in result.stdout.splitlines()} == {"2"}
+    assert "1 caches without an event" in result.stderr
+
+
+def test_more_caches_than_fit_are_shown_in_several_tables(folder: Path) -> None:
+    text = run(folder, env={**TERMINAL, "COLUMNS": "40"}).stdout
+    assert [line.split()[1] for line in text.splitlines() if line.split()[:1] == ["1"]] == ["2@4*", "3@5"]
+
+
+def test_what_is_older_than_the_live_cluster_is_stale_since_another_cache_knew_better(folder: Path) -> None:
+    (stale,) = stale_rows(known(folder), live(epoch=5))
+    assert (stale.row.cache_id, stale.row.leader_epoch, stale.behind_ms) == (OLD, 4, 8_000)
+
+
+def test_nobody_can_say_since_when_the_best_informed_cache_is_stale(folder: Path) -> None:
+    assert [(one.row.cache_id, one.behind_ms) for one in stale_rows(known(folder), live(epoch=6))] == [
+        (OLD, 8_000),
+        (NEW, None),
+    ]
+
+
+def test_staleness_without_brokers_to_ask_is_a_mistake_told_in_one_line(folder: Path) -> None:
+    result = run(folder, "--stale")
+    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
+    assert "kafka.bootstrap.servers" in result.stderr

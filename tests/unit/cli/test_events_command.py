@@ -1,0 +1,205 @@
+"""`kafkameta events` over files: what a person sees of each event, what a pipe gets, and what a terminal is spared."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+from written_events import learning, made, moving, write
+
+from pyspark_kafka_meta.cli import events as events_module
+from pyspark_kafka_meta.cli.events import EventFilter, follow_events
+from pyspark_kafka_meta.cli.main import app
+from pyspark_kafka_meta.cli.sources import FolderEvents
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome
+from pyspark_kafka_meta.tables.folding import Event
+from pyspark_kafka_meta.telemetry.folders import DefaultFolder
+from pyspark_kafka_meta.telemetry.sinks import FolderSink
+
+TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "300", "LINES": "50"}
+NOW_MS = 1_800_000_000_000
+
+
+def run(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Any:
+    return CliRunner().invoke(app, ["events", "--path", str(folder), *arguments], env=env)
+
+
+def sequences(text: str) -> list[int]:
+    return [json.loads(line)["sequence"] for line in text.splitlines()]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three events of two caches, the newest in the first file."""
+    write(tmp_path, made("a" * 32, 1, NOW_MS), made("a" * 32, 3, NOW_MS + 2_000, **moving("t", 0, (1, 2), (4, 5))))
+    planner = Origin(role="planner", executor_id="driver", host="head", pid=3)
+    write(tmp_path, made("b" * 32, 2, NOW_MS + 1_000, origin=planner, **learning("t", 1)))
+    return tmp_path
+
+
+def test_a_pipe_gets_every_field_as_json_lines_newest_last(folder: Path) -> None:
+    result = run(folder)
+
+    assert sequences(result.stdout) == [1, 2, 3]
+    assert json.loads(result.stdout.splitlines()[2])["leaders_changed"] == [
+        {"topic": "t", "partition": 0, "old_leader_id": 1, "new_leader_id": 2, "old_epoch": 4, "new_epoch": 5}
+    ]
+
+
+def test_a_person_sees_who_asked_whom_why_and_what_changed(folder: Path) -> None:
+    header, *rest = run(folder, env=TERMINAL).stdout.splitlines()
+
+    assert header.split() == ["time", "who", "why", "asked", "ms", "bytes", "what", "changed", "healed", "in"]
+    shown = " ".join(" ".join(rest[3:]).split())
+    for text in (
+        "reader 1 worker:7 aaaaaaaa",
+        "broker 1 broker-1:9092",
+        "2.5",
+        "t-0: 1 to 2 (epoch 4 to 5)",
+        "120.0 ms",
+        "not_leader: t-0, broker 1, NOT_LEADER_OR_FOLLOWER (error 6)",
+    ):
+        assert text in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["--reason", "not_leader"], [3]),
+        (["--reason", "not_leader", "--reason", "bootstrap"], [2, 3]),
+        (["--role", "planner"], [2]),
+        (["--last", "2"], [2, 3]),
+        (["--since", "10m"], []),
+        (["--since", "9999d"], [1, 2, 3]),
+    ],
+)
+def test_options_choose_among_the_events(
+    folder: Path, arguments: list[str], shown: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: (NOW_MS + 3_600_000) / 1000)
+    assert sequences(run(folder, *arguments).stdout) == shown
+
+
+def test_a_cache_that_is_born_tells_a_person_of_those_that_died(tmp_path: Path) -> None:
+    write(tmp_path, made("a" * 32, 1, NOW_MS, kind=EventKind.BORN, broker_host=None, died_cache_ids=("c0ffee" * 5,)))
+    shown = " ".join(run(tmp_path, env=TERMINAL).stdout.split())
+    assert "(born)" in shown
+    assert "caches that died: c0ffeec0" in shown
+
+
+def test_what_is_left_out_and_what_is_not_there_is_said_beside_the_output(folder: Path, tmp_path: Path) -> None:
+    assert "before the newest 2 are left out" in run(folder, "--last", "2").stderr
+    nothing = run(tmp_path / "elsewhere")
+    assert (nothing.exit_code, nothing.stdout) == (0, "")
+    assert str(tmp_path / "elsewhere") in nothing.stderr
+
+
+def test_without_a_place_the_default_folders_of_this_machine_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    for number, application in enumerate(("app-1", "app-2"), start=1):
+        FolderSink(DefaultFolder(application)).write([made("a" * 32, number, NOW_MS)])
+    assert sequences(CliRunner().invoke(app, ["events"]).stdout) == [1, 2]
+
+
+def test_following_shows_what_comes_once_and_ends_well_with_ctrl_c(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comes = iter([made("c" * 32, 7, NOW_MS), made("c" * 32, 8, NOW_MS)])
+
+    def sleep(_: float) -> None:
+        event = next(comes, None)
+        if event is None:
+            raise KeyboardInterrupt
+        write(folder, event)
+
+    monkeypatch.setattr(events_module, "sleep", sleep)
+    result = run(folder, "--follow")
+
+    assert (result.exit_code, sequences(result.stdout)) == (0, [1, 2, 3, 7, 8])
+
+
+def test_following_shows_many_events_in_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events_module, "EVENTS_AT_ONCE", 2)
+    shown: list[list[Event]] = []
+    rounds = iter([None])
+
+    def sleep(_: float) -> None:
+        if next(rounds, 0) == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(events_module, "sleep", sleep)
+    with pytest.raises(KeyboardInterrupt):
+        follow_events(FolderEvents(str(folder)), EventFilter(), shown.append)
+    assert sorted(len(part) for part in shown) == [1, 2]
+
+
+def test_text_of_brokers_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    error = "\x1b[2Jgone [bold]loud[/] \u202eesrever"
+    write(tmp_path, made("a" * 32, 1, NOW_MS, outcome=Outcome.FAILED, error=error))
+    shown = " ".join(run(tmp_path, env={**TERMINAL, "COLUMNS": "400"}).stdout.split())
+
+    assert r"\x1b[2Jgone [bold]loud[/] \u202eesrever" in shown
+    assert "\x1b[2J" not in shown
+
+
+@pytest.mark.parametrize("line", ["no json", '{"cache_id":"c","sequence":1,"time_ms":9e30}', "[]"])
+def test_lines_that_are_no_events_are_left_out(folder: Path, line: str) -> None:
+    (folder / f"events-{'d' * 32}-00000000.jsonl").write_text(f"{line}\n")
+    assert sequences(run(folder).stdout) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("time_ms", [-1, 10**17])
+def test_an_event_of_no_possible_time_is_left_out(folder: Path, time_ms: int) -> None:
+    write(folder, made("c" * 32, 9, time_ms))
+    assert run(folder, env=TERMINAL).exit_code == 0
+    assert sequences(run(folder).stdout) == [1, 2, 3]
+
+
+def test_an_event_of_another_version_that_lacks_fields_is_shown(tmp_path: Path) -> None:
+    (tmp_path / f"events-{'d' * 32}-00000000.jsonl").write_text('{"cache_id":"c0ffee","sequence":1,"time_ms":5}\n')
+    result = run(tmp_path, env=TERMINAL)
+    assert (result.exit_code, "c0ffee" in result.stdout) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--topic", "t"], "--path and --topic name two places"),
+        (["--since", "soon"], "--since must be a time like 10m"),
+        (["--option", "client.id"], "--option must be NAME=VALUE"),
+        (["--bootstrap-servers", "localhost:1"], "are for a --topic: name one, or leave them out"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_1(folder: Path, arguments: list[str], text: str) -> None:
+    result = run(folder, *arguments)
+    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
+    assert text in result.stderr
+
+
+def test_a_folder_that_cannot_be_read_is_one_line_without_its_uri() -> None:
+    result = CliRunner().invoke(app, ["events", "--path", "nowhere://key:secret@bucket/folder"])
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+    assert "check --path" in result.stderr
+    assert "secret" not in result.stderr
+
+
+def test_a_topic_without_brokers_to_ask_is_a_mistake_told_in_one_line() -> None:
+    result = CliRunner().invoke(app, ["events", "--topic", "t"])
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+    assert "kafka.bootstrap.servers" in result.stderr
+
+
+def test_no_spark_takes_part(folder: Path) -> None:
+    code = (
+        "import sys; from pyspark_kafka_meta.cli.main import app; "
+        f"app(['events', '--path', {str(folder)!r}], standalone_mode=False); sys.exit('pyspark' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, sequences(done.stdout)) == (0, [1, 2, 3])

@@ -1,0 +1,46 @@
+"""The shared options: Kafka's properties from the command line and from a file, whose secrets no error repeats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pyspark_kafka_meta.cli.parameters import cluster_options
+from pyspark_kafka_meta.errors import OptionError
+
+FILE = """
+# Kafka's tools leave out the kafka. in front
+security.protocol = SASL_SSL
+! so may the line of another kind of comment
+sasl.jaas.config=org.apache.kafka.Module required \\
+    username="u" \\
+    password="a=b\\\\c";
+kafka.client.id=from-file
+oauthTokenProvider=module:Class
+ssl.keystore.key=one\\ntwo\\u0021
+"""
+
+
+def test_a_file_of_kafkas_tools_is_read_and_the_command_line_goes_before_it(tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text(FILE)
+
+    assert cluster_options("b:9092", ["Client.Id=given"], config) == {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.jaas.config": 'org.apache.kafka.Module required username="u" password="a=b\\c";',
+        "oauthtokenprovider": "module:Class",
+        "kafka.ssl.keystore.key": "one\ntwo!",
+        "kafka.client.id": "given",
+        "kafka.bootstrap.servers": "b:9092",
+    }
+
+
+@pytest.mark.parametrize("text", ["sasl.password: hunter2", "=hunter2", b"\xffhunter2"])
+def test_a_line_that_cannot_be_read_is_refused_without_being_repeated(text: str | bytes, tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_bytes(text.encode() if isinstance(text, str) else text)
+
+    with pytest.raises(OptionError, match=r"client\.properties") as refused:
+        cluster_options(None, None, config)
+    assert "hunter2" not in str(refused.value)

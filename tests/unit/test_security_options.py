@@ -1,0 +1,194 @@
+"""Security options: what fits together, what is refused and why, and that no error or repr repeats a value."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from dataclasses import asdict
+
+import pytest
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.options import ClientOptions, SecurityOptions, SourceOptions
+from pyspark_kafka_meta.options.jaas import jaas_text, parse_jaas
+from pyspark_kafka_meta.options.secret import HIDDEN, Secret
+
+SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
+SSL = {"security.protocol": "SSL"}
+SASL_SSL = {"security.protocol": "SASL_SSL"}
+PLAIN = {**SASL_SSL, "sasl.mechanism": "PLAIN"}
+OAUTH = {**SASL_SSL, "sasl.mechanism": "OAUTHBEARER"}
+ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
+CLIENT_ID = "sasl.oauthbearer.client.credentials.client.id"
+CLIENT_SECRET = "sasl.oauthbearer.client.credentials.client.secret"
+
+
+def parse(options: dict[str, str]) -> SecurityOptions:
+    own = ("oauthTokenProvider",)
+    named = {name if name in own else f"kafka.{name}": text for name, text in options.items()}
+    return ClientOptions.parse({**SERVERS, **named}).security
+
+
+def problems(options: dict[str, str]) -> list[str]:
+    with pytest.raises(OptionError) as caught:
+        parse(options)
+    return str(caught.value).split("\n")
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+JAAS_LOGINS = [
+    ('org.apache.kafka.common.security.plain.PlainLoginModule required username="al" password="p w";', "al", "p w"),
+    ("PlainLoginModule required username=al password=pw ;", "al", "pw"),
+    (
+        'PlainLoginModule REQUIRED\n  username=\'a"l\' // said\n /* and */ password="a\\"b\\\\c\\t\\101;";',
+        'a"l',
+        'a"b\\c\tA;',
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "user", "password"), JAAS_LOGINS)
+def test_a_java_style_login_is_read_as_java_reads_it(text: str, user: str, password: str) -> None:
+    options = parse({**PLAIN, "sasl.jaas.config": text})
+
+    assert (options.sasl_username, options.sasl_password) == (user, Secret(password))
+
+
+def test_a_login_is_the_same_however_it_is_given() -> None:
+    text = jaas_text("org.x.ScramLoginModule", {"username": 'a"\\', "password": "b; c"})
+    scram = {**SASL_SSL, "sasl.mechanism": "scram-sha-512"}
+
+    assert parse({**scram, "sasl.jaas.config": text}) == parse(
+        {**scram, "sasl.username": 'a"\\', "sasl.password": "b; c"}
+    )
+
+
+def test_oauth_client_credentials_may_come_from_a_java_style_login() -> None:
+    text = jaas_text("org.x.OAuthBearerLoginModule", {"clientId": "me", "clientSecret": "s3", "scope": "kafka"})
+    endpoint = {**OAUTH, ENDPOINT: "https://idp/token"}
+
+    assert parse({**endpoint, "sasl.jaas.config": text}) == parse(
+        {**endpoint, CLIENT_ID: "me", CLIENT_SECRET: "s3", "sasl.oauthbearer.scope": "kafka"}
+    )
+
+
+def test_an_empty_identification_algorithm_switches_the_host_name_check_off_and_warns(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert parse(SSL).checks_host_name
+    assert caplog.messages == []
+    assert not parse({**SSL, "ssl.endpoint.identification.algorithm": ""}).checks_host_name
+    assert "identification.algorithm is empty" in caplog.text
+
+
+def test_a_password_over_an_unencrypted_connection_warns(caplog: pytest.LogCaptureFixture) -> None:
+    parse({**PLAIN, "security.protocol": "SASL_PLAINTEXT", "sasl.username": "u", "sasl.password": "p"})
+
+    assert "PLAIN over SASL_PLAINTEXT sends the secret unencrypted" in caplog.text
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+VALUE = "hunter2"
+WRONG = [
+    ({"security.protocol": VALUE}, "must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"),
+    ({"sasl.username": VALUE}, "'kafka.sasl.username' has no effect without SASL"),
+    ({**SSL, "sasl.password": VALUE}, "'kafka.sasl.password' has no effect without SASL"),
+    ({"ssl.keystore.key": VALUE}, "'kafka.ssl.keystore.key' has no effect without TLS"),
+    ({**SSL, "ssl.truststore.type": "JKS"}, "keytool -importkeystore"),
+    ({**SSL, "ssl.truststore.type": VALUE}, "must be PEM or PKCS12"),
+    ({**SSL, "ssl.truststore.location": VALUE, "ssl.truststore.certificates": VALUE}, "not both"),
+    ({**SSL, "ssl.keystore.key": VALUE}, "need each other"),
+    ({**SSL, "ssl.endpoint.identification.algorithm": VALUE}, "must be https or empty"),
+    ({**SSL, "ssl.key.password": " "}, "'kafka.ssl.key.password' must not be empty"),
+    (SASL_SSL, "'kafka.sasl.mechanism' must be given with SASL"),
+    (
+        {**SASL_SSL, "sasl.mechanism": "DIGEST-MD5"},
+        "must be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI or",
+    ),
+    ({**PLAIN, "sasl.username": VALUE}, "PLAIN needs 'kafka.sasl.username' and 'kafka.sasl.password'"),
+    ({**PLAIN, "sasl.username": VALUE, "sasl.jaas.config": "P required;"}, "not in both"),
+    ({**PLAIN, "sasl.jaas.config": f"PlainLoginModule required password={VALUE}"}, "must end with ';'"),
+    ({**PLAIN, "sasl.jaas.config": f'PlainLoginModule required password="{VALUE};'}, "from character 36 on"),
+    ({**PLAIN, "sasl.jaas.config": f"PlainLoginModule required {VALUE};"}, "option 1 is not name="),
+    ({**PLAIN, "sasl.jaas.config": f"{VALUE}"}, "must come first"),
+    ({**PLAIN, "sasl.jaas.config": "com.sun.Krb5LoginModule required x=y;"}, "is not one for PLAIN"),
+    ({**PLAIN, "sasl.jaas.config": "PlainLoginModule required tokenauth=true;"}, "Delegation tokens"),
+    (OAUTH, "OAUTHBEARER needs either"),
+    ({**OAUTH, "oauthTokenProvider": VALUE}, "'oauthTokenProvider' must be module:Class"),
+    ({**OAUTH, ENDPOINT: "https://idp/token"}, "A token endpoint needs"),
+    ({**OAUTH, ENDPOINT: f"https://u:{VALUE}@h/", CLIENT_ID: "c", CLIENT_SECRET: VALUE}, "hold no password"),
+    ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "AWS_MSK_IAM"}, "AWS_MSK_IAM needs TLS"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), WRONG)
+def test_what_cannot_work_is_refused_without_repeating_a_value(options: dict[str, str], said: str) -> None:
+    told = problems(options)
+
+    assert said in "\n".join(told)
+    assert VALUE not in "\n".join(told)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ssl.ca.location", "is librdkafka's: use 'kafka.ssl.truststore.location'"),
+        ("sasl.mechanisms", "is librdkafka's: use 'kafka.sasl.mechanism'"),
+        ("sasl.login.callback.handler.class", "is not supported: it names something of Java"),
+        ("sasl.login.refresh.window.factor", "is not supported: a token is asked for at each login"),
+        ("ssl.cipher.suites", "is not supported: OpenSSL's policy"),
+    ],
+)
+def test_an_option_of_other_clients_is_refused_by_name_with_the_reason(name: str, said: str) -> None:
+    (told,) = problems({name: VALUE})
+
+    assert told.startswith(f"Kafka option '{name}' {said}")
+    assert VALUE not in told
+
+
+def test_a_mechanism_whose_package_is_missing_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+    assert problems({**SASL_SSL, "sasl.mechanism": "GSSAPI", "sasl.kerberos.service.name": "kafka"}) == [
+        "GSSAPI needs a package that is not installed: pip install 'pyspark-kafka-meta[kerberos]'"
+    ]
+
+
+def test_one_error_lists_all_that_is_wrong() -> None:
+    assert len(problems({**PLAIN, "ssl.keystore.key": VALUE, "ssl.truststore.type": "jks", "ssl.ca.pem": VALUE})) == 4
+
+
+@pytest.mark.parametrize("name", ["metricsTopic", "commitOffsetsToGroup"])
+def test_an_option_that_needs_a_mechanism_of_librdkafka_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    gssapi = {"kafka.sasl.mechanism": "GSSAPI", "kafka.sasl.kerberos.service.name": "kafka"}
+    options = {**SERVERS, "kafka.security.protocol": "SASL_SSL", **gssapi, "subscribe": "t"}
+    SourceOptions.parse(options)
+    with pytest.raises(OptionError, match=f"Option '{name}' cannot go with GSSAPI"):
+        SourceOptions.parse({**options, name: "events"})
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------------
+
+
+def test_no_secret_shows_in_the_options_and_all_travel_to_workers() -> None:
+    names = ["ssl.truststore.password", "ssl.keystore.password", "ssl.keystore.key", "ssl.key.password"]
+    secrets = {name: f"canary-{number}" for number, name in enumerate([*names, "sasl.password"])}
+    options = parse({**PLAIN, **secrets, "sasl.username": "u", "ssl.keystore.certificate.chain": "c"})
+
+    as_record = vars(logging.makeLogRecord({"options": options}))
+    for shown in (repr(options), str(options), f"{options}", repr(as_record), repr(asdict(options))):
+        assert shown.count(HIDDEN) == len(secrets)
+        assert "canary" not in shown
+    travelled = pickle.loads(pickle.dumps(options))
+    assert travelled == options
+    assert travelled.sasl_password is not None
+    assert travelled.sasl_password.reveal() == "canary-4"
+
+
+def test_a_java_style_login_shows_no_value() -> None:
+    login = parse_jaas('PlainLoginModule required username="canary" password="canary";')
+
+    assert "canary" not in repr(login)

@@ -1,0 +1,60 @@
+"""Refresh events made by hand, and written as the caches' own are, for tests of what reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pyspark_kafka_meta.metadata.changes import LeaderChange, PartitionLearned, SnapshotChanges
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.telemetry.folders import LocalFolder
+from pyspark_kafka_meta.telemetry.sinks import FolderSink
+
+
+def made(cache: str, sequence: int, time_ms: int, **others: Any) -> RefreshEvent:
+    """An answer of broker 1 to a reader's cache that brought nothing new, unless `others` say otherwise."""
+    fields: dict[str, Any] = {
+        "cache_id": cache,
+        "sequence": sequence,
+        "time_ms": time_ms,
+        "kind": EventKind.REFRESH,
+        "reason": RefreshReason.MAX_AGE,
+        "cause_error_code": 0,
+        **dict.fromkeys(("cause_topic", "cause_partition", "cause_node_id", "age_ms", "idle_ms")),
+        "broker_id": 1,
+        "broker_host": "broker-1",
+        "broker_port": 9092,
+        "latency_ms": 2.5,
+        "outcome": Outcome.UNCHANGED,
+        "generation_before": sequence - 1,
+        "generation_after": sequence,
+        "lookups": 10,
+        "origin": Origin(role="reader", executor_id="1", host="worker", pid=7),
+    }
+    return RefreshEvent(**{**fields, **others})
+
+
+def learning(topic: str, *leaders: int, epoch: int = 0) -> dict[str, Any]:
+    """A first answer: partitions 0, 1 ... of `topic` have these leaders."""
+    learned = tuple(PartitionLearned(topic, number, leader, epoch) for number, leader in enumerate(leaders))
+    changes = SnapshotChanges(topics_added=(topic,), partitions_learned=learned)
+    return {"reason": RefreshReason.BOOTSTRAP, "outcome": Outcome.CHANGED, "changes": changes}
+
+
+def moving(topic: str, partition: int, leaders: tuple[int, int], epochs: tuple[int, int]) -> dict[str, Any]:
+    """An answer after NOT_LEADER_OR_FOLLOWER: old and new leader, old and new epoch."""
+    return {
+        "reason": RefreshReason.NOT_LEADER,
+        "cause_error_code": 6,
+        "cause_topic": topic,
+        "cause_partition": partition,
+        "cause_node_id": leaders[0],
+        "outcome": Outcome.CHANGED,
+        "recovery_ms": 120.0,
+        "changes": SnapshotChanges(leaders_changed=(LeaderChange(topic, partition, *leaders, *epochs),)),
+    }
+
+
+def write(folder: Path, *events: RefreshEvent) -> None:
+    """As one file of a writer of its own."""
+    FolderSink(LocalFolder(folder)).write(events)

@@ -1,0 +1,126 @@
+"""`kafkameta metadata` beyond one look: refreshes on demand, watching, JSON, and properties out of a file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pyspark_kafka_meta.cli import metadata
+from pyspark_kafka_meta.cli.main import app
+from pyspark_kafka_meta.testing import MockCluster
+
+WIDE = {"COLUMNS": "200", "LINES": "50", "TERM": "dumb"}
+
+
+@pytest.fixture
+def cluster(mock_cluster: MockCluster) -> MockCluster:
+    """Topic t, its one partition led by broker 1."""
+    mock_cluster.create_topic("t")
+    mock_cluster.move_leader("t", 0, 1)
+    return mock_cluster
+
+
+def run(cluster: MockCluster, *arguments: str, env: dict[str, str] | None = None) -> Any:
+    command = ["metadata", "--bootstrap-servers", cluster.bootstrap_servers, "--topic", "t", *arguments]
+    return CliRunner().invoke(app, command, env={**WIDE, **(env or {})})
+
+
+def between_looks(monkeypatch: pytest.MonkeyPatch, *actions: Callable[[], object]) -> None:
+    """Do one of `actions` in each pause of a watch; Ctrl-C when there is none left."""
+    left: Iterator[Callable[[], object]] = iter(actions)
+
+    def pause(_: float) -> None:
+        action = next(left, None)
+        if action is None:
+            raise KeyboardInterrupt
+        action()
+
+    monkeypatch.setattr(metadata, "sleep", pause)
+
+
+def leaders(text: str) -> list[int]:
+    documents = [json.loads(line) for line in text.splitlines()]
+    return [one["topics"][0]["partitions"][0]["leader_id"] for one in documents]
+
+
+def test_json_is_the_answer_and_who_gave_it(cluster: MockCluster) -> None:
+    document = json.loads(run(cluster, "--json").stdout)
+
+    assert document["answered_by"] == cluster.bootstrap_servers.split(",")[0]
+    assert [broker["node_id"] for broker in document["brokers"]] == [1, 2, 3]
+    assert (document["topics"][0]["name"], document["events"]) == ("t", [])
+
+
+def test_a_refresh_on_demand_is_shown_with_its_reason_broker_and_size(cluster: MockCluster) -> None:
+    text = run(cluster, "--refresh").stdout
+    on_demand = next(line for line in text.splitlines() if "on_demand" in line)
+    (event,) = [one for one in json.loads(run(cluster, "--refresh", "--json").stdout)["events"] if one["broker_id"]][1:]
+
+    assert "cli" in on_demand
+    assert "broker " in on_demand
+    assert "unchanged" in on_demand
+    assert (event["role"], event["reason"], event["generation_after"]) == ("cli", "on_demand", 2)
+    assert str(event["response_bytes"]) in on_demand
+
+
+def test_a_refresh_on_demand_asks_for_metadata_once_more_than_the_cache_had_to(cluster: MockCluster) -> None:
+    cluster.start_request_tracking()
+    run(cluster, "--refresh")
+    assert [request.api_key for request in cluster.requests()].count(3) == 3, "the look, the first answer, on demand"
+
+
+def test_a_watch_in_a_pipe_shows_each_change_once_and_ends_well_with_ctrl_c(
+    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    between_looks(monkeypatch, lambda: None, lambda: cluster.move_leader("t", 0, 2), lambda: None)
+    result = run(cluster, "--watch", "1", "--json")
+
+    assert (result.exit_code, leaders(result.stdout)) == (0, [1, 2])
+
+
+def test_a_watched_cache_tells_what_changed(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    between_looks(monkeypatch, lambda: cluster.move_leader("t", 0, 2))
+    text = run(cluster, "--watch", "1", "--refresh", "--count", "2").stdout
+
+    assert text.count("Topics and leaders") == 2
+    assert "t-0: 1 to 2 (epoch 1 to 2)" in " ".join(text.split())
+
+
+def test_a_watch_goes_on_while_no_broker_answers(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def move() -> None:
+        cluster.broker_up(-1)
+        cluster.move_leader("t", 0, 3)
+
+    between_looks(monkeypatch, lambda: cluster.broker_down(-1), move)
+    result = run(cluster, "--watch", "1", "--json", "--count", "3")
+
+    assert (result.exit_code, leaders(result.stdout)) == (0, [1, 3])
+    assert "no broker answered" in result.stderr
+
+
+def test_in_a_terminal_the_last_look_stands_where_the_first_was(
+    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    between_looks(monkeypatch, lambda: cluster.broker_down(-1), lambda: cluster.broker_up(-1))
+    text = run(cluster, "--watch", "1", "--count", "3", env={"FORCE_COLOR": "1", "TERM": "xterm"}).stdout
+    drawn = re.split(r"\r\x1b\[2K(?:\x1b\[1A\x1b\[2K)*", text)
+    shown = ["error" if "no broker answered" in one else "tables" for one in drawn]
+
+    assert [one for one, _ in groupby(shown)] == ["tables", "error", "tables"]
+
+
+def test_options_come_from_a_file_too(cluster: MockCluster, tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("security.protocol=no-such-protocol\n")
+    refused = run(cluster, "--config", str(config))
+
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "kafka.security.protocol" in refused.stderr
+    assert run(cluster, "--config", str(config), "--option", "security.protocol=PLAINTEXT").exit_code == 0

@@ -1,0 +1,515 @@
+"""TLS and SASL against brokers that are scripted: logins that work, and each failure as an error that names its cause,
+within the deadline."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import pickle
+import re
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import pkcs12
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v12.response import MetadataResponse
+from scramp import ScramMechanism
+from scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
+from secured_broker import agree_on_mechanism, authenticate, over_tls
+
+from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError, TlsError
+from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
+from pyspark_kafka_meta.testing.certificates import CertificateAuthority, Credentials
+from pyspark_kafka_meta.wire import connection
+from pyspark_kafka_meta.wire.brokers import KafkaWire
+from pyspark_kafka_meta.wire.codec import SASL_HANDSHAKE, milliseconds
+from pyspark_kafka_meta.wire.connection import ConnectionSettings
+
+AUTHORITY = CertificateAuthority()
+STRANGER = CertificateAuthority("a stranger")
+BROKER = AUTHORITY.issue("broker", ["127.0.0.1"])
+ALICE = AUTHORITY.issue("alice")
+PASSWORD = "canary-password"
+TRUSTING = {"security.protocol": "SSL", "ssl.truststore.certificates": AUTHORITY.certificate}
+PLAIN = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": "alice",
+    "sasl.password": PASSWORD,
+}
+SCRAM = {**PLAIN, "sasl.mechanism": "SCRAM-SHA-256"}
+
+
+class Tokens:
+    """What `oauthTokenProvider` names in these tests."""
+
+    def token(self) -> str:
+        return "canary.token"
+
+
+class NoTokens:
+    def token(self) -> str:
+        raise RuntimeError("canary")
+
+
+OAUTH = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "OAUTHBEARER",
+    "oauthTokenProvider": f"{__name__}:Tokens",
+}
+
+
+def security(options: dict[str, str]) -> SecurityOptions:
+    named = {name if name == "oauthTokenProvider" else f"kafka.{name}": text for name, text in options.items()}
+    return ClientOptions.parse({"kafka.bootstrap.servers": "localhost:9092", **named}).security
+
+
+def ask(address: Address, options: dict[str, str], times: int = 1, timeout_s: float = 2.0) -> None:
+    """Ask for metadata, over one connection."""
+    settings = ConnectionSettings("test", connect_timeout_ms=1_000, max_frame_bytes=1 << 20, security=security(options))
+    wire = KafkaWire(settings)
+    try:
+        for _ in range(times):
+            wire.metadata(address, (), time.monotonic() + timeout_s)
+    finally:
+        wire.close()
+
+
+def serve(peer: socket.socket) -> None:
+    answer_versions(peer, metadata=12)
+    answer_metadata(peer)
+
+
+def answer_metadata(peer: socket.socket) -> None:
+    _, _, correlation_id = read_request(peer)
+    message = MetadataResponse(brokers=(), topics=(), throttle_time=milliseconds(0))  # type: ignore[call-arg]
+    peer.sendall(frame(message, correlation_id))
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------------
+
+
+def pkcs12_file(path: Path, credentials: Credentials | None, trusted: str | None = None) -> str:
+    """A store with a password, of a key and its certificate or of trusted certificates."""
+    load = x509.load_pem_x509_certificate
+    key = serialization.load_pem_private_key(credentials.key.encode(), None) if credentials else None
+    certificate = load(credentials.certificate.encode()) if credentials else None
+    others = [load(trusted.encode())] if trusted else None
+    encryption = serialization.BestAvailableEncryption(PASSWORD.encode())
+    path.write_bytes(pkcs12.serialize_key_and_certificates(b"store", key, certificate, others, encryption))  # type: ignore[arg-type]
+    return str(path)
+
+
+def encrypted_key(credentials: Credentials) -> str:
+    key = serialization.load_pem_private_key(credentials.key.encode(), None)
+    encryption = serialization.BestAvailableEncryption(PASSWORD.encode())
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption).decode()
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Callable[[str], dict[str, str]]:
+    """The same authority, key and certificate, in each form that an option can have."""
+    authority, alice = tmp_path / "authority.pem", tmp_path / "alice.pem"
+    authority.write_text(f"Größer\n{AUTHORITY.certificate}")
+    alice.write_text(encrypted_key(ALICE) + ALICE.certificate)
+    forms = {
+        "PEM text": {
+            "ssl.truststore.certificates": AUTHORITY.certificate,
+            "ssl.keystore.key": ALICE.key,
+            "ssl.keystore.certificate.chain": ALICE.certificate,
+        },
+        "PEM files": {
+            "ssl.truststore.location": str(authority),
+            "ssl.keystore.location": str(alice),
+            "ssl.key.password": PASSWORD,
+        },
+        "PKCS12 files": {
+            "ssl.truststore.location": pkcs12_file(tmp_path / "trust.p12", None, AUTHORITY.certificate),
+            "ssl.truststore.password": PASSWORD,
+            "ssl.keystore.location": pkcs12_file(tmp_path / "alice.p12", ALICE),
+            "ssl.keystore.password": PASSWORD,
+            "ssl.keystore.type": "PKCS12",
+        },
+    }
+    return lambda form: {"security.protocol": "SSL", **forms[form]}
+
+
+@pytest.mark.parametrize("form", ["PEM text", "PEM files", "PKCS12 files"])
+def test_both_sides_show_certificates(form: str, stores: Callable[[str], dict[str, str]]) -> None:
+    with scripted_broker(over_tls(BROKER, serve, AUTHORITY.certificate)) as address:
+        ask(address, stores(form))
+
+
+def test_a_key_from_the_options_never_lies_readable_on_a_disk(
+    stores: Callable[[str], dict[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    seen = []
+
+    def load(self: object, path: str, password: str) -> None:
+        seen.append((Path(path).read_text(), Path(path).stat().st_mode & 0o777))
+
+    monkeypatch.setattr("ssl.SSLContext.load_cert_chain", load)
+    with pytest.raises(KafkaMetaError):
+        ask(Address("127.0.0.1", 1), stores("PEM text"))
+
+    ((text, mode),) = seen
+    assert "BEGIN ENCRYPTED PRIVATE KEY" in text
+    assert "BEGIN PRIVATE KEY" not in text
+    assert mode == 0o600
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_the_host_name_is_not_checked_if_the_option_says_so() -> None:
+    other = AUTHORITY.issue("broker", ["wrong.example"])
+    with scripted_broker(over_tls(other, serve)) as address:
+        ask(address, {**TRUSTING, "ssl.endpoint.identification.algorithm": ""})
+
+
+def hang_up_on_garbage(peer: socket.socket) -> None:
+    """What Kafka does when a frame claims to be too large."""
+    if peer.recv(1, socket.MSG_PEEK) == b"\x16":
+        peer.close()
+    else:
+        serve(peer)
+
+
+EXPIRED = AUTHORITY.issue("broker", ["127.0.0.1"], timedelta(hours=-1))
+TLS_FAILURES: dict[str, tuple[Behaviour, dict[str, str], type[KafkaMetaError], str]] = {
+    "unknown authority": (
+        over_tls(STRANGER.issue("broker", ["127.0.0.1"]), serve),
+        TRUSTING,
+        TlsError,
+        "authority that is not trusted here: put its certificate into kafka.ssl.truststore.location",
+    ),
+    "not in the system's trust store": (
+        over_tls(BROKER, serve),
+        {"security.protocol": "SSL"},
+        TlsError,
+        "not trusted here",
+    ),
+    "other host name": (
+        over_tls(AUTHORITY.issue("broker", ["wrong.example"]), serve),
+        TRUSTING,
+        TlsError,
+        "does not name this host",
+    ),
+    "expired": (over_tls(EXPIRED, serve), TRUSTING, TlsError, "has expired: renew it on the broker"),
+    "plaintext port": (
+        hang_up_on_garbage,
+        TRUSTING,
+        TlsError,
+        "does not speak TLS: set kafka.security.protocol to PLAINTEXT or SASL_PLAINTEXT",
+    ),
+    "HTTP port": (lambda peer: peer.sendall(b"HTTP/1.1 400\r\n\r\n"), TRUSTING, TlsError, "does not speak TLS as exp"),
+    "TLS port": (
+        lambda peer: peer.sendall(b"\x15\x03\x03\x00\x02\x02\x50"),
+        {},
+        TlsError,
+        "speaks TLS: set kafka.security.protocol to SSL or SASL_SSL",
+    ),
+    "silent": (lambda peer: None, TRUSTING, ConnectError, "did not finish the TLS handshake in time"),
+    "hangs up": (lambda peer: peer.close(), TRUSTING, ConnectError, "does this port speak TLS"),
+    "silent after the handshake": (over_tls(BROKER, lambda peer: None), TRUSTING, ConnectError, "does not answer"),
+    "no client certificate": (
+        over_tls(BROKER, serve, AUTHORITY.certificate),
+        TRUSTING,
+        KafkaMetaError,
+        "certificate required|broke the connection|closed the connection",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TLS_FAILURES)
+def test_a_tls_failure_is_named_within_the_deadline(name: str) -> None:
+    behave, options, kind, text = TLS_FAILURES[name]
+    started = time.monotonic()
+    with scripted_broker(behave) as address, pytest.raises(kind, match=text):
+        ask(address, options)
+    assert time.monotonic() - started < 3
+
+
+def test_a_dripping_handshake_does_not_outlast_the_deadline() -> None:
+    def drip(peer: socket.socket) -> None:
+        peer.settimeout(0.05)
+        for byte in b"\x16\x03\x03\x40\x00" + b"\0" * 1000:
+            peer.sendall(bytes([byte]))
+            try:
+                while peer.recv(4096):
+                    pass
+            except TimeoutError:
+                continue
+
+    started = time.monotonic()
+    with scripted_broker(drip) as address, pytest.raises(KafkaMetaError):
+        ask(address, TRUSTING)
+    assert time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"\xfe\xed\xfe\xed\0\0\0\2", "names a JKS store.*keytool -importkeystore"),
+        (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "certificates cannot be read"),
+        (b"\x30\x03\x02\x01\x03", "cannot be opened.*kafka.ssl.truststore.password"),
+        (None, "cannot be read.*on the driver and on every executor"),
+    ],
+)
+def test_an_unusable_truststore_says_what_to_do(content: bytes | None, text: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "store").write_bytes(content)
+    with pytest.raises(OptionError, match=text):
+        ask(Address("127.0.0.1", 1), {"security.protocol": "SSL", "ssl.truststore.location": str(tmp_path / "store")})
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"ssl.keystore.key": encrypted_key(ALICE)}, "kafka.ssl.key.password"),
+        ({"ssl.keystore.key": encrypted_key(ALICE), "ssl.key.password": "wrong"}, "kafka.ssl.key.password"),
+        ({"ssl.keystore.certificate.chain": "none"}, "certificates cannot be read"),
+        ({"ssl.keystore.certificate.chain": BROKER.certificate}, "does not belong to its first certificate"),
+    ],
+)
+def test_an_unusable_key_says_what_is_wrong_with_it(change: dict[str, str], text: str) -> None:
+    own = {"ssl.keystore.key": ALICE.key, "ssl.keystore.certificate.chain": ALICE.certificate}
+    with pytest.raises(OptionError, match=text):
+        ask(Address("127.0.0.1", 1), {**TRUSTING, **own, **change})
+
+
+# --- SASL -------------------------------------------------------------------------------------------------------------
+
+
+def logged_in(*answers: Callable[[bytes], bytes | None]) -> Behaviour:
+    def behave(peer: socket.socket) -> None:
+        answer_versions(peer, metadata=12)
+        agree_on_mechanism(peer)
+        authenticate(peer, *answers)
+        answer_metadata(peer)
+
+    return behave
+
+
+def accept(_: bytes) -> bytes:
+    return b""
+
+
+def refuse(_: bytes) -> None:
+    return None
+
+
+def scram_broker(iterations: int = 4096, last: Callable[[bytes], bytes | None] | None = None) -> Behaviour:
+    """Knows PASSWORD by SCRAM-SHA-256; `last` answers in place of its proof."""
+
+    def behave(peer: socket.socket) -> None:
+        mechanism = ScramMechanism("SCRAM-SHA-256")
+        server = mechanism.make_server(lambda user: mechanism.make_auth_info(PASSWORD))
+
+        def first(received: bytes) -> bytes:
+            server.set_client_first(received.decode())
+            return re.sub(r"i=\d+", f"i={iterations}", server.get_server_first()).encode()
+
+        def proof(received: bytes) -> bytes:
+            server.set_client_final(received.decode())
+            return str(server.get_server_final()).encode()
+
+        logged_in(first, last or proof)(peer)
+
+    return behave
+
+
+def forged(_: bytes) -> bytes:
+    return b"v=" + base64.b64encode(b"x" * 32)
+
+
+def test_plain_sends_user_and_password() -> None:
+    received: list[bytes] = []
+    with scripted_broker(logged_in(lambda sent: received.append(sent) or b"")) as address:
+        ask(address, PLAIN)
+    assert received == [f"\0alice\0{PASSWORD}".encode()]
+
+
+@pytest.mark.parametrize("user", ["alice", "a,b=c", "ümläut"])
+def test_scram_proves_the_password_without_sending_it(user: str) -> None:
+    with scripted_broker(scram_broker()) as address:
+        ask(address, {**SCRAM, "sasl.username": user})
+
+
+def test_oauthbearer_shows_the_token_of_the_users_class() -> None:
+    received: list[bytes] = []
+    with scripted_broker(logged_in(lambda sent: received.append(sent) or b"")) as address:
+        ask(address, OAUTH)
+    assert received == [b"n,,\x01auth=Bearer canary.token\x01\x01"]
+
+
+def test_a_login_inside_tls() -> None:
+    with scripted_broker(over_tls(BROKER, logged_in(accept))) as address:
+        ask(address, {**PLAIN, **TRUSTING, "security.protocol": "SASL_SSL"})
+
+
+@pytest.mark.parametrize(("share", "logins"), [(0.0, 3), (1.0, 1)])
+def test_a_session_is_renewed_before_it_ends_on_the_same_connection(
+    share: float, logins: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "LOGIN_AGAIN_AT", (share, share))
+    received: list[bytes] = []
+
+    def behave(peer: socket.socket) -> None:
+        answer_versions(peer, metadata=12)
+        for question in range(3):
+            if question < logins:
+                agree_on_mechanism(peer)
+                received.extend(authenticate(peer, accept, lifetime_ms=60_000))
+            if question > 0:
+                answer_metadata(peer)
+
+    with scripted_broker(behave) as address:
+        ask(address, PLAIN, times=2)
+    assert len(received) == logins
+
+
+def disagree(error: ErrorCode) -> Behaviour:
+    def behave(peer: socket.socket) -> None:
+        answer_versions(peer, metadata=12)
+        agree_on_mechanism(peer, ("GSSAPI", "X\n\x1b[31m"), error)
+
+    return behave
+
+
+SASL_FAILURES: dict[str, tuple[Behaviour, dict[str, str], str]] = {
+    "wrong password": (logged_in(refuse), PLAIN, r"refused the PLAIN login \(no\): check the credentials"),
+    "mechanism not offered": (
+        disagree(ErrorCode.unsupported_sasl_mechanism),
+        PLAIN,
+        r"offers no SASL mechanism PLAIN: set kafka.sasl.mechanism to one of GSSAPI, X\\n\\x1b\[31m",
+    ),
+    "no login wanted": (
+        disagree(ErrorCode.illegal_sasl_state),
+        PLAIN,
+        "wants no SASL login on this port: set kafka.security.protocol to PLAINTEXT$",
+    ),
+    "few iterations": (scram_broker(iterations=4095), SCRAM, "must not be < 4096"),
+    "forged broker": (scram_broker(last=forged), SCRAM, "does not prove that it knows the password"),
+    "SCRAM garbage": (logged_in(lambda _: b"\xff\xfe"), SCRAM, "broker's part of SCRAM-SHA-256 is wrong"),
+    "token refused": (
+        logged_in(lambda _: b'{"status":"invalid_token"}', refuse),
+        OAUTH,
+        r'refused the OAUTHBEARER login \({"status":"invalid_token"}\)',
+    ),
+    "provider fails": (
+        logged_in(accept),
+        {**OAUTH, "oauthTokenProvider": f"{__name__}:NoTokens"},
+        r"the class of 'oauthTokenProvider' gave no token \(RuntimeError\)",
+    ),
+    "provider missing": (
+        logged_in(accept),
+        {**OAUTH, "oauthTokenProvider": f"{__name__}:Nobody"},
+        r"gave no token \(AttributeError\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SASL_FAILURES)
+def test_a_failed_login_is_an_authentication_error_of_one_attempt(name: str) -> None:
+    behave, options, text = SASL_FAILURES[name]
+    attempts = []
+
+    def counted(peer: socket.socket) -> None:
+        attempts.append(peer)
+        behave(peer)
+
+    started = time.monotonic()
+    with scripted_broker(counted) as address, pytest.raises(AuthenticationError, match=text):
+        ask(address, options)
+    assert len(attempts) == 1
+    assert time.monotonic() - started < 3
+
+
+def test_a_port_that_wants_a_login_says_so_to_who_has_none() -> None:
+    def behave(peer: socket.socket) -> None:
+        answer_versions(peer, metadata=12)
+        if peer.recv(6, socket.MSG_PEEK | socket.MSG_WAITALL)[4:] == SASL_HANDSHAKE.key.to_bytes(2, "big"):
+            agree_on_mechanism(peer)
+        peer.shutdown(socket.SHUT_RDWR)
+
+    with (
+        scripted_broker(behave) as address,
+        pytest.raises(AuthenticationError, match=r"wants a SASL login: .* to SASL_PLAINTEXT, "),
+    ):
+        ask(address, {})
+
+
+def test_a_broker_that_hangs_up_on_everything_is_looked_into_once() -> None:
+    connections = []
+
+    def behave(peer: socket.socket) -> None:
+        connections.append(peer)
+        answer_versions(peer, metadata=12)
+        read_request(peer)
+        peer.shutdown(socket.SHUT_RDWR)
+
+    with scripted_broker(behave) as address, pytest.raises(ConnectError, match="closed the connection"):
+        ask(address, {})
+    assert len(connections) == 2
+
+
+def test_a_broker_that_is_silent_during_the_login_is_left_in_time() -> None:
+    with (
+        scripted_broker(lambda peer: answer_versions(peer)) as address,
+        pytest.raises(ConnectError, match="does not answer"),
+    ):
+        ask(address, PLAIN)
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------------
+
+CANARIES = {
+    "ssl.truststore.password": "canary-1",
+    "ssl.keystore.password": "canary-2",
+    "ssl.keystore.key": ALICE.key.replace("-----BEGIN", "canary-3\n-----BEGIN"),
+    "ssl.keystore.certificate.chain": ALICE.certificate,
+    "ssl.key.password": "canary-4",
+}
+
+
+def test_no_failure_shows_a_secret_anywhere(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Not even where the broker says what it heard."""
+    caplog.set_level(logging.DEBUG)
+    told = []
+
+    def parrot(peer: socket.socket) -> None:
+        answer_versions(peer, metadata=12)
+        agree_on_mechanism(peer)
+        authenticate(peer, refuse, refusal=f"what is {PASSWORD}?")
+
+    scripts = [(behave, options) for behave, options, *_ in (*TLS_FAILURES.values(), *SASL_FAILURES.values())]
+    for behave, options in [
+        *scripts,
+        (parrot, PLAIN),
+        (parrot, {**PLAIN, **TRUSTING, "security.protocol": "SASL_SSL"}),
+    ]:
+        secured = {**CANARIES, **options} if options.get("security.protocol", "").endswith("SSL") else options
+        with scripted_broker(behave) as address:
+            try:
+                ask(address, secured)
+            except KafkaMetaError as error:
+                travelled = pickle.loads(pickle.dumps(error))
+                told += [*traceback.format_exception(error), repr(error), repr(error.args), repr(travelled)]
+        told.append(repr(security(secured)))
+    output = capfd.readouterr()
+
+    assert len(told) > 20
+    everything = "\n".join([*told, caplog.text, *map(repr, caplog.records), output.out, output.err])
+    assert "canary" not in everything
+    assert ALICE.key.splitlines()[1] not in everything

@@ -1,0 +1,275 @@
+"""Where bearer tokens come from: an OpenID Connect endpoint, Amazon's signer, Kerberos; and their ways to fail."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError
+from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
+from pyspark_kafka_meta.wire.security import sasl
+from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
+from pyspark_kafka_meta.wire.security.tokens import bearer_token, forget_token
+
+CANARY = "canary-secret"
+SASL_SSL = {"kafka.bootstrap.servers": "localhost:9092", "kafka.security.protocol": "SASL_SSL"}
+CLIENT = "kafka.sasl.oauthbearer.client.credentials.client"
+GOOD = {"access_token": "a.b-c", "token_type": "Bearer", "expires_in": 3600}
+
+
+class Endless:
+    """A provider that never answers."""
+
+    def token(self) -> str:
+        threading.Event().wait(30)
+        return ""
+
+
+class Forger:
+    def token(self) -> str:
+        return "a\1host=evil"
+
+
+def parse(**options: str) -> SecurityOptions:
+    return ClientOptions.parse({**SASL_SSL, **options}).security
+
+
+def by_provider(name: str) -> SecurityOptions:
+    return parse(**{"kafka.sasl.mechanism": "OAUTHBEARER", "oauthTokenProvider": f"{__name__}:{name}"})
+
+
+def by_endpoint(url: str) -> SecurityOptions:
+    client = {f"{CLIENT}.id": "me", f"{CLIENT}.secret": CANARY, "kafka.sasl.oauthbearer.scope": "kafka"}
+    return parse(**{"kafka.sasl.mechanism": "OAUTHBEARER", "kafka.sasl.oauthbearer.token.endpoint.url": url, **client})
+
+
+def soon() -> float:
+    return time.monotonic() + 5
+
+
+@contextmanager
+def token_endpoint(status: int, answer: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Its URL, and what it was asked: the Authorization header and the body."""
+    asked = []
+
+    class Endpoint(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            asked.append((self.headers["Authorization"], body))
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Endpoint) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/token", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_client_credentials_are_exchanged_for_a_token_that_serves_all_connections() -> None:
+    with token_endpoint(200, GOOD) as (url, asked):
+        assert [bearer_token(by_endpoint(url), "broker", soon()) for _ in range(3)] == ["a.b-c"] * 3
+    assert asked == [
+        (f"Basic {base64.b64encode(f'me:{CANARY}'.encode()).decode()}", "grant_type=client_credentials&scope=kafka")
+    ]
+
+
+def test_after_a_refused_login_another_token_is_asked_for() -> None:
+    with token_endpoint(200, GOOD) as (url, asked):
+        for _ in range(2):
+            bearer_token(by_endpoint(url), "broker", soon())
+            forget_token(by_endpoint(url))
+    assert len(asked) == 2
+
+
+def test_a_token_without_a_lifetime_serves_once() -> None:
+    with token_endpoint(200, {**GOOD, "expires_in": None}) as (url, asked):
+        for _ in range(2):
+            bearer_token(by_endpoint(url), "broker", soon())
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "kind", "text"),
+    [
+        (401, {"error": "invalid_client", "error_description": CANARY}, AuthenticationError, r"OAuthError: invalid_cl"),
+        (200, {"nothing": CANARY}, AuthenticationError, "the token endpoint gave no token"),
+        (200, {**GOOD, "access_token": f"{CANARY}\r\n"}, AuthenticationError, "no bearer token"),
+        (500, {}, KafkaMetaError, "the token endpoint"),
+    ],
+)
+def test_an_endpoint_that_gives_no_token_says_why_and_no_secret(
+    status: int, answer: dict[str, Any], kind: type[KafkaMetaError], text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with token_endpoint(status, answer) as (url, _), pytest.raises(kind, match=text) as caught:
+        bearer_token(by_endpoint(url), "broker", soon())
+    assert CANARY not in "".join(traceback.format_exception(caught.value)) + caplog.text
+
+
+def test_an_endpoint_that_is_down_may_be_tried_again() -> None:
+    with pytest.raises(ConnectError, match="the token endpoint cannot be reached"):
+        bearer_token(by_endpoint("http://127.0.0.1:1/token"), "broker", soon())
+
+
+def test_a_provider_that_hangs_is_left_at_the_deadline() -> None:
+    with pytest.raises(ConnectError, match="gave no token in time"):
+        bearer_token(by_provider("Endless"), "broker", time.monotonic() + 0.05)
+
+
+def test_a_token_cannot_smuggle_fields_into_the_login() -> None:
+    with pytest.raises(AuthenticationError, match="no bearer token"):
+        bearer_token(by_provider("Forger"), "broker", soon())
+
+
+# --- Amazon -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CANARY)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", CANARY)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("host", "region"),
+    [
+        ("b-1.x.c3.kafka.eu-west-1.amazonaws.com", "eu-west-1"),
+        ("boot.x.kafka-serverless.us-east-2.amazonaws.com", "us-"),
+    ],
+)
+@pytest.mark.usefixtures("aws")
+def test_tokens_for_msk_are_signed_for_the_region_of_the_broker(
+    host: str, region: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    security = parse(**{"kafka.sasl.mechanism": "AWS_MSK_IAM"})
+    token = bearer_token(security, host, time.monotonic() + 30)
+    assert f"https://kafka.{region}" in base64.urlsafe_b64decode(token + "==").decode()
+    assert sasl.mechanism_name(security) == "OAUTHBEARER"
+    assert CANARY not in caplog.text
+
+
+@pytest.mark.usefixtures("aws")
+def test_msk_behind_other_names_needs_a_region() -> None:
+    with pytest.raises(AuthenticationError, match="Amazon's signer gave no token"):
+        bearer_token(parse(**{"kafka.sasl.mechanism": "AWS_MSK_IAM"}), "broker.internal", time.monotonic() + 30)
+
+
+# --- Kerberos ---------------------------------------------------------------------------------------------------------
+
+
+class Ticket:
+    """A stand-in for gssapi's SecurityContext: two rounds, then the broker's offer of security layers."""
+
+    def __init__(self, name: str, usage: str) -> None:
+        self.name, self.complete = name, False
+        self.initiator_name = "alice@REALM"
+
+    def step(self, token: bytes | None = None) -> bytes | None:
+        if token == b"unknown":
+            raise GssError
+        self.complete = token is not None
+        return None if self.complete else b"first"
+
+    def unwrap(self, token: bytes) -> Any:
+        return types.SimpleNamespace(message=token)
+
+    def wrap(self, message: bytes, _: bool) -> Any:
+        return types.SimpleNamespace(message=b"wrapped:" + message)
+
+
+class GssError(Exception):
+    pass
+
+
+@pytest.fixture
+def kerberos(monkeypatch: pytest.MonkeyPatch) -> SecurityOptions:
+    """Options of GSSAPI, with a stand-in for the package, which needs Kerberos on the machine."""
+    gssapi = types.ModuleType("gssapi")
+    gssapi.Name = lambda name, kind: name  # type: ignore[attr-defined]
+    gssapi.NameType = types.SimpleNamespace(hostbased_service=1)  # type: ignore[attr-defined]
+    gssapi.SecurityContext = Ticket  # type: ignore[attr-defined]
+    gssapi.exceptions = types.SimpleNamespace(GSSError=GssError)  # type: ignore[attr-defined]
+    gssapi.__spec__ = types.SimpleNamespace()  # type: ignore[assignment]
+    monkeypatch.setitem(sys.modules, "gssapi", gssapi)
+    return parse(**{"kafka.sasl.mechanism": "GSSAPI", "kafka.sasl.kerberos.service.name": "kafka"})
+
+
+def test_kerberos_asks_for_no_security_layer(kerberos: SecurityOptions) -> None:
+    steps = sasl.steps(kerberos, "broker", soon())
+    assert next(steps) == b"first"
+    assert steps.send(b"second") == b""
+    assert steps.send(b"\x07\0\0\0") == b"wrapped:\x01\0\0\0alice@REALM"
+    with pytest.raises(StopIteration):
+        steps.send(b"")
+
+
+@pytest.mark.parametrize(
+    ("answers", "text"),
+    [([b"unknown"], "no ticket for kafka@broker"), ([b"second", b"\x06\0\0\0"], "insists on a GSSAPI security layer")],
+)
+def test_kerberos_failures_are_authentication_errors(
+    kerberos: SecurityOptions, answers: list[bytes], text: str
+) -> None:
+    steps = sasl.steps(kerberos, "broker", soon())
+    next(steps)
+    with pytest.raises(AuthenticationError, match=text):
+        for answer in answers:
+            steps.send(answer)
+
+
+# --- librdkafka -------------------------------------------------------------------------------------------------------
+
+
+def jwt(claims: dict[str, Any]) -> str:
+    return f"e30.{base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b'=').decode()}.sig"
+
+
+@pytest.mark.parametrize(
+    ("token", "expires_at"),
+    [
+        (jwt({"exp": 4e9}), lambda now: 4e9),
+        (jwt({"sub": "x"}), lambda now: now + 300),
+        ("opaque", lambda now: now + 300),
+        ("a.b.c", lambda now: now + 300),
+    ],
+)
+def test_producers_are_told_when_a_token_expires(
+    token: str, expires_at: Callable[[float], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Forger, "token", lambda self: token)
+    settings = librdkafka_settings(by_provider("Forger"), [Address("broker", 9092)])
+    assert settings["sasl.mechanism"] == "OAUTHBEARER"
+    shown, when = settings["oauth_cb"]("")
+    assert shown == token
+    assert when == pytest.approx(expires_at(time.time()), abs=60)
+
+
+def test_producers_refuse_what_librdkafka_lacks(kerberos: SecurityOptions) -> None:
+    with pytest.raises(OptionError, match="GSSAPI is not in the librdkafka"):
+        librdkafka_settings(kerberos, [Address("broker", 9092)])
