@@ -170,7 +170,7 @@ class SourceOptions(SpanOptions):
         """
         parsed, problems = read(options, OPTIONS)
         problems += complete_security(parsed) + rules.client_problems(options) + rules.strategy_problems(options)
-        rules.refuse(problems or rules.limit_problems(parsed))
+        rules.refuse(problems + rules.limit_problems(parsed))
         if parsed["topics"] is None:
             parsed["topics"] = tuple(dict.fromkeys(partition.topic for partition in parsed["assigned"] or ()))
         client = ClientOptions(**{each.name: parsed.pop(each.name) for each in fields(ClientOptions)})

@@ -380,6 +380,17 @@ def test_limits_that_contradict_each_other_are_refused(said: str, options: dict[
     assert problems({**MINIMAL, **options}) == [said]
 
 
+def test_contradictions_are_named_along_with_values_that_are_bad() -> None:
+    bad = {"includeHeaders": "maybe", "maxOffsetsPerTrigger": "many", "minOffsetsPerTrigger": "9"}
+    found = problems({**MINIMAL, **bad, "minPartitions": "5", "maxTasks": "4"})
+
+    assert [one.split(",")[0] for one in found] == [
+        "Option 'maxOffsetsPerTrigger' must be a whole number from 1 to 9223372036854775807",
+        "Option 'includeHeaders' must be false or true",
+        "The value of minPartitions(5) is higher than maxTasks.",
+    ]
+
+
 def test_a_client_without_topics_knows_kafka_options_alone() -> None:
     with pytest.raises(OptionError, match="Unknown option 'subscribe'"):
         ClientOptions.parse(MINIMAL)
