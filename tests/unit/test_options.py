@@ -490,8 +490,9 @@ def test_a_stream_has_no_end_that_moves(name: str, text: str, what: str) -> None
         SourceOptions.parse({**MINIMAL, name: text}).for_stream()
 
 
-def test_a_batch_warns_that_limits_per_trigger_do_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    options = SourceOptions.parse({**MINIMAL, "maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "5"})
+def test_a_batch_warns_that_what_is_said_of_micro_batches_does_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "5", "onTopicRecreated": "latest"}
+    options = SourceOptions.parse({**MINIMAL, **given})
 
     with caplog.at_level(logging.WARNING):
         options.for_stream()
@@ -500,7 +501,9 @@ def test_a_batch_warns_that_limits_per_trigger_do_nothing(caplog: pytest.LogCapt
         assert caplog.messages == [
             "maxOffsetsPerTrigger option ignored in batch queries",
             "minOffsetsPerTrigger option ignored in batch queries",
+            "onTopicRecreated option ignored in batch queries",
         ]
+        assert options.for_batch().on_topic_recreated is None
 
 
 @pytest.mark.parametrize("name", ["kafka.group.id", "groupIdPrefix"])
