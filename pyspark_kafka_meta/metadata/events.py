@@ -78,7 +78,7 @@ class EventKind(StrEnum):
     CLOSED = "closed"
     """The cache ended in good order: the last of its events. Of one that is killed, the next that is born tells."""
     DATA_LOSS = "data_loss"
-    """Records of one partition were skipped, as failOnDataLoss is false or onCorruptBatch skip; no request was made."""
+    """Records of one partition were skipped, as failOnDataLoss or another option allows; no request was made."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,8 +121,9 @@ class SourceOptions(SpanOptions):
         None,
         partial(values.parse_choice, values={"fail": "fail", "earliest": "earliest", "latest": "latest"}),
         "Option 'onTopicRecreated' must be fail, earliest or latest, got '{value}'",
-        "What if a topic was deleted and made again between micro-batches: fail, or go on at the start or the end of "
-        "the new one. If not set, failOnDataLoss says: fail, or the start.",
+        "What if a topic was deleted and made again under a stream: fail, or go on at the start or the end of the new "
+        "one, without what a running micro-batch had yet to read of the old one. If not set, failOnDataLoss says: "
+        "fail, or the start.",
     )
     new_partitions_at_latest: bool = choice(
         "newPartitions",
@@ -170,7 +171,7 @@ class SourceOptions(SpanOptions):
         """
         parsed, problems = read(options, OPTIONS)
         problems += complete_security(parsed) + rules.client_problems(options) + rules.strategy_problems(options)
-        rules.refuse(problems or rules.limit_problems(parsed))
+        rules.refuse(problems + rules.limit_problems(parsed))
         if parsed["topics"] is None:
             parsed["topics"] = tuple(dict.fromkeys(partition.topic for partition in parsed["assigned"] or ()))
         client = ClientOptions(**{each.name: parsed.pop(each.name) for each in fields(ClientOptions)})
@@ -192,10 +193,11 @@ class SourceOptions(SpanOptions):
         ending = self.end() or OffsetsSpec(LATEST_OFFSET)
         rules.refuse(rules.batch_problems(starting, ending))
         self._warn_of_groups()
-        for name in ("max_offsets_per_trigger", "min_offsets_per_trigger"):
+        for name in ("max_offsets_per_trigger", "min_offsets_per_trigger", "on_topic_recreated"):
             if getattr(self, name) is not None:
                 logger.warning("%s option ignored in batch queries", OPTIONS[name].name)
-        return replace(self, starting_offsets=starting, ending_offsets=ending)
+        # No later micro-batch would read the new topic: what is lost is for failOnDataLoss to judge.
+        return replace(self, starting_offsets=starting, ending_offsets=ending, on_topic_recreated=None)
 
     def for_stream(self) -> SourceOptions:
         """For `spark.readStream`: a new query starts at latest where nothing else is said.

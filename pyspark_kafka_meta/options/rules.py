@@ -37,14 +37,15 @@ def strategy_problems(options: Mapping[str, str]) -> list[str]:
 
 
 def limit_problems(parsed: Mapping[str, Any]) -> list[str]:
-    """Limits that contradict each other. Takes good values by field of `SourceOptions`."""
+    """Limits that contradict each other. Takes values by field of `SourceOptions`, without the bad ones."""
     problems = []
-    fewest, most = parsed["min_offsets_per_trigger"], parsed["max_offsets_per_trigger"]
+    fewest, most = parsed.get("min_offsets_per_trigger"), parsed.get("max_offsets_per_trigger")
     if fewest is not None and most is not None and fewest > most:
         problems.append(f"The value of minOffsetPerTrigger({fewest}) is higher than the maxOffsetsPerTrigger({most}).")
-    if parsed["max_tasks"] is not None and parsed["max_tasks"] < (parsed["min_partitions"] or 0):
-        problems.append(f"The value of minPartitions({parsed['min_partitions']}) is higher than maxTasks.")
-    if parsed["max_tasks"] is not None and parsed["max_records_per_partition"] is not None:
+    tasks, partitions = parsed.get("max_tasks"), parsed.get("min_partitions")
+    if tasks is not None and partitions is not None and tasks < partitions:
+        problems.append(f"The value of minPartitions({partitions}) is higher than maxTasks.")
+    if tasks is not None and parsed.get("max_records_per_partition") is not None:
         problems.append("Only one of the following options can be specified: maxTasks, maxRecordsPerPartition.")
     return problems
 

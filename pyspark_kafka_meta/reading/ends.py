@@ -30,6 +30,8 @@ class LogEnds:
         self._options = options
         self._logs = logs
         self._sleep = sleep
+        self._passed_over: set[TopicPartition] = set()  # whose target is lost, which is allowed and has been told
+        self._told = ""  # the loss that the last look found
 
     def partitions(self, expected: Collection[TopicPartition] = ()) -> list[TopicPartition]:
         """The partitions that the query reads now, in order.
@@ -84,19 +86,26 @@ class LogEnds:
         if start is not None and self._options.on_topic_recreated in ("earliest", "latest"):
             ids = self.topic_ids(gone)
             gone = {one for one in gone if ids[one.topic] in (None, start.topic_ids.get(one.topic))}
-        if gone:
-            self._accept(
-                f"{name_partitions(gone)} are gone: the topic was deleted or made again; there are now "
-                f"{name_partitions(partitions)}"
-            )
+        if not gone:
+            self._told = ""
+            return partitions
+        self._accept(
+            f"{name_partitions(gone)} are gone: the topic was deleted or made again; there are now "
+            f"{name_partitions(partitions)}"
+        )
         return partitions
 
     def _accept(self, loss: str) -> None:
-        accept_loss(loss, self._options.fail_on_data_loss)
+        """Not said again for as long as nothing else is found."""
+        if loss != self._told:
+            accept_loss(loss, self._options.fail_on_data_loss)
+        self._told = loss
 
     def confirmed(self, start: SourceOffset, target: Positions) -> SourceOffset:
         """The ends and topic ids; asked for again where reading cannot go on from `start`, or not up to `target`, with
-        new metadata, which tells a topic that was made again from a log that became shorter."""
+        new metadata, which tells a topic that was made again from a log that became shorter. A lost target is told
+        once, where losing it is allowed."""
+        target = {one: position for one, position in target.items() if one not in self._passed_over}
         expected = start.positions.keys() | target.keys()
         latest = self._latest_left(expected, start)
         for _ in range(self._options.fetch_offset_retries):
@@ -109,6 +118,10 @@ class LogEnds:
         lost = [one for one in lost_ends(target, latest) if one not in lost_starts(start, latest)]
         if lost:
             self._accept("; ".join(explain_end(one, target, latest) for one in lost[:5]))
+        for one in lost:
+            cut, cause = latest.positions[one].offset, explain_end(one, target, latest)
+            self._client.cache.record_loss(one, cut, target[one].offset, cause)
+        self._passed_over.update(lost_ends(target, latest), target.keys() - latest.positions.keys())
         return latest
 
     def _held_back(self, start: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, Position]:

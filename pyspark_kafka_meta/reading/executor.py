@@ -52,7 +52,7 @@ class TaskReader:
         self._options = options
         self._columns = columns
         self._cursors: list[PartitionCursor] = []
-        self._losses = Losses(client, options.fail_on_data_loss, options.skip_corrupt_batches)
+        self._losses = Losses(client, options)
         self._leaders = Leaders(client.cache)
         self._fetches = Fetches(client)
         self._last_progress = 0.0

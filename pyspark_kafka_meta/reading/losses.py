@@ -11,6 +11,7 @@ import logging
 
 from pyspark_kafka_meta.errors import CorruptBatchError, DataLossError, NoLeaderError, UnknownTopicError
 from pyspark_kafka_meta.metadata.events import RefreshReason
+from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.cursor import PartitionCursor
 from pyspark_kafka_meta.reading.instructions import (
@@ -23,6 +24,7 @@ from pyspark_kafka_meta.reading.instructions import (
     Wait,
 )
 from pyspark_kafka_meta.reading.leaders import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
+from pyspark_kafka_meta.reading.verdicts import HOW_TO_FOLLOW
 from pyspark_kafka_meta.wire.messages import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
 logger = logging.getLogger(__name__)
@@ -36,10 +38,9 @@ LOSS_GRACE_MS = 5_000
 class Losses:
     """The verdicts of one task."""
 
-    def __init__(self, client: KafkaClient, fail_on_data_loss: bool, skip_corrupt: bool) -> None:
+    def __init__(self, client: KafkaClient, options: SourceOptions) -> None:
         self._client = client
-        self._fail_on_data_loss = fail_on_data_loss
-        self._skip_corrupt = skip_corrupt
+        self._options = options
         self._unknown_since: dict[PartitionCursor, float] = {}
         self._short_since: dict[PartitionCursor, tuple[int, float]] = {}  # at which position, and when
 
@@ -77,7 +78,7 @@ class Losses:
         rest of the range is lost then, and the cursor done.
 
         Raises:
-            DataLossError: it is, and failOnDataLoss is set.
+            DataLossError: it is, and onTopicRecreated or failOnDataLoss does not allow that.
         """
         if cursor.trouble not in UNKNOWN_TOPIC_CODES:
             self._unknown_since.pop(cursor, None)
@@ -88,12 +89,23 @@ class Losses:
         current = snapshot.topic_id(partition.topic)
         if current == planned and partition in snapshot.partitions(partition.topic):
             return False  # the metadata still has it: one broker is behind, or confused
-        cause = "the topic or partition was deleted"
-        if planned is not None and current is not None:
-            # Not enough by itself: after the topic was made again, this cache may be the last to hear of it.
+        # Ids are not enough by themselves: after the topic was made again, this cache may be the last to hear of it.
+        if None in (planned, current) or planned == current:
+            self.accept(cursor, Lost("the topic or partition was deleted", cursor.position, cursor.range.until_offset))
+        else:
             cause = f"the topic was deleted and made again under its name (topic id {planned}, now {current})"
-        self.accept(cursor, Lost(cause, cursor.position, cursor.range.until_offset))
+            self._accept_recreated(cursor, Lost(cause, cursor.position, cursor.range.until_offset))
         return True
+
+    def _accept_recreated(self, cursor: PartitionCursor, lost: Lost) -> None:
+        """The new topic is for the next micro-batch, which begins in it as onTopicRecreated says."""
+        match self._options.on_topic_recreated:
+            case None:
+                self.accept(cursor, lost)
+            case "fail":
+                raise DataLossError(f"{_sentence(cursor, lost)}. {HOW_TO_FOLLOW}")
+            case policy:
+                self._skip(cursor, lost, f"onTopicRecreated is {policy}")
 
     def accept(self, cursor: PartitionCursor, lost: Lost) -> None:
         """Go on behind what is lost.
@@ -101,7 +113,7 @@ class Losses:
         Raises:
             DataLossError: failOnDataLoss is set.
         """
-        if self._fail_on_data_loss:
+        if self._options.fail_on_data_loss:
             raise DataLossError(
                 f"{_sentence(cursor, lost)}. To go on without them, set the option failOnDataLoss to false"
             )
@@ -114,7 +126,7 @@ class Losses:
             CorruptBatchError: onCorruptBatch is fail, or where the batch ends is not known.
         """
         error, lost, partition = unreadable.error, unreadable.lost, cursor.range.partition
-        if self._skip_corrupt and lost is not None:
+        if self._options.skip_corrupt_batches and lost is not None:
             self._skip(cursor, lost, "onCorruptBatch is skip")
             return
         way_out = (

@@ -380,6 +380,17 @@ def test_limits_that_contradict_each_other_are_refused(said: str, options: dict[
     assert problems({**MINIMAL, **options}) == [said]
 
 
+def test_contradictions_are_named_along_with_values_that_are_bad() -> None:
+    bad = {"includeHeaders": "maybe", "maxOffsetsPerTrigger": "many", "minOffsetsPerTrigger": "9"}
+    found = problems({**MINIMAL, **bad, "minPartitions": "5", "maxTasks": "4"})
+
+    assert [one.split(",")[0] for one in found] == [
+        "Option 'maxOffsetsPerTrigger' must be a whole number from 1 to 9223372036854775807",
+        "Option 'includeHeaders' must be false or true",
+        "The value of minPartitions(5) is higher than maxTasks.",
+    ]
+
+
 def test_a_client_without_topics_knows_kafka_options_alone() -> None:
     with pytest.raises(OptionError, match="Unknown option 'subscribe'"):
         ClientOptions.parse(MINIMAL)
@@ -479,8 +490,9 @@ def test_a_stream_has_no_end_that_moves(name: str, text: str, what: str) -> None
         SourceOptions.parse({**MINIMAL, name: text}).for_stream()
 
 
-def test_a_batch_warns_that_limits_per_trigger_do_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    options = SourceOptions.parse({**MINIMAL, "maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "5"})
+def test_a_batch_warns_that_what_is_said_of_micro_batches_does_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "5", "onTopicRecreated": "latest"}
+    options = SourceOptions.parse({**MINIMAL, **given})
 
     with caplog.at_level(logging.WARNING):
         options.for_stream()
@@ -489,7 +501,9 @@ def test_a_batch_warns_that_limits_per_trigger_do_nothing(caplog: pytest.LogCapt
         assert caplog.messages == [
             "maxOffsetsPerTrigger option ignored in batch queries",
             "minOffsetsPerTrigger option ignored in batch queries",
+            "onTopicRecreated option ignored in batch queries",
         ]
+        assert options.for_batch().on_topic_recreated is None
 
 
 @pytest.mark.parametrize("name", ["kafka.group.id", "groupIdPrefix"])

@@ -510,6 +510,45 @@ def test_lost_records_are_skipped_on_request_and_no_other_row_takes_their_place(
     assert text in f"{skipped}{event.cause_partition} cannot be read: {event.error}"
 
 
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+def test_policy_lets_a_task_go_on_without_the_rest_of_a_topic_that_was_made_again(scene: Scene, policy: str) -> None:
+    scene.fill()
+    reading = scene.reader(**ONE_BATCH, onTopicRecreated=policy).read([scene.range(T2)])
+    first = next(reading)
+    recreate(scene, 3)
+
+    assert by_partition(rows(iter([first, *reading]))) == {T2: written()[T2][:3]}
+    [event] = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
+    assert (event.lost_from_offset, event.lost_until_offset) == (3, 12)
+
+
+POLICY_DOES_NOT_COVER: dict[str, tuple[dict[str, str], Fault, str]] = {
+    "a topic that is only deleted": (
+        {"onTopicRecreated": "earliest"},
+        [lambda scene: scene.cluster.topics.pop("t")],
+        f"{DELETED}.*set the option failOnDataLoss to false",
+    ),
+    "fail, whatever failOnDataLoss says": (
+        {"onTopicRecreated": "fail", **KEEP_GOING},
+        [lambda scene: recreate(scene, 3)],
+        f"{RECREATED}.*set the option onTopicRecreated to earliest or latest",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "fault", "said"), POLICY_DOES_NOT_COVER.values(), ids=POLICY_DOES_NOT_COVER.keys())
+def test_policy_for_topics_that_were_made_again_ends_a_task_otherwise(
+    scene: Scene, options: dict[str, str], fault: Fault, said: str
+) -> None:
+    scene.fill()
+    reading = scene.reader(**ONE_BATCH, **options).read([scene.range(T2)])
+    next(reading)
+    scene.undergo(fault)
+
+    with pytest.raises(DataLossError, match=said):
+        list(reading)
+
+
 @pytest.mark.parametrize("options", [{}, KEEP_GOING], ids=["fail", "skip"])
 def test_log_truncated_behind_the_reader_is_read_again_from_there(scene: Scene, options: dict[str, str]) -> None:
     scene.fill(batches=2)

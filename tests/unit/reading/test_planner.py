@@ -474,15 +474,30 @@ def lose_partitions(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    ("happens", "said", "read"),
+    ("happens", "said", "read", "told"),
     [
-        (lose_the_end, "the log of t-0 ends at offset 6, before offset 12 at which the query is to end", (1, 6)),
-        (lose_partitions, "t-1, t-2 are gone: the topic was deleted or made again; there are now t-0", (0, 12)),
+        (
+            lose_the_end,
+            "the log of t-0 ends at offset 6, before offset 12 at which the query is to end",
+            (1, 6),
+            [(0, 6, 12)],
+        ),
+        (
+            lose_partitions,
+            "t-1, t-2 are gone: the topic was deleted or made again; there are now t-0",
+            (0, 12),
+            [(1, 1, None), (2, 1, None), (0, 1, None)],
+        ),
     ],
     ids=["shorter", "fewer partitions"],
 )
-def test_available_now_whose_target_is_lost_says_so(
-    scene: Scene, happens: Any, said: str, read: tuple[int, int], caplog: pytest.LogCaptureFixture
+def test_available_now_whose_target_is_lost_says_so_once(
+    scene: Scene,
+    happens: Any,
+    said: str,
+    read: tuple[int, int],
+    told: list[tuple[int, int, int | None]],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     target = ends_now(scene)
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "3"}
@@ -497,8 +512,21 @@ def test_available_now_whose_target_is_lost_says_so(
     steps = []
     while step := lenient.step():
         steps += [step[T0]] if T0 in step else []
+    assert len(steps) > 2
     assert (steps[0][0], steps[-1][1]) == read
-    assert said in caplog.text
+    assert caplog.text.count(said) == 1
+    events = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
+    assert [(one.cause_partition, one.lost_from_offset, one.lost_until_offset) for one in events] == told
+
+
+def test_available_now_asks_again_only_once_about_a_target_that_is_lost(scene: Scene) -> None:
+    query = Query(scene, ends_now(scene), startingOffsets="earliest", maxOffsetsPerTrigger="3", **GO_ON)
+    lose_the_end(scene)
+    query.step()
+    asked = len(scene.wire.requests)
+
+    assert query.step()
+    assert len(scene.wire.requests) == asked + 3  # the end of each log, from its leader
 
 
 # --- a pattern of topics ----------------------------------------------------------------------------------------------
