@@ -47,6 +47,8 @@ def test_time_is_that_of_the_event() -> None:
         [GOOD],
         {"cache_id": "c"},
         {**GOOD, "sequence": "1"},
+        {**GOOD, "time_ms": 10**15},
+        {**GOOD, "time_ms": -1},
         {**GOOD, "pid": "seven"},
         {**GOOD, "pid": 2**70},
         {**GOOD, "time_ms": 2**62},
