@@ -63,6 +63,8 @@ def test_time_is_that_of_the_event() -> None:
         "a list",
         "no sequence",
         "a text",
+        "after the year 10000",
+        "before 1970",
         "other type",
         "large",
         "far",
