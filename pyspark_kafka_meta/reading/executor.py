@@ -240,6 +240,7 @@ class TaskReader:
                 self._losses.accept(cursor, instruction)
             case Unreadable():
                 self._losses.accept_corrupt(cursor, instruction)
+                self._last_progress = time.monotonic()
             case Fail(error):
                 raise error
         return []
