@@ -37,14 +37,14 @@ def check_lengths(kind: Any, frame: memoryview, position: int) -> None:
     """Walk through a message of this class that begins at `position`.
 
     Raises:
-        ProtocolError: a length or count leads behind the end of the frame.
+        ProtocolError: a length or count leads behind the end of the frame, or is null where there has to be one.
     """
     try:
         end = _message(kind)(frame, position)
     except IndexError:
         end = len(frame) + 1
     if end > len(frame):
-        raise ProtocolError("a broker's answer cannot be read: lengths in it lead behind its end")
+        raise ProtocolError("a broker's answer cannot be read: lengths in it lead behind its end, or are null")
 
 
 @cache
@@ -64,17 +64,17 @@ def _message(kind: Any) -> Walk:
 
 def _field(kind: Any, kafka_type: str | None, flexible: bool) -> Walk | int:
     """How to walk over it, or its size if that is always the same."""
-    inner: Any = next((one for one in get_args(kind) if one not in (type(None), ...)), kind)
-    if get_origin(kind) is not tuple and get_origin(inner) is tuple:
-        return _field(inner, kafka_type, flexible)
-    if get_origin(kind) is tuple:
-        element = _message(inner) if hasattr(inner, "__flexible__") else _field(inner, kafka_type, flexible)
-        return _array(element, flexible)
+    nullable = type(None) in get_args(kind)
+    inner: Any = next((one for one in get_args(kind) if one is not type(None)), kind) if nullable else kind
+    if get_origin(inner) is tuple:
+        entry = get_args(inner)[0]
+        element = _message(entry) if hasattr(entry, "__flexible__") else _field(entry, kafka_type, flexible)
+        return _array(element, flexible, nullable)
     if hasattr(inner, "__flexible__"):
         return _message(inner)
     if kafka_type in _SIZES:
         return _SIZES[kafka_type]
-    return _text(2 if kafka_type == "string" else 4, flexible)
+    return _text(2 if kafka_type == "string" else 4, flexible, nullable)
 
 
 def _walk_of(steps: Iterable[Walk | int]) -> Walk:
@@ -94,9 +94,9 @@ def _walk_of(steps: Iterable[Walk | int]) -> Walk:
     return walk
 
 
-def _array(element: Walk | int, flexible: bool) -> Walk:
+def _array(element: Walk | int, flexible: bool, nullable: bool) -> Walk:
     def walk(data: memoryview, at: int) -> int:
-        count, at = _length(data, at, 4, flexible)
+        count, at = _length(data, at, 4, flexible, nullable)
         if isinstance(element, int):
             return at + count * element
         for _ in range(count):
@@ -108,9 +108,9 @@ def _array(element: Walk | int, flexible: bool) -> Walk:
     return walk
 
 
-def _text(size: int, flexible: bool) -> Walk:
+def _text(size: int, flexible: bool, nullable: bool) -> Walk:
     def walk(data: memoryview, at: int) -> int:
-        length, at = _length(data, at, size, flexible)
+        length, at = _length(data, at, size, flexible, nullable)
         return at + length
 
     return walk
@@ -130,12 +130,16 @@ def _tags(known: dict[int, Walk]) -> Walk:
     return walk
 
 
-def _length(data: memoryview, at: int, size: int, flexible: bool) -> tuple[int, int]:
-    """A length or count, 0 for null, and the position behind it."""
+def _length(data: memoryview, at: int, size: int, flexible: bool, nullable: bool) -> tuple[int, int]:
+    """A length or count, 0 for null where that may be, and the position behind it."""
     if flexible:
         more, at = _varint(data, at)
-        return max(more - 1, 0), at
-    return max(int.from_bytes(data[at : at + size], "big", signed=True), 0), at + size
+        length = more - 1
+    else:
+        length, at = int.from_bytes(data[at : at + size], "big", signed=True), at + size
+    if length < 0 and not nullable:
+        raise IndexError
+    return max(length, 0), at
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
