@@ -1,0 +1,66 @@
+"""Read a topic as a batch, then as a stream.
+
+    python examples/producer.py                       # something to read
+    python examples/first_pipeline.py                 # or: spark-submit examples/first_pipeline.py
+
+You will see how many records each partition holds, then, after each micro-batch, how often each word was read so far.
+Start the producer again meanwhile, and the next table follows:
+
+    +---------+-----+
+    |partition|count|
+    +---------+-----+
+    |        0|  600|
+    |        1|  400|
+    +---------+-----+
+
+    -------------------------------------------
+    Batch: 0
+    -------------------------------------------
+    +------+-----+
+    |  word|count|
+    +------+-----+
+    |opened| 1000|
+    |page-0|  143|
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import col, desc, explode, split
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bootstrap-servers", default="localhost:19092")
+    parser.add_argument("--topic", default="topic-0")
+    parser.add_argument("--seconds", type=int, default=30, help="how long the stream runs")
+    parser.add_argument("--once", action="store_true", help="end when all that is there was read")
+    options = parser.parse_args()
+
+    spark = SparkSession.builder.appName("first pipeline").config("spark.sql.shuffle.partitions", 2).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    source = {
+        "kafka.bootstrap.servers": options.bootstrap_servers,
+        "subscribe": options.topic,
+        "startingOffsets": "earliest",  # a stream would begin at the end otherwise
+    }
+
+    batch = spark.read.format("kafkameta").options(**source).load()
+    batch.groupBy("partition").count().orderBy("partition").show()
+
+    stream = spark.readStream.format("kafkameta").options(**source).load()
+    words = stream.select(explode(split(col("value").cast("string"), " ")).alias("word"))
+    counts = words.groupBy("word").count().orderBy(desc("count"), "word")
+    writer = counts.writeStream.outputMode("complete").format("console")
+    if options.once:
+        writer = writer.trigger(availableNow=True)
+    query = writer.start()
+    query.awaitTermination(None if options.once else options.seconds)
+    query.stop()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

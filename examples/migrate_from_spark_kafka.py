@@ -1,0 +1,81 @@
+"""A query that runs on Spark's own Kafka source goes on with this one, where it stopped.
+
+    spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.0 examples/migrate_from_spark_kafka.py
+
+The packages are what the old source needs, in the version of your Spark; with `python` in place of `spark-submit`, put
+`--packages ... pyspark-shell` into the environment variable PYSPARK_SUBMIT_ARGS. The query drops duplicates, so it has
+state that must come along: the second ten records repeat five keys of the first. You will see:
+
+    kafka read 10 new records
+    kafkameta migrate-checkpoint: {"topic-0":{"0":6,"1":4}}
+    kafkameta read 10 new records
+    the folder holds 15 rows, 15 different keys: nothing lost, nothing repeated
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import uuid
+
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bootstrap-servers", default="localhost:19092")
+    parser.add_argument("--topic", default="topic-0")
+    options = parser.parse_args()
+    spark = SparkSession.builder.appName("migrate").config("spark.sql.shuffle.partitions", 2).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    this_run = uuid.uuid4().hex
+
+    def write(numbers: range) -> None:
+        producer = Producer({"bootstrap.servers": options.bootstrap_servers})
+        for number in numbers:
+            producer.produce(options.topic, key=f"{this_run}-{number}", value="...")
+        producer.flush(60)
+
+    def run(source: str, checkpoint: str) -> None:
+        """The query: nothing but the name of its source changes, and where its checkpoint is."""
+        records = (
+            spark.readStream.format(source)
+            .option("kafka.bootstrap.servers", options.bootstrap_servers)
+            .option("subscribe", options.topic)
+            .option("startingOffsets", "earliest")
+            .load()
+        )
+        keys = records.selectExpr("CAST(key AS STRING) AS key").where(f"key LIKE '{this_run}%'").dropDuplicates(["key"])
+        query = (
+            keys.writeStream.format("parquet")
+            .option("path", f"{folder}/rows")
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        print(f"{source} read {sum(progress['numInputRows'] for progress in query.recentProgress)} new records")
+
+    with tempfile.TemporaryDirectory(prefix="kafkameta-migrate-") as folder:
+        write(range(10))
+        run("kafka", f"{folder}/old")
+
+        migrate = ["pyspark_kafka_meta", "migrate-checkpoint", f"{folder}/old", "--write", f"{folder}/new"]
+        done = subprocess.run([sys.executable, "-m", *migrate], check=True, capture_output=True, text=True)
+        print(f"kafkameta migrate-checkpoint: {done.stdout.strip()}")
+
+        write(range(5, 15))
+        run("kafkameta", f"{folder}/new")
+
+        rows = spark.read.parquet(f"{folder}/rows")
+        total, different = rows.count(), rows.distinct().count()
+        verdict = "nothing lost, nothing repeated" if total == different == 15 else "15 were to be there"
+        print(f"the folder holds {total} rows, {different} different keys: {verdict}")
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Write page views to a topic, with every choice that a Kafka producer has.
+
+    python examples/producer.py                                      # a thousand records, by the hash of their keys
+    python examples/producer.py --by sticky --compression zstd       # no keys: a whole batch to one partition
+    python examples/producer.py --by 1 --acks 1                      # all to partition 1
+    python examples/producer.py --seconds 60                         # a thousand records each second, for a minute
+
+You will see:
+
+    delivered 1000 of 1000 records: key-hash, lz4, acks=all, idempotent
+    partition 0: 600 records
+    partition 1: 400 records
+
+What the choices do:
+
+- `--by key-hash` sends equal keys to the same partition, where they stay in order. It is the hash of Kafka's Java
+  clients, so that both kinds of producer agree. `sticky` writes records without a key, and changes the partition
+  every `--linger-ms`, which fills batches better. A number is the partition itself.
+- `--compression` is by batch: larger ones (`--batch-bytes`, `--linger-ms`) compress better. The source reads them all.
+- `--acks 0` waits for no answer and may lose records; `1` waits for the leader, and what it took is lost if it dies
+  before its followers have it; `all` waits for those in sync.
+- Idempotence numbers the batches, so that one that is sent again is neither written twice nor out of order. It needs
+  `--acks all`, and is on with it; `--no-idempotence` turns it off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from typing import Any
+
+from confluent_kafka import Producer
+
+STICKY, KEY_HASH = "sticky", "key-hash"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bootstrap-servers", default="localhost:19092")
+    parser.add_argument("--topic", default="topic-0")
+    parser.add_argument("--records", type=int, default=1000, help="how many, or how many each second")
+    parser.add_argument("--seconds", type=int, default=0, help="go on for so long; 0: write once")
+    parser.add_argument("--by", default=KEY_HASH, help="key-hash, sticky, or the number of a partition")
+    parser.add_argument("--compression", choices=["none", "gzip", "snappy", "lz4", "zstd"], default="lz4")
+    parser.add_argument("--acks", choices=["0", "1", "all"], default="all")
+    parser.add_argument("--idempotence", action=argparse.BooleanOptionalAction, help="default: with --acks all")
+    parser.add_argument("--linger-ms", type=int, default=20, help="how long a record waits for others in its batch")
+    parser.add_argument("--batch-bytes", type=int, default=1_000_000, help="how large a batch may grow")
+    options = parser.parse_args()
+    if options.by not in (KEY_HASH, STICKY) and not options.by.isdigit():
+        parser.error(f"--by {options.by}: give {KEY_HASH}, {STICKY} or the number of a partition")
+    if options.idempotence is None:
+        options.idempotence = options.acks == "all"
+    return options
+
+
+def settings(options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": options.bootstrap_servers,
+        "partitioner": "murmur2_random",  # as Java's; the default of librdkafka, crc32, puts keys elsewhere
+        "sticky.partitioning.linger.ms": options.linger_ms,
+        "linger.ms": options.linger_ms,
+        "batch.size": options.batch_bytes,
+        "compression.type": options.compression,
+        "acks": options.acks,
+        "enable.idempotence": options.idempotence,
+    }
+
+
+def main() -> None:
+    options = arguments()
+    producer = Producer(settings(options))
+    delivered: Counter[int] = Counter()
+    by_partition: dict[str, Any] = {"partition": int(options.by)} if options.by.isdigit() else {}
+
+    def on_delivery(error: Any, message: Any) -> None:
+        if error is None:
+            delivered[message.partition()] += 1
+        else:
+            print(f"not delivered: {error}")
+
+    for second in range(max(options.seconds, 1)):
+        for number in range(options.records):
+            key = None if options.by == STICKY else f"user-{number % 10}"
+            value = f"user-{number % 10} opened page-{number % 7}"
+            producer.produce(options.topic, value, key, on_delivery=on_delivery, **by_partition)
+            producer.poll(0)  # has on_delivery called
+        if second + 1 < options.seconds:
+            time.sleep(1)
+    producer.flush(60)
+
+    written = options.records * max(options.seconds, 1)
+    idempotent = "idempotent" if options.idempotence else "not idempotent"
+    how = f"{options.by}, {options.compression}, acks={options.acks}, {idempotent}"
+    print(f"delivered {delivered.total()} of {written} records: {how}")
+    for partition, count in sorted(delivered.items()):
+        print(f"partition {partition}: {count} records")
+
+
+if __name__ == "__main__":
+    main()

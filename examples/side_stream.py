@@ -1,0 +1,79 @@
+"""Read a topic, and beside it, as a second stream, every refresh of the metadata caches that this takes.
+
+    python examples/producer.py --seconds 60 &
+    python examples/side_stream.py
+
+Each cache begins with `born`, and the answer to its first question is a `bootstrap`. Metadata is refreshed when it is
+two seconds old here (five minutes by default), so that there is more to see: `max_age`. Kill a broker meanwhile
+(`docker compose kill broker-2`), and other reasons come: connection_lost, not_leader, leader_hint ... A reader's events
+are written when its task ends; the planner's refreshes by age that found nothing new wait until there is news.
+
+You will see tables such as this, and a line at the end:
+
+    Batch: 0
+    |        time|   role|   kind|   reason|broker_id|  outcome|leaders_moved|
+    |09:00:00.123|planner|   born|bootstrap|     NULL|unchanged|            0|
+    |09:00:00.145|planner|refresh|bootstrap|        2|  changed|            0|
+    |09:00:00.987| reader|refresh|bootstrap|        2|  changed|            0|
+    |09:00:04.321| reader|refresh|  max_age|        2|unchanged|            0|
+
+    1000 records read; refreshes by reason: {'bootstrap': 2, 'max_age': 5}
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+
+from pyspark.sql import SparkSession
+
+import pyspark_kafka_meta as kafkameta
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bootstrap-servers", default="localhost:19092")
+    parser.add_argument("--topic", default="topic-0")
+    parser.add_argument("--seconds", type=int, default=20, help="how long to go on after the first micro-batch")
+    options = parser.parse_args()
+
+    spark = SparkSession.builder.appName("side stream").config("spark.sql.shuffle.partitions", 2).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    with tempfile.TemporaryDirectory(prefix="kafkameta-events-of-") as folder:
+        records = (
+            spark.readStream.format("kafkameta")
+            .option("kafka.bootstrap.servers", options.bootstrap_servers)
+            .option("subscribe", options.topic)
+            .option("startingOffsets", "earliest")
+            .option("kafka.metadata.max.age.ms", 2000)
+            .option("metricsPath", folder)
+            .load()
+        )
+        main_query = records.writeStream.format("noop").trigger(processingTime="1 second").start()
+
+        events = kafkameta.refresh_events(spark, stream=True, metricsPath=folder)
+        shown = events.selectExpr(
+            "date_format(time, 'HH:mm:ss.SSS') AS time",
+            *("role", "kind", "reason", "broker_id", "outcome"),
+            "size(leaders_changed) AS leaders_moved",
+        )
+        side_query = shown.writeStream.format("console").option("truncate", False).start()
+
+        while not main_query.recentProgress:
+            main_query.awaitTermination(1)
+        main_query.awaitTermination(options.seconds)
+        main_query.stop()
+        side_query.processAllAvailable()
+        side_query.stop()
+
+        read = sum(progress["numInputRows"] for progress in main_query.recentProgress)
+        refreshes = kafkameta.refresh_events(spark, metricsPath=folder).where("kind = 'refresh'")
+        reasons = {
+            row["reason"]: row["count"] for row in refreshes.groupBy("reason").count().orderBy("reason").collect()
+        }
+        print(f"{read} records read; refreshes by reason: {reasons}")
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

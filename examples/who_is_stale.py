@@ -1,0 +1,67 @@
+"""Which executor still holds a leader that leads no more: what the caches know, beside what the brokers say now.
+
+    python examples/producer.py
+    python examples/who_is_stale.py                   # and then: docker compose kill broker-2
+
+A cache learns of a new leader when it next asks something of the old one, or at `metadata.max.age.ms`. The planner
+asks at every trigger, so it is right again at once; a reader whose partition has no new records stays stale for as long
+as that lasts, which costs nothing. Start the producer again, and it heals.
+
+You will see one line every two seconds; after the leader has moved, one for each partition in a stale cache:
+
+    no cache is stale
+    reader 4242 on executor driver: topic-0 partition 1 is led by 3, its cache of 9876 ms ago says 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+
+from pyspark.sql import SparkSession
+
+import pyspark_kafka_meta as kafkameta
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bootstrap-servers", default="localhost:19092")
+    parser.add_argument("--topic", default="topic-0")
+    parser.add_argument("--seconds", type=int, default=60, help="how long to look")
+    parser.add_argument("--once", action="store_true", help="end as soon as a reader was seen that is stale")
+    options = parser.parse_args()
+
+    spark = SparkSession.builder.appName("who is stale").config("spark.sql.shuffle.partitions", 2).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    cluster = {"kafka.bootstrap.servers": options.bootstrap_servers, "subscribe": options.topic}
+    with tempfile.TemporaryDirectory(prefix="kafkameta-events-of-") as folder:
+        stream = spark.readStream.format("kafkameta").options(**cluster)
+        records = stream.option("startingOffsets", "earliest").option("metricsPath", folder).load()
+        query = records.writeStream.format("noop").trigger(processingTime="1 second").start()
+        while not query.recentProgress:
+            query.awaitTermination(1)
+
+        cached = kafkameta.caches(spark, metricsPath=folder)
+        live = kafkameta.partitions(spark, **cluster).withColumnsRenamed(
+            {"leader_id": "leader_now", "leader_epoch": "epoch_now"}
+        )
+        stale = cached.join(live, ["topic", "partition"]).where("leader_epoch < epoch_now")
+
+        deadline = time.monotonic() + options.seconds
+        while time.monotonic() < deadline and not query.awaitTermination(2):
+            rows = stale.orderBy("role", "pid", "partition").collect()
+            for row in rows:
+                cache = f"{row.role} {row.pid} on executor {row.executor_id}"
+                leader = f"{row.topic} partition {row.partition} is led by {row.leader_now}"
+                print(f"{cache}: {leader}, its cache of {row.age_ms} ms ago says {row.leader_id}", flush=True)
+            if not rows:
+                print("no cache is stale", flush=True)
+            if options.once and any(row.role == "reader" for row in rows):
+                break
+        query.stop()
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()
