@@ -26,6 +26,8 @@ from pyspark_kafka_meta.testing.jars import find_java
 from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 
+pytest.register_assert_rewrite("checker", "harness")
+
 ROOT = Path(__file__).parent.parent
 POLL_S = 0.1
 

@@ -24,6 +24,7 @@ from pyspark_kafka_meta.cli.parameters import (
     events_options,
     since_ms,
 )
+from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.events import RefreshReason
 
 app = typer.Typer(
@@ -57,6 +58,8 @@ def metadata(
 
     console = None if as_json else Console()
     with reporting(), ExitStack() as opened:
+        if count is not None and watch is None:
+            raise OptionError("--count ends a --watch: give both, or leave it out")
         client = within(ClientOptions.parse(cluster_options(bootstrap_servers, option, config)), timeout_ms)
         own_cache = opened.enter_context(closing(OwnCache(client))) if refresh else None
         if watch is None:

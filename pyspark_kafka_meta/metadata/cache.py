@@ -203,13 +203,22 @@ class MetadataCache:
         return self._snapshot
 
     def take_hint(
-        self, partition: TopicPartition, leader_id: int, leader_epoch: int, broker: Broker | None, generation: int
+        self,
+        partition: TopicPartition,
+        leader_id: int,
+        leader_epoch: int,
+        broker: Broker | None,
+        generation: int,
+        error_code: int = 0,
+        node_id: int | None = None,
     ) -> bool:
         """Use the leader that a broker named along with an error (KIP-951), and have it confirmed by a refresh.
 
         Args:
             broker: where the leader is, None if the answer did not say.
             generation: of the snapshot that was used for the request that got the error.
+            error_code: that error.
+            node_id: the broker that it came from.
 
         Returns:
             Whether it was taken. It is not if its epoch is not newer than any seen, its broker is not known, or an
@@ -221,9 +230,9 @@ class MetadataCache:
             if hinted is None or generation < before.generation:
                 return False
             self._snapshot, changes = hinted
-            cause = RefreshCause(RefreshReason.LEADER_HINT, partition=partition)
+            cause = RefreshCause(RefreshReason.LEADER_HINT, error_code, partition, node_id)
             self._policy.request_update(cause, now)
-            recovery_ms = self._policy.recovery_ms(now, changes)
+            recovery_ms = self._policy.recovery_ms(now, changes) or 0.0  # the trouble may have come with its end
             event = self._recorder.hinted(cause, before, self._snapshot, now, changes, recovery_ms)
         self._publish(event)
         return True

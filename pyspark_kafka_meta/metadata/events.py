@@ -162,7 +162,8 @@ class RefreshEvent:
         generation_before: good answers that the cache had got before.
         generation_after: the same, this one included; a hint and a failure leave it.
         age_ms: age of the last good answer when this attempt began, ms; None without one.
-        recovery_ms: from the beginning of the trouble to this event, ms; None unless this event ended it.
+        recovery_ms: from the beginning of the trouble to this event, ms; None unless this event ended it, 0 for a
+            hint that came with the very error.
         idle_ms: from the last look-up of a leader to the beginning of this attempt, ms; None before the first.
         lookups: leaders looked up in the cache since its event before, counted without a request.
         fetches: what Fetch got since its event before, from each broker, by id.

@@ -85,7 +85,7 @@ class EventRecorder:
         after: MetadataSnapshot,
         now: float,
         changes: SnapshotChanges,
-        recovery_ms: float | None,
+        recovery_ms: float,
     ) -> RefreshEvent:
         event = self._event(EventKind.HINT, Outcome.CHANGED, cause, before, after, now)
         return replace(event, changes=changes, recovery_ms=recovery_ms)

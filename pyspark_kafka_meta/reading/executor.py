@@ -34,6 +34,7 @@ from pyspark_kafka_meta.reading.leaders import Leaders
 from pyspark_kafka_meta.reading.losses import Losses
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.replicas import LEADER
+from pyspark_kafka_meta.reading.throttles import MAX_THROTTLE_MS
 from pyspark_kafka_meta.records.columns import FetchedRecords, decode
 from pyspark_kafka_meta.wire.codes import describe
 from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchFailure, LeaderHint
@@ -132,7 +133,9 @@ class TaskReader:
         return None
 
     def _stalls_at(self) -> float:
-        waiting_since = max(self._last_progress, self._client.throttles.latest())
+        # Brokers that ask for patience again and again, and send nothing, are not waited for without an end either.
+        believed_until = self._last_progress + MAX_THROTTLE_MS / 1000
+        waiting_since = max(self._last_progress, min(self._client.throttles.latest(), believed_until))
         return waiting_since + self._options.poll_timeout_ms / 1000
 
     def _wake_up_at(self) -> float:
@@ -237,6 +240,7 @@ class TaskReader:
                 self._losses.accept(cursor, instruction)
             case Unreadable():
                 self._losses.accept_corrupt(cursor, instruction)
+                self._last_progress = time.monotonic()
             case Fail(error):
                 raise error
         return []

@@ -46,7 +46,13 @@ class Leaders:
     ) -> None:
         """Take the leader that this broker named; otherwise the cursor waits for newer metadata than this."""
         hinted = hint is not None and self._cache.take_hint(
-            cursor.range.partition, hint.leader_id, hint.leader_epoch, hint.broker, generation
+            cursor.range.partition,
+            hint.leader_id,
+            hint.leader_epoch,
+            hint.broker,
+            generation,
+            wish.error_code,
+            node_id,
         )
         if not hinted:
             self._ask_again(cursor, wish, generation, node_id)

@@ -89,7 +89,7 @@ class OffsetPlanner:
         """
         starting, ending = self._options.starting_offsets, self._options.ending_offsets
         assert starting is not None and ending is not None, "for_batch() completes the options"
-        partitions = self._ends.partitions()
+        partitions = self._first_partitions()
         starts = self._logs.resolve(starting, partitions, "startingOffsets")
         ends = self._logs.resolve(ending, partitions, "endingOffsets")
         ids = self._ends.topic_ids(partitions)
@@ -127,9 +127,17 @@ class OffsetPlanner:
         """Where a new streaming query begins."""
         starting = self._options.starting_offsets
         assert starting is not None, "for_stream() completes the options"
-        partitions = self._ends.partitions()
+        partitions = self._first_partitions()
         positions = self._logs.resolve(starting, partitions, "startingOffsets")
         return SourceOffset(positions, self._ends.topic_ids(partitions), initial=True)
+
+    def _first_partitions(self) -> list[TopicPartition]:
+        partitions = self._ends.partitions()
+        if not partitions and self._options.topic_pattern is not None:
+            logger.warning(
+                "subscribePattern matches no topic that this user may see, which takes DESCRIBE on the topic"
+            )
+        return partitions
 
     def next_offset(self, start: SourceOffset, target: Positions | None, limited: bool) -> SourceOffset:
         """The end of the micro-batch that begins at `start`; the same JSON where there is nothing to read.

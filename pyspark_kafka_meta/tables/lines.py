@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 ROWS_A_BATCH = 4_096
 _NEEDED = {"cache_id": str, "sequence": int, "time_ms": int}
 """Without these nobody can tell which event it is."""
+_YEAR_10000_MS = 253_402_300_800_000
 
 
 def parse_events(lines: Iterable[bytes | None]) -> Iterator[dict[str, Any]]:
@@ -29,7 +30,7 @@ def parse_events(lines: Iterable[bytes | None]) -> Iterator[dict[str, Any]]:
             event = json.loads(line or b"")
         except (ValueError, RecursionError):
             event = None
-        if isinstance(event, dict) and all(type(event.get(name)) is kind for name, kind in _NEEDED.items()):
+        if _is_event(event):
             yield {**event, "time": event["time_ms"] * 1_000}
         else:
             bad += 1
@@ -46,6 +47,14 @@ def to_batches(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> Iterator
             good = [row for row in chunk if _fits(row, schema)]
             _warn_of(len(chunk) - len(good))
             yield pa.RecordBatch.from_pylist(good, schema)
+
+
+def _is_event(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and all(type(value.get(name)) is kind for name, kind in _NEEDED.items())
+        and 0 <= value["time_ms"] < _YEAR_10000_MS  # what Python and Spark know as a time
+    )
 
 
 def _fits(row: Mapping[str, Any], schema: pa.Schema) -> bool:

@@ -50,13 +50,14 @@ class ListenerSecurity:
             "super.users": "User:ANONYMOUS",
         }
 
-    def broker_properties(self, port: int, plain_port: int, folder: Path) -> Properties:
-        """Settings of a broker whose keys are in `folder`."""
+    def broker_properties(self, port: int, plain_port: int, advertised_port: int, folder: Path) -> Properties:
+        """Settings of a broker whose keys are in `folder`, and that sends clients to `advertised_port`."""
         if self.protocol == "PLAINTEXT":
             return self.authorizer
         names = ("CONTROLLER:PLAINTEXT", "PLAINTEXT:PLAINTEXT", f"{self.protocol}:{self.protocol}")
         return {
             "listeners": f"{self.protocol}://{HOST}:{port},PLAINTEXT://{HOST}:{plain_port}",
+            "advertised.listeners": f"{self.protocol}://{HOST}:{advertised_port},PLAINTEXT://{HOST}:{plain_port}",
             "inter.broker.listener.name": "PLAINTEXT",
             "listener.security.protocol.map": ",".join(names),
             **self.authorizer,

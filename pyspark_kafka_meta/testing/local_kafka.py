@@ -60,6 +60,7 @@ class LocalKafka:
         mechanisms: Sequence[str] = ("SCRAM-SHA-512",),
         users: Mapping[str, str] | None = None,
         acls: bool = False,
+        advertised_ports: Sequence[int] | None = None,
     ) -> None:
         """Nothing starts yet.
 
@@ -71,6 +72,7 @@ class LocalKafka:
             mechanisms: of SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, and OAUTHBEARER with unsigned tokens.
             users: passwords by user. With SSL they have certificates, and nobody gets in without one.
             acls: whether clients may do only what an ACL allows them; those at `admin_servers` may do all.
+            advertised_ports: where brokers say that their secured listeners are, one for each: those of proxies.
         """
         controller_port, *free = free_ports(2 * brokers + 1)
         chosen = STANDARD_PORTS if ports == "standard" else ports or free[:brokers]
@@ -79,6 +81,11 @@ class LocalKafka:
         broker_ports = dict(enumerate(chosen, FIRST_BROKER_ID))
         self._layout = kafka_config.ClusterLayout(kafka_config.new_cluster_id(), controller_port, broker_ports)
         self._security = ListenerSecurity(security, mechanisms, users or {}, acls)
+        if advertised_ports is not None and (security == "PLAINTEXT" or len(advertised_ports) != brokers):
+            raise ClusterError(
+                "advertised_ports are those of secured listeners: set `security`, and give one for each."
+            )
+        self._advertised_ports = dict(zip(broker_ports, advertised_ports or (), strict=False))
         self._plain_ports = dict(enumerate(free[brokers:], FIRST_BROKER_ID))
         self._config = dict(config or {})
         self._jvm_options = tuple(jvm_options)
@@ -234,7 +241,8 @@ class LocalKafka:
 
     def _broker_properties(self, broker_id: int, folder: Path) -> kafka_config.Properties:
         port, plain_port = self._layout.broker_ports[broker_id], self._plain_ports[broker_id]
-        config = {**self._security.broker_properties(port, plain_port, folder), **self._config}
+        advertised_port = self._advertised_ports.get(broker_id, port)
+        config = {**self._security.broker_properties(port, plain_port, advertised_port, folder), **self._config}
         return kafka_config.broker_properties(self._layout, broker_id, folder / "data", config)
 
     def _plain_address(self, broker_id: int) -> Address:

@@ -17,6 +17,7 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i32Timedelta
 
 from pyspark_kafka_meta.errors import ProtocolError
+from pyspark_kafka_meta.wire.lengths import check_lengths
 
 LENGTH_BYTES = 4
 
@@ -70,12 +71,13 @@ def decode(api: Api, version: int, correlation_id: int, frame: Any) -> Any:
         ProtocolError: the bytes are no such answer, belong to another request, or go on after its end.
     """
     try:
-        read_header, read_message = _readers(api, version)
+        read_header, read_message, response = _readers(api, version)
         header, position = read_header(frame, 0)
         if header.correlation_id != correlation_id:
             raise ProtocolError(
                 f"a broker answered request {header.correlation_id} where {correlation_id} ({api.title}) was due"
             )
+        check_lengths(response, memoryview(frame), position)
         message, size = read_message(frame, position)
     except ProtocolError:
         raise
@@ -91,14 +93,14 @@ def decode(api: Api, version: int, correlation_id: int, frame: Any) -> Any:
 
 
 @cache
-def _readers(api: Api, version: int) -> tuple[Any, Any]:
+def _readers(api: Api, version: int) -> tuple[Any, Any, Any]:
     module = import_module(f"kio.schema.{api.name}.v{version}.response")
     response: Any = next(
         entity
         for entity in vars(module).values()
         if isinstance(entity, type) and getattr(entity, "__type__", None) is EntityType.response
     )
-    return entity_reader(response.__header_schema__), entity_reader(response)
+    return entity_reader(response.__header_schema__), entity_reader(response), response
 
 
 def milliseconds(value: int) -> i32Timedelta:

@@ -42,6 +42,7 @@ TOPIC_IDS_SINCE = 13
 """Fetch names topics by id from this version on (KIP-516)."""
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _HOST = re.compile(r"[!-~]{1,255}")
+_MAX_LABEL = 255
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -66,7 +67,7 @@ def metadata_answer(exchange: Exchange, topics: Collection[str] | None) -> Metad
     message = exchange.message
     _check(len(message.brokers) <= MAX_BROKERS, "a Metadata answer names more than %d brokers", MAX_BROKERS)
     return MetadataAnswer(
-        cluster_id=message.cluster_id,
+        cluster_id=_label(message.cluster_id, "cluster id"),
         controller_id=message.controller_id,
         brokers=_unique(map(_broker, message.brokers), lambda broker: broker.node_id, "broker"),
         topics=_unique((_topic(topic, topics) for topic in message.topics), lambda topic: topic.name, "topic"),
@@ -83,7 +84,12 @@ def _broker(broker: Any) -> Broker:
     _check(broker.node_id >= 0, "a broker id of %d", broker.node_id)
     _check(_HOST.fullmatch(broker.host) is not None, "an impossible host name for broker %d", broker.node_id)
     _check(0 < broker.port < 65536, "port %d for broker %d", broker.port, broker.node_id)
-    return Broker(int(broker.node_id), Address(broker.host, int(broker.port)), broker.rack)
+    return Broker(int(broker.node_id), Address(broker.host, int(broker.port)), _label(broker.rack, "rack"))
+
+
+def _label(text: str | None, what: str) -> str | None:
+    _check(text is None or (len(text) <= _MAX_LABEL and text.isprintable()), f"an impossible {what}")
+    return text
 
 
 def _topic(topic: Any, asked: Collection[str] | None) -> TopicMetadata:
@@ -104,6 +110,7 @@ def _topic(topic: Any, asked: Collection[str] | None) -> TopicMetadata:
 def _partition(partition: Any) -> PartitionMetadata:
     _check(partition.partition_index >= 0, "a partition number of %d", partition.partition_index)
     _check(partition.leader_epoch >= -1, "a leader epoch of %d", partition.leader_epoch)
+    _check(partition.leader_id >= -1, "a leader id of %d", partition.leader_id)
     return PartitionMetadata(
         partition=int(partition.partition_index),
         leader_id=int(partition.leader_id),
@@ -218,6 +225,9 @@ def fetch_answer(exchange: Exchange, request: FetchRequest, node_id: int) -> Fet
 
 def _fetched(partition: TopicPartition, entry: Any, endpoints: dict[int, Broker]) -> FetchedPartition:
     aborted = entry.aborted_transactions or ()
+    # Where a broker answers with an error it states -1.
+    _check(min(entry.high_watermark, entry.last_stable_offset) >= -1, "a negative offset for %s", partition)
+    _check(all(one.first_offset >= 0 for one in aborted), "a transaction at a negative offset for %s", partition)
     return FetchedPartition(
         partition=partition,
         error_code=int(entry.error_code),
@@ -234,12 +244,14 @@ def _fetched(partition: TopicPartition, entry: Any, endpoints: dict[int, Broker]
 def _leader_hint(leader: Any, endpoints: dict[int, Broker]) -> LeaderHint | None:
     if leader.leader_id < 0:
         return None
+    _check(leader.leader_epoch >= -1, "a leader epoch of %d", leader.leader_epoch)
     return LeaderHint(int(leader.leader_id), int(leader.leader_epoch), endpoints.get(leader.leader_id))
 
 
 def _diverging_epoch(diverging: Any) -> DivergingEpoch | None:
     if diverging.end_offset < 0:
         return None
+    _check(diverging.epoch >= -1, "a diverging epoch of %d", diverging.epoch)
     return DivergingEpoch(int(diverging.epoch), int(diverging.end_offset))
 
 

@@ -9,14 +9,17 @@ from typing import Any
 from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from kio.schema.alter_client_quotas.v0 import request as quotas
 from kio.schema.alter_partition_reassignments.v0 import request as reassignments
 from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import i32
+from kio.static.primitive import f64, i32
 
+from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.wire.codec import Api
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 
+ALTER_CLIENT_QUOTAS = Api("alter_client_quotas", 49, 0, 0)
 ALTER_PARTITION_REASSIGNMENTS = Api("alter_partition_reassignments", 45, 0, 0)
 
 
@@ -63,11 +66,26 @@ def reassign(cluster: LocalKafka, topic: str, partition: int, replicas: Sequence
     request = reassignments.AlterPartitionReassignmentsRequest(
         topics=(reassignments.ReassignableTopic(name=TopicName(topic), partitions=(entry,)),)
     )
-    settings = ConnectionSettings("kafkameta-tests", connect_timeout_ms=5000, max_frame_bytes=1 << 20)
-    connection = Connection(cluster.address(cluster.broker_ids[0]), settings, time.monotonic() + 10)
-    try:
-        answer = connection.call(ALTER_PARTITION_REASSIGNMENTS, request, time.monotonic() + 10).message
-    finally:
-        connection.close()
+    answer = _ask(cluster, ALTER_PARTITION_REASSIGNMENTS, request)
     partitions = [one for each in answer.responses for one in each.partitions]
     assert not any(one.error_code for one in (answer, *partitions)), answer
+
+
+def set_quota(cluster: LocalKafka, user: str, name: str, bytes_per_s: float | None) -> None:
+    """Give a user a quota, such as consumer_byte_rate, or take it away."""
+    entity = quotas.EntityData(entity_type="user", entity_name=user)
+    change = quotas.OpData(key=name, value=f64(float(bytes_per_s or 0)), remove=bytes_per_s is None)
+    entry = quotas.EntryData(entity=(entity,), ops=(change,))
+    answer = _ask(cluster, ALTER_CLIENT_QUOTAS, quotas.AlterClientQuotasRequest(entries=(entry,), validate_only=False))
+    assert not any(one.error_code for one in answer.entries), answer
+
+
+def _ask(cluster: LocalKafka, api: Api, request: Any) -> Any:
+    """What the first broker answers."""
+    host, port = cluster.admin_servers.split(",")[0].split(":")
+    settings = ConnectionSettings("kafkameta-tests", connect_timeout_ms=5000, max_frame_bytes=1 << 20)
+    connection = Connection(Address(host, int(port)), settings, time.monotonic() + 10)
+    try:
+        return connection.call(api, request, time.monotonic() + 10).message
+    finally:
+        connection.close()

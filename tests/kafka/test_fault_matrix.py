@@ -82,8 +82,8 @@ def test_r5_a_crashed_controller_is_not_noticed(breakable_kafka: LocalKafka, sta
         scene.read_on()
         breakable_kafka.start(CONTROLLER_ID)
     scene.assert_invariants(batch_deadline_s=10)
-    assert {event["reason"] for event in scene.stream.events("planner")} <= {"bootstrap", "max_age"}
-    assert [event["reason"] for event in scene.stream.events()] == ["bootstrap"]
+    assert {event["reason"] for event in scene.stream.events("planner")} <= {"bootstrap", "max_age", "closed"}
+    assert [event["reason"] for event in scene.stream.events()] == ["bootstrap", "closed"]
 
 
 @pytest.mark.slow

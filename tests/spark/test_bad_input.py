@@ -28,7 +28,10 @@ def load(spark: SparkSession, **options: str) -> Any:
     [
         ({"subscribe": "t"}, "'kafka.bootstrap.servers' must be specified"),
         ({"kafka_bootstrap_servers": "localhost"}, "must be host:port"),
-        ({"kafka_bootstrap_servers": NOBODY}, "must be specified for Kafka source: subscribe, assign"),
+        (
+            {"kafka_bootstrap_servers": NOBODY},
+            "must be specified for Kafka source: subscribe, subscribePattern, assign",
+        ),
         (COMPLETE | {"startingOffset": "earliest"}, "Did you mean 'startingOffsets'"),
         (COMPLETE | {"startingOffsets": "{"}, "'startingOffsets' must be"),
         ({"kafka_bootstrap_servers": NOBODY, "assign": "[1]"}, "'assign' must be JSON"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import time
 from pathlib import Path
@@ -13,6 +14,8 @@ from pyspark.sql import SparkSession
 
 import pyspark_kafka_meta as kafkameta
 from pyspark_kafka_meta.testing import MockCluster
+
+logger = logging.getLogger(__name__)
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -47,7 +50,10 @@ def test_a_leader_move_every_five_seconds_leaves_little(
     query.stop()
     files = list(folder.glob("*.jsonl"))
     written_bytes = sum(file.stat().st_size for file in files)
-    heard = kafkameta.refresh_events(spark, metricsPath=str(folder)).where("size(leaders_changed) > 0").count()
+    events = kafkameta.refresh_events(spark, metricsPath=str(folder))
+    told, heard = events.count(), events.where("size(leaders_changed) > 0").count()
+
+    logger.info("%.0f s, %d moves: %d events in %d files, %d bytes", STREAM_S, moves, told, len(files), written_bytes)
 
     assert query.exception() is None
     assert heard >= moves > 0

@@ -124,3 +124,9 @@ def test_options_come_from_a_file_too(cluster: MockCluster, tmp_path: Path) -> N
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert "kafka.security.protocol" in refused.stderr
     assert run(cluster, "--config", str(config), "--option", "security.protocol=PLAINTEXT").exit_code == 0
+
+
+def test_a_count_without_a_watch_is_refused(cluster: MockCluster) -> None:
+    refused = run(cluster, "--count", "2")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "--count ends a --watch" in refused.stderr

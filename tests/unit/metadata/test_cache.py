@@ -503,10 +503,11 @@ def test_hint_moves_the_leader_without_a_request_and_is_confirmed_by_one() -> No
     scene = Scene().bootstrapped()
     scene.cluster.move_leader(T0, 3)
 
-    assert scene.cache.take_hint(T0, 3, 1, None, generation=1)
+    assert scene.cache.take_hint(T0, 3, 1, None, generation=1, error_code=6, node_id=1)
     assert scene.leader_id() == 3
     assert scene.wire.requests == []
     [hint] = scene.events
+    assert (hint.cause_error_code, hint.cause_partition, hint.cause_node_id, hint.recovery_ms) == (6, 0, 1, 0.0)
     assert (hint.kind, hint.outcome, hint.broker_host, hint.attempt) == (EventKind.HINT, Outcome.CHANGED, None, 0)
     assert hint.changes.leaders_changed == (LeaderChange("t", 0, 1, 3, 0, 1),)
     assert (hint.generation_before, hint.generation_after) == (1, 1)

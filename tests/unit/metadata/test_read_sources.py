@@ -207,6 +207,16 @@ def test_throttle_of_a_month_is_not_believed(monkeypatch: pytest.MonkeyPatch) ->
     assert scene.clock() == began + 60
 
 
+def test_throttles_without_end_and_without_records_are_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch, None, **{"kafkaConsumer.pollTimeoutMs": "1000"})
+    scene.wire.throttles[1] = deque([5_000] * 100)
+    began = scene.clock()
+
+    with pytest.raises(ReadTimeoutError):
+        scene.read(T0)
+    assert scene.clock() <= began + 66
+
+
 def test_silence_after_a_throttle_is_a_stall_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = a_scene(monkeypatch, None, **{"kafkaConsumer.pollTimeoutMs": "1000"})
     scene.wire.throttles[1] = deque([5_000])

@@ -810,6 +810,15 @@ def test_corrupt_batch_is_skipped_alone_with_an_event_of_its_offsets(
     assert "as onCorruptBatch is skip" in caplog.text
 
 
+def test_batches_that_are_all_corrupt_are_progress_when_they_are_skipped(scene: Scene) -> None:
+    scene.fill(batches=30)
+    scene.cluster.logs[T1] = [damage_checksum(one) for one in scene.cluster.logs[T1]]
+
+    assert rows(scene.reader(**SKIP, kafkaConsumer_pollTimeoutMs="500").read([scene.range(T1)])) == []
+    lost = [(one.lost_from_offset, one.lost_until_offset) for one in scene.events if one.kind is EventKind.DATA_LOSS]
+    assert lost == [(at, at + 3) for at in range(0, 90, 3)]
+
+
 def test_corrupt_batch_whose_end_cannot_be_told_is_not_skipped(scene: Scene) -> None:
     scene.fill()
     damaged(scene, damage_length, 3)

@@ -581,7 +581,15 @@ def test_topics_with_a_match_in_their_name_are_read(scene: Scene) -> None:
     assert sorted(batch_planner(scene, subscribePattern="^_*t$").available_now()) == [T0, T1, T2]
     assert U0 in batch_planner(scene, subscribePattern="u").available_now()
     assert TopicPartition("tu", 0) in batch_planner(scene, subscribePattern="u").available_now()
+
+
+def test_a_pattern_without_a_match_is_warned_of_as_acls_hide_topics(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert batch_planner(scene, subscribePattern="t").batch_ranges()
+    assert caplog.text == ""
     assert batch_planner(scene, subscribePattern="none").batch_ranges() == []
+    assert "no topic that this user may see" in caplog.text
 
 
 def test_a_new_topic_that_matches_is_read_from_its_start_within_the_max_age(scene: Scene) -> None:

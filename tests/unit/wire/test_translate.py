@@ -160,6 +160,11 @@ BAD_METADATA: dict[str, tuple[dict[str, Any], str]] = {
     "nameless topic": ({"topics": (a_topic(name=None),)}, "topic '' unasked"),
     "topic twice": ({"topics": (a_topic(), a_topic())}, "the same topic twice"),
     "partition twice": ({"topics": (a_topic(a_partition(), a_partition()),)}, "the same partition of t twice"),
+    "rack with an escape": ({"brokers": (a_broker(rack="r\x1b[31m"),)}, "an impossible rack"),
+    "endless rack": ({"brokers": (a_broker(rack="r" * 256),)}, "an impossible rack"),
+    "cluster id of two lines": ({"cluster_id": "c\nc"}, "an impossible cluster id"),
+    "cluster id that writes backwards": ({"cluster_id": "c\u202ec"}, "an impossible cluster id"),
+    "impossible leader": ({"topics": (a_topic(a_partition(leader_id=-2)),)}, "a leader id of -2"),
     "negative partition": ({"topics": (a_topic(a_partition(partition_index=-1)),)}, "a partition number of -1"),
     "negative epoch": ({"topics": (a_topic(a_partition(leader_epoch=-2)),)}, "a leader epoch of -2"),
 }
@@ -328,6 +333,9 @@ def test_what_an_answer_does_not_tell_is_none() -> None:
     assert (partition.aborted_transactions, partition.records) == ((), b"")
 
 
+FETCH_16 = schema(FETCH, 16, "response")
+
+
 def test_answer_that_failed_as_a_whole_has_no_partitions() -> None:
     answer = answer_to(fetch_message((T_ID, 0), code=ErrorCode.unknown_server_error))
 
@@ -340,6 +348,22 @@ def test_answer_that_failed_as_a_whole_has_no_partitions() -> None:
         (fetch_message((T_ID, 5)), "t-5 unasked"),
         (fetch_message((UUID(int=99), 0)), "-0 unasked"),
         (fetch_message(("v", 0), version=12), "v-0 unasked"),
+        (fetch_message((T_ID, 0), high_watermark=-2), "a negative offset for t-0"),
+        (fetch_message((T_ID, 0), last_stable_offset=-(2**63)), "a negative offset for t-0"),
+        (
+            fetch_message(
+                (T_ID, 0), aborted_transactions=(FETCH_16.AbortedTransaction(producer_id=1, first_offset=-1),)
+            ),
+            "a transaction at a negative offset for t-0",
+        ),
+        (
+            fetch_message((T_ID, 0), current_leader=FETCH_16.LeaderIdAndEpoch(leader_id=1, leader_epoch=-2)),
+            "a leader epoch of -2",
+        ),
+        (
+            fetch_message((T_ID, 0), diverging_epoch=FETCH_16.EpochEndOffset(epoch=-2, end_offset=1)),
+            "a diverging epoch of -2",
+        ),
         (fetch_message((T_ID, 0), (T_ID, 0)), "the same partition twice"),
         (fetch_message((T_ID, 0), (U_ID, 0), (T_ID, 0)), "the same partition twice"),
     ],

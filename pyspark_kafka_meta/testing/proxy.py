@@ -1,0 +1,158 @@
+"""`TcpProxy`: a bad network in front of one broker, which holds, delays, cuts, half-closes or drips what passes.
+
+Brokers must advertise the proxies' ports (`LocalKafka(advertised_ports=...)`), or clients pass them by.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from enum import Enum, auto
+from typing import Self
+
+from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.testing.kafka_config import HOST
+from pyspark_kafka_meta.testing.ports import free_ports
+
+CHUNK_BYTES = 65_536
+CONNECT_TIMEOUT_S = 5.0
+DRIP_S = 0.02
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class Network(Enum):
+    """What happens to connections and to what is sent over them."""
+
+    GOOD = auto()
+    HOLDS_ALL = auto()
+    """Nothing arrives, either way, until the network is better: packets are lost, and sent again."""
+    HOLDS_ANSWERS = auto()
+    """Requests arrive and answers do not."""
+    SLOW = auto()
+    """Each piece of an answer takes `delay_s` more."""
+    DRIPS = auto()
+    """Answers come a byte at a time, `DRIP_S` apart."""
+    CUTS = auto()
+    """Half of an answer arrives, then the connection is reset."""
+    HALF_CLOSES = auto()
+    """Half of an answer arrives, then its end; requests are still taken."""
+    RESETS = auto()
+    """Connections are reset as soon as they are made, or used."""
+
+
+class TcpProxy:
+    """Listens inside `with`, on this machine alone, and passes on to `target`.
+
+    Attributes:
+        address: where it listens.
+        target: where to; to be set before the first connection.
+        delay_s: of `Network.SLOW`.
+    """
+
+    def __init__(self, delay_s: float = 0.5) -> None:
+        (port,) = free_ports(1)
+        self.address = Address(HOST, port)
+        self.target = Address(HOST, 0)
+        self.delay_s = delay_s
+        self._network = Network.GOOD
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._sockets: set[socket.socket] = set()
+        self._listener = socket.create_server((HOST, port))
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            ends = tuple(self._sockets)
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for end in ends:
+            _hang_up(end)
+
+    @property
+    def network(self) -> Network:
+        return self._network
+
+    @network.setter
+    def network(self, network: Network) -> None:
+        """For all connections, from what is sent next on."""
+        with self._changed:
+            self._network = network
+            self._changed.notify_all()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            if self._network is Network.RESETS:
+                _hang_up(client)
+            broker = socket.create_connection((self.target.host, self.target.port), CONNECT_TIMEOUT_S)
+            broker.settimeout(None)
+            with broker:
+                self._sockets |= {client, broker}
+                requests = threading.Thread(target=self._pass_on, args=(client, broker, False), daemon=True)
+                requests.start()
+                self._pass_on(broker, client, True)
+                requests.join()
+                self._sockets -= {client, broker}
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, is_answer: bool) -> None:
+        try:
+            while chunk := source.recv(CHUNK_BYTES):
+                self._send(chunk, sink, is_answer)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            for end in (source, sink):
+                _hang_up(end)
+
+    def _send(self, chunk: bytes, sink: socket.socket, is_answer: bool) -> None:
+        network = self._wait_to_pass(is_answer)
+        if network is Network.RESETS:
+            raise ConnectionError
+        if not is_answer or network is Network.GOOD:
+            sink.sendall(chunk)
+        elif network is Network.SLOW:
+            self._pause(self.delay_s)
+            sink.sendall(chunk)
+        elif network is Network.DRIPS:
+            for at in range(len(chunk)):
+                self._pause(DRIP_S if self._network is Network.DRIPS else 0)
+                sink.sendall(chunk[at : at + 1])
+        else:
+            sink.sendall(chunk[: len(chunk) // 2])
+            if network is Network.CUTS:
+                raise ConnectionError
+            sink.shutdown(socket.SHUT_WR)
+
+    def _wait_to_pass(self, is_answer: bool) -> Network:
+        holding = {Network.HOLDS_ALL} | ({Network.HOLDS_ANSWERS} if is_answer else set())
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._network not in holding)
+            if self._is_closed:
+                raise ConnectionError
+            return self._network
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            if self._changed.wait_for(lambda: self._is_closed, seconds):
+                raise ConnectionError
+
+
+def _hang_up(end: socket.socket) -> None:
+    """Reset rather than close, and wake the thread that waits for it."""
+    with contextlib.suppress(OSError):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        end.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,148 @@
+"""Follow every length and count of an answer to its end, before the protocol library takes memory for what they claim.
+
+Its parser reserves room for as many entries as a count says, up to 2^31: where that is refused, the process ends. The
+layouts come from its own message classes; types and encodings are those of Kafka's protocol guide (KIP-482).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from functools import cache
+from typing import Any, get_args, get_origin
+
+from pyspark_kafka_meta.errors import ProtocolError
+
+Walk = Callable[[memoryview, int], int]
+"""From the position of a thing to the one behind it."""
+
+_SIZES = {
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "error_code": 2,
+    "int32": 4,
+    "timedelta_i32": 4,
+    "int64": 8,
+    "timedelta_i64": 8,
+    "datetime_i64": 8,
+    "float64": 8,
+    "uuid": 16,
+}
+_MAX_VARINT_BYTES = 5
+
+
+def check_lengths(kind: Any, frame: memoryview, position: int) -> None:
+    """Walk through a message of this class that begins at `position`.
+
+    Raises:
+        ProtocolError: a length or count leads behind the end of the frame.
+    """
+    try:
+        end = _message(kind)(frame, position)
+    except IndexError:
+        end = len(frame) + 1
+    if end > len(frame):
+        raise ProtocolError("a broker's answer cannot be read: lengths in it lead behind its end")
+
+
+@cache
+def _message(kind: Any) -> Walk:
+    steps: list[Walk | int] = []
+    tagged: dict[int, Walk] = {}
+    for one in fields(kind):
+        step = _field(one.type, one.metadata.get("kafka_type"), kind.__flexible__)
+        if "tag" in one.metadata:
+            tagged[one.metadata["tag"]] = _walk_of([step])
+        else:
+            steps.append(step)
+    if kind.__flexible__:
+        steps.append(_tags(tagged))
+    return _walk_of(steps)
+
+
+def _field(kind: Any, kafka_type: str | None, flexible: bool) -> Walk | int:
+    """How to walk over it, or its size if that is always the same."""
+    inner: Any = next((one for one in get_args(kind) if one not in (type(None), ...)), kind)
+    if get_origin(kind) is not tuple and get_origin(inner) is tuple:
+        return _field(inner, kafka_type, flexible)
+    if get_origin(kind) is tuple:
+        element = _message(inner) if hasattr(inner, "__flexible__") else _field(inner, kafka_type, flexible)
+        return _array(element, flexible)
+    if hasattr(inner, "__flexible__"):
+        return _message(inner)
+    if kafka_type in _SIZES:
+        return _SIZES[kafka_type]
+    return _text(2 if kafka_type == "string" else 4, flexible)
+
+
+def _walk_of(steps: Iterable[Walk | int]) -> Walk:
+    """One walk over all of them in turn, those of fixed sizes that follow each other at once."""
+    joined: list[Walk | int] = []
+    for step in steps:
+        if isinstance(step, int) and joined and isinstance(joined[-1], int):
+            joined[-1] += step
+        else:
+            joined.append(step)
+
+    def walk(data: memoryview, at: int) -> int:
+        for step in joined:
+            at = at + step if isinstance(step, int) else step(data, at)
+        return at
+
+    return walk
+
+
+def _array(element: Walk | int, flexible: bool) -> Walk:
+    def walk(data: memoryview, at: int) -> int:
+        count, at = _length(data, at, 4, flexible)
+        if isinstance(element, int):
+            return at + count * element
+        for _ in range(count):
+            at = element(data, at)
+            if at > len(data):
+                raise IndexError
+        return at
+
+    return walk
+
+
+def _text(size: int, flexible: bool) -> Walk:
+    def walk(data: memoryview, at: int) -> int:
+        length, at = _length(data, at, size, flexible)
+        return at + length
+
+    return walk
+
+
+def _tags(known: dict[int, Walk]) -> Walk:
+    def walk(data: memoryview, at: int) -> int:
+        count, at = _varint(data, at)
+        for _ in range(count):
+            tag, at = _varint(data, at)
+            size, at = _varint(data, at)
+            if tag in known and known[tag](data, at) != at + size:
+                raise IndexError
+            at += size
+        return at
+
+    return walk
+
+
+def _length(data: memoryview, at: int, size: int, flexible: bool) -> tuple[int, int]:
+    """A length or count, 0 for null, and the position behind it."""
+    if flexible:
+        more, at = _varint(data, at)
+        return max(more - 1, 0), at
+    return max(int.from_bytes(data[at : at + size], "big", signed=True), 0), at + size
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    value = 0
+    for index in range(_MAX_VARINT_BYTES):
+        byte = data[at + index]
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return value, at + index + 1
+    raise IndexError

@@ -1,0 +1,251 @@
+"""Reads mutated answers, as a child with bounded memory: `python mutated_answers.py <api> <count> <seed>`.
+
+Each answer goes the way that it would go in a reader: frame, message, our types, cursor, rows. A foreign error,
+a row that was not written, or five seconds over one answer end the process with the seed of the case.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache
+from uuid import UUID
+
+from handmade import COMPRESS, TRANSACTIONAL, Row, batch, batch_of, marker, record, repair_crc, rows_of
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v16 import response as fetch
+from kio.schema.list_offsets.v7 import response as offsets
+from kio.schema.metadata.v12 import response as metadata
+from scripted_broker import frame
+from test_mutations import mutate
+
+from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
+from pyspark_kafka_meta.reading.cursor import PartitionCursor
+from pyspark_kafka_meta.reading.instructions import Emit
+from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.records.columns import FetchedRecords
+from pyspark_kafka_meta.records.compression import Codec
+from pyspark_kafka_meta.wire import codec, translate
+from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api, milliseconds
+from pyspark_kafka_meta.wire.connection import Exchange
+from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP, FetchPartition, FetchRequest, OffsetQuery
+
+MORE_BYTES = 256 << 20
+CASE_S = 5
+CORRELATION_ID = 7
+TOPIC_ID = UUID(int=7)
+PARTITIONS = [TopicPartition("t", number) for number in range(2)]
+FROM, UNTIL = 2, 34
+ROWS = [
+    Row(0, b"key-0", b"value-0", headers=(("header-0", b"of-0"), ("header-1", None))),
+    Row(1, None, b"value-1"),
+    Row(2, b"key-2", None),
+    Row(3, b"", b"", headers=(("", b""),)),
+    Row(4, b"key-4" * 20, b"value-4" * 50),
+]
+CONTENTS = {(row.key, row.value, row.timestamp, row.headers) for row in ROWS}
+REQUEST = FetchRequest(
+    tuple(FetchPartition(one, TOPIC_ID, FROM, 3, 2, 1 << 20) for one in PARTITIONS),
+    max_wait_ms=500,
+    min_bytes=1,
+    max_bytes=1 << 20,
+    read_committed=True,
+    rack="",
+)
+
+
+def batches(rng: random.Random) -> list[bytes]:
+    """Three batches of the same rows, in any codec, the second aborted; and the marker that says so."""
+    return [*(one_batch(number, rng.choice(tuple(Codec))) for number in range(3)), marker(30, 9, commit=False)]
+
+
+@cache
+def one_batch(number: int, codec: Codec) -> bytes:
+    rows = [Row(row.offset + 10 * number, row.key, row.value, row.timestamp, row.headers) for row in ROWS]
+    return batch(rows, codec, attributes=TRANSACTIONAL * (number == 1), producer_id=9)
+
+
+def repaired(rng: random.Random) -> list[bytes]:
+    """One batch damaged, before or after it was compressed, and its checksum right."""
+    made, victim = batches(rng), rng.randrange(4)
+    if rng.random() < 0.5:
+        made[victim] = repair_crc(mutate(made[victim], rng))
+        return made
+    codec = rng.choice(tuple(Codec))
+    body = b"".join(record(row) for row in ROWS)
+    made[victim] = batch_of(
+        COMPRESS[codec](mutate(body, rng)),
+        attributes=codec,
+        base_offset=10 * victim,
+        last_offset_delta=4,
+        record_count=len(ROWS),
+    )
+    return made
+
+
+def fetch_frame(records: bytes) -> bytes:
+    partitions = tuple(
+        fetch.PartitionData(
+            partition_index=one.partition,  # type: ignore[arg-type]
+            error_code=ErrorCode.none,
+            high_watermark=31,  # type: ignore[arg-type]
+            last_stable_offset=31,  # type: ignore[arg-type]
+            log_start_offset=0,  # type: ignore[arg-type]
+            aborted_transactions=(fetch.AbortedTransaction(producer_id=9, first_offset=10),),  # type: ignore[arg-type]
+            records=records,
+        )
+        for one in PARTITIONS
+    )
+    answer = fetch.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=partitions)
+    endpoint = fetch.NodeEndpoint(node_id=4, host="kafka-4", port=9092)  # type: ignore[arg-type]
+    return frame(
+        fetch.FetchResponse(
+            throttle_time=milliseconds(0),
+            error_code=ErrorCode.none,
+            session_id=0,  # type: ignore[arg-type]
+            responses=(answer,),
+            node_endpoints=(endpoint,),
+        ),
+        CORRELATION_ID,
+    )[4:]
+
+
+def exchange(api: Api, version: int, data: bytes) -> Exchange:
+    message = codec.decode(api, version, CORRELATION_ID, memoryview(data))
+    return Exchange(message, version, CORRELATION_ID, 30, len(data), 1.0)
+
+
+def fetched(data: bytes) -> Iterator[tuple[TopicPartition, Row]]:
+    """The rows of an answer, as a reader gets them."""
+    answer = translate.fetch_answer(exchange(FETCH, 16, data), REQUEST, 3)
+    for one in answer.partitions:
+        span = OffsetRange(one.partition, TOPIC_ID, FROM, UNTIL, NO_EPOCH)
+        cursor = PartitionCursor(span, read_committed=True, max_bytes=1 << 20, check_crcs=True)
+        instruction = cursor.on_fetched(one, answer_is_empty=False)
+        if isinstance(instruction, Emit):
+            part: FetchedRecords = instruction.records
+            yield from ((one.partition, row) for row in rows_of(part))
+
+
+def read_fetch(rng: random.Random) -> str:
+    """In turn: bytes anywhere in the frame, with checksums as they were; and batches whose checksums are right."""
+    is_repaired = rng.random() < 0.5
+    records = b"".join(repaired(rng) if is_repaired else batches(rng))
+    data = fetch_frame(records) if is_repaired else mutate(fetch_frame(records), rng)
+    rows = list(fetched(data))
+    places = [(partition, row.offset) for partition, row in rows]
+    assert len(set(places)) == len(places) and places == sorted(
+        places, key=lambda place: (place[0].partition, place[1])
+    )
+    assert all(FROM <= row.offset < UNTIL for _, row in rows)
+    if not is_repaired:
+        foreign = [row for _, row in rows if (row.key, row.value, row.timestamp, row.headers) not in CONTENTS]
+        assert not foreign, foreign
+    return "rows" if rows else "no rows"
+
+
+def metadata_frame() -> bytes:
+    partition = metadata.MetadataResponsePartition(
+        error_code=ErrorCode.none,
+        partition_index=1,  # type: ignore[arg-type]
+        leader_id=4,  # type: ignore[arg-type]
+        leader_epoch=9,  # type: ignore[arg-type]
+        replica_nodes=(4, 5),  # type: ignore[arg-type]
+        isr_nodes=(4,),  # type: ignore[arg-type]
+        offline_replicas=(5,),  # type: ignore[arg-type]
+    )
+    topic = metadata.MetadataResponseTopic(
+        error_code=ErrorCode.none,
+        name="t",  # type: ignore[arg-type]
+        topic_id=TOPIC_ID,
+        partitions=(partition,),
+    )
+    broker = metadata.MetadataResponseBroker(node_id=4, host="kafka-4", port=9092, rack="r")  # type: ignore[arg-type]
+    return frame(
+        metadata.MetadataResponse(
+            throttle_time=milliseconds(20),
+            brokers=(broker,),
+            cluster_id="c",
+            controller_id=4,  # type: ignore[arg-type]
+            topics=(topic,),
+        ),
+        CORRELATION_ID,
+    )[4:]
+
+
+def read_metadata(rng: random.Random) -> str:
+    answer = translate.metadata_answer(exchange(METADATA, 12, mutate(metadata_frame(), rng)), ["t"])
+    assert {topic.name for topic in answer.topics} <= {"t"}
+    assert all(one.node_id >= 0 and 0 < one.address.port < 65536 and one.address.host for one in answer.brokers)
+    partitions = [one for topic in answer.topics for one in topic.partitions]
+    assert all(one.partition >= 0 and one.leader_id >= -1 and one.leader_epoch >= -1 for one in partitions)
+    return "read"
+
+
+def offsets_frame() -> bytes:
+    topics = tuple(
+        offsets.ListOffsetsTopicResponse(
+            name=one.topic,  # type: ignore[arg-type]
+            partitions=(
+                offsets.ListOffsetsPartitionResponse(
+                    partition_index=one.partition,  # type: ignore[arg-type]
+                    error_code=ErrorCode.none,
+                    timestamp=5,  # type: ignore[arg-type]
+                    offset=42,  # type: ignore[arg-type]
+                    leader_epoch=3,  # type: ignore[arg-type]
+                ),
+            ),
+        )
+        for one in PARTITIONS
+    )
+    return frame(offsets.ListOffsetsResponse(throttle_time=milliseconds(0), topics=topics), CORRELATION_ID)[4:]
+
+
+def read_offsets(rng: random.Random) -> str:
+    queries = [OffsetQuery(one, LATEST_TIMESTAMP, 3) for one in PARTITIONS]
+    data = mutate(offsets_frame(), rng)
+    answers = translate.list_offsets_answer(exchange(LIST_OFFSETS, 7, data), queries)
+    assert answers.keys() <= set(PARTITIONS)
+    assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in answers.values())
+    return "read"
+
+
+READ: dict[str, Callable[[random.Random], str]] = {
+    FETCH.name: read_fetch,
+    METADATA.name: read_metadata,
+    LIST_OFFSETS.name: read_offsets,
+}
+
+
+def attack(api: str, count: int, seed: int) -> Counter[str]:
+    """How often reading ended how. Exceptions that are not ours go through, with a note of the case."""
+    ends: Counter[str] = Counter()
+    for number in range(count):
+        signal.alarm(CASE_S)
+        try:
+            ends[READ[api](random.Random(f"{seed}/{number}"))] += 1
+        except KafkaMetaError as error:
+            ends[type(error).__name__] += 1
+        except Exception as error:
+            error.add_note(f"{api}, seed {seed}, number {number}")
+            raise
+    signal.alarm(0)
+    return ends
+
+
+def bound_memory() -> None:
+    with open("/proc/self/statm") as statm:  # noqa: PTH123
+        used = int(statm.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MORE_BYTES,) * 2)
+
+
+if __name__ == "__main__":
+    attack(sys.argv[1], 20, 0)  # which imports what is imported late
+    bound_memory()
+    sys.stdout.write(json.dumps(attack(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))

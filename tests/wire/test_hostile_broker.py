@@ -1,0 +1,219 @@
+"""A reader of a broker that lies, floods or dawdles: each ends in a typed error by its deadline, without a storm."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import handmade
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v16 import response as fetch
+from kio.schema.metadata.v12 import response as metadata
+from scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
+
+from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError, ProtocolError, ReadTimeoutError
+from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.metadata.model import NO_EPOCH, Address, TopicPartition
+from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.reading.client import KafkaClient
+from pyspark_kafka_meta.reading.executor import TaskReader
+from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.telemetry.publisher import EventPublisher
+from pyspark_kafka_meta.wire.brokers import KafkaWire
+from pyspark_kafka_meta.wire.codec import METADATA, milliseconds
+from pyspark_kafka_meta.wire.connection import ConnectionSettings
+
+POLL_TIMEOUT_S = 1.5
+DEADLINE_S = POLL_TIMEOUT_S + 2.5
+"""With the last request's time-out, and a machine that is busy."""
+CONNECTIONS = 40
+"""Pauses double from 0.1 s to 1 s; a hot loop would make thousands in this time."""
+TOPIC_ID = UUID(int=7)
+ROW = handmade.batch([handmade.Row(0)])
+Answer = Callable[[socket.socket, int], None]
+"""Sends what a broker answers a Fetch with, given the correlation id."""
+
+
+def fetch_frame(correlation_id: int, *partitions: int, topic_id: UUID = TOPIC_ID, records: bytes = ROW) -> bytes:
+    entries = tuple(
+        fetch.PartitionData(
+            partition_index=one,  # type: ignore[arg-type]
+            error_code=ErrorCode.none,
+            high_watermark=1,  # type: ignore[arg-type]
+            aborted_transactions=None,
+            records=records,
+        )
+        for one in partitions
+    )
+    topic = fetch.FetchableTopicResponse(topic_id=topic_id, partitions=entries)
+    message = fetch.FetchResponse(
+        throttle_time=milliseconds(0),
+        error_code=ErrorCode.none,
+        session_id=0,  # type: ignore[arg-type]
+        responses=(topic,),
+    )
+    return frame(message, correlation_id)
+
+
+def metadata_frame(correlation_id: int, peer: socket.socket) -> bytes:
+    """Topic t, whose one partition the answering broker leads."""
+    host, port = peer.getsockname()
+    partition = metadata.MetadataResponsePartition(
+        error_code=ErrorCode.none,
+        partition_index=0,  # type: ignore[arg-type]
+        leader_id=1,  # type: ignore[arg-type]
+        leader_epoch=0,  # type: ignore[arg-type]
+        replica_nodes=(1,),  # type: ignore[arg-type]
+        isr_nodes=(1,),  # type: ignore[arg-type]
+        offline_replicas=(),
+    )
+    topic = metadata.MetadataResponseTopic(
+        error_code=ErrorCode.none,
+        name="t",  # type: ignore[arg-type]
+        topic_id=TOPIC_ID,
+        partitions=(partition,),
+    )
+    broker = metadata.MetadataResponseBroker(node_id=1, host=host, port=port)  # type: ignore[arg-type]
+    message = metadata.MetadataResponse(throttle_time=milliseconds(0), brokers=(broker,), topics=(topic,))  # type: ignore[call-arg]
+    return frame(message, correlation_id)
+
+
+def serving(answer: Answer, connections: list[socket.socket]) -> Behaviour:
+    def behave(peer: socket.socket) -> None:
+        connections.append(peer)
+        answer_versions(peer, metadata=12)
+        while True:
+            key, _, correlation_id = read_request(peer)
+            if key == METADATA.key:
+                peer.sendall(metadata_frame(correlation_id, peer))
+            else:
+                answer(peer, correlation_id)
+
+    return behave
+
+
+def read(address: Address) -> list[Any]:
+    """One offset of t-0."""
+    given = {
+        "kafka.bootstrap.servers": str(address),
+        "subscribe": "t",
+        "kafka.request.timeout.ms": "500",
+        "kafka.fetch.max.wait.ms": "100",
+        "kafka.default.api.timeout.ms": "1000",
+        "kafkaConsumer.pollTimeoutMs": str(int(POLL_TIMEOUT_S * 1000)),
+    }
+    options = SourceOptions.parse(given).for_batch()
+    client = KafkaClient(options.client, EventPublisher((), Origin(role="reader")), 300_000)
+    try:
+        span = OffsetRange(TopicPartition("t", 0), TOPIC_ID, 0, 1, NO_EPOCH)
+        return [row for table in TaskReader(client, options, ["value"]).read([span]) for row in table.to_pylist()]
+    finally:
+        client.close()
+
+
+def drip(peer: socket.socket, correlation_id: int) -> None:
+    for byte in fetch_frame(correlation_id, 0):
+        peer.sendall(bytes([byte]))
+        peer.settimeout(1)
+        with contextlib.suppress(TimeoutError):
+            peer.recv(1, socket.MSG_PEEK)
+
+
+def flood(peer: socket.socket, correlation_id: int) -> None:
+    while True:
+        peer.sendall(bytes(1 << 20))
+
+
+def send(make: Callable[[int], bytes]) -> Answer:
+    return lambda peer, correlation_id: peer.sendall(make(correlation_id))
+
+
+BAD = handmade.batch([handmade.Row(0)])[:-1] + b"?"
+HOSTILE: dict[str, tuple[Answer, type[KafkaMetaError], str]] = {
+    "HTTP": (send(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n"), ReadTimeoutError, "announced 1213486160 bytes"),
+    "2 GB frame": (send(lambda _: b"\x7f\xff\xff\xff" + bytes(100)), ReadTimeoutError, "announced 2147483647 bytes"),
+    "negative frame": (send(lambda _: b"\xff" * 100), ReadTimeoutError, "announced -1 bytes"),
+    "largest frame, never sent": (
+        send(lambda _: (100 << 20).to_bytes(4, "big")),
+        ReadTimeoutError,
+        "did not answer",
+    ),
+    "flood": (flood, ReadTimeoutError, "bytes"),
+    "one byte a second": (drip, ReadTimeoutError, "did not answer"),
+    "silence": (lambda *_: None, ReadTimeoutError, "did not answer"),
+    "foreign correlation id": (send(lambda number: fetch_frame(number + 1, 0)), ReadTimeoutError, "answered request"),
+    "foreign partition": (send(lambda number: fetch_frame(number, 1)), ReadTimeoutError, "t-1 unasked"),
+    "foreign topic": (send(lambda number: fetch_frame(number, 0, topic_id=UUID(int=9))), ReadTimeoutError, "unasked"),
+    "partition twice": (send(lambda number: fetch_frame(number, 0, 0)), ReadTimeoutError, "same partition twice"),
+    "no partition": (send(lambda number: fetch_frame(number)), ReadTimeoutError, "UNKNOWN_SERVER_ERROR"),
+    "cut off": (send(lambda number: fetch_frame(number, 0)[:-9]), ReadTimeoutError, "did not answer"),
+    "corrupt batch": (send(lambda number: fetch_frame(number, 0, records=BAD)), CorruptBatchError, "t-0 at offset 0"),
+    "nothing, though there is something": (
+        send(lambda number: fetch_frame(number, 0, records=b"")),
+        ReadTimeoutError,
+        "t-0 at offset 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_fetch_answers_end_in_a_typed_error_by_the_deadline(name: str) -> None:
+    answer, kind, text = HOSTILE[name]
+    connections: list[socket.socket] = []
+    with scripted_broker(serving(answer, connections)) as address:
+        began = time.monotonic()
+        with pytest.raises(kind, match=text):
+            read(address)
+        assert time.monotonic() - began < DEADLINE_S
+    assert len(connections) < CONNECTIONS
+
+
+def test_an_answer_that_comes_twice_is_read_once() -> None:
+    connections: list[socket.socket] = []
+    with scripted_broker(serving(send(lambda number: fetch_frame(number, 0) * 2), connections)) as address:
+        assert read(address) == [{"value": b"v"}]
+
+
+def ask(address: Address, times: int = 1) -> None:
+    wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=5_000, max_frame_bytes=100 << 20))
+    try:
+        for _ in range(times):
+            wire.metadata(address, [], time.monotonic() + 10)
+    finally:
+        wire.close()
+
+
+def test_answers_that_come_twice_are_not_taken_for_those_of_the_next_request() -> None:
+    def behave(peer: socket.socket) -> None:
+        answer_versions(peer, metadata=12)
+        _, _, correlation_id = read_request(peer)
+        message = metadata.MetadataResponse(throttle_time=milliseconds(0), brokers=(), topics=())  # type: ignore[call-arg]
+        peer.sendall(frame(message, correlation_id) * 2)
+
+    with scripted_broker(behave) as address:
+        ask(address, times=3)
+
+
+def test_a_million_brokers_are_refused() -> None:
+    brokers = tuple(
+        metadata.MetadataResponseBroker(node_id=number, host="h", port=9092)  # type: ignore[arg-type]
+        for number in range(1000)
+    )
+    message = metadata.MetadataResponse(throttle_time=milliseconds(0), brokers=brokers, topics=())  # type: ignore[call-arg]
+    once = frame(message, 2)
+    # Length, correlation id, tags, throttle time, then the count of brokers plus one, a varint of two bytes.
+    head, entries, tail = once[4:13], once[15:-7], once[-7:]
+    body = head + bytes([0xC1, 0x84, 0x3D]) + entries * 1000 + tail
+
+    def behave(peer: socket.socket) -> None:
+        answer_versions(peer, metadata=12)
+        read_request(peer)
+        peer.sendall(len(body).to_bytes(4, "big") + body)
+
+    with scripted_broker(behave) as address, pytest.raises(ProtocolError, match="more than 10000 brokers"):
+        ask(address)
