@@ -756,6 +756,20 @@ def test_policy_covers_partitions_that_the_new_topic_lacks(scene: Scene) -> None
     assert query.step() == {T0: (0, 16)}
 
 
+def test_policy_covers_the_target_of_a_query_that_ends_behind_the_new_log(scene: Scene) -> None:
+    query = Query(
+        scene, ends_now(scene), startingOffsets="earliest", maxOffsetsPerTrigger="3", onTopicRecreated="earliest"
+    )
+    query.step()
+    scene.cluster.create_topic("t", 3)
+    scene.fill(batches=1)
+    scene.clock.sleep(300)
+    while query.step():
+        pass
+
+    assert positions(query.offset) == {T0: 3, T1: 3, T2: 3}
+
+
 def test_policy_may_fail_where_other_losses_are_allowed(scene: Scene) -> None:
     query = Query(scene, onTopicRecreated="fail", **GO_ON)
     query.step()
