@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, SourceOptions, Table, choose_table
-from pyspark_kafka_meta.reading.source import FilteringReader, KafkaMetaReader, KafkaMetaStreamReader
+from pyspark_kafka_meta.reading.source import KafkaMetaReader, KafkaMetaStreamReader
 from pyspark_kafka_meta.schemas import Columns, records_struct_type
 from pyspark_kafka_meta.tables.readers import batch_reader
 from pyspark_kafka_meta.tables.schemas import ROWS, struct_type
@@ -46,8 +46,7 @@ class KafkaMetaDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         columns = _columns(schema, self.schema())
         if isinstance(self._options, SourceOptions):
-            kind = FilteringReader if self._options.push_down_predicate else KafkaMetaReader
-            return kind(self._options.for_batch(), columns)
+            return KafkaMetaReader(self._options.for_batch(), columns)
         return batch_reader(self._table, self._options, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802

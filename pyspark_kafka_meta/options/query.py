@@ -98,13 +98,6 @@ class SourceOptions(SpanOptions):
     include_headers: bool = choice(
         "includeHeaders", {"false": False, "true": True}, "Whether rows have a headers column."
     )
-    push_down_predicate: bool = choice(
-        "pushDownPredicate",
-        {"false": False, "true": True},
-        "Whether a batch leaves out what filters on topic, partition, offset and timestamp exclude. Needs "
-        "spark.sql.python.filterPushdown.enabled, and a load() for each filter: Spark applies those of one query to "
-        "all that is made of the same DataFrame.",
-    )
     fail_on_data_loss: bool = choice(
         "failOnDataLoss",
         {"true": True, "false": False},

@@ -20,7 +20,7 @@ Follows Spark's `KafkaSourceOffset`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -118,13 +118,6 @@ class OffsetRange:
     def size(self) -> int:
         """Offsets in the range; records may be fewer, after compaction or around transactions."""
         return self.until_offset - self.from_offset
-
-    def part(self, from_offset: int, until_offset: int) -> OffsetRange:
-        """What it has of these offsets, perhaps none. No epoch is known of what lies before a later start."""
-        start = max(self.from_offset, from_offset)
-        until = max(start, min(self.until_offset, until_offset))
-        epoch = self.start_epoch if start == self.from_offset else NO_EPOCH
-        return replace(self, from_offset=start, until_offset=until, start_epoch=epoch)
 
 
 def advance(start: SourceOffset, end: SourceOffset, begun: Positions) -> SourceOffset:

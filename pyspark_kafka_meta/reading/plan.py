@@ -8,9 +8,10 @@ records are mostly overhead, and one of very many keeps a single core busy while
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, groupby, pairwise
 
-from pyspark_kafka_meta.metadata.model import NO_LEADER, TopicPartition
+from pyspark_kafka_meta.metadata.model import NO_EPOCH, NO_LEADER, TopicPartition
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 
 SPLIT_OFFSETS = 1_000_000
@@ -83,7 +84,12 @@ def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     """`parts` nonempty pieces of near-even size, the smaller ones first. Only the first follows a known epoch."""
     size, larger = divmod(whole.size, parts)
     starts = [whole.from_offset + part * size + max(0, part - (parts - larger)) for part in range(parts + 1)]
-    return [whole.part(start, end) for start, end in pairwise(starts)]
+    return [_piece(whole, start, end) for start, end in pairwise(starts)]
+
+
+def _piece(whole: OffsetRange, start: int, end: int) -> OffsetRange:
+    epoch = whole.start_epoch if start == whole.from_offset else NO_EPOCH
+    return replace(whole, from_offset=start, until_offset=end, start_epoch=epoch)
 
 
 def _deal_out(
@@ -95,7 +101,7 @@ def _deal_out(
     cuts = [ends[-1] * number // tasks for number in range(tasks + 1)]
     dealt = [
         tuple(
-            each.part(each.until_offset - (end - low), each.until_offset - max(end - high, 0))
+            _piece(each, each.until_offset - min(end - low, each.size), each.until_offset - max(end - high, 0))
             for each, end in zip(line, ends, strict=True)
             if max(low, end - each.size) < min(high, end)
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.model import TopicPartition
@@ -31,9 +31,6 @@ from pyspark_kafka_meta.reading.verdicts import (
     is_recreated,
     lost_starts,
 )
-
-if TYPE_CHECKING:
-    from pyspark_kafka_meta.reading.filters import Narrowing
 
 logger = logging.getLogger(__name__)
 
@@ -111,17 +108,6 @@ class OffsetPlanner:
             )
             for partition in partitions
         ]
-
-    def narrowed(self, planned: Sequence[OffsetRange], narrowing: Narrowing) -> list[OffsetRange]:
-        """What `narrowing` leaves of what `batch_ranges` planned."""
-        left = narrowing.apply(planned)
-        if narrowing.since_ms <= 0:
-            return left
-        # The ends are pinned by now: where no record is as late, none up to there is.
-        begins = self._logs.since(narrowing.since_ms, [one.partition for one in left])
-        since = [(one, begins[one.partition]) for one in left]
-        parts = [one.part(begin, one.until_offset) for one, begin in since if begin is not None]
-        return [part for part in parts if part.size > 0]
 
     def initial_offset(self) -> SourceOffset:
         """Where a new streaming query begins."""

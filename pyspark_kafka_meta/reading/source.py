@@ -7,7 +7,7 @@ method needs them, because Spark imports this package whenever it looks for data
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -29,9 +29,7 @@ except ImportError:  # pyspark 4.0 and 4.1, where streamReader() refuses and not
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
 
-    from pyspark_kafka_meta.reading.filters import Narrowing
     from pyspark_kafka_meta.reading.offsets import OffsetRange, Positions
     from pyspark_kafka_meta.reading.planner import OffsetPlanner
 
@@ -55,14 +53,11 @@ class KafkaMetaReader(DataSourceReader):
     def __init__(self, options: SourceOptions, columns: Columns) -> None:
         self._options = options
         self._columns = columns
-        self._narrowing: Narrowing | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
         planner = _new_planner(self._options, self._options.client.metadata_max_age_ms)
         try:
             planned = planner.batch_ranges()
-            if self._narrowing is not None:
-                planned = planner.narrowed(planned, self._narrowing)
             topics = {one.partition.topic for one in planned}
             return [Task(ranges, topics) for ranges in planner.tasks(planned)]
         finally:
@@ -70,16 +65,6 @@ class KafkaMetaReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition, self._columns)
-
-
-class FilteringReader(KafkaMetaReader):
-    """Takes filters from Spark, which refuses to use such a reader while its own setting is off."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        from pyspark_kafka_meta.reading.filters import push
-
-        self._narrowing, left = push(filters)
-        return left
 
 
 class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

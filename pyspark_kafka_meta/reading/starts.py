@@ -133,11 +133,6 @@ class OffsetResolver:
         """The end of each log, open transactions included."""
         return self._latest(partitions, read_committed=False)
 
-    def since(self, since_ms: int, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """The offset of the first record of each log that is as late, in milliseconds since 1970; None if none is."""
-        answers = self._list(dict.fromkeys(partitions, since_ms), read_committed=False)
-        return {one: answer.offset if answer.offset >= 0 else None for one, answer in answers.items()}
-
     def _latest(self, partitions: Collection[TopicPartition], read_committed: bool) -> dict[TopicPartition, Position]:
         answers = self._list(dict.fromkeys(partitions, LATEST_TIMESTAMP), read_committed)
         return {one: Position(answer.offset, answer.leader_epoch) for one, answer in answers.items()}

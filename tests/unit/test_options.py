@@ -89,7 +89,6 @@ def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
         fetch_offset_retries=3,
         fetch_offset_retry_interval_ms=1_000,
         poll_timeout_ms=120_000,
-        push_down_predicate=False,
     )
 
 
@@ -119,7 +118,6 @@ GOOD = [
     ("maxTasks", "4", "max_tasks", 4),
     ("minPartitions", " 6 ", "min_partitions", 6),
     ("includeHeaders", "TRUE", "include_headers", True),
-    ("pushDownPredicate", "true", "push_down_predicate", True),
     ("failOnDataLoss", "false", "fail_on_data_loss", False),
     ("onCorruptBatch", "Skip", "skip_corrupt_batches", True),
     ("maxDecompressedBatchBytes", "1024", "max_decompressed_batch_bytes", 1024),
@@ -246,7 +244,6 @@ BAD = [
     ("maxRecordsPerPartition", "0", "maxRecordsPerPartition must be positive"),
     ("minPartitions", "1.0", "minPartitions must be positive"),
     ("includeHeaders", "maybe", "Option 'includeHeaders' must be false or true, got 'maybe'"),
-    ("pushDownPredicate", "yes", "Option 'pushDownPredicate' must be false or true, got 'yes'"),
     ("onTopicRecreated", "ignore", "Option 'onTopicRecreated' must be fail, earliest or latest, got 'ignore'"),
     ("failOnDataLoss", "", "Option 'failOnDataLoss' must be true or false, got ''"),
     ("metricsPath", " ", "Option 'metricsPath' must be a folder or the URI of one"),

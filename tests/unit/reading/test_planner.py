@@ -18,7 +18,6 @@ from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicEr
 from pyspark_kafka_meta.metadata.events import EventKind
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options.specs import AgoSpec, GroupSpec
-from pyspark_kafka_meta.reading.filters import Narrowing
 from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, SourceOffset, ranges
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
 from pyspark_kafka_meta.reading.starts import OffsetResolver
@@ -246,37 +245,6 @@ BAD_TIMES = {
 def test_times_that_mean_nothing_are_refused(later: Scene, options: dict[str, str], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         batch_planner(later, **options).batch_ranges()
-
-
-NARROWED: dict[str, tuple[Narrowing, dict[TopicPartition, tuple[int, int]]]] = {
-    "by offset and partition": (Narrowing(partitions=frozenset([0, 2]), from_offset=11), {T0: (11, 14), T2: (11, 12)}),
-    "to before the first record that is as late": (Narrowing(since_ms=AFTER), {T0: (12, 14), T1: (12, 14)}),
-    "a time that all records are behind": (Narrowing(since_ms=1), {T0: (0, 14), T1: (0, 14), T2: (0, 12)}),
-    "a time that no record has reached": (Narrowing(since_ms=NEVER), {}),
-    "by time, but never to before the offsets": (
-        Narrowing(since_ms=WRITTEN_MS, from_offset=13),
-        {T0: (13, 14), T1: (13, 14)},
-    ),
-}
-
-
-@pytest.mark.parametrize(("narrowing", "expected"), NARROWED.values(), ids=NARROWED.keys())
-def test_filters_leave_fewer_offsets_to_be_planned(
-    later: Scene, narrowing: Narrowing, expected: dict[TopicPartition, tuple[int, int]]
-) -> None:
-    planner = batch_planner(later)
-
-    assert spans(planner.narrowed(planner.batch_ranges(), narrowing)) == expected
-
-
-def test_a_late_record_before_earlier_ones_is_not_left_out(scene: Scene) -> None:
-    """Timestamps that producers set need not be in order."""
-    for minutes in (5, 0, 7):
-        scene.write(T0, "late or not", written=WRITTEN + timedelta(minutes=minutes))
-    planner = batch_planner(scene, assign='{"t":[0]}')
-    five_minutes_later = Narrowing(since_ms=WRITTEN_MS + 5 * 60_000)
-
-    assert spans(planner.narrowed(planner.batch_ranges(), five_minutes_later)) == {T0: (12, 15)}
 
 
 def test_a_start_so_long_ago_is_counted_from_planning(later: Scene) -> None:
