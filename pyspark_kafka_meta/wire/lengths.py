@@ -37,14 +37,14 @@ def check_lengths(kind: Any, frame: memoryview, position: int) -> None:
     """Walk through a message of this class that begins at `position`.
 
     Raises:
-        ProtocolError: a length or count leads behind the end of the frame.
+        ProtocolError: a length or count leads behind the end of the frame, or a list is null that must not be.
     """
     try:
         end = _message(kind)(frame, position)
     except IndexError:
         end = len(frame) + 1
     if end > len(frame):
-        raise ProtocolError("a broker's answer cannot be read: lengths in it lead behind its end")
+        raise ProtocolError("a broker's answer cannot be read: lengths in it lead behind its end or are missing")
 
 
 @cache
@@ -62,14 +62,14 @@ def _message(kind: Any) -> Walk:
     return _walk_of(steps)
 
 
-def _field(kind: Any, kafka_type: str | None, flexible: bool) -> Walk | int:
+def _field(kind: Any, kafka_type: str | None, flexible: bool, nullable: bool = False) -> Walk | int:
     """How to walk over it, or its size if that is always the same."""
     inner: Any = next((one for one in get_args(kind) if one not in (type(None), ...)), kind)
     if get_origin(kind) is not tuple and get_origin(inner) is tuple:
-        return _field(inner, kafka_type, flexible)
+        return _field(inner, kafka_type, flexible, nullable=True)
     if get_origin(kind) is tuple:
         element = _message(inner) if hasattr(inner, "__flexible__") else _field(inner, kafka_type, flexible)
-        return _array(element, flexible)
+        return _array(element, flexible, nullable)
     if hasattr(inner, "__flexible__"):
         return _message(inner)
     if kafka_type in _SIZES:
@@ -94,11 +94,13 @@ def _walk_of(steps: Iterable[Walk | int]) -> Walk:
     return walk
 
 
-def _array(element: Walk | int, flexible: bool) -> Walk:
+def _array(element: Walk | int, flexible: bool, nullable: bool) -> Walk:
     def walk(data: memoryview, at: int) -> int:
         count, at = _length(data, at, 4, flexible)
+        if count < 0 and not nullable:
+            raise IndexError  # the parser would pass None on
         if isinstance(element, int):
-            return at + count * element
+            return at + max(count, 0) * element
         for _ in range(count):
             at = element(data, at)
             if at > len(data):
@@ -111,7 +113,7 @@ def _array(element: Walk | int, flexible: bool) -> Walk:
 def _text(size: int, flexible: bool) -> Walk:
     def walk(data: memoryview, at: int) -> int:
         length, at = _length(data, at, size, flexible)
-        return at + length
+        return at + max(length, 0)
 
     return walk
 
@@ -131,11 +133,11 @@ def _tags(known: dict[int, Walk]) -> Walk:
 
 
 def _length(data: memoryview, at: int, size: int, flexible: bool) -> tuple[int, int]:
-    """A length or count, 0 for null, and the position behind it."""
+    """A length or count, below 0 for null, and the position behind it."""
     if flexible:
         more, at = _varint(data, at)
-        return max(more - 1, 0), at
-    return max(int.from_bytes(data[at : at + size], "big", signed=True), 0), at + size
+        return more - 1, at
+    return int.from_bytes(data[at : at + size], "big", signed=True), at + size
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
