@@ -42,14 +42,14 @@ def main() -> None:
         while not query.recentProgress:
             query.awaitTermination(1)
 
-        cached = kafkameta.caches(spark, metricsPath=folder)
-        live = kafkameta.partitions(spark, **cluster).withColumnsRenamed(
-            {"leader_id": "leader_now", "leader_epoch": "epoch_now"}
-        )
-        stale = cached.join(live, ["topic", "partition"]).where("leader_epoch < epoch_now")
-
         deadline = time.monotonic() + options.seconds
         while time.monotonic() < deadline and not query.awaitTermination(2):
+            # Anew each time: what a batch reads is settled when its DataFrame is first used.
+            cached = kafkameta.caches(spark, metricsPath=folder)
+            live = kafkameta.partitions(spark, **cluster).withColumnsRenamed(
+                {"leader_id": "leader_now", "leader_epoch": "epoch_now"}
+            )
+            stale = cached.join(live, ["topic", "partition"]).where("leader_epoch < epoch_now")
             rows = stale.orderBy("role", "pid", "partition").collect()
             for row in rows:
                 cache = f"{row.role} {row.pid} on executor {row.executor_id}"

@@ -1,5 +1,7 @@
 """The side tables as DataFrames, in one line each, and how far a streaming query is behind.
 
+Spark settles what a batch reads when its DataFrame is first used: to look again, call again.
+
 Options are those of `format("kafkameta")` for the table: `caches(spark, metricsPath="/data/events")`,
 `partitions(spark, **{"kafka.bootstrap.servers": "localhost:9092"})`.
 """

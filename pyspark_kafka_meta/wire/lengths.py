@@ -44,7 +44,7 @@ def check_lengths(kind: Any, frame: memoryview, position: int) -> None:
     except IndexError:
         end = len(frame) + 1
     if end > len(frame):
-        raise ProtocolError("a broker's answer cannot be read: lengths in it lead behind its end, or are null")
+        raise ProtocolError("a broker's answer cannot be read: lengths in it lead behind its end or are missing")
 
 
 @cache

@@ -30,13 +30,13 @@ def scripted_broker(behave: Behaviour) -> Iterator[Address]:
 
 def read_request(peer: socket.socket) -> tuple[int, int, int]:
     """Api key, version and correlation id of the next request."""
-    request = _read_frame(peer)
+    request = read_frame(peer)
     return tuple(int.from_bytes(request[a:b], "big") for a, b in ((0, 2), (2, 4), (4, 8)))  # type: ignore[return-value]
 
 
 def read_message(peer: socket.socket, kind: Any) -> tuple[int, Any]:
     """Correlation id and message of the next request, which is a `kind`."""
-    request = _read_frame(peer)
+    request = read_frame(peer)
     header, size = entity_reader(kind.__header_schema__)(request, 0)
     return header.correlation_id, entity_reader(kind)(request, size)[0]
 
@@ -80,7 +80,8 @@ def _converse(peer: socket.socket, behave: Behaviour) -> None:
             pass
 
 
-def _read_frame(peer: socket.socket) -> bytes:
+def read_frame(peer: socket.socket) -> bytes:
+    """The next request, without its length."""
     return _exactly(peer, int.from_bytes(_exactly(peer, 4), "big"))
 
 

@@ -56,6 +56,23 @@ def test_count_that_lies_is_refused(api: Api, message: Any, at: int, count: byte
         decode(api, message.__version__, CORRELATION_ID, frame)
 
 
+@pytest.mark.parametrize(
+    ("api", "message", "at", "null"),
+    [
+        (METADATA, metadata_message(12), 9, b"\0"),
+        (LIST_OFFSETS, offsets_message(("t", 0), version=4), 8, b"\xff\xff\xff\xff"),
+        (LIST_OFFSETS, offsets_message(("t", 0), version=7), 9, b"\0"),
+        (FETCH, fetch_message((T_ID, 0)), 15, b"\0"),
+    ],
+    ids=["brokers", "topics, old encoding", "topics", "topics of a fetch"],
+)
+def test_null_in_place_of_a_list_is_refused(api: Api, message: Any, at: int, null: bytes) -> None:
+    frame = payload(message)
+
+    with pytest.raises(ProtocolError):
+        decode(api, message.__version__, CORRELATION_ID, frame[:at] + null + frame[at + len(null) :])
+
+
 @pytest.mark.parametrize("size", [0, 1, 12, 14, 100])
 def test_tag_whose_size_is_not_that_of_its_content_is_refused(size: int) -> None:
     message = fetch_message((T_ID, 0))

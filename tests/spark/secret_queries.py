@@ -1,0 +1,79 @@
+"""A Spark application that runs queries with secrets in their options and tells what can be seen of them.
+
+Started as `python secret_queries.py FOLDER` with the options of each query as a JSON list on standard input; prints
+plans, errors, the command lines of all processes, and which files in the folder hold a secret: while it runs, as Spark
+removes its own. All loggers are at DEBUG, but for Py4J's, which writes out each call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import sys
+import traceback
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+REDACTED = "(?i)url|keystore[.]key"
+"""As SECURITY.md advises: without it the plan of a stream shows the text of a private key, alone among the secrets."""
+
+
+def command_lines() -> str:
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return "\n".join(lines)
+
+
+def plans(rows: DataFrame) -> str:
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        rows.explain(True)
+        rows.explain("formatted")
+    return told.getvalue() + repr(rows)
+
+
+def batch(spark: SparkSession, options: dict[str, str]) -> str:
+    rows = spark.read.format("kafkameta").options(**options).load()
+    return plans(rows) + f"\n{rows.count()} rows\n" + command_lines()
+
+
+def stream(spark: SparkSession, options: dict[str, str], checkpoint: Path) -> str:
+    rows = spark.readStream.format("kafkameta").options(**options, startingOffsets="earliest").load()
+    sink = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    query = sink.trigger(availableNow=True).start()
+    query.awaitTermination(60)
+    return plans(rows) + str(query.lastProgress) + str(query.exception()) + str(query.status)
+
+
+def main(folder: Path) -> None:
+    logging.getLogger("py4j").setLevel(logging.INFO)
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    for name, place in (
+        ("spark.local.dir", "local"),
+        ("spark.eventLog.dir", "log"),
+        ("spark.sql.warehouse.dir", "sql"),
+    ):
+        (folder / place).mkdir()
+        builder = builder.config(name, str(folder / place))
+    builder = builder.config("spark.sql.redaction.options.regex", REDACTED)
+    spark = builder.config("spark.eventLog.enabled", "true").getOrCreate()
+    spark.sparkContext.setLogLevel("INFO")
+    for number, options in enumerate(json.load(sys.stdin)):
+        try:
+            sys.stdout.write(batch(spark, options))
+            if number == 0:
+                sys.stdout.write(stream(spark, options, folder / "checkpoint"))
+        except Exception as error:
+            sys.stdout.write("".join(traceback.format_exception(error)) + repr(error))
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    sys.stdout.write(f"files with a secret: {[str(path) for path in files if b'canary' in path.read_bytes()]}\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

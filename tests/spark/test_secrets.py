@@ -1,0 +1,202 @@
+"""No secret of a query is in anything that Spark, its workers or this package write or print, work they or fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v7 import request as offsets_asked
+from kio.schema.list_offsets.v7 import response as offsets
+from kio.serial import entity_reader
+from scripted_broker import Behaviour, answer_versions, frame, read_frame, scripted_broker
+from secured_broker import agree_on_mechanism, authenticate, over_tls
+from test_hostile_broker import fetch_frame, metadata_frame
+
+from pyspark_kafka_meta.testing.certificates import CertificateAuthority
+from pyspark_kafka_meta.testing.jars import find_java
+from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, milliseconds
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+ROOT = Path(__file__).parent.parent.parent
+AUTHORITY = CertificateAuthority()
+BROKER = AUTHORITY.issue("broker", ["127.0.0.1"])
+ALICE = AUTHORITY.issue("alice")
+DEBUG = "import logging\nlogging.basicConfig(level=logging.DEBUG)\n"
+"""Runs at the start of each Python process, as `sitecustomize`."""
+CLIENT = "kafka.sasl.oauthbearer.client.credentials.client"
+
+
+def encrypted_key(password: str) -> str:
+    key = serialization.load_pem_private_key(ALICE.key.encode(), None)
+    encryption = serialization.BestAvailableEncryption(password.encode())
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption).decode()
+
+
+def kafka(peer: socket.socket) -> None:
+    """A broker with one record in topic t, for whoever logs in."""
+    answer_versions(peer, metadata=12, list_offsets=7)
+    agree_on_mechanism(peer)
+    authenticate(peer, lambda _: b"")
+    while True:
+        request = read_frame(peer)
+        key, correlation_id = int.from_bytes(request[:2], "big"), int.from_bytes(request[4:8], "big")
+        if key == METADATA.key:
+            peer.sendall(metadata_frame(correlation_id, peer))
+        elif key == FETCH.key:
+            peer.sendall(fetch_frame(correlation_id, 0))
+        elif key == LIST_OFFSETS.key:
+            peer.sendall(offsets_frame(request, correlation_id))
+
+
+def offsets_frame(request: bytes, correlation_id: int) -> bytes:
+    """The log of t-0 begins at 0 and ends at 1."""
+    kind = offsets_asked.ListOffsetsRequest
+    _, size = entity_reader(kind.__header_schema__)(request, 0)
+    asked, _ = entity_reader(kind)(request, size)
+    offset = 1 if asked.topics[0].partitions[0].timestamp == -1 else 0
+    answer = offsets.ListOffsetsPartitionResponse(
+        partition_index=0,  # type: ignore[arg-type]
+        error_code=ErrorCode.none,
+        timestamp=-1,  # type: ignore[arg-type]
+        offset=offset,  # type: ignore[arg-type]
+        leader_epoch=0,  # type: ignore[arg-type]
+    )
+    topic = offsets.ListOffsetsTopicResponse(name="t", partitions=(answer,))  # type: ignore[arg-type]
+    return frame(offsets.ListOffsetsResponse(throttle_time=milliseconds(0), topics=(topic,)), correlation_id)
+
+
+def parrot(secret: str) -> Behaviour:
+    """Refuses each login and repeats the password, among what would forge a line of a log."""
+
+    def behave(peer: socket.socket) -> None:
+        answer_versions(peer)
+        agree_on_mechanism(peer)
+        authenticate(peer, lambda _: None, refusal=f"{secret}? \x1b[31m\r\nFATAL forged line")
+
+    return behave
+
+
+@contextmanager
+def token_parrot() -> Iterator[str]:
+    """A token endpoint that refuses, and repeats what it was sent."""
+
+    class Parrot(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            said = self.rfile.read(int(self.headers["Content-Length"])) + str(self.headers).encode()
+            self.send_response(401)
+            self.send_header("Content-Length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Parrot) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/token"
+        server.shutdown()
+
+
+def start(stack: ExitStack, behave: Behaviour) -> str:
+    return str(stack.enter_context(scripted_broker(behave)))
+
+
+def queries(stack: ExitStack, folder: Path) -> list[dict[str, str]]:
+    """The options of each: the first two work, and each canary is in one option."""
+    login = {"kafka.sasl.mechanism": "PLAIN", "kafka.sasl.username": "alice"}
+    plain = {"kafka.security.protocol": "SASL_PLAINTEXT", **login}
+    secured = {
+        "kafka.security.protocol": "SASL_SSL",
+        **login,
+        "kafka.ssl.truststore.certificates": AUTHORITY.certificate,
+        "kafka.ssl.keystore.key": f"canary-key\n{encrypted_key('canary-key-password')}",
+        "kafka.ssl.keystore.certificate.chain": ALICE.certificate,
+        "kafka.ssl.key.password": "canary-key-password",
+        "kafka.sasl.password": "canary-good",
+    }
+    store = folder / "store.p12"
+    store.write_bytes(b"\x30\x03\x02\x01\x03")
+    jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="canary-jaas";'
+    over_encrypted = start(stack, over_tls(BROKER, kafka, AUTHORITY.certificate))
+    silent = start(stack, lambda peer: None)
+    oauth = {
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+        "kafka.sasl.oauthbearer.token.endpoint.url": stack.enter_context(token_parrot()),
+        f"{CLIENT}.id": "me",
+        f"{CLIENT}.secret": "canary-client-secret",
+    }
+    stores = {
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.truststore.location": str(store),
+        "kafka.ssl.truststore.password": "canary-truststore",
+        "kafka.ssl.keystore.location": str(store),
+        "kafka.ssl.keystore.password": "canary-keystore",
+    }
+    given = [
+        (over_encrypted, secured),
+        (start(stack, kafka), {**plain, "kafka.sasl.password": "canary-plaintext"}),
+        (start(stack, parrot("canary-plain")), {**plain, "kafka.sasl.password": "canary-plain"}),
+        (start(stack, parrot("")), oauth),
+        (
+            silent,
+            {
+                "kafka.security.protocol": "SASL_PLAINTEXT",
+                "kafka.sasl.mechanism": "PLAIN",
+                "kafka.sasl.jaas.config": jaas,
+            },
+        ),
+        (silent, stores),
+        (silent, {**plain, "kafka.sasl.pasword": "canary-misspelt", "kafka.sasl.password": ""}),
+        (silent, {**plain, "kafka.sasl.jaas.config": "canary-unreadable"}),
+    ]
+    hasty = {
+        "kafka.default.api.timeout.ms": "1500",
+        "kafka.socket.connection.setup.timeout.ms": "500",
+        "kafkaConsumer.pollTimeoutMs": "3000",
+        "metricsPath": str(folder / "events"),
+        "subscribe": "t",
+    }
+    return [{"kafka.bootstrap.servers": servers, **hasty, **options} for servers, options in given]
+
+
+def test_no_secret_is_in_anything_written_or_printed(tmp_path: Path) -> None:
+    find_java()
+    (tmp_path / "python").mkdir()
+    (tmp_path / "python" / "sitecustomize.py").write_text(DEBUG)
+    program = Path(__file__).parent / "secret_queries.py"
+    path = os.pathsep.join(map(str, (tmp_path / "python", ROOT)))
+    folder = tmp_path / "written"
+    folder.mkdir()
+    python = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
+    with ExitStack() as stack:
+        done = subprocess.run(
+            [sys.executable, str(program), str(folder)],
+            input=json.dumps(queries(stack, folder)),
+            env={**os.environ, **python, "PYTHONPATH": path, "TMPDIR": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"},
+            capture_output=True,
+            text=True,
+            timeout=220,
+        )
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("1 rows") == 2
+    assert "refused the PLAIN login" in done.stdout
+    assert "DEBUG:pyspark_kafka_meta" in done.stderr or "INFO:pyspark_kafka_meta.events" in done.stderr
+    assert {"checkpoint", "events", "local", "log"} <= {path.name for path in folder.iterdir()}
+    assert "files with a secret: []" in done.stdout
+    assert "canary" not in done.stdout + done.stderr
+    assert "\x1b[31m" not in done.stdout + done.stderr
+    assert not any(line.startswith("FATAL") for line in (done.stdout + done.stderr).splitlines())
