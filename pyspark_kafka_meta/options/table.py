@@ -6,6 +6,7 @@ A misspelt option is an error here, where Spark's `KafkaSourceProvider` ignores 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -80,6 +81,7 @@ def read(options: Mapping[str, str], table: Mapping[str, Option]) -> tuple[dict[
     return values, problems
 
 
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}")
 _REFUSED = {
     "kafka.auto.offset.reset": ". Instead set the source option 'startingOffsets' to 'earliest' or 'latest' to specify "
     "where to start. It applies to a new query only; a restarted one goes on where its checkpoint says.",
@@ -92,6 +94,11 @@ _REFUSED = {
 
 def _unknown(name: str, known: Mapping[str, str]) -> str:
     """Why there is no option of this name, or which one was meant. Never its value, which may be a secret."""
+    if not _NAME.fullmatch(name):
+        # Torn out of a file of properties, say, it may be part of a key or a password.
+        return (
+            "An option has a name that no option can have; it is not repeated here. Check where the options come from."
+        )
     lower = name.lower()
     kafka_name = lower.removeprefix("kafka.")
     if lower in _REFUSED:
