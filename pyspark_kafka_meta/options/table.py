@@ -97,7 +97,7 @@ def _unknown(name: str, known: Mapping[str, str]) -> str:
     if not _NAME.fullmatch(name):
         # Torn out of a file of properties, say, it may be part of a key or a password.
         return (
-            "An option has a name that no option can have; it is not repeated here. Check where the options come from."
+            "An option has a name that no option can have, and is not repeated here: check where the options come from."
         )
     lower = name.lower()
     kafka_name = lower.removeprefix("kafka.")
