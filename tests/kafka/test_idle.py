@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from pyspark_kafka_meta.errors import ReadTimeoutError
 from pyspark_kafka_meta.metadata.events import Origin
@@ -102,8 +103,25 @@ def test_planner_that_polls_idle_partitions(make_client: MakeClient, monkeypatch
     assert all(one.as_dict() == offset.as_dict() for one in seen), "nothing to read is no new micro-batch"
 
 
+@pytest.fixture
+def open_transaction(kafka: Any, idle_topic: str) -> Iterator[None]:
+    """Holds back one record in each partition: what a task can be made to wait for as long as it is to."""
+    settings = {"transactional.id": idle_topic, "transaction.timeout.ms": 900_000, "log_level": 0}
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, **settings})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for partition in range(PARTITIONS):
+        producer.produce(idle_topic, b"held back", partition=partition)
+    assert producer.flush(60) == 0
+    yield
+    producer.abort_transaction(60)
+
+
+@pytest.mark.usefixtures("open_transaction")
 def test_reader_that_waits_for_records(make_client: MakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    client, options = make_client(**{"kafkaConsumer.pollTimeoutMs": str(int(IDLE_S * 1000))})
+    client, options = make_client(
+        **{"kafkaConsumer.pollTimeoutMs": str(int(IDLE_S * 1000)), "kafka.isolation.level": "read_committed"}
+    )
     partitions = client.partitions(options.topics, client.api_deadline())
     # Brokers take a moment to lead partitions that were just made.
     client.list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP), client.api_deadline())

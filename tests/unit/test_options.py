@@ -284,9 +284,7 @@ def test_a_misspelt_option_is_an_error_that_names_the_right_one(misspelt: str, m
     assert problems({**MINIMAL, misspelt: "1"}) == [f"Unknown option '{misspelt}'. Did you mean '{meant}'?"]
 
 
-@pytest.mark.parametrize(
-    "torn", ["MIIEvQIBADANBgkqhkiG9w0BAQ/+==", "kafka.-----BEGIN KEY-----", "s3cret word", ""]
-)
+@pytest.mark.parametrize("torn", ["MIIEvQIBADANBgkqhkiG9w0BAQ/+==", "kafka.-----BEGIN KEY-----", "s3cret word", ""])
 def test_what_cannot_be_a_name_is_not_repeated(torn: str) -> None:
     (problem,) = problems({**MINIMAL, torn: "1"})
     assert problem.startswith("An option has a name that no option can have")
