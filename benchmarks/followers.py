@@ -22,10 +22,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.delays import Arrivals, Written
 from pyspark_kafka_meta.metadata.events import Origin
-from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
+from pyspark_kafka_meta.reading import losses
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.telemetry.outlets import new_publisher
 
 RECORDS_A_TICK, TICK_S = 4, 0.02
 """Of each partition."""
@@ -114,7 +116,9 @@ def follow_by_kafkameta(bootstrap_servers: str, topic: str, metrics_path: str, p
     """What a task of this source does, over ranges without end."""
     given = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic}
     options = SourceOptions.parse(given).for_stream()
-    client = KafkaClient(options.client, metrics_path, Origin(role="reader"), options.client.metadata_max_age_ms)
+    losses.LOSS_GRACE_MS = ENDLESS  # in this process: while the feed stands still, the ranges end behind the log
+    publisher = new_publisher(MetricsOptions(metrics_path, None, ()), Origin(role="reader"))
+    client = KafkaClient(options.client, publisher, options.client.metadata_max_age_ms)
     partitions = client.partitions([topic], client.api_deadline())
     topic_id = client.cache.snapshot.topic_id(topic)
     ranges = [OffsetRange(partition, topic_id, 0, ENDLESS) for partition in partitions]
