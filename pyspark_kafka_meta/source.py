@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, SourceOptions, Table, choose_table
-from pyspark_kafka_meta.reading.source import KafkaMetaReader, KafkaMetaStreamReader
+from pyspark_kafka_meta.reading.source import KafkaMetaReader
 from pyspark_kafka_meta.schemas import Columns, records_struct_type
 from pyspark_kafka_meta.tables.readers import batch_reader
 from pyspark_kafka_meta.tables.schemas import ROWS, struct_type
@@ -55,6 +55,7 @@ class KafkaMetaDataSource(DataSource):
                 f"streams need pyspark 4.2 or later, and this is {pyspark.__version__}, which does not tell a source "
                 "where a micro-batch begins: upgrade pyspark, or read batches"
             )
+        from pyspark_kafka_meta.reading.stream import KafkaMetaStreamReader
         from pyspark_kafka_meta.tables.streams import stream_reader
 
         columns = _columns(schema, self.schema())

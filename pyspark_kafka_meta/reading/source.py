@@ -1,4 +1,4 @@
-"""How Spark reads the records of topics: the batch reader and the stream reader. Glue only.
+"""How Spark reads the records of topics as a batch, and what `stream` shares with that. Glue only.
 
 Spark pickles readers and sends them to executors, so they hold options and no connection; heavy imports wait until a
 method needs them, because Spark imports this package whenever it looks for data sources.
@@ -6,37 +6,19 @@ method needs them, because Spark imports this package whenever it looks for data
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_kafka_meta.errors import BrokerError
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.schemas import Columns, as_spelt
-
-try:
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadLimit,
-        ReadMaxRows,
-        ReadMinRows,
-        SupportsTriggerAvailableNow,
-    )
-except ImportError:  # pyspark 4.0 and 4.1, where streamReader() refuses and nothing else needs these
-    SupportsTriggerAvailableNow = object  # type: ignore[misc, assignment]
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafka_meta.reading.offsets import OffsetRange, Positions
+    from pyspark_kafka_meta.reading.offsets import OffsetRange
     from pyspark_kafka_meta.reading.planner import OffsetPlanner
-
-logger = logging.getLogger(__name__)
-
-PLANNER_MAX_AGE_MS = 5_000
-"""A stream's planner looks for new topics and partitions at least this often: their records are read from the start."""
 
 
 class Task(InputPartition):
@@ -55,7 +37,7 @@ class KafkaMetaReader(DataSourceReader):
         self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
-        planner = _new_planner(self._options, self._options.client.metadata_max_age_ms)
+        planner = new_planner(self._options, self._options.client.metadata_max_age_ms)
         try:
             planned = planner.batch_ranges()
             topics = {one.partition.topic for one in planned}
@@ -64,89 +46,11 @@ class KafkaMetaReader(DataSourceReader):
             planner.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._options, partition, self._columns)
+        return read_partition(self._options, partition, self._columns)
 
 
-class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches beside the driver and reads their tasks on executors."""
-
-    def __init__(self, options: SourceOptions, columns: Columns) -> None:
-        self._options = options
-        self._columns = columns
-        self._opened: OffsetPlanner | None = None
-        self._target: Positions | None = None
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        planner = self._planner()
-        try:
-            return planner.initial_offset().as_dict()
-        finally:
-            planner.flush_events()
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """There are no composite limits: all that is read off it later is that Trigger.Once has none."""
-        most, fewest = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
-        if most is not None:
-            return ReadMaxRows(most)
-        return ReadAllAvailable() if fewest is None else ReadMinRows(fewest)
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        planner = self._planner()
-        try:
-            self._target = planner.available_now()
-        finally:
-            planner.flush_events()
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        from pyspark_kafka_meta.reading.offsets import SourceOffset
-
-        limited = not isinstance(limit, ReadAllAvailable)
-        planner = self._planner()
-        try:
-            return planner.next_offset(SourceOffset.parse(start), self._target, limited).as_dict()
-        finally:
-            planner.flush_events()
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        return self._planner().last_seen_latest()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        from pyspark_kafka_meta.reading.offsets import SourceOffset, ranges
-
-        until = SourceOffset.parse(end)
-        planned = ranges(SourceOffset.parse(start), until)
-        return [Task(ranges, until.topic_ids.keys()) for ranges in self._planner().tasks(planned)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._options, partition, self._columns)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Tell the consumer group, if there is one to tell. That it cannot be told is no reason to fail the query."""
-        group = self._options.commit_group
-        if group is None:
-            return
-        from pyspark_kafka_meta.reading.groups import commit_offsets
-        from pyspark_kafka_meta.reading.offsets import SourceOffset
-
-        offsets = {one: position.offset for one, position in SourceOffset.parse(end).positions.items()}
-        try:
-            commit_offsets(self._options.client, group, offsets)
-        except BrokerError as error:
-            logger.warning("%s", error)
-
-    def stop(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
-
-    def _planner(self) -> OffsetPlanner:
-        """Made when it is first needed: Spark pickles the reader, and executors plan nothing."""
-        if self._opened is None:
-            max_age_ms = min(self._options.client.metadata_max_age_ms, PLANNER_MAX_AGE_MS)
-            self._opened = _new_planner(self._options, max_age_ms)
-        return self._opened
-
-
-def _new_planner(options: SourceOptions, max_age_ms: int) -> OffsetPlanner:
+def new_planner(options: SourceOptions, max_age_ms: int) -> OffsetPlanner:
+    """A planner with a client of its own; whoever asks for it closes it."""
     from pyspark_kafka_meta.reading.client import KafkaClient
     from pyspark_kafka_meta.reading.planner import OffsetPlanner
     from pyspark_kafka_meta.telemetry.origin import planner_origin
@@ -156,7 +60,8 @@ def _new_planner(options: SourceOptions, max_age_ms: int) -> OffsetPlanner:
     return OffsetPlanner(KafkaClient(options.client, publisher, max_age_ms, options.topic_pattern), options)
 
 
-def _read(options: SourceOptions, partition: InputPartition, columns: Columns) -> Iterator[pa.RecordBatch]:
+def read_partition(options: SourceOptions, partition: InputPartition, columns: Columns) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, with the client of this worker."""
     from pyspark_kafka_meta.reading.workers import read_task
 
     # Spark turns an empty plan of a batch into one partition that is not ours: nothing to read.

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTr
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, Table
-from pyspark_kafka_meta.reading.source import KafkaMetaStreamReader
+from pyspark_kafka_meta.reading.stream import KafkaMetaStreamReader
 from pyspark_kafka_meta.schemas import Columns
 from pyspark_kafka_meta.tables.files import EventFile, FilesOffset, advance, between, count_deleted, latest
 from pyspark_kafka_meta.tables.readers import (

@@ -1,0 +1,111 @@
+"""How Spark reads the records of topics as a stream. Glue only; needs pyspark 4.2 or later."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from pyspark_kafka_meta.errors import BrokerError
+from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.reading.source import Task, new_planner, read_partition
+from pyspark_kafka_meta.schemas import Columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_kafka_meta.reading.offsets import Positions
+    from pyspark_kafka_meta.reading.planner import OffsetPlanner
+
+logger = logging.getLogger(__name__)
+
+PLANNER_MAX_AGE_MS = 5_000
+"""A stream's planner looks for new topics and partitions at least this often: their records are read from the start."""
+
+
+class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches beside the driver and reads their tasks on executors."""
+
+    def __init__(self, options: SourceOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+        self._opened: OffsetPlanner | None = None
+        self._target: Positions | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        planner = self._planner()
+        try:
+            return planner.initial_offset().as_dict()
+        finally:
+            planner.flush_events()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """There are no composite limits: all that is read off it later is that Trigger.Once has none."""
+        most, fewest = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadAllAvailable() if fewest is None else ReadMinRows(fewest)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        planner = self._planner()
+        try:
+            self._target = planner.available_now()
+        finally:
+            planner.flush_events()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        from pyspark_kafka_meta.reading.offsets import SourceOffset
+
+        limited = not isinstance(limit, ReadAllAvailable)
+        planner = self._planner()
+        try:
+            return planner.next_offset(SourceOffset.parse(start), self._target, limited).as_dict()
+        finally:
+            planner.flush_events()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return self._planner().last_seen_latest()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        from pyspark_kafka_meta.reading.offsets import SourceOffset, ranges
+
+        until = SourceOffset.parse(end)
+        planned = ranges(SourceOffset.parse(start), until)
+        return [Task(ranges, until.topic_ids.keys()) for ranges in self._planner().tasks(planned)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(self._options, partition, self._columns)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Tell the consumer group, if there is one to tell. That it cannot be told is no reason to fail the query."""
+        group = self._options.commit_group
+        if group is None:
+            return
+        from pyspark_kafka_meta.reading.groups import commit_offsets
+        from pyspark_kafka_meta.reading.offsets import SourceOffset
+
+        offsets = {one: position.offset for one, position in SourceOffset.parse(end).positions.items()}
+        try:
+            commit_offsets(self._options.client, group, offsets)
+        except BrokerError as error:
+            logger.warning("%s", error)
+
+    def stop(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+    def _planner(self) -> OffsetPlanner:
+        """Made when it is first needed: Spark pickles the reader, and executors plan nothing."""
+        if self._opened is None:
+            max_age_ms = min(self._options.client.metadata_max_age_ms, PLANNER_MAX_AGE_MS)
+            self._opened = new_planner(self._options, max_age_ms)
+        return self._opened
