@@ -29,6 +29,7 @@ from pyspark_kafka_meta.records.batches import next_position, scan
 from pyspark_kafka_meta.records.columns import FetchedRecords
 from pyspark_kafka_meta.wire.codes import (
     CORRUPT_MESSAGE,
+    REQUEST_TIMED_OUT,
     UNKNOWN_LEADER_EPOCH,
     Action,
     action_for,
@@ -42,7 +43,6 @@ MIN_FETCH_BYTES = 64 * 1024
 FIRST_GUESS_BYTES_PER_OFFSET = 1024
 EMPTY_ANSWERS_TO_BELIEVE = 3
 """After so many empty answers in a row the leader is asked whether it has anything up to the end of the range."""
-REQUEST_TIMED_OUT = 7
 EMPTY_ANSWERS_TO_LEAVE = 3
 """After so many empty answers in a row from a follower that lacks what is wanted, the leader is asked."""
 UNKNOWN_EPOCHS_TO_BELIEVE = 3

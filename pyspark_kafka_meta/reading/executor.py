@@ -36,13 +36,11 @@ from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.replicas import LEADER
 from pyspark_kafka_meta.reading.throttles import MAX_THROTTLE_MS
 from pyspark_kafka_meta.records.columns import FetchedRecords, decode
-from pyspark_kafka_meta.wire.codes import describe
+from pyspark_kafka_meta.wire.codes import UNKNOWN_SERVER_ERROR, describe
 from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchFailure, LeaderHint
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-UNKNOWN_SERVER_ERROR = -1
 
 
 class TaskReader:

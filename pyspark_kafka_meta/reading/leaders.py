@@ -10,10 +10,8 @@ from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import LeaderAndEpoch
 from pyspark_kafka_meta.reading.cursor import PartitionCursor
 from pyspark_kafka_meta.reading.instructions import Fail, Refresh
+from pyspark_kafka_meta.wire.codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from pyspark_kafka_meta.wire.messages import LeaderHint
-
-UNKNOWN_TOPIC_OR_PARTITION = 3
-LEADER_NOT_AVAILABLE = 5
 
 
 class Leaders:

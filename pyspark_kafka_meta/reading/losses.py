@@ -23,8 +23,8 @@ from pyspark_kafka_meta.reading.instructions import (
     Unreadable,
     Wait,
 )
-from pyspark_kafka_meta.reading.leaders import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from pyspark_kafka_meta.reading.verdicts import HOW_TO_FOLLOW
+from pyspark_kafka_meta.wire.codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from pyspark_kafka_meta.wire.messages import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
 logger = logging.getLogger(__name__)

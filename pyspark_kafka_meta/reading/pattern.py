@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from pyspark_kafka_meta.metadata.cache import MetadataWire
 from pyspark_kafka_meta.metadata.model import Address, MetadataAnswer, TopicMetadata
-
-UNKNOWN_TOPIC_OR_PARTITION = 3
+from pyspark_kafka_meta.wire.codes import UNKNOWN_TOPIC_OR_PARTITION
 
 
 class MatchingWire:

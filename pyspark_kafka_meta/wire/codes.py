@@ -12,7 +12,11 @@ from typing import NamedTuple
 from pyspark_kafka_meta.errors import AuthorizationError, BrokerError
 from pyspark_kafka_meta.metadata.events import RefreshReason
 
+UNKNOWN_SERVER_ERROR = -1
 CORRUPT_MESSAGE = 2
+UNKNOWN_TOPIC_OR_PARTITION = 3
+LEADER_NOT_AVAILABLE = 5
+REQUEST_TIMED_OUT = 7
 TOPIC_AUTHORIZATION_FAILED = 29
 UNKNOWN_LEADER_EPOCH = 75
 """Retried, because a broker may lag behind its own election. Should it not pass, the epoch that was sent is wrong."""
@@ -40,13 +44,13 @@ class _Rule(NamedTuple):
 
 
 _RULES = {
-    -1: _Rule("UNKNOWN_SERVER_ERROR", Action.RETRY),
+    UNKNOWN_SERVER_ERROR: _Rule("UNKNOWN_SERVER_ERROR", Action.RETRY),
     1: _Rule("OFFSET_OUT_OF_RANGE", Action.DATA_LOSS),
     CORRUPT_MESSAGE: _Rule("CORRUPT_MESSAGE"),
-    3: _Rule("UNKNOWN_TOPIC_OR_PARTITION", Action.REFRESH, RefreshReason.UNKNOWN_TOPIC),
-    5: _Rule("LEADER_NOT_AVAILABLE", Action.REFRESH, RefreshReason.NO_LEADER),
+    UNKNOWN_TOPIC_OR_PARTITION: _Rule("UNKNOWN_TOPIC_OR_PARTITION", Action.REFRESH, RefreshReason.UNKNOWN_TOPIC),
+    LEADER_NOT_AVAILABLE: _Rule("LEADER_NOT_AVAILABLE", Action.REFRESH, RefreshReason.NO_LEADER),
     6: _Rule("NOT_LEADER_OR_FOLLOWER", Action.REFRESH, RefreshReason.NOT_LEADER),
-    7: _Rule("REQUEST_TIMED_OUT", Action.RETRY),
+    REQUEST_TIMED_OUT: _Rule("REQUEST_TIMED_OUT", Action.RETRY),
     9: _Rule("REPLICA_NOT_AVAILABLE", Action.REFRESH, RefreshReason.NOT_LEADER),
     10: _Rule("MESSAGE_TOO_LARGE"),
     17: _Rule("INVALID_TOPIC_EXCEPTION"),
