@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import os
 import socket
-import time
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 
-from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.events import Origin, RefreshEvent, RefreshReason
-from pyspark_kafka_meta.metadata.policy import PolicySettings
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.reading.client import connection_settings
+from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.tables.folding import Event
-from pyspark_kafka_meta.wire.brokers import KafkaWire
+from pyspark_kafka_meta.telemetry.publisher import EventPublisher
+
+
+class _Screen:
+    """A sink that keeps the events until they are shown."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def write(self, events: Sequence[RefreshEvent]) -> None:
+        self.events += [event.to_dict() for event in events]
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class OwnCache:
     """Keeps its events until they are asked for."""
 
     def __init__(self, options: ClientOptions) -> None:
-        self._options = options
-        self._events: list[RefreshEvent] = []
-        self._wire = KafkaWire(connection_settings(options))
-        self._cache = MetadataCache(
-            self._wire,
-            options.bootstrap_servers,
-            PolicySettings(options.metadata_max_age_ms, options.retry_backoff_ms, options.retry_backoff_max_ms),
-            request_timeout_ms=options.request_timeout_ms,
-            publish=self._events.append,
-        )
+        self._screen = _Screen()
+        origin = Origin(role="cli", host=socket.gethostname(), pid=os.getpid())
+        self._client = KafkaClient(options, EventPublisher([self._screen], origin), options.metadata_max_age_ms)
 
     def refresh(self, topics: Collection[str]) -> list[Event]:
         """Ask for these topics and all of before, on demand; a cache that knows nothing yet learns them first.
@@ -41,15 +43,14 @@ class OwnCache:
         Raises:
             ConnectError: no broker answered in time.
         """
-        deadline = time.monotonic() + self._options.default_api_timeout_ms / 1000
-        self._cache.track(topics)
-        if self._cache.snapshot.generation == 0:
-            self._cache.refresh(RefreshReason.BOOTSTRAP, deadline)
-        self._cache.refresh(RefreshReason.ON_DEMAND, deadline)
-        origin = Origin(role="cli", host=socket.gethostname(), pid=os.getpid())
-        events: list[Event] = [replace(event, origin=origin).to_dict() for event in self._events]
-        self._events.clear()
+        cache, deadline = self._client.cache, self._client.api_deadline()
+        cache.track(topics)
+        if cache.snapshot.generation == 0:
+            cache.refresh(RefreshReason.BOOTSTRAP, deadline)
+        cache.refresh(RefreshReason.ON_DEMAND, deadline)
+        self._client.publisher.flush()
+        events, self._screen.events = self._screen.events, []
         return events
 
     def close(self) -> None:
-        self._wire.close()
+        self._client.close()
