@@ -152,8 +152,8 @@ def _stale_table(rows: Iterable[StaleRow]) -> Table:
         table.add_row(
             plain(" ".join(_place(each.row))),
             plain(_partition(each.row)),
-            plain(f"{_leader(each.row.leader_id, each.row.leader_epoch)}*", OLD),
-            plain(_leader(each.live.leader_id, each.live.leader_epoch)),
+            plain(f"{leader_text(each.row.leader_id, each.row.leader_epoch)}*", OLD),
+            plain(leader_text(each.live.leader_id, each.live.leader_epoch)),
             plain(_behind(each)),
         )
     return table
@@ -166,7 +166,7 @@ def _behind(each: StaleRow) -> str:
 
 
 def _cell(row: CacheRow, newest: Mapping[TopicPartition, int]) -> Text:
-    text = _leader(row.leader_id, row.leader_epoch)
+    text = leader_text(row.leader_id, row.leader_epoch)
     return plain(f"{text}*", OLD) if _is_old(row, newest) else plain(text)
 
 
@@ -175,7 +175,8 @@ def _is_old(row: CacheRow, newest: Mapping[TopicPartition, int]) -> bool:
     return partition is not None and (row.leader_epoch or 0) < newest[partition]
 
 
-def _leader(leader_id: int | None, epoch: int | None) -> str:
+def leader_text(leader_id: int | None, epoch: int | None) -> str:
+    """Leader and epoch of a partition: `2@14`."""
     return f"{'none' if leader_id == NO_LEADER else leader_id}@{epoch}"
 
 

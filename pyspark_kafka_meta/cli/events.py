@@ -114,6 +114,15 @@ def who(event: Event) -> str:
     return f"{event['role']} {event['executor_id'] or ''} {event['host']}:{event['pid']} {event['cache_id'][:ID_SHOWN]}"
 
 
+def why(event: Event) -> str:
+    """The reason of one event, and where the trouble showed: `connection_lost: broker 2`."""
+    where = None if event["cause_topic"] is None else f"{event['cause_topic']}-{event['cause_partition']}"
+    broker = None if event["cause_node_id"] is None else f"broker {event['cause_node_id']}"
+    error = describe(event["cause_error_code"]) if event["cause_error_code"] else None
+    detail = ", ".join(part for part in (where, broker, error) if part is not None)
+    return f"{event['reason']}: {detail}" if detail else str(event["reason"])
+
+
 def what_changed(event: Event) -> str:
     """The changes of one event in a few words; why it failed, where it did."""
     parts = [*_losses(event), *_changes(event)]
@@ -125,7 +134,7 @@ def _cells(event: Event) -> list[Text]:
     return [
         plain(f"{at:%m-%d %H:%M:%S}"),
         plain(who(event)),
-        plain(_why(event)),
+        plain(why(event)),
         plain(_asked(event)),
         plain(_ms(event["latency_ms"])),
         plain(event["response_bytes"]),
@@ -136,14 +145,6 @@ def _cells(event: Event) -> list[Text]:
 
 def _order(event: Event) -> tuple[int, str, int]:
     return event["time_ms"], event["cache_id"], event["sequence"]
-
-
-def _why(event: Event) -> str:
-    where = None if event["cause_topic"] is None else f"{event['cause_topic']}-{event['cause_partition']}"
-    broker = None if event["cause_node_id"] is None else f"broker {event['cause_node_id']}"
-    error = describe(event["cause_error_code"]) if event["cause_error_code"] else None
-    detail = ", ".join(part for part in (where, broker, error) if part is not None)
-    return f"{event['reason']}: {detail}" if detail else str(event["reason"])
 
 
 def _asked(event: Event) -> str:

@@ -13,6 +13,7 @@ from pyspark_kafka_meta.cli.console import reporting
 from pyspark_kafka_meta.cli.parameters import (
     AsJson,
     Config,
+    DemoCluster,
     EventsPath,
     EventsTopic,
     JsonOrPipe,
@@ -20,6 +21,7 @@ from pyspark_kafka_meta.cli.parameters import (
     Options,
     Role,
     Servers,
+    check_demo,
     cluster_options,
     events_options,
     since_ms,
@@ -135,12 +137,35 @@ def caches(
 
 @app.command()
 def demo(
-    seconds: Annotated[int, typer.Option(min=4, help="How long the stream runs.")] = 16,
+    cluster: Annotated[DemoCluster | None, typer.Option(help="Which to start; embedded by default.")] = None,
+    bootstrap_servers: OptionalServers = None,
+    topic: Annotated[str | None, typer.Option(help="What is read of the brokers that are named.")] = None,
+    feed: Annotated[bool, typer.Option("--feed", help="Write records to that topic, too.")] = False,
+    interactive: Annotated[bool, typer.Option("--interactive", help="Wait for Enter before each scene.")] = False,
+    option: Options = None,
+    config: Config = None,
 ) -> None:
-    """Move a leader under a running stream on embedded brokers, and see what the caches did."""
-    from pyspark_kafka_meta.cli.demo import run_demo
+    """Watch two executors' caches follow the leaders: scenes that play by themselves, and a summary.
 
-    run_demo(seconds)
+    On brokers that you name, only scenes that change nothing are played.
+    """
+    from rich.console import Console
+
+    from pyspark_kafka_meta.cli.demo.clusters import Yours
+    from pyspark_kafka_meta.cli.demo.play import embedded_cluster, real_cluster, run_demo
+
+    console = Console()
+    with reporting(), ExitStack() as opened:
+        yours = cluster_options(bootstrap_servers, option, config)
+        check_demo(cluster, topic, feed, yours)
+        if topic is not None:
+            seen = run_demo(Yours(yours, topic), console, feed, interactive)
+        elif cluster is DemoCluster.KAFKA:
+            seen = run_demo(opened.enter_context(real_cluster(console)), console, True, interactive)
+        else:
+            seen = run_demo(opened.enter_context(embedded_cluster()), console, True, interactive)
+        if not seen:
+            raise typer.Exit(1)
 
 
 @app.command()

@@ -41,6 +41,11 @@ class Role(StrEnum):
     CLI = "cli"
 
 
+class DemoCluster(StrEnum):
+    EMBEDDED = "embedded"
+    KAFKA = "kafka"
+
+
 def cluster_options(servers: str | None, options: Sequence[str] | None, config: Path | None) -> dict[str, str]:
     """The `kafka.*` options; what is on the command line goes before what is in the file.
 
@@ -78,6 +83,21 @@ def events_options(
     if cluster and not asks_brokers:
         raise OptionError("--bootstrap-servers, --option and --config are for a --topic: name one, or leave them out")
     return {} if path is None else {"metricsPath": path}
+
+
+def check_demo(cluster: DemoCluster | None, topic: str | None, feed: bool, yours: Mapping[str, str]) -> None:
+    """Whether the options of `demo` fit together.
+
+    Args:
+        yours: the `kafka.*` options of a cluster that is not the demo's own.
+
+    Raises:
+        OptionError: two clusters are named, or one of yours by halves.
+    """
+    if yours and cluster is not None:
+        raise OptionError("--cluster starts one and --bootstrap-servers names yours: give one of them")
+    if (topic is None) != ("kafka.bootstrap.servers" not in yours) or (topic is None and (feed or yours)):
+        raise OptionError("--bootstrap-servers and --topic go together; --feed, --option and --config are for them")
 
 
 def since_ms(text: str, now_ms: int) -> int:

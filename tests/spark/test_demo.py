@@ -1,29 +1,84 @@
-"""`make demo`: plays to its end by itself, shows what a leader move caused, leaves nothing behind."""
+"""`kafkameta demo`: plays all scenes to their end by itself, tells what was seen, leaves nothing behind."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parent.parent.parent
+COMMAND = [sys.executable, "-m", "pyspark_kafka_meta", "demo"]
+SUMMARY = re.compile(r"^ *(\d+) +(.*?)  +(\d+\.\d s|NO)", re.MULTILINE)
 
 
-def test_the_demo_ends_by_itself_and_tells_what_the_leader_move_caused(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pyspark_kafka_meta", "demo", "--seconds", "8"]
-    root = str(Path(__file__).parent.parent.parent)
-    environment = {**os.environ, "COLUMNS": "140", "PYTHONPATH": root, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-2000:]
+def environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "COLUMNS": "140", "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
+
+
+def played(folder: Path, *arguments: str, answers: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        input=answers,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        env=environment(folder),
+        cwd=folder,
+    )
+
+
+def left_in(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.name.startswith("kafkameta-")]
+
+
+def test_all_scenes_are_played_and_seen_on_embedded_brokers_in_a_pipe(tmp_path: Path) -> None:
+    done = played(tmp_path)
+    scenes = SUMMARY.findall(done.stdout)
+
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert "\x1b" not in done.stdout, "no escape codes in a pipe"
-    assert re.search(r"micro-batch 0: \d+ rows", done.stdout)
-    produced, read = map(int, re.search(r"produced (\d+) records, read (\d+)", done.stdout).groups())  # type: ignore[union-attr]
-    assert 0 < read <= produced
-    events = done.stdout.split("What the metadata caches did")[1]
-    assert "bootstrap" in events
-    assert re.search(r"(not_leader|leader_hint|fenced_epoch).*clicks-0: \d to \d", events)
-    assert not list(tmp_path.glob("kafkameta-demo-*"))
+    assert [int(number) for number, _, _ in scenes] == list(range(1, 12))
+    assert "NO" not in {seen for _, _, seen in scenes}
+    assert re.search(r"executor \d knew first; executor \d was stale for", done.stdout)
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.kafka
+def test_all_scenes_are_played_and_seen_on_real_brokers(tmp_path: Path) -> None:
+    done = played(tmp_path, "--cluster", "kafka")
+    scenes = SUMMARY.findall(done.stdout)
+
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert [int(number) for number, _, _ in scenes] == list(range(1, 12))
+    assert left_in(tmp_path) == []
+
+
+def test_q_ends_an_interactive_demo_after_the_scenes_that_were_asked_for(tmp_path: Path) -> None:
+    done = played(tmp_path, "--interactive", answers="\nq\n")
+
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert [int(number) for number, _, _ in SUMMARY.findall(done.stdout)] == [1]
+
+
+def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        COMMAND, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment(tmp_path), cwd=tmp_path
+    )
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("1. "):
+                process.send_signal(signal.SIGINT)
+                break
+        process.stdout.read()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+    assert left_in(tmp_path) == []

@@ -1,0 +1,170 @@
+"""The clusters that the demo plays on: embedded brokers, real ones that it starts itself, and yours, which it leaves
+as they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.testing import ClusterError, LocalKafka, MockCluster
+from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
+
+TOPIC = "clicks"
+REPLICAS = ([2, 3, 4], [3, 4, 2], [4, 2, 3], [2, 4, 3])
+"""Of real brokers, by partition; the first of each leads. Who takes over from broker 2 differs by partition."""
+BLACKOUT_S = 3.0
+PATIENCE_S = 30.0
+POLL_S = 0.2
+
+
+class Cluster(Protocol):
+    """Those that may be changed also say who decides who leads (`elections`), and how they grow (`growth`)."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """How to reach it, `kafka.*`."""
+
+    @property
+    def selection(self) -> Mapping[str, str]:
+        """What the query subscribes to, as an option of the source."""
+
+    @property
+    def topics(self) -> Sequence[str]:
+        """Which are looked at, and fed."""
+
+
+class Embedded:
+    """Mock brokers in this process. They hold no elections: this class decides who leads, and they cannot grow a topic,
+    so that a further one appears instead."""
+
+    def __init__(self, brokers: MockCluster) -> None:
+        self._brokers = brokers
+        self.name = "3 brokers embedded in this process, whose leaders move when told to"
+        self.options = {"kafka.bootstrap.servers": brokers.bootstrap_servers.replace("127.0.0.1", "localhost")}
+        self.selection = {"subscribePattern": f"^{TOPIC}"}
+        self.topics = [TOPIC]
+        self.elections = " Embedded brokers hold no elections: the demo says who leads."
+        self.growth = "Embedded brokers cannot add partitions, so a topic that the query's pattern matches appears."
+        self._preferred = {TopicPartition(TOPIC, number): 1 + number % 3 for number in range(len(REPLICAS))}
+        brokers.create_topic(TOPIC, len(REPLICAS))
+        for partition, leader_id in self._preferred.items():
+            self._lead(partition, leader_id)
+
+    def move_leader(self, partition: TopicPartition, leader_id: int) -> None:
+        """Make another broker than `leader_id` lead."""
+        self._lead(partition, leader_id % 3 + 1)
+
+    def kill(self, broker_id: int) -> None:
+        """Crash a broker; others lead its partitions."""
+        self._brokers.broker_down(broker_id)
+        for partition in self._preferred_at(broker_id):
+            self._lead(partition, broker_id % 3 + 1)
+
+    def revive(self, broker_id: int) -> None:
+        """Undo `kill`: the broker runs, and leads where it is preferred."""
+        self._brokers.broker_up(broker_id)
+        for partition in self._preferred_at(broker_id):
+            self._lead(partition, broker_id)
+
+    def grow(self) -> TopicPartition:
+        """Make a partition that was not there, and return it."""
+        added = TopicPartition(f"{TOPIC}-more", 0)
+        self._brokers.create_topic(added.topic, 1)
+        self.topics.append(added.topic)
+        return added
+
+    def black_out(self) -> None:
+        """All brokers are gone for a moment."""
+        self._brokers.broker_down(NO_BROKER)
+        time.sleep(BLACKOUT_S)
+        self._brokers.broker_up(NO_BROKER)
+
+    def _preferred_at(self, broker_id: int) -> list[TopicPartition]:
+        return [partition for partition, leader_id in self._preferred.items() if leader_id == broker_id]
+
+    def _lead(self, partition: TopicPartition, leader_id: int) -> None:
+        self._brokers.move_leader(partition.topic, partition.partition, leader_id)
+
+
+class Real:
+    """Apache Kafka on this machine: leaders move as in production, by a restart, a crash, or an election."""
+
+    def __init__(self, kafka: LocalKafka) -> None:
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.cimpl import NewTopic
+
+        self._kafka = kafka
+        self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+        self.name = "Apache Kafka on this machine, 1 controller and 3 brokers"
+        self.options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+        self.selection = {"subscribe": TOPIC}
+        self.topics = [TOPIC]
+        self.elections = ""
+        self.growth = f"{TOPIC} gets one more partition, which is read from its start."
+        new = NewTopic(TOPIC, len(REPLICAS), replica_assignment=list(REPLICAS))
+        self._admin.create_topics([new])[TOPIC].result(PATIENCE_S)
+
+    def move_leader(self, partition: TopicPartition, leader_id: int) -> None:
+        """Make another broker than `leader_id` lead: by a restart of that of the preferred replica, and an election."""
+        preferred = REPLICAS[partition.partition][0]
+        if leader_id == preferred:
+            self._kafka.stop(preferred)
+            self._kafka.start(preferred)
+        else:
+            self._elect(partition, preferred)
+
+    def kill(self, broker_id: int) -> None:
+        """Crash a broker; others will lead its partitions."""
+        self._kafka.kill(broker_id)
+
+    def revive(self, broker_id: int) -> None:
+        """Undo `kill`: the broker runs, and leads where it is preferred."""
+        self._kafka.restore()
+        for number, (preferred, *_) in enumerate(REPLICAS):
+            if preferred == broker_id:
+                self._elect(TopicPartition(TOPIC, number), broker_id)
+
+    def grow(self) -> TopicPartition:
+        """Make a partition that was not there, and return it."""
+        from confluent_kafka.cimpl import NewPartitions
+
+        new = NewPartitions(TOPIC, len(REPLICAS) + 1)
+        self._admin.create_partitions([new])[TOPIC].result(PATIENCE_S)
+        return TopicPartition(TOPIC, len(REPLICAS))
+
+    def _elect(self, partition: TopicPartition, preferred: int) -> None:
+        """Have the preferred replica lead, once it is in sync."""
+        from confluent_kafka import ElectionType
+        from confluent_kafka import TopicPartition as Named
+
+        def in_sync() -> bool:
+            partitions = self._admin.list_topics(partition.topic, timeout=PATIENCE_S).topics[partition.topic].partitions
+            return preferred in partitions[partition.partition].isrs
+
+        _wait_until(in_sync, f"broker {preferred} is not in sync in {partition}")
+        named = [Named(partition.topic, partition.partition)]
+        self._admin.elect_leaders(ElectionType.PREFERRED, named).result(PATIENCE_S)
+
+
+class Yours:
+    """The cluster that the user names. Nothing in it is changed; records are written where the user asks for it."""
+
+    def __init__(self, options: Mapping[str, str], topic: str) -> None:
+        self.name = f"your cluster at {options['kafka.bootstrap.servers']}, which is left as it is"
+        self.options = options
+        self.selection = {"subscribe": topic}
+        self.topics = [topic]
+
+
+def _wait_until(holds: Callable[[], bool], complaint: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"After {PATIENCE_S:.0f} s {complaint}: the machine may be too busy, try again.")
+        time.sleep(POLL_S)

@@ -1,0 +1,55 @@
+"""A live feed: a thread that writes records to a cluster's topics until told to stop."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import Self
+
+from confluent_kafka import Producer
+
+from pyspark_kafka_meta.cli.demo.clusters import Cluster
+from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
+
+RECORDS_PER_S = 500
+ROUNDS_PER_S = 10
+STOP_TIMEOUT_S = 10
+SETTINGS = {"client.id": "kafkameta-demo", "log_level": 0, "topic.metadata.refresh.interval.ms": 1_000}
+
+
+class Feed:
+    """Produces to each topic of the cluster until the end of `with`; the keys spread records over partitions.
+
+    Attributes:
+        produced: records handed to the producer.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.produced = 0
+        self._cluster = cluster
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kafkameta-demo-feed")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        options = ClientOptions.parse(self._cluster.options)
+        producer = Producer({**librdkafka_settings(options.security, options.bootstrap_servers), **SETTINGS})
+        while not self._stopped.wait(1 / ROUNDS_PER_S):
+            with suppress(BufferError):  # the brokers take nothing just now
+                self._produce(producer)
+            producer.poll(0)
+        producer.flush(STOP_TIMEOUT_S)
+
+    def _produce(self, producer: Producer) -> None:
+        for topic in list(self._cluster.topics):
+            for _ in range(RECORDS_PER_S // ROUNDS_PER_S):
+                producer.produce(topic, value=f"click {self.produced}", key=str(self.produced))
+                self.produced += 1

@@ -1,0 +1,135 @@
+"""What the demo shows of a state: a frame for a terminal, lines for a pipe; pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pyspark_kafka_meta.cli.caches import OLD, leader_text
+from pyspark_kafka_meta.cli.console import plain
+from pyspark_kafka_meta.cli.demo.scenes import Scene
+from pyspark_kafka_meta.cli.demo.state import Place, State, is_stale, newest_caches
+from pyspark_kafka_meta.cli.events import events_table, what_changed, who, why
+from pyspark_kafka_meta.metadata.events import Outcome, RefreshReason
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.tables.folding import Event
+from pyspark_kafka_meta.tables.rows import CacheRow, PartitionRow
+
+EVENTS_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of a scene.
+
+    Attributes:
+        figures: what was seen; None if it was not.
+        took_s: from its beginning until then, or until it was given up.
+    """
+
+    scene: Scene
+    figures: str | None
+    took_s: float
+
+
+def frame(state: State, heading: str, produced: int | None) -> RenderableType:
+    """All at one moment.
+
+    Args:
+        heading: of the scene.
+        produced: by the feed; None if there is none.
+    """
+    parts: list[RenderableType] = [
+        plain(heading, "bold"),
+        _brokers_table(state),
+        _caches_table(state),
+        plain(reading_line(state, produced)),
+        events_table(state.events[-EVENTS_SHOWN:]),
+    ]
+    if state.trouble is not None:
+        parts.insert(1, plain(f"No broker answers: {state.trouble}", "red"))
+    return Group(*parts)
+
+
+def heading(scene: Scene) -> str:
+    return f"{scene.number}. {scene.title}\n   {scene.line}"
+
+
+def reading_line(state: State, produced: int | None) -> str:
+    """Throughput and lag."""
+    fed = "" if produced is None else f"; {produced} produced"
+    rate, behind = f"{state.records_per_s:.0f} a second", f"{state.records_behind()} behind"
+    return f"{state.records_read()} records read, {rate} in the last batch, {behind}{fed}"
+
+
+def event_line(event: Event) -> str:
+    """One event, for a pipe."""
+    at = datetime.fromtimestamp(event["time_ms"] / 1000)
+    healed = "" if event["recovery_ms"] is None else f", healed in {event['recovery_ms']:.0f} ms"
+    return f"   {at:%H:%M:%S} {who(event)}: {why(event)} -> {what_changed(event)}{healed}"
+
+
+def is_news(event: Event) -> bool:
+    """Whether a pipe is told of it: answers that bring nothing new would be most of the lines."""
+    return bool(event["outcome"] != Outcome.UNCHANGED or event["reason"] == RefreshReason.ON_DEMAND)
+
+
+def verdict_line(verdict: Verdict) -> str:
+    if verdict.figures is None:
+        return f"   NOT SEEN in {verdict.took_s:.0f} s"
+    return f"   seen after {verdict.took_s:.1f} s: {verdict.figures}"
+
+
+def summary(verdicts: Iterable[Verdict]) -> Table:
+    table = Table("", "scene", "seen", "what was seen", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for one in verdicts:
+        seen = plain("NO", OLD) if one.figures is None else plain(f"{one.took_s:.1f} s", "green")
+        table.add_row(plain(one.scene.number), plain(one.scene.title), seen, plain(one.figures))
+    return table
+
+
+def _brokers_table(state: State) -> Table:
+    leads = Counter(row.leader_id for row in state.partitions)
+    table = Table("broker", "address", "leads", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for row in state.brokers:
+        table.add_row(plain(row.node_id), plain(f"{row.host}:{row.port}"), plain(leads[row.node_id]))
+    return table
+
+
+def _caches_table(state: State) -> Table:
+    """The leader and epoch of each partition: the truth, and beside it what each cache knows."""
+    live, caches = state.live(), newest_caches(state.caches)
+    table = Table("partition", "now", *map(_name, caches), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for partition, row in sorted(live.items()):
+        cells = cache_cells(partition, live, list(caches.values()))
+        table.add_row(plain(partition), plain(leader_text(row.leader_id, row.leader_epoch)), *cells)
+    return table
+
+
+def cache_cells(
+    partition: TopicPartition,
+    live: Mapping[TopicPartition, PartitionRow],
+    caches: Sequence[Mapping[TopicPartition, CacheRow]],
+) -> list[Text]:
+    """What each cache knows of the partition, leader@epoch; with a star what is stale."""
+    rows = [cache.get(partition) for cache in caches]
+    return [
+        plain("-")
+        if row is None
+        else plain(f"{leader_text(row.leader_id, row.leader_epoch)}*", OLD)
+        if is_stale(row, live)
+        else plain(leader_text(row.leader_id, row.leader_epoch))
+        for row in rows
+    ]
+
+
+def _name(place: Place) -> str:
+    role, executor_id = place
+    return f"executor {executor_id}" if role == "reader" else role

@@ -1,0 +1,108 @@
+"""Sets the stage, plays the scenes one after the other, and cleans up whatever happens."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from pyspark_kafka_meta.cli.demo.clusters import Cluster, Embedded, Real
+from pyspark_kafka_meta.cli.demo.feed import Feed
+from pyspark_kafka_meta.cli.demo.frames import Verdict, summary
+from pyspark_kafka_meta.cli.demo.query import Stream, StreamFailedError, spark_session
+from pyspark_kafka_meta.cli.demo.scenes import Act, Scene, scenes_of
+from pyspark_kafka_meta.cli.demo.screen import Screen
+from pyspark_kafka_meta.cli.demo.watcher import Watcher
+from pyspark_kafka_meta.testing import LocalKafka, MockCluster
+from pyspark_kafka_meta.testing.jars import KAFKA_JARS, find_java, jar_folder
+
+START_TIMEOUT_S = 180.0
+SCENE_TIMEOUT_S = 60.0
+NOTICED_AFTER = {"broker.session.timeout.ms": "5000", "broker.heartbeat.interval.ms": "1000"}
+"""Real brokers notice sooner that one of them died: the default is 9 s."""
+
+
+@contextmanager
+def embedded_cluster() -> Iterator[Embedded]:
+    """Raises ClusterError: there is no librdkafka for the brokers."""
+    with MockCluster() as brokers:
+        yield Embedded(brokers)
+
+
+@contextmanager
+def real_cluster(console: Console) -> Iterator[Real]:
+    """Raises ClusterError: there is no way to Kafka's jars, or the nodes do not start."""
+    if not jar_folder(KAFKA_JARS).is_dir():
+        console.print(f"{KAFKA_JARS[0]} is downloaded from Maven Central, this once", highlight=False, soft_wrap=True)
+    console.print("One controller and three brokers start", highlight=False)
+    with LocalKafka(config=NOTICED_AFTER) as kafka:
+        yield Real(kafka)
+
+
+def run_demo(cluster: Cluster, console: Console, is_fed: bool, interactive: bool) -> bool:
+    """Play the scenes of the cluster; returns whether all that were played were seen.
+
+    Raises:
+        KafkaMetaError: the stage cannot be set, or the query ended.
+    """
+    find_java()
+    with ExitStack() as stage:
+        folder = Path(stage.enter_context(tempfile.TemporaryDirectory(prefix="kafkameta-demo-")))
+        console.print(f"Two executors start, to read from {cluster.name}", highlight=False, soft_wrap=True)
+        spark = stage.enter_context(spark_session(folder))
+        feed = stage.enter_context(Feed(cluster)) if is_fed else None
+        stream = stage.enter_context(closing(Stream(spark, cluster, folder)))
+        watcher = Watcher(cluster, stream, folder / "events")
+        screen = stage.enter_context(Screen(console, watcher.look, lambda: None if feed is None else feed.produced))
+        _wait_for_first_batch(screen)
+        verdicts = list(_play(scenes_of(cluster, folder / "events"), screen, interactive))
+    console.print(summary(verdicts))
+    return all(verdict.figures is not None for verdict in verdicts)
+
+
+def _wait_for_first_batch(screen: Screen) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not screen.pause().positions:
+        if time.monotonic() > deadline:
+            raise StreamFailedError(
+                f"the demo's query read nothing in {START_TIMEOUT_S:.0f} s: try again when the machine is less busy, "
+                "and where the topic is empty use --feed"
+            )
+
+
+def _play(scenes: Iterable[Scene], screen: Screen, interactive: bool) -> Iterator[Verdict]:
+    with ThreadPoolExecutor(1, "kafkameta-demo-act") as actor:
+        for scene in scenes:
+            if interactive and not screen.ask_to_go_on():
+                return
+            screen.begin(scene)
+            verdict = _play_one(scene, screen, actor)
+            screen.end(verdict)
+            yield verdict
+
+
+def _play_one(scene: Scene, screen: Screen, actor: ThreadPoolExecutor) -> Verdict:
+    began = time.monotonic()
+    figures: list[str] = []
+    for act in scene.acts:
+        seen = _play_act(act, screen, actor, began + SCENE_TIMEOUT_S)
+        if seen is None:
+            return Verdict(scene, None, time.monotonic() - began)
+        figures.append(seen)
+    return Verdict(scene, "; ".join(figures), time.monotonic() - began)
+
+
+def _play_act(act: Act, screen: Screen, actor: ThreadPoolExecutor, deadline: float) -> str | None:
+    """The figures, or None if they were not to be seen in time. The looks go on while the act does what it does."""
+    doing = actor.submit(act, screen.look())
+    while time.monotonic() < deadline:
+        state = screen.pause()
+        figures = doing.result()(state) if doing.done() else None
+        if figures is not None:
+            return figures
+    return None

@@ -1,0 +1,88 @@
+"""What is known at one moment of the demo, and what the tables tell of it; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark_kafka_meta.metadata.model import NO_LEADER, TopicPartition
+from pyspark_kafka_meta.reading.offsets import Positions
+from pyspark_kafka_meta.tables.folding import Event
+from pyspark_kafka_meta.tables.lagging import lag_rows
+from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, PartitionRow
+
+Place = tuple[str, str]
+"""Role and executor id of a cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One look at the tables and at the query.
+
+    Attributes:
+        now_ms: when it was, ms since 1970 UTC.
+        brokers, partitions: the live cluster; as of the last look at which a broker answered.
+        trouble: why none answered at this look, else None.
+        events: all so far, in the order in which they happened.
+        caches: what the caches know, folded from `events`.
+        positions: where the query reads on, by partition.
+        begins: where it began.
+        records_per_s: rows that the last micro-batch with rows processed in a second.
+    """
+
+    now_ms: int
+    brokers: Sequence[BrokerRow]
+    partitions: Sequence[PartitionRow]
+    trouble: str | None
+    events: Sequence[Event]
+    caches: Sequence[CacheRow]
+    positions: Positions
+    begins: Positions
+    records_per_s: float
+
+    def live(self) -> dict[TopicPartition, PartitionRow]:
+        return {TopicPartition(row.topic, row.partition): row for row in self.partitions if row.partition is not None}
+
+    def leader_of(self, partition: TopicPartition) -> int:
+        row = self.live().get(partition)
+        return NO_LEADER if row is None or row.leader_id is None else row.leader_id
+
+    def epoch_of(self, partition: TopicPartition) -> int:
+        row = self.live().get(partition)
+        return -1 if row is None or row.leader_epoch is None else row.leader_epoch
+
+    def records_read(self) -> int:
+        begins = {one: position.offset for one, position in self.begins.items()}
+        return sum(position.offset - begins.get(one, 0) for one, position in self.positions.items())
+
+    def records_behind(self) -> int:
+        return sum(row.records_behind or 0 for row in lag_rows(self.positions, self.partitions, {}, 0.0))
+
+    def since(self, time_ms: int, role: str | None = None) -> Iterator[Event]:
+        """The events that ended at `time_ms` or later, of one role where that is given."""
+        return (one for one in self.events if one["time_ms"] >= time_ms and role in (None, one["role"]))
+
+
+def newest_caches(caches: Sequence[CacheRow]) -> dict[Place, dict[TopicPartition, CacheRow]]:
+    """What the planner and each executor know now. A process that was started anew counts, not the one before."""
+    latest: dict[Place, CacheRow] = {}
+    for row in caches:
+        if row.role in ("planner", "reader"):
+            place = (row.role, row.executor_id or "")
+            latest[place] = max(latest.get(place, row), row, key=lambda one: one.last_refresh)
+    return {
+        place: {
+            TopicPartition(row.topic, row.partition): row
+            for row in caches
+            if row.cache_id == newest.cache_id and row.topic is not None and row.partition is not None
+        }
+        for place, newest in sorted(latest.items())
+    }
+
+
+def is_stale(row: CacheRow, live: Mapping[TopicPartition, PartitionRow]) -> bool:
+    """Whether the cache holds an older leader epoch than the cluster tells now."""
+    if row.topic is None or row.partition is None:
+        return False
+    now = live.get(TopicPartition(row.topic, row.partition))
+    return now is not None and (row.leader_epoch or 0) < (now.leader_epoch or 0)

@@ -1,0 +1,205 @@
+"""`kafkameta demo`: what a frame marks as stale, and which events make a scene one that was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+from written_events import learning, made, moving
+
+from pyspark_kafka_meta.cli.demo import conditions
+from pyspark_kafka_meta.cli.demo.clusters import Yours
+from pyspark_kafka_meta.cli.demo.conditions import Condition
+from pyspark_kafka_meta.cli.demo.frames import Verdict, event_line, frame, is_news, summary, verdict_line
+from pyspark_kafka_meta.cli.demo.scenes import Scene, scenes_of
+from pyspark_kafka_meta.cli.demo.state import State, newest_caches
+from pyspark_kafka_meta.cli.main import app
+from pyspark_kafka_meta.metadata.changes import SnapshotChanges
+from pyspark_kafka_meta.metadata.events import BrokerFetches, Origin, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.reading.offsets import Position
+from pyspark_kafka_meta.tables.folding import Event, fold
+from pyspark_kafka_meta.tables.rows import BrokerRow, PartitionRow
+
+NOW_MS = 1_800_000_000_000
+FIRST, SECOND = "a" * 32, "b" * 32
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+EXECUTOR_2 = {"origin": Origin(role="reader", executor_id="2", host="other", pid=9)}
+CLI = {"origin": Origin(role="cli", host="here", pid=1)}
+FAILED = {"outcome": Outcome.FAILED, "generation_before": 0, "generation_after": 0, "broker_id": None}
+BORN = {"outcome": Outcome.CHANGED, "generation_before": 0, "generation_after": 1, "broker_id": None}
+
+
+def as_read(event: RefreshEvent) -> Event:
+    return event.to_dict()
+
+
+def state(*events: RefreshEvent, leaders: Sequence[tuple[int, int]] = ((1, 4), (3, 5)), read: int = 0) -> State:
+    """Partitions 0, 1 ... of t have these leaders and epochs; of each `read` of 10 records were read."""
+    told = [as_read(event) for event in events]
+    rows = [
+        PartitionRow(topic="t", partition=number, leader_id=leader, leader_epoch=epoch, end_offset=10)
+        for number, (leader, epoch) in enumerate(leaders)
+    ]
+    brokers = [
+        BrokerRow(
+            node_id=one, host=f"b{one}", port=9, rack=None, is_controller=False, cluster_id="c", answered_by="b1:9"
+        )
+        for one in (1, 2, 3)
+    ]
+    positions = {TopicPartition("t", row.partition or 0): Position(read) for row in rows}
+    return State(NOW_MS, brokers, rows, None, told, fold(told, NOW_MS), positions, {}, 480.0)
+
+
+def shown(seen: State) -> str:
+    console = Console(width=140, record=True, file=StringIO())
+    console.print(frame(seen, "a heading", produced=25))
+    return console.export_text()
+
+
+OLD_AND_NEW = (
+    made(FIRST, 1, NOW_MS - 9_000, **learning("t", 1, 2, epoch=4)),
+    made(SECOND, 1, NOW_MS - 9_000, **learning("t", 1, 2, epoch=4), **EXECUTOR_2),
+    made(SECOND, 2, NOW_MS - 8_000, **moving("t", 1, (2, 3), (4, 5)), **EXECUTOR_2),
+)
+
+
+def test_a_frame_marks_what_is_older_than_the_cluster_beside_the_truth() -> None:
+    rows = {cells[0]: cells[1:] for line in shown(state(*OLD_AND_NEW)).splitlines() if len(cells := line.split()) > 1}
+
+    assert rows["partition"] == ["now", "executor", "1", "executor", "2"]
+    assert rows["t-0"] == ["1@4", "1@4", "1@4"]
+    assert rows["t-1"] == ["3@5", "2@4*", "3@5"]
+
+
+def test_a_frame_tells_throughput_and_lag() -> None:
+    assert "8 records read, 480 a second in the last batch, 12 behind; 25 produced" in shown(state(read=4))
+
+
+def test_of_an_executor_the_process_that_spoke_last_counts() -> None:
+    reborn = made(SECOND, 1, NOW_MS, **learning("t", 1, 3, epoch=5))
+    (known,) = newest_caches(state(OLD_AND_NEW[0], reborn).caches).values()
+    assert known[T1].cache_id == SECOND
+
+
+def aging(time_ms: int, **others: Any) -> RefreshEvent:
+    return made(FIRST, 3, time_ms, **{"age_ms": 5_000.0, **others})
+
+
+def first_answer(**others: Any) -> RefreshEvent:
+    changes = SnapshotChanges(brokers_added=(1, 2, 3))
+    return made(FIRST, 1, NOW_MS, reason=RefreshReason.BOOTSTRAP, changes=changes, **{**BORN, **others})
+
+
+def refusal() -> RefreshEvent:
+    return made(FIRST, 1, NOW_MS, reason=RefreshReason.BOOTSTRAP, **{**FAILED, "broker_host": "dead"}, **CLI)
+
+
+def fetching(**others: Any) -> RefreshEvent:
+    return made(FIRST, 9, NOW_MS, fetches=(BrokerFetches(1, 2, 10), BrokerFetches(3, 5, 10)), **others)
+
+
+MOVED = made(FIRST, 2, NOW_MS, **moving("t", 1, (2, 3), (4, 5)))
+MOVED_LATER = made(SECOND, 2, NOW_MS + 2_500, **moving("t", 1, (2, 3), (4, 5)), **EXECUTOR_2)
+ASKED_AGAIN = made(FIRST, 5, NOW_MS, reason=RefreshReason.REBOOTSTRAP, broker_id=None, outcome=Outcome.FAILED)
+
+CASES: list[tuple[str, Condition, State, State]] = [
+    (
+        "all brokers come with the first answer",
+        conditions.one_told_all,
+        state(first_answer()),
+        state(first_answer(), leaders=((1, 4), (-1, 5))),
+    ),
+    (
+        "a dead address, then one that answers",
+        conditions.failed_over({"dead:9092"}, NOW_MS),
+        state(refusal(), first_answer(**CLI)),
+        state(first_answer(**CLI)),
+    ),
+    ("brokers asked by id", conditions.asked_by_id, state(MOVED), state(MOVED, aging(NOW_MS, broker_id=None))),
+    (
+        "the bootstrap list tried again, and an answer after that",
+        conditions.rebootstrapped(NOW_MS),
+        state(MOVED, ASKED_AGAIN, aging(NOW_MS + 1)),
+        state(MOVED, aging(NOW_MS + 1)),
+    ),
+    ("more fetches than requests", conditions.fetched_without_asking, state(fetching()), state(MOVED)),
+    ("a cache that was old", conditions.aged(NOW_MS), state(aging(NOW_MS)), state(aging(NOW_MS - 1))),
+    ("an error healed", conditions.healed(T1, 2, NOW_MS), state(MOVED), state(aging(NOW_MS))),
+    ("an error in another partition", conditions.healed(T1, 2, NOW_MS), state(MOVED), state(OLD_AND_NEW[0])),
+    (
+        "a refresh on demand",
+        conditions.demanded(NOW_MS),
+        state(made(FIRST, 2, NOW_MS, reason=RefreshReason.ON_DEMAND, **CLI)),
+        state(MOVED),
+    ),
+    ("a cache in each executor", conditions.side_by_side, state(*OLD_AND_NEW), state(OLD_AND_NEW[0])),
+    ("executors that learn apart", conditions.learned_apart(T1, 4, NOW_MS), state(MOVED, MOVED_LATER), state(MOVED)),
+    ("a broker that leads no more", conditions.left(2, NOW_MS), state(MOVED), state(MOVED, leaders=((2, 4), (3, 5)))),
+    (
+        "a broker that leads again",
+        conditions.led_again(3, NOW_MS),
+        state(MOVED),
+        state(MOVED, leaders=((1, 4), (2, 5))),
+    ),
+    ("a fetch refused", conditions.refused(T1, 2, NOW_MS), state(MOVED, fetching()), state(fetching())),
+    (
+        "a new partition read from its start",
+        conditions.grew(T1, NOW_MS),
+        state(made(FIRST, 2, NOW_MS, **learning("t", 1, 2)), read=3),
+        state(made(FIRST, 2, NOW_MS, **learning("t", 1, 2))),
+    ),
+]
+
+
+@pytest.mark.parametrize(("condition", "yes", "no"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_a_scene_is_seen_by_its_own_events_alone(condition: Condition, yes: State, no: State) -> None:
+    assert condition(yes) is not None
+    assert condition(no) is None
+    assert condition(state(leaders=())) is None
+
+
+def test_the_figures_say_how_long_one_executor_was_stale_after_the_other_knew() -> None:
+    told = conditions.learned_apart(T1, 4, NOW_MS)(state(MOVED, MOVED_LATER))
+    assert told == "executor 1 knew first; executor 2 was stale for 2.5 s more"
+
+
+def test_a_scene_that_was_not_seen_says_so_in_the_summary() -> None:
+    scene = Scene(6, "Refresh on error", "A leader moves.", ())
+    console = Console(width=100, record=True, file=StringIO())
+    console.print(summary([Verdict(scene, "healed in 3 ms", 1.25), Verdict(scene, None, 60.0)]))
+    seen, missed = (line.split() for line in console.export_text().splitlines() if "Refresh" in line)
+
+    assert seen == ["6", "Refresh", "on", "error", "1.2", "s", "healed", "in", "3", "ms"]
+    assert missed == ["6", "Refresh", "on", "error", "NO"]
+    assert verdict_line(Verdict(scene, None, 60.0)) == "   NOT SEEN in 60 s"
+
+
+def test_a_pipe_is_told_of_what_is_news() -> None:
+    assert "not_leader: t-1, broker 2, NOT_LEADER_OR_FOLLOWER" in event_line(as_read(MOVED))
+    assert is_news(as_read(MOVED)) and is_news(as_read(refusal())) and not is_news(as_read(aging(NOW_MS)))
+
+
+def test_on_your_cluster_only_scenes_that_change_nothing_are_played(tmp_path: Path) -> None:
+    yours = Yours({"kafka.bootstrap.servers": "b1:9092"}, "orders")
+    assert [scene.number for scene in scenes_of(yours, tmp_path)] == [1, 2, 3, 4, 5, 7, 8]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--bootstrap-servers", "b1:9092"],
+        ["--topic", "orders"],
+        ["--feed"],
+        ["--cluster", "kafka", "--bootstrap-servers", "b1:9092", "--topic", "orders"],
+        ["--option", "security.protocol=SSL"],
+    ],
+)
+def test_half_a_cluster_is_a_mistake_told_in_one_line(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, ["demo", *arguments])
+    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
