@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from concurrent.futures import Future
+from typing import Any, Protocol
 
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.testing import ClusterError, LocalKafka, MockCluster
@@ -108,7 +109,7 @@ class Real:
         self.elections = ""
         self.growth = f"{TOPIC} gets one more partition, which is read from its start."
         new = NewTopic(TOPIC, len(REPLICAS), replica_assignment=list(REPLICAS))
-        self._admin.create_topics([new])[TOPIC].result(PATIENCE_S)
+        _finish(self._admin.create_topics([new])[TOPIC])
 
     def move_leader(self, partition: TopicPartition, leader_id: int) -> None:
         """Make another broker than `leader_id` lead: by a restart of that of the preferred replica, and an election."""
@@ -135,7 +136,7 @@ class Real:
         from confluent_kafka.cimpl import NewPartitions
 
         new = NewPartitions(TOPIC, len(REPLICAS) + 1)
-        self._admin.create_partitions([new])[TOPIC].result(PATIENCE_S)
+        _finish(self._admin.create_partitions([new])[TOPIC])
         return TopicPartition(TOPIC, len(REPLICAS))
 
     def _elect(self, partition: TopicPartition, preferred: int) -> None:
@@ -149,7 +150,7 @@ class Real:
 
         _wait_until(in_sync, f"broker {preferred} is not in sync in {partition}")
         named = [Named(partition.topic, partition.partition)]
-        self._admin.elect_leaders(ElectionType.PREFERRED, named).result(PATIENCE_S)
+        _finish(self._admin.elect_leaders(ElectionType.PREFERRED, named))
 
 
 class Yours:
@@ -160,6 +161,16 @@ class Yours:
         self.options = options
         self.selection = {"subscribe": topic}
         self.topics = [topic]
+
+
+def _finish(asked: Future[Any]) -> None:
+    """Wait for what an admin client was asked for. Raises ClusterError: it was refused, or took too long."""
+    from confluent_kafka import KafkaException
+
+    try:
+        asked.result(PATIENCE_S)
+    except (KafkaException, TimeoutError) as error:
+        raise ClusterError(f"The brokers did not do what the demo asked for ({error}): try again.") from error
 
 
 def _wait_until(holds: Callable[[], bool], complaint: str) -> None:

@@ -16,18 +16,16 @@ from pyspark_kafka_meta.wire.codes import describe
 
 Condition = Callable[[State], str | None]
 
-NOT_LEADER_OR_FOLLOWER = 6
-FENCED_LEADER_EPOCH = 74
+REFUSALS = {6, 74}
+"""NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH."""
 NOT_BY_ERROR = {RefreshReason.BOOTSTRAP, RefreshReason.MAX_AGE, RefreshReason.ON_DEMAND, RefreshReason.NEW_TOPIC}
 
 
 def one_told_all(state: State) -> str | None:
     """Every partition has a leader, and a cache learned all brokers from its first answer."""
     known = {row.node_id for row in state.brokers}
-    learned = any(
-        set(one["brokers_added"] or ()) == known for one in state.events if one["reason"] == RefreshReason.BOOTSTRAP
-    )
-    if not known or not learned or any(row.leader_id not in known for row in state.partitions):
+    told = [set(one["brokers_added"] or ()) for one in state.events if one["reason"] == RefreshReason.BOOTSTRAP]
+    if not known or known not in told or any(row.leader_id not in known for row in state.partitions):
         return None
     ids = ", ".join(map(str, sorted(known)))
     return f"{state.brokers[0].answered_by} told of brokers {ids} and of {len(state.partitions)} leaders"
@@ -102,11 +100,16 @@ def healed(partition: TopicPartition, old: int, since_ms: int) -> Condition:
     """An executor met an error, and learned the new leader of the partition by it."""
 
     def seen(state: State) -> str | None:
-        for one in state.since(since_ms, "reader"):
-            for move in _moves(one, partition):
-                if one["reason"] not in NOT_BY_ERROR and move["old_leader_id"] == old:
-                    return f"{_who(one)}: {one['reason']}, {partition} from {old} to {move['new_leader_id']}" + _ms(one)
-        return None
+        found = [
+            (one, move)
+            for one in state.since(since_ms, "reader")
+            for move in _moves(one, partition)
+            if one["reason"] not in NOT_BY_ERROR and move["old_leader_id"] == old
+        ]
+        if not found:
+            return None
+        one, move = min(found, key=lambda pair: pair[0]["recovery_ms"] is None)
+        return f"{_who(one)}: {one['reason']}, {partition} from {old} to {move['new_leader_id']}" + _ms(one)
 
     return seen
 
@@ -184,16 +187,13 @@ def refused(partition: TopicPartition, old: int, since_ms: int) -> Condition:
 
     def seen(state: State) -> str | None:
         events = list(state.since(since_ms, "reader"))
-        codes = [
-            one["cause_error_code"]
-            for one in events
-            if one["cause_node_id"] == old and one["cause_error_code"] in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH)
-        ]
+        codes = [one["cause_error_code"] for one in events if one["cause_node_id"] == old]
+        codes = [code for code in codes if code in REFUSALS]
         counts = _fetches(events)
         leader = state.leader_of(partition)
         if not codes or leader == old or not counts[leader]:
             return None
-        by_broker = ", ".join(f"broker {node_id}: {counts[node_id]}" for node_id in sorted(counts))
+        by_broker = ", ".join(f"broker {node_id}: {count}" for node_id, count in sorted(counts.items()))
         return f"broker {old} refused with {describe(codes[0])}; fetches at {by_broker}"
 
     return seen
@@ -203,7 +203,7 @@ def grew(partition: TopicPartition, since_ms: int) -> Condition:
     """A cache learned the partition, and the query reads it from its start."""
 
     def seen(state: State) -> str | None:
-        told = [one for one in state.since(since_ms) if any(True for _ in _epochs(one, partition))]
+        told = [one for one in state.since(since_ms) if _epochs(one, partition)]
         position = state.positions.get(partition)
         if not told or position is None or not position.offset:
             return None
@@ -216,10 +216,10 @@ def _moves(event: Event, partition: TopicPartition) -> list[Event]:
     return [one for one in event["leaders_changed"] or () if _is(one, partition)]
 
 
-def _epochs(event: Event, partition: TopicPartition) -> Iterable[int]:
+def _epochs(event: Event, partition: TopicPartition) -> list[int]:
     """The leader epochs of the partition that the event brought."""
-    yield from (one["leader_epoch"] for one in event["partitions_learned"] or () if _is(one, partition))
-    yield from (one["new_epoch"] for one in _moves(event, partition))
+    learned = [one["leader_epoch"] for one in event["partitions_learned"] or () if _is(one, partition)]
+    return learned + [one["new_epoch"] for one in _moves(event, partition)]
 
 
 def _is(change: Event, partition: TopicPartition) -> bool:

