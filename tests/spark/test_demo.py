@@ -68,17 +68,18 @@ def test_q_ends_an_interactive_demo_after_the_scenes_that_were_asked_for(tmp_pat
 
 
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        COMMAND, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment(tmp_path), cwd=tmp_path
-    )
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("1. "):
-                process.send_signal(signal.SIGINT)
-                break
-        process.stdout.read()
-        assert process.wait(60) == 0
-    finally:
-        process.kill()
+    with (
+        (tmp_path / "stderr").open("w") as log,
+        subprocess.Popen(
+            COMMAND, stdout=subprocess.PIPE, stderr=log, text=True, env=environment(tmp_path), cwd=tmp_path
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            next(line for line in process.stdout if line.startswith("1. "))
+            process.send_signal(signal.SIGINT)
+            process.stdout.read()
+            assert process.wait(60) == 0, (tmp_path / "stderr").read_text()[-3000:]
+        finally:
+            process.kill()
     assert left_in(tmp_path) == []

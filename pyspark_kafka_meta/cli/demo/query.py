@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -50,6 +51,8 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
     }
     spark = SparkSession.builder.master(MASTER).appName("kafkameta demo").config(map=settings).getOrCreate()
     application_id = spark.sparkContext.applicationId
+    # pyspark's handler cancels jobs first, which would look like a query that fails.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield spark
     finally:
