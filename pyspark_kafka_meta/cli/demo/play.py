@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
@@ -82,12 +82,13 @@ def _play(scenes: Iterable[Scene], screen: Screen, interactive: bool) -> Iterato
             if interactive and not screen.ask_to_go_on():
                 return
             screen.begin(scene)
-            verdict = _play_one(scene, screen, actor)
+            verdict = play_one(scene, screen, actor)
             screen.end(verdict)
             yield verdict
 
 
-def _play_one(scene: Scene, screen: Screen, actor: ThreadPoolExecutor) -> Verdict:
+def play_one(scene: Scene, screen: Screen, actor: Executor) -> Verdict:
+    """Play a scene until it is seen or its time is over; `actor` runs its acts."""
     began = time.monotonic()
     figures: list[str] = []
     for act in scene.acts:
@@ -98,7 +99,7 @@ def _play_one(scene: Scene, screen: Screen, actor: ThreadPoolExecutor) -> Verdic
     return Verdict(scene, "; ".join(figures), time.monotonic() - began)
 
 
-def _play_act(act: Act, is_repeatable: bool, screen: Screen, actor: ThreadPoolExecutor, deadline: float) -> str | None:
+def _play_act(act: Act, is_repeatable: bool, screen: Screen, actor: Executor, deadline: float) -> str | None:
     """The figures, or None if they were not to be seen in time. The looks go on while the act does what it does."""
     doing, acted_at = actor.submit(act, screen.look()), time.monotonic()
     while (now := time.monotonic()) < deadline:
@@ -108,5 +109,5 @@ def _play_act(act: Act, is_repeatable: bool, screen: Screen, actor: ThreadPoolEx
         elif (figures := doing.result()(state)) is not None:
             return figures
         elif is_repeatable and now > acted_at + AGAIN_AFTER_S:
-            doing = actor.submit(act, state)
+            doing, acted_at = actor.submit(act, state), now
     return None

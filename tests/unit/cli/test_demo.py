@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 from written_events import learning, made, moving
 
-from pyspark_kafka_meta.cli.demo import conditions
+from pyspark_kafka_meta.cli.demo import conditions, play
 from pyspark_kafka_meta.cli.demo.clusters import Yours
 from pyspark_kafka_meta.cli.demo.conditions import Condition
 from pyspark_kafka_meta.cli.demo.frames import Verdict, event_line, frame, is_news, summary, verdict_line
@@ -203,3 +204,39 @@ def test_on_your_cluster_only_scenes_that_change_nothing_are_played(tmp_path: Pa
 def test_half_a_cluster_is_a_mistake_told_in_one_line(arguments: list[str]) -> None:
     result = CliRunner().invoke(app, ["demo", *arguments])
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
+
+
+class Stage:
+    """A screen and an actor in one: acts are done at once, and a look takes a second of its own clock."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.acted: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def look(self) -> State:
+        return state()
+
+    def pause(self) -> State:
+        self.now += 1
+        return state()
+
+    def submit(self, act: Any, seen: State) -> Future[Condition]:
+        self.acted.append(self.now)
+        done: Future[Condition] = Future()
+        done.set_result(act(seen))
+        return done
+
+
+@pytest.mark.parametrize(("is_repeatable", "acted"), [(False, [0]), (True, [0, 10, 19, 28, 37, 46, 55])])
+def test_an_act_is_repeated_at_most_as_soon_as_its_effect_could_have_shown(
+    is_repeatable: bool, acted: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage: Any = Stage()
+    monkeypatch.setattr(play, "time", stage)
+    scene = Scene(10, "a title", "a line", (lambda _: lambda _: None,), is_repeatable)
+
+    assert play.play_one(scene, stage, stage) == Verdict(scene, None, play.SCENE_TIMEOUT_S)
+    assert stage.acted == acted
