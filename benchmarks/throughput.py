@@ -9,25 +9,17 @@ Every turn reads the whole topic into Spark's noop sink, which uses each column 
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import statistics
-import sys
 import time
 import uuid
-from contextlib import nullcontext
-from pathlib import Path
 from typing import NamedTuple
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.jvm_source import jvm_source_jars
-from pyspark_kafka_meta.testing import LocalKafka
+from benchmarks.harness import argument_parser, brokers, report, spark_session
 
 PARTITIONS = 6
 VALUE_BYTES = 200
@@ -112,49 +104,17 @@ def result_rows(codec: str, records: int, seconds: dict[str, list[float]]) -> li
     ]
 
 
-def spark_session() -> SparkSession:
-    """Two local cores and nothing else changed, with the JVM source's jars on the class path."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("throughput")
-        .config("spark.jars", ",".join(map(str, jvm_source_jars())))
-        .config("spark.driver.memory", "3g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=3_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="also write the results to this file")
-    arguments = parser.parse_args()
-
-    given = os.environ.get("KAFKAMETA_BOOTSTRAP_SERVERS")
+    arguments = argument_parser(__doc__, records=3_000_000, rounds=5).parse_args()
     rows = []
-    with nullcontext() if given else LocalKafka() as kafka:
-        bootstrap_servers = given or kafka.bootstrap_servers
-        spark = spark_session()
+    with brokers() as bootstrap_servers, spark_session() as spark:
         for codec in ("none", "lz4"):
             topic = f"throughput-{codec}-{uuid.uuid4().hex[:8]}"
             fill(bootstrap_servers, topic, codec, arguments.records)
             seconds = measure(spark, bootstrap_servers, topic, arguments.rounds)
             rows += result_rows(codec, arguments.records, seconds)
-        spark.stop()
-
     title = f"{arguments.records:,} records of {VALUE_BYTES} B, {PARTITIONS} partitions, {arguments.rounds} turns each"
-    table = Table("codec", "reader", "best krec/s", "median krec/s", "kafkameta is faster by", title=title)
-    for row in rows:
-        table.add_row(*map(str, row.values()))
-    Console().print(table)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2))
+    report(title, rows, arguments.json)
 
 
 if __name__ == "__main__":
