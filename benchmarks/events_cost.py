@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import uuid
 from collections.abc import MutableMapping
 from dataclasses import replace
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
 
 from benchmarks.harness import argument_parser, brokers, report, spark_session
-from benchmarks.throughput import Reader, fill, read_seconds
+from benchmarks.peers import Reader
+from benchmarks.throughput import PARTITIONS, VALUE_BYTES, read_seconds
+from benchmarks.topics import fill, new_topic
 from pyspark_kafka_meta import KafkaMetaDataSource
 
 SILENT = "kafkameta_silent"
@@ -82,17 +81,16 @@ def result_row(name: str, pairs: list[tuple[float, float]]) -> dict[str, object]
 
 def main() -> None:
     arguments = argument_parser(__doc__, records=10_000_000, rounds=10).parse_args()
-    topic, metrics_topic = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("events-cost", "events"))
     with brokers() as bootstrap_servers, spark_session() as spark, tempfile.TemporaryDirectory() as folder:
-        admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-        admin.create_topics([NewTopic(metrics_topic, 1, 3)])[metrics_topic].result(30)
-        fill(bootstrap_servers, topic, "lz4", arguments.records)
+        topic = new_topic(bootstrap_servers, "cost", PARTITIONS)
+        metrics_topic = new_topic(bootstrap_servers, "events", 1)
+        fill(bootstrap_servers, topic, PARTITIONS, arguments.records, VALUE_BYTES, "lz4")
         spark.dataSource.register(SilentSource)
         rows = measure(spark, bootstrap_servers, topic, arguments.rounds, readers(folder, metrics_topic))
         files = list(Path(folder).glob("*.jsonl"))
         written = sum(len(file.read_text().splitlines()) for file in files)
     records, rounds = arguments.records, arguments.rounds
-    title = f"{records:,} records of 200 B, {rounds} turns each; {written} events in {len(files)} files"
+    title = f"{records:,} records of {VALUE_BYTES} B, {rounds} turns each; {written} events in {len(files)} files"
     report(title, rows, arguments.json)
 
 

@@ -30,12 +30,12 @@ def brokers() -> Iterator[str]:
 
 
 @contextmanager
-def spark_session() -> Iterator[SparkSession]:
-    """Two local cores and nothing else changed, with the JVM source's jars on the class path."""
+def spark_session(master: str = "local[2]") -> Iterator[SparkSession]:
+    """Some local cores and nothing else changed, with the JVM source's jars on the class path."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
     spark = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(master)
         .appName("kafkameta benchmark")
         .config("spark.jars", ",".join(map(str, jvm_source_jars())))
         .config("spark.driver.memory", "3g")
