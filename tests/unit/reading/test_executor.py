@@ -578,12 +578,21 @@ def lag_behind(scene: Scene) -> None:
     scene.clock.at(7, partial(grow, scene))
 
 
+def lag_behind_in_fetches(scene: Scene) -> None:
+    """The same to a Fetch: broker 2 has all records, and for seven seconds gives out none of those behind offset 3."""
+    grow(scene)
+    scene.cluster.move_leader(T0, 2)
+    scene.wire.replica_ends[2, T0] = 3
+    scene.clock.at(7, scene.wire.replica_ends.clear)
+
+
 SHORT_FOR_A_WHILE: dict[str, Fault] = {
     "what was cut is written again": [lambda scene: scene.clock.at(LOSS_GRACE_MS / 1000 - 1, partial(grow, scene))],
     "it grows now and then": [
         lambda scene: [scene.clock.at(seconds, lambda: scene.write(T0, "more")) for seconds in (4, 8, 12)]
     ],
     "the leader was elected a moment ago": [lag_behind],
+    "the leader was elected a moment ago, and answers": [lag_behind_in_fetches],
 }
 
 
