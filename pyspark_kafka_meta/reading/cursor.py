@@ -33,6 +33,7 @@ from pyspark_kafka_meta.wire.codes import (
     UNKNOWN_LEADER_EPOCH,
     Action,
     action_for,
+    describe,
     refresh_reason,
     refusal,
 )
@@ -123,6 +124,8 @@ class PartitionCursor:
         self.trouble = code
         if self.asked_follower:
             return ReadFrom(LEADER)  # it may lag behind, or be no replica any more: only the leader knows
+        if code == CORRUPT_MESSAGE:
+            return self._on_corrupt(CorruptBatchError(f"its broker cannot read the record batch: {describe(code)}"))
         self._unknown_epochs = self._unknown_epochs + 1 if code == UNKNOWN_LEADER_EPOCH else 0
         match action_for(code):
             case Action.RETRY if self._unknown_epochs >= UNKNOWN_EPOCHS_TO_BELIEVE:

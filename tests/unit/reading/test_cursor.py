@@ -121,6 +121,17 @@ def test_unreadable_records_are_fetched_once_more_and_the_position_stays(records
     assert (reader.position, reader.last_fetched_epoch) == (0, EPOCH)
 
 
+def test_what_a_broker_calls_corrupt_is_fetched_once_more_and_has_no_known_end() -> None:
+    reader = cursor()
+
+    assert reader.on_error(CORRUPT_MESSAGE) == Wait(CORRUPT_MESSAGE)
+    instruction = reader.on_error(CORRUPT_MESSAGE)
+    assert isinstance(instruction, Unreadable)
+    assert "CORRUPT_MESSAGE (error 2)" in str(instruction.error)
+    assert instruction.lost is None
+    assert reader.position == 0
+
+
 def test_what_is_corrupt_at_a_follower_is_fetched_from_the_leader() -> None:
     reader = cursor()
     reader.request(TOPIC_ID, EPOCH, of_follower=True)
@@ -247,7 +258,7 @@ def test_error_code_becomes_an_instruction_and_the_position_stays(code: int, exp
     assert (reader.position, reader.trouble) == (3, code)
 
 
-@pytest.mark.parametrize(("code", "name"), [(2, "CORRUPT_MESSAGE"), (29, "TOPIC_AUTHORIZATION_FAILED"), (4711, "4711")])
+@pytest.mark.parametrize(("code", "name"), [(29, "TOPIC_AUTHORIZATION_FAILED"), (4711, "4711")])
 def test_error_that_does_not_heal_fails_and_names_partition_and_code(code: int, name: str) -> None:
     instruction = cursor().on_error(code)
 

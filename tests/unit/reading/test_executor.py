@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
@@ -19,6 +20,7 @@ from pyspark_kafka_meta.metadata.events import EventKind, RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_LEADER, Address, TopicPartition
 from pyspark_kafka_meta.reading.losses import LOSS_GRACE_MS
 from pyspark_kafka_meta.testing.fake_cluster import StoredBatch
+from pyspark_kafka_meta.wire.codes import CORRUPT_MESSAGE
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchAnswer
 
 ONE_BATCH = {"kafka_max_partition_fetch_bytes": "100"}
@@ -833,6 +835,19 @@ def test_corrupt_batch_whose_end_cannot_be_told_is_not_skipped(scene: Scene) -> 
     damaged(scene, damage_length, 3)
     with pytest.raises(CorruptBatchError, match=r"t-1 at offset 9: .* start behind it"):
         rows(scene.reader(**SKIP).read(scene.ranges()))
+
+
+@pytest.mark.parametrize("options", [{}, SKIP], ids=["fail", "skip"])
+def test_batch_that_its_broker_calls_corrupt_fails_the_task_when_it_does_so_twice(
+    scene: Scene, options: dict[str, str]
+) -> None:
+    scene.fill()
+    scene.wire.error_codes[T1] = deque([CORRUPT_MESSAGE])
+    assert by_partition(rows(scene.reader(**options).read(scene.ranges()))) == written()
+
+    scene.wire.error_codes[T1] = deque([CORRUPT_MESSAGE] * 2)
+    with pytest.raises(CorruptBatchError, match=r"^t-1 at offset 0: .*CORRUPT_MESSAGE.*twice.* start behind it"):
+        rows(scene.reader(**options).read(scene.ranges()))
 
 
 def test_corrupt_batch_of_a_follower_is_read_from_the_leader(scene: Scene) -> None:
