@@ -4,7 +4,7 @@
 
 Four readers follow one topic on a real three-broker Kafka at the same time: a stream of this source and one of Spark's
 JVM source in one Spark session, and, to the millisecond, this source's task reader and a confluent-kafka consumer in
-processes of their own. What is measured and how is told in docs/benchmarks.md.
+processes of their own. What is measured and how is told in docs/recovery.md.
 """
 
 from __future__ import annotations
