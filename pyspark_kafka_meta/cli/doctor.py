@@ -49,7 +49,7 @@ def examine(
         reaches = reach_all(addresses, options)
         yield "Bootstrap addresses", bootstrap_findings(reaches)
         if good := answered(reaches):
-            brokers = next(iter(good.values())).answer.brokers
+            brokers = max((one.answer.brokers for one in good.values()), key=len)
             addresses = sorted({broker.address for broker in brokers})
             reaches = {**reaches, **reach_all([one for one in addresses if one not in reaches], options)}
             yield "Brokers", broker_findings(brokers, reaches, options.client_rack)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -117,6 +118,14 @@ def test_a_leader_that_died_is_told_with_its_partitions(mock_cluster: MockCluste
 def test_nobody_to_ask_ends_it_with_each_address(mock_cluster: MockCluster) -> None:
     code, found = run("--bootstrap-servers", f"{NOBODY},localhost:2")
     assert (code, wrong(found)) == (1, {f"bootstrap {NOBODY}": "fail", "bootstrap localhost:2": "fail"})
+
+
+def test_a_silent_address_is_given_up_in_time() -> None:
+    started = time.monotonic()
+    with scripted_broker(lambda _: None) as address:
+        code, found = run("--bootstrap-servers", str(address), "--timeout-ms", "300")
+    assert (code, time.monotonic() - started < 20) == (1, True)
+    assert "is it a Kafka broker?" in found[f"bootstrap {address}"]["what"]
 
 
 def test_a_missing_topic_and_a_partition_without_leader_are_failures(mock_cluster: MockCluster) -> None:

@@ -86,6 +86,8 @@ def broker_findings(brokers: Sequence[Broker], reaches: Reaches, rack: str) -> I
         reaches: what these addresses answered.
         rack: kafka.client.rack, empty if it is not given.
     """
+    if not brokers:
+        yield fail("brokers", "the cluster knows none of its brokers", "wait until they have started, and look again")
     for broker in sorted(brokers):
         yield _broker_finding(broker, reaches[broker.address])
     yield from shared_addresses(brokers)

@@ -8,7 +8,7 @@ from contextlib import closing
 from itertools import groupby
 from uuid import UUID
 
-from pyspark_kafka_meta.cli.checks.findings import Finding, fail, failure, ok, warn
+from pyspark_kafka_meta.cli.checks.findings import Finding, Verdict, fail, failure, ok, warn
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, NO_LEADER, Broker, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
@@ -29,6 +29,8 @@ from pyspark_kafka_meta.wire.messages import (
 
 FETCH_BYTES = 1
 """A broker sends the first record batch whole all the same (KIP-74), and no other."""
+
+MAX_NAMED = 20
 
 
 def topic_findings(topics: Collection[str], brokers: Sequence[Broker], options: ClientOptions) -> Iterator[Finding]:
@@ -52,13 +54,13 @@ def topic_findings(topics: Collection[str], brokers: Sequence[Broker], options: 
 
 
 def judge_topic(rows: Sequence[PartitionRow]) -> Iterator[Finding]:
-    """Of the rows of one topic: each partition that has something wrong, and the topic itself if it can be had."""
+    """Of the rows of one topic: the worst `MAX_NAMED` of its partitions with something wrong, and the topic itself."""
     topic = rows[0].topic
     if rows[0].partition is None:
         yield fail(f"topic {topic}", str(rows[0].error), _topic_fix(topic, rows[0].error))
         return
     problems = [found for row in rows if (found := judge_partition(row)) is not None]
-    yield from problems
+    yield from sorted(problems, key=lambda one: one.verdict is not Verdict.FAIL)[:MAX_NAMED]
     records = sum(row.end_offset - row.start_offset for row in rows if row.end_offset and row.start_offset is not None)
     good = "all are led and in sync" if not problems else f"{len(rows) - len(problems)} are led and in sync"
     yield ok(f"topic {topic}", f"{len(rows)} partitions, {good}; about {records} records")

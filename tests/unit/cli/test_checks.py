@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,10 +107,15 @@ def test_the_python_of_workers_must_be_that_of_the_driver(told: str | None, text
     assert text is None or "export PYSPARK_PYTHON=" in found.fix
 
 
-def test_the_python_that_the_environment_names_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_and_the_java_that_the_environment_names_are_tried(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "no-such-python")
-    (found,) = (one for one in machine.machine_findings() if one.check == "PYSPARK_PYTHON")
-    assert (found.verdict, found.what) == (FAIL, "is no-such-python, which does not run")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    *_, python, java = machine.machine_findings()
+    assert verdicts([python, java]) == [("PYSPARK_PYTHON", FAIL), ("java", FAIL)]
+    assert python.what == "is no-such-python, which does not run"
+    assert str(tmp_path) in java.what
 
 
 # Brokers.
@@ -145,6 +151,11 @@ def test_a_broker_is_judged_at_the_address_that_it_advertises(seen: Any, verdict
     found, *_ = brokers.broker_findings([Broker(1, A)], {A: seen}, rack="")
     assert (found.check, found.verdict) == ("broker 1", verdict)
     assert fix in found.fix
+
+
+def test_a_cluster_that_knows_no_broker_cannot_be_read() -> None:
+    found = brokers.broker_findings([], {A: reached()}, rack="")
+    assert verdicts(found) == [("brokers", FAIL), ("versions", OK)]
 
 
 def test_brokers_behind_one_address_cannot_be_told_apart() -> None:
@@ -220,6 +231,14 @@ def test_a_topic_tells_its_partitions_and_only_the_bad_ones_by_name() -> None:
     found = list(topics.judge_topic([row(), row(partition=1, isr=(2,)), row(partition=2, start_offset=3)]))
     assert verdicts(found) == [("partition t-1", WARN), ("topic t", OK)]
     assert found[1].what == "3 partitions, 2 are led and in sync; about 12 records"
+
+
+def test_of_many_bad_partitions_the_worst_are_named() -> None:
+    rows = [row(partition=number, isr=(2,)) for number in range(100)] + [row(partition=100, leader_id=-1)]
+    found = list(topics.judge_topic(rows))
+    assert len(found) == topics.MAX_NAMED + 1
+    assert verdicts(found)[0] == ("partition t-100", FAIL)
+    assert found[-1].what.startswith("101 partitions, 0 are led and in sync")
 
 
 def test_one_partition_of_each_leader_is_fetched_rather_one_with_records() -> None:
