@@ -15,7 +15,7 @@ import pytest
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.jars import find_java
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -31,7 +31,7 @@ def run(master: str, python: str, *arguments: str) -> tuple[int, list[dict[str, 
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     command = [sys.executable, "-m", "pyspark_kafka_meta", "doctor", "--executors", *arguments]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=350)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     return done.returncode, [one for one in found if one["section"] == "Executors"]
 

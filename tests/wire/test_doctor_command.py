@@ -20,7 +20,9 @@ from kio.static.primitive import i32
 from scripted_broker import answer_versions, frame, read_message, scripted_broker
 from typer.testing import CliRunner
 
+from pyspark_kafka_meta.cli.checks import executors
 from pyspark_kafka_meta.cli.main import app
+from pyspark_kafka_meta.metadata.events import Origin
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.wire.codec import milliseconds
@@ -156,6 +158,22 @@ def test_an_old_broker_is_told_what_it_lacks(fetch: int, verdict: str, text: str
     one = found.get("versions") or found[f"bootstrap {address}"]
     assert one["verdict"] == verdict
     assert text in one["fix"]
+
+
+def test_a_task_tells_what_its_executor_cannot_reach_and_that_its_release_is_another(
+    mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors, "task_origin", lambda: Origin(role="reader", executor_id="7", host="worker"))
+    good = Address("127.0.0.1", int(mock_cluster.bootstrap_servers.split(",")[0].rpartition(":")[2]))
+    addresses = [("127.0.0.1", 1), (good.host, good.port)]
+    rows = executors.look_around("9.9", {"kafka.bootstrap.servers": NOBODY}, addresses)
+
+    assert [(check, verdict) for check, verdict, _, _ in rows] == [
+        ("executor 7 on worker", "ok"),
+        ("executor 7 on worker: release", "warn"),
+        (f"executor 7 on worker: {NOBODY}", "fail"),
+    ]
+    assert "9.9 on the driver" in rows[1][2]
 
 
 def test_a_person_sees_a_table_with_the_fix_below_and_the_sum(mock_cluster: MockCluster) -> None:

@@ -14,8 +14,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.cli.checks.brokers import Reached, reach_all
-from pyspark_kafka_meta.cli.checks.findings import Finding, Verdict, fail, failure, ok
-from pyspark_kafka_meta.cli.checks.machine import DISTRIBUTION, package_findings
+from pyspark_kafka_meta.cli.checks.findings import Finding, Verdict, fail, failure, ok, warn
+from pyspark_kafka_meta.cli.checks.machine import DISTRIBUTION, package_findings, version_of
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.telemetry.origin import task_origin
@@ -24,7 +24,7 @@ from pyspark_kafka_meta.wire.sockets import within
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SPARK_TIMEOUT_S = 180
+SPARK_TIMEOUT_S = 300
 TASKS_PER_SLOT = 2
 """So that no executor is left out because another one was faster."""
 MAX_TASKS = 400
@@ -82,13 +82,16 @@ def worst_of_each(rows: Iterable[Row]) -> list[Finding]:
     return [max(group, key=lambda one: severity.index(one.verdict)) for _, group in groupby(found, key=_by_check)]
 
 
-def look_around(cluster: Mapping[str, str], addresses: Sequence[tuple[str, int]]) -> list[Row]:
-    """What a task sees where it runs."""
+def look_around(release: str | None, cluster: Mapping[str, str], addresses: Sequence[tuple[str, int]]) -> list[Row]:
+    """What a task sees where it runs. `release` is that of this package on the driver."""
     origin = task_origin()
     who = f"executor {origin.executor_id} on {origin.host}"
     found = [replace(one, check=f"{who}: {one.check}") for one in package_findings() if one.verdict is Verdict.FAIL]
     if not found:
         found.append(ok(who, f"Python {sys.version.split()[0]} at {sys.executable} has all packages"))
+    if (own := version_of(DISTRIBUTION)) != release:
+        fix = f"pip install '{DISTRIBUTION}=={release}' on the executors"
+        found.append(warn(f"{who}: release", f"{DISTRIBUTION} is {own}, and {release} on the driver", fix))
     found += _ways(who, cluster, [Address(host, port) for host, port in addresses]) if addresses else []
     return [(one.check, str(one.verdict), one.what, one.fix) for one in found]
 
@@ -100,7 +103,7 @@ def _ways(who: str, cluster: Mapping[str, str], addresses: Sequence[Address]) ->
 
 
 def _run(cluster: Mapping[str, str], addresses: Sequence[Address]) -> list[Finding]:
-    given, wanted = dict(cluster), [(one.host, one.port) for one in addresses]
+    release, given, wanted = version_of(DISTRIBUTION), dict(cluster), [(one.host, one.port) for one in addresses]
 
     # Nested, so that it is sent whole: an executor that lacks this package could not load it by name.
     def look(_: int) -> list[Row]:
@@ -109,11 +112,12 @@ def _run(cluster: Mapping[str, str], addresses: Sequence[Address]) -> list[Findi
 
         try:
             from pyspark_kafka_meta.cli.checks.executors import look_around
+
+            return look_around(release, given, wanted)
         except Exception as error:
             what = f"{sys.executable} does not have pyspark_kafka_meta as the driver does ({error})"
             fix = "pip install the driver's release of pyspark-kafka-meta into it, or name another in PYSPARK_PYTHON"
             return [(f"executor on {socket.gethostname()}", "fail", what, fix)]
-        return look_around(given, wanted)
 
     with spark_session() as spark:
         context = spark.sparkContext

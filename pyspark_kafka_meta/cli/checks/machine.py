@@ -74,6 +74,14 @@ def package_findings() -> Iterator[Finding]:
         yield judge_pyspark(version)
 
 
+def version_of(distribution: str) -> str | None:
+    """As pip knows it, if it does."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def requirements(texts: Sequence[str]) -> list[Requirement]:
     """Those that go without an extra, of texts as `pyarrow>=18` and `gssapi<2,>=1.9; extra == "kerberos"`."""
     plain = [text.partition(";")[0].replace(" ", "") for text in texts if "extra" not in text.partition(";")[2]]
@@ -158,10 +166,8 @@ def _installed(name: str) -> Installed:
         module = import_module(name.replace("-", "_"))
     except Exception as error:  # a library that is missing, or built for another one, raises what it likes
         return Installed(None, f"{type(error).__name__}: {error}")
-    try:
-        return Installed(metadata.version(name), "")
-    except metadata.PackageNotFoundError:  # Spark's own python folder, say
-        return Installed(getattr(module, "__version__", None), "")
+    # Spark's own python folder, say, is no distribution.
+    return Installed(version_of(name) or getattr(module, "__version__", None), "")
 
 
 def _compare(one: str, other: str) -> int:

@@ -104,7 +104,9 @@ def judge_fetched(check: str, fetched: FetchedPartition, latency_ms: float) -> F
     except KafkaMetaError as error:
         fix = "see onCorruptBatch in docs/options.md, or begin behind these records: startingOffsets"
         return fail(check, f"{fetched.partition}: {error}", fix)
-    what = f"gave a record batch ({batches[0].codec.name.lower()})" if batches else "is empty, and may be read:"
+    what = (
+        f"gave a record batch ({batches[0].codec.name.lower()})" if batches else "may be read, and is empty: answered"
+    )
     return ok(check, f"{fetched.partition} {what} in {latency_ms:.1f} ms")
 
 
