@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from pyspark_kafka_meta.cli.checks import executors
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.metadata.events import Origin
 from pyspark_kafka_meta.metadata.model import Address
-from pyspark_kafka_meta.testing import MockCluster
+from pyspark_kafka_meta.testing import MockCluster, jars
 from pyspark_kafka_meta.wire.codec import milliseconds
 
 NOBODY = "127.0.0.1:1"
@@ -35,6 +36,7 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "160", "LINES": "50"}
 @pytest.fixture(autouse=True)
 def good_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setattr(jars, "find_java", lambda: Path("java"))  # these tests run without one, too
 
 
 @contextmanager
