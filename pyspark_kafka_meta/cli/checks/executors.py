@@ -32,6 +32,19 @@ MAX_TASKS = 400
 Row = tuple[str, str, str, str]
 """The fields of a finding: what can be sent from where this package may be missing."""
 
+_PYTHON_FIX = (
+    f"set PYSPARK_PYTHON to the path of a Python {sys.version_info[0]}.{sys.version_info[1]} on the executors that has "
+    f"{DISTRIBUTION}"
+)
+_SIGNS = {
+    "JAVA_GATEWAY_EXITED": "install Java 17 or later and put it on PATH, or set JAVA_HOME to it",
+    "PYTHON_VERSION_MISMATCH": _PYTHON_FIX,
+    "Cannot run program": _PYTHON_FIX,
+    "Connection reset": _PYTHON_FIX,
+    "Python worker": _PYTHON_FIX,
+}
+"""What Spark's errors have in them, the most telling first."""
+
 
 @contextmanager
 def spark_session() -> Iterator[SparkSession]:
@@ -64,15 +77,13 @@ def executor_findings(cluster: Mapping[str, str], addresses: Sequence[Address]) 
 
 
 def judge_spark_error(text: str) -> Finding:
-    """What an error means that is Spark's own."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    signs = ("PYTHON_VERSION_MISMATCH", "Cannot run program", "Connection reset", "Python worker")
-    telling = [line for line in lines if any(sign in line for sign in signs)]
-    python = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
+    """What an error means that is Spark's own: its most telling line, and what to do."""
+    lines = [line.strip(" :") for line in text.splitlines() if line.strip()]
+    for sign, fix in _SIGNS.items():
+        if told := next((line for line in lines if sign in line), None):
+            return fail("spark", told[:500], fix)
     fix = "run any small pyspark job there: this one failed before it looked at anything"
-    if telling:
-        fix = f"set PYSPARK_PYTHON to the path of a {python} on the executors that has {DISTRIBUTION}"
-    return fail("spark", (telling or lines or ["the job failed"])[0][:500], fix)
+    return fail("spark", lines[0][:500] if lines else "the job failed", fix)
 
 
 def worst_of_each(rows: Iterable[Row]) -> list[Finding]:

@@ -123,7 +123,8 @@ def judge_worker_python(command: str, is_set: bool, told: str | None, own: tuple
         own: version of the driver's Python.
     """
     check = "PYSPARK_PYTHON"
-    fix = f"export PYSPARK_PYTHON={sys.executable}, and on executors to such a Python {own[0]}.{own[1]}"
+    there = f"a Python {own[0]}.{own[1]} with these packages"
+    fix = f"export PYSPARK_PYTHON={sys.executable}; executors on other machines need {there} at that path"
     start = f"is {command}" if is_set else f"is not set, so that Spark starts {command}"
     if told is None:
         return fail(check, f"{start}, which does not run", fix)

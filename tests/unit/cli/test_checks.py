@@ -275,6 +275,12 @@ def test_a_fetch_that_gets_no_records_says_why(answer: FetchedPartition, verdict
         ("Job aborted\n[PYTHON_VERSION_MISMATCH] 3.9 and 3.11\nat", "[PYTHON_VERSION_MISMATCH] 3.9", "PYSPARK_PYTHON"),
         ('java.io.IOException: Cannot run program "python9"', "Cannot run program", "PYSPARK_PYTHON"),
         ("java.net.SocketException: Connection reset", "Connection reset", "PYSPARK_PYTHON"),
+        (
+            "from the Python worker:\nE: [PYTHON_VERSION_MISMATCH] 3.12",
+            "[PYTHON_VERSION_MISMATCH] 3.12",
+            "PYSPARK_PYTHON",
+        ),
+        ("[JAVA_GATEWAY_EXITED] Java gateway process exited", "JAVA_GATEWAY_EXITED", "JAVA_HOME"),
         ("Could not parse Master URL: 'x'", "Could not parse", "any small pyspark job"),
         ("", "the job failed", "any small pyspark job"),
     ],
