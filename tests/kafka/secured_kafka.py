@@ -28,15 +28,18 @@ from test_security_tokens import token_endpoint
 from pyspark_kafka_meta.testing import LocalKafka
 
 TOPIC = "orders"
+GROUP = "watchers"
 RECORDS = 20
 SESSION_MS = 1_500
 USERS = {name: f"canary-{name}" for name in ("alice", "carol", "dora", "erin", "frank", "mallory")}
+TOPIC_ITSELF = (ResourceType.TOPIC, TOPIC, ResourcePatternType.LITERAL)
 RIGHTS = [
-    ("alice", AclOperation.READ, TOPIC, ResourcePatternType.LITERAL),
-    ("alice", AclOperation.WRITE, TOPIC, ResourcePatternType.LITERAL),
-    ("alice", AclOperation.ALL, "events-", ResourcePatternType.PREFIXED),
-    *((user, AclOperation.READ, TOPIC, ResourcePatternType.LITERAL) for user in ("carol", "erin", "frank")),
-    ("dora", AclOperation.DESCRIBE, TOPIC, ResourcePatternType.LITERAL),
+    ("alice", AclOperation.READ, *TOPIC_ITSELF),
+    ("alice", AclOperation.WRITE, *TOPIC_ITSELF),
+    ("alice", AclOperation.ALL, ResourceType.TOPIC, "events-", ResourcePatternType.PREFIXED),
+    ("alice", AclOperation.READ, ResourceType.GROUP, GROUP, ResourcePatternType.LITERAL),
+    *((user, AclOperation.READ, *TOPIC_ITSELF) for user in ("carol", "erin", "frank")),
+    ("dora", AclOperation.DESCRIBE, *TOPIC_ITSELF),
 ]
 """Mallory may do nothing. Carol, Erin and Frank are for one test each, which changes what they can do."""
 MECHANISMS = {
@@ -126,9 +129,8 @@ class SecuredKafka:
         assert admin.delete_acls([taken])[taken].result(60)
 
 
-def acl(user: str, operation: AclOperation, topic: str, pattern: ResourcePatternType) -> AclBinding:
-    who = (f"User:{user}", "*", operation, AclPermissionType.ALLOW)
-    return AclBinding(ResourceType.TOPIC, topic, pattern, *who)
+def acl(user: str, operation: AclOperation, kind: ResourceType, name: str, pattern: ResourcePatternType) -> AclBinding:
+    return AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
 
 
 def produce(settings: dict[str, Any], topic: str = TOPIC) -> None:

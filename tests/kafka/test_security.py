@@ -1,4 +1,4 @@
-"""Real brokers with TLS, SASL and ACLs: by each way in, clients read, stream, produce and report events."""
+"""Real brokers with TLS, SASL and ACLs: by each way in, clients read, stream, produce, commit and report events."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from secured_kafka import MECHANISMS, RECORDS, SASL, SESSION_MS, TOPIC, SecuredKafka, produce
+from secured_kafka import GROUP, MECHANISMS, RECORDS, SASL, SESSION_MS, TOPIC, SecuredKafka, produce
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.cli.main import app
+from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.reading import groups
 from pyspark_kafka_meta.wire import connection
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
@@ -31,24 +33,27 @@ def client_options(secured: SecuredKafka, options: dict[str, str]) -> ClientOpti
     return ClientOptions.parse({"kafka.bootstrap.servers": secured.servers, **options})
 
 
-def assert_reads_and_produces(secured: SecuredKafka, login: dict[str, str], folder: Path) -> None:
+def assert_gets_in(secured: SecuredKafka, login: dict[str, str], folder: Path) -> None:
     before = secured.read(folder, login)
     client = client_options(secured, login)
     produce(librdkafka_settings(client.security, client.bootstrap_servers))
     assert secured.read(folder, login) == before + RECORDS > RECORDS
+    committed = {TopicPartition(TOPIC, 0): before}
+    groups.commit_offsets(client, GROUP, committed)
+    assert groups.committed_offsets(client, GROUP, committed) == committed
 
 
 @by_each_protocol
-def test_every_way_in_reads_and_produces(secured: SecuredKafka, tmp_path: Path) -> None:
+def test_every_way_in_reads_produces_and_commits(secured: SecuredKafka, tmp_path: Path) -> None:
     for name, login in secured.logins().items():
-        assert_reads_and_produces(secured, login, tmp_path / name)
+        assert_gets_in(secured, login, tmp_path / name)
 
 
 @pytest.mark.parametrize("secured", SASL, indirect=True)
 def test_tokens_of_a_class_of_the_users_get_in(secured: SecuredKafka, tmp_path: Path) -> None:
     login = {**secured.logins()["OAUTHBEARER"], "oauthTokenProvider": "secured_kafka:AliceTokens"}
     named = {name: text for name, text in login.items() if not name.startswith("kafka.sasl.oauthbearer.")}
-    assert_reads_and_produces(secured, named, tmp_path)
+    assert_gets_in(secured, named, tmp_path)
 
 
 @pytest.mark.slow
