@@ -221,7 +221,7 @@ def test_r18_a_pattern_that_acls_leave_nothing_of_is_warned_about(
 def test_r18_a_right_that_is_taken_away_ends_a_running_stream(
     secured: SecuredKafka, connections: list[Any], tmp_path: Path
 ) -> None:
-    for user, goes_on, operation in (("erin", run_on, "DESCRIBE"), ("frank", read_on, "READ")):
+    for user, goes_on, operation in (("erin", run_on, "(DESCRIBE|READ)"), ("frank", read_on, "READ")):
         stream = Stream(secured.servers, [TOPIC], tmp_path / user, **secured.options(user))
         with contextlib.closing(stream):
             _, tasks = stream.plan()
