@@ -69,7 +69,7 @@ class TopicSink:
 
         from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
 
-        return Producer({**SETTINGS, **librdkafka_settings(self._security, self._bootstrap_servers)}, logger=logger)
+        return Producer({**SETTINGS, **librdkafka_settings(self._security, self._bootstrap_servers)})
 
     def _produce(self, producer: Producer, event: RefreshEvent) -> None:
         from confluent_kafka import KafkaException

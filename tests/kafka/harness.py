@@ -105,6 +105,7 @@ def acked_record(message: Message) -> Record:
 class Stream(Background):
     """Micro-batches over topics, one after the other: plan, read, and commit the end as JSON.
 
+    Without topics, `options` say which.
     Call `run_batch`, or `plan` and `read` to do something in between; inside `with`, batches run by themselves.
 
     Attributes:
@@ -117,7 +118,7 @@ class Stream(Background):
     def __init__(self, bootstrap_servers: str, topics: Sequence[str], folder: Path, **options: str) -> None:
         given = {
             "kafka.bootstrap.servers": bootstrap_servers,
-            "subscribe": ",".join(topics),
+            **({"subscribe": ",".join(topics)} if topics else {}),
             "startingOffsets": "earliest",
             **options,
         }
@@ -126,7 +127,11 @@ class Stream(Background):
         self.planner_client = self._client("planner", PLANNER_MAX_AGE_MS)
         self.reader_client = self._client("reader", self._options.client.metadata_max_age_ms)
         self._planner = OffsetPlanner(self.planner_client, self._options)
-        self.committed = _text(self._planner.initial_offset())
+        try:
+            self.committed = _text(self._planner.initial_offset())
+        except Exception:
+            self.close()
+            raise
         self.rows: list[Record] = []
         self.batch_seconds: list[float] = []
         self.error: Exception | None = None
