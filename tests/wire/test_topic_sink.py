@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from written_events import made
 
 from pyspark_kafka_meta.metadata.events import Origin
 from pyspark_kafka_meta.metadata.model import Address
-from pyspark_kafka_meta.options import MetricsOptions
+from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
 from pyspark_kafka_meta.telemetry import topic
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.telemetry.topic import TopicSink
@@ -142,6 +143,21 @@ def test_full_queue_is_counted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
     assert told.dropped_before == 3
     warnings = [one.message for one in caplog.records if one.levelno == logging.WARNING]
     assert warnings == ["refresh event 3 did not reach topic events: too many wait for the topic already"]
+
+
+def test_store_that_cannot_be_read_costs_events_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trusted = {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": str(tmp_path / "gone.pem")}
+    client = ClientOptions.parse({"kafka.bootstrap.servers": str(NOBODY), **trusted})
+    sink = TopicSink(client.bootstrap_servers, "events", client.security)
+    for sequence in (1, 2):
+        sink.write([event("c", sequence)])
+    sink.close()
+
+    [told] = sink._losses.told_by([event("c", 3)])
+    assert told.dropped_before == 2
+    [warning] = [one.message for one in caplog.records if one.levelno == logging.WARNING]
+    assert warning.startswith("refresh event 1 did not reach topic events: ")
+    assert "kafka.ssl.truststore.location" in warning
 
 
 def test_child_of_a_fork_does_not_use_its_parents_producer(cluster: MockCluster) -> None:
