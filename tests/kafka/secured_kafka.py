@@ -121,6 +121,11 @@ class SecuredKafka:
         admin = self.admin()
         admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
 
+    def allow(self, user: str, operation: AclOperation, topic: str) -> None:
+        admin = self.admin()
+        one = acl(user, operation, ResourceType.TOPIC, topic, ResourcePatternType.LITERAL)
+        assert admin.create_acls([one])[one].result(60) is None
+
     def forbid(self, user: str) -> None:
         """Take all rights from a user."""
         all_acls = (f"User:{user}", None, AclOperation.ANY, AclPermissionType.ANY)

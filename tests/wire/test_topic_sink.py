@@ -150,10 +150,10 @@ def test_store_that_cannot_be_read_costs_events_alone(tmp_path: Path, caplog: py
     client = ClientOptions.parse({"kafka.bootstrap.servers": str(NOBODY), **trusted})
     sink = TopicSink(client.bootstrap_servers, "events", client.security)
     for sequence in (1, 2):
-        sink.write([event("c", sequence)])
+        sink.write([made("c", sequence)])
     sink.close()
 
-    [told] = sink._losses.told_by([event("c", 3)])
+    [told] = sink._losses.told_by([made("c", 3)])
     assert told.dropped_before == 2
     [warning] = [one.message for one in caplog.records if one.levelno == logging.WARNING]
     assert warning.startswith("refresh event 1 did not reach topic events: ")
