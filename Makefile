@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+BENCHMARKS ?= throughput micro_batches end_to_end cold_start planning memory events_cost
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench recovery simulate compat java
@@ -20,8 +21,8 @@ lint: $(INSTALLED) ## check style, formatting and types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: java $(INSTALLED) ## measure throughput
-	$(BIN)/python -m benchmarks.throughput
+bench: java $(INSTALLED) ## measure speed beside the JVM source, for an hour; BENCHMARKS="throughput ..." chooses
+	for one in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$one || exit 1; done
 
 recovery: java $(INSTALLED) ## measure what a moving leader costs a running reader
 	$(BIN)/python -m benchmarks.recovery

@@ -1,6 +1,6 @@
 """What the refresh events cost a read: throughput with events, beside the same source without any.
 
-    python -m benchmarks.events_cost [--records 3000000] [--rounds 9] [--json FILE]
+    python -m benchmarks.events_cost [--records 10000000] [--rounds 10] [--json FILE]
 
 All readers take turns in one Spark session, as in `benchmarks.throughput`. "Often" is a cache that refreshes ten times
 a second, far more than any real trouble makes it. Figures are medians of the turns, and of the ratios of neighbours in
@@ -9,25 +9,19 @@ time, which the noise of a machine spoils least.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import statistics
 import tempfile
-import uuid
 from collections.abc import MutableMapping
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.throughput import Reader, fill, read_seconds, spark_session
+from benchmarks.harness import argument_parser, brokers, report, spark_session
+from benchmarks.peers import Reader
+from benchmarks.throughput import PARTITIONS, VALUE_BYTES, read_seconds
+from benchmarks.topics import fill, new_topic
 from pyspark_kafka_meta import KafkaMetaDataSource
-from pyspark_kafka_meta.testing import LocalKafka
 
 SILENT = "kafkameta_silent"
 SILENT_READER = Reader("no events", SILENT, {})
@@ -57,56 +51,47 @@ def readers(folder: str, metrics_topic: str) -> list[Reader]:
 def measure(
     spark: SparkSession, bootstrap_servers: str, topic: str, rounds: int, compared: list[Reader]
 ) -> list[dict[str, object]]:
-    """One row a reader. Each of its turns is compared with the turn without events right before it."""
+    """One row a reader. Each of its turns is compared with a turn without events right before or after it, in turn, so
+    that a machine that becomes slower or faster favours neither."""
     for reader in [SILENT_READER, *compared]:
         read_seconds(spark, reader, bootstrap_servers, topic)
     turns: dict[str, list[tuple[float, float]]] = {reader.name: [] for reader in compared}
-    for _ in range(rounds):
+    for number in range(rounds):
         for reader in compared:
-            without = read_seconds(spark, SILENT_READER, bootstrap_servers, topic)
-            turns[reader.name].append((read_seconds(spark, reader, bootstrap_servers, topic), without))
-    return [
-        {
-            "reader": name,
-            "seconds": round(statistics.median(seconds for seconds, _ in pairs), 3),
-            "seconds_without_events": round(statistics.median(without for _, without in pairs), 3),
-            "median_ratio": round(statistics.median(seconds / without for seconds, without in pairs), 3),
-            "best_ratio": round(min(seconds for seconds, _ in pairs) / min(without for _, without in pairs), 3),
-        }
-        for name, pairs in turns.items()
-    ]
+            pair = [SILENT_READER, reader]
+            in_order = pair if number % 2 else pair[::-1]
+            seconds = {one.name: read_seconds(spark, one, bootstrap_servers, topic) for one in in_order}
+            turns[reader.name].append((seconds[reader.name], seconds[SILENT_READER.name]))
+    return [result_row(name, pairs) for name, pairs in turns.items()]
+
+
+def result_row(name: str, pairs: list[tuple[float, float]]) -> dict[str, object]:
+    """Of pairs of seconds with events and without."""
+    ratios = sorted(seconds / without for seconds, without in pairs)
+    return {
+        "reader": name,
+        "seconds": round(statistics.median(seconds for seconds, _ in pairs), 3),
+        "seconds_without_events": round(statistics.median(without for _, without in pairs), 3),
+        "median_ratio": round(statistics.median(ratios), 3),
+        "least_ratio": round(ratios[0], 3),
+        "greatest_ratio": round(ratios[-1], 3),
+        "ratio_of_the_best": round(min(seconds for seconds, _ in pairs) / min(without for _, without in pairs), 3),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=3_000_000)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--json", type=Path, help="also write the results to this file")
-    arguments = parser.parse_args()
-
-    given = os.environ.get("KAFKAMETA_BOOTSTRAP_SERVERS")
-    with nullcontext() if given else LocalKafka() as kafka, tempfile.TemporaryDirectory() as folder:
-        bootstrap_servers = given or kafka.bootstrap_servers
-        topic, metrics_topic = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("events-cost", "events"))
-        admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-        admin.create_topics([NewTopic(metrics_topic, 1, 3)])[metrics_topic].result(30)
-        fill(bootstrap_servers, topic, "lz4", arguments.records)
-        spark = spark_session()
+    arguments = argument_parser(__doc__, records=10_000_000, rounds=10).parse_args()
+    with brokers() as bootstrap_servers, spark_session() as spark, tempfile.TemporaryDirectory() as folder:
+        topic = new_topic(bootstrap_servers, "cost", PARTITIONS)
+        metrics_topic = new_topic(bootstrap_servers, "events", 1)
+        fill(bootstrap_servers, topic, PARTITIONS, arguments.records, VALUE_BYTES, "lz4")
         spark.dataSource.register(SilentSource)
         rows = measure(spark, bootstrap_servers, topic, arguments.rounds, readers(folder, metrics_topic))
-        spark.stop()
         files = list(Path(folder).glob("*.jsonl"))
         written = sum(len(file.read_text().splitlines()) for file in files)
-
-    title = (
-        f"{arguments.records:,} records of 200 B, {arguments.rounds} turns each; {written} events in {len(files)} files"
-    )
-    table = Table("reader", "seconds", "without events", "median ratio", "ratio of the best", title=title)
-    for row in rows:
-        table.add_row(*map(str, row.values()))
-    Console().print(table)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2))
+    records, rounds = arguments.records, arguments.rounds
+    title = f"{records:,} records of {VALUE_BYTES} B, {rounds} turns each; {written} events in {len(files)} files"
+    report(title, rows, arguments.json)
 
 
 if __name__ == "__main__":

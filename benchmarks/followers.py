@@ -23,9 +23,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from benchmarks.delays import Arrivals, Written
 from pyspark_kafka_meta.metadata.events import Origin
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
-from pyspark_kafka_meta.reading import losses
+from pyspark_kafka_meta.reading import executor
 from pyspark_kafka_meta.reading.client import KafkaClient
+from pyspark_kafka_meta.reading.cursor import PartitionCursor
 from pyspark_kafka_meta.reading.executor import TaskReader
+from pyspark_kafka_meta.reading.instructions import Instruction, NothingMore, OutOfRange, Wait
+from pyspark_kafka_meta.reading.losses import Losses
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 
@@ -90,6 +93,14 @@ class Feed:
             self.acknowledge(number, self._sent[number] + latency_s)
 
 
+class FollowedRanges(Losses):
+    """A range of a Spark task lies within the log, so that reaching the log's end is a doubt that asks brokers; the end
+    of a range without end always lies behind the log, and is no doubt."""
+
+    def confirm(self, cursor: PartitionCursor, doubt: OutOfRange | NothingMore, now: float) -> Instruction:
+        return Wait() if isinstance(doubt, NothingMore) else super().confirm(cursor, doubt, now)
+
+
 class LoopFollower:
     """A reader that runs in a process of its own. `loop` gets `arguments` and a connection: it reads from the start of
     the topic until something comes from there, then sends its `Arrivals`."""
@@ -116,7 +127,7 @@ def follow_by_kafkameta(bootstrap_servers: str, topic: str, metrics_path: str, p
     """What a task of this source does, over ranges without end."""
     given = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic}
     options = SourceOptions.parse(given).for_stream()
-    losses.LOSS_GRACE_MS = ENDLESS  # in this process: while the feed stands still, the ranges end behind the log
+    executor.Losses = FollowedRanges  # type: ignore[attr-defined]  # in this process
     publisher = new_publisher(MetricsOptions(metrics_path, None, ()), Origin(role="reader"))
     client = KafkaClient(options.client, publisher, options.client.metadata_max_age_ms)
     partitions = client.partitions([topic], client.api_deadline())

@@ -4,20 +4,19 @@
 
 Four readers follow one topic on a real three-broker Kafka at the same time: a stream of this source and one of Spark's
 JVM source in one Spark session, and, to the millisecond, this source's task reader and a confluent-kafka consumer in
-processes of their own. What is measured and how is told in docs/benchmarks.md.
+processes of their own. What is measured and how is told in docs/recovery.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import tempfile
 import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -33,8 +32,8 @@ from benchmarks.followers import (
     follow_by_kafkameta,
     follow_by_librdkafka,
 )
+from benchmarks.harness import argument_parser, spark_session
 from benchmarks.leader_moves import ELECTION, KILL, PARTITIONS, Stage
-from benchmarks.throughput import spark_session
 from pyspark_kafka_meta.testing import LocalKafka
 
 WARM_UP_S = 30.0
@@ -161,17 +160,11 @@ def print_results(console: Console, rows: Mapping[str, Mapping[str, Cost]], told
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--elections", type=int, default=20)
-    parser.add_argument("--kills", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="also write the results to this file")
-    arguments = parser.parse_args()
-
-    spark = spark_session()
+    arguments = argument_parser(__doc__, elections=20, kills=5).parse_args()
     # Elections are held when this says so, and not also every five minutes.
-    with LocalKafka(config={"auto.leader.rebalance.enable": "false"}) as kafka, tempfile.TemporaryDirectory() as folder:
+    without_rebalancing = {"auto.leader.rebalance.enable": "false"}
+    with spark_session() as spark, LocalKafka(config=without_rebalancing) as kafka, TemporaryDirectory() as folder:
         run = play(spark, kafka, Path(folder), arguments.elections, arguments.kills)
-    spark.stop()
     rows, told = costs_by_reader(run), facts(run)
     print_results(Console(), rows, told)
     if arguments.json:

@@ -1,160 +1,124 @@
-"""How many records a second Spark reads through this source, beside its own JVM source, in one Spark session.
+"""How many records a second Spark reads from Kafka: by record size, codec, headers and projection, beside its peers.
 
-    python -m benchmarks.throughput [--records 3000000] [--rounds 5]
+    python -m benchmarks.throughput [--rounds 5] [--megabytes 600] [--json FILE] [CASE ...]
 
-Starts a real three-broker Kafka (or uses KAFKAMETA_BOOTSTRAP_SERVERS), fills one topic for each codec, warms every
-reader up once, then lets them take turns. A figure is the best of its turns; ratios compare figures of the same run.
-Every turn reads the whole topic into Spark's noop sink, which uses each column of each row and keeps none.
+Each case is a topic of its own, of that many megabytes and no more than 3 million records. Every reader reads it once
+for warmth, then they take turns. A turn reads the whole topic into the noop sink, which uses each column of each row
+and keeps none. A figure is the median of the turns; ratios are those of turns next to each other, their median.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import statistics
-import sys
 import time
-import uuid
-from contextlib import nullcontext
-from pathlib import Path
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.jvm_source import jvm_source_jars
-from pyspark_kafka_meta.testing import LocalKafka
+from benchmarks.harness import argument_parser, brokers, report, spark_session
+from benchmarks.peers import CONSUME, JVM, OURS, TUNED_JVM, Reader, ceiling, register
+from benchmarks.topics import MAX_RECORD_BYTES, fill, new_topic
 
 PARTITIONS = 6
 VALUE_BYTES = 200
-TUNED = {"kafka.max.poll.records": "20000", "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024)}
+MAX_RECORDS = 3_000_000
+VALUE_ALONE = Reader("kafkameta, value alone", "kafkameta", schema="value BINARY")
+WITH_HEADERS = {"includeHeaders": "true"}
+HEADERS = {"trace": b"12345678", "app": b"shop"}
 
 
-class Reader(NamedTuple):
-    """One way of reading the topic: a Spark format and options beside those that all share."""
+@dataclass(frozen=True)
+class Case:
+    """A topic, and who reads it beside this source."""
 
-    name: str
-    source: str
-    options: dict[str, str]
-
-
-READERS = (
-    Reader("kafkameta", "kafkameta", {}),
-    Reader("JVM source, defaults", "kafka", {}),
-    Reader("JVM source, tuned", "kafka", TUNED),
-)
+    value_bytes: int = VALUE_BYTES
+    codec: str = "none"
+    peers: tuple[Reader, ...] = (JVM,)
+    ours: Reader = OURS
+    headers: dict[str, bytes] = field(default_factory=dict)
+    with_ceiling: bool = False
 
 
-def fill(bootstrap_servers: str, topic: str, codec: str, records: int) -> None:
-    """Make `topic` and produce `records` values of `VALUE_BYTES` to it, evenly over its partitions."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(30)
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "compression.type": codec,
-            "linger.ms": 50,
-            "batch.size": 131072,
-            "acks": "1",
-            "queue.buffering.max.messages": 500_000,
-        }
-    )
-    # Half of each value is random text, so that a codec has something to do and something to gain.
-    stock = [uuid.uuid4().hex.encode() * 3 + b"x" * (VALUE_BYTES - 96) for _ in range(1000)]
-    for number in range(records):
-        while True:
-            try:
-                producer.produce(topic, stock[number % 1000], b"%d" % number, partition=number % PARTITIONS)
-                break
-            except BufferError:
-                producer.poll(0.1)
-        if number % 10_000 == 0:
-            producer.poll(0)
-    if producer.flush(120):
-        raise RuntimeError(f"{topic} was not filled in time")
+EVERYBODY = (JVM, TUNED_JVM, VALUE_ALONE, CONSUME)
+CASES = {
+    "200B": Case(peers=EVERYBODY, with_ceiling=True),
+    "200B-lz4": Case(codec="lz4", peers=EVERYBODY, with_ceiling=True),
+    "200B-zstd": Case(codec="zstd"),
+    "200B-snappy": Case(codec="snappy"),
+    "200B-gzip": Case(codec="gzip"),
+    "200B-headers": Case(
+        ours=OURS._replace(options=WITH_HEADERS), peers=(JVM._replace(options=WITH_HEADERS),), headers=HEADERS
+    ),
+    "20B": Case(20),
+    "2kB": Case(2_000),
+    "100kB": Case(100_000),
+}
 
 
 def read_seconds(spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str) -> float:
     """Wall-clock seconds that one batch query takes, planning included."""
     started = time.perf_counter()
-    rows = spark.read.format(reader.source).options(**reader.options).option("subscribe", topic)
-    rows.option("kafka.bootstrap.servers", bootstrap_servers).load().write.format("noop").mode("overwrite").save()
+    reader.read(spark, bootstrap_servers, topic).write.format("noop").mode("overwrite").save()
     return time.perf_counter() - started
 
 
-def measure(spark: SparkSession, bootstrap_servers: str, topic: str, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each turn by reader, the readers taking turns, after one turn each that does not count."""
-    for reader in READERS:
+def measure(
+    spark: SparkSession, bootstrap_servers: str, topic: str, readers: list[Reader], rounds: int
+) -> dict[str, list[float]]:
+    """Seconds of each turn by reader."""
+    for reader in readers:
         read_seconds(spark, reader, bootstrap_servers, topic)
-    seconds: dict[str, list[float]] = {reader.name: [] for reader in READERS}
+    seconds: dict[str, list[float]] = {reader.name: [] for reader in readers}
     for _ in range(rounds):
-        for reader in READERS:
+        for reader in readers:
             seconds[reader.name].append(read_seconds(spark, reader, bootstrap_servers, topic))
     return seconds
 
 
-def result_rows(codec: str, records: int, seconds: dict[str, list[float]]) -> list[dict[str, object]]:
-    """One row a reader: best and median thousands of records a second, and how this source compares with it."""
-    ours = min(seconds["kafkameta"])
-    return [
-        {
-            "codec": codec,
-            "reader": name,
-            "best_krec_s": round(records / min(turns) / 1000),
-            "median_krec_s": round(records / statistics.median(turns) / 1000),
-            "kafkameta_is_faster_by": round(min(turns) / ours, 2),
-        }
-        for name, turns in seconds.items()
-    ]
+def result_rows(case: str, records: int, seconds: dict[str, list[float]]) -> list[dict[str, object]]:
+    """One row a reader, the first of which is this source."""
+    ours = next(iter(seconds.values()))
+    rows = []
+    for name, turns in seconds.items():
+        ratios = sorted(theirs / own for own, theirs in zip(ours, turns, strict=True))
+        rows.append(
+            {
+                "case": case,
+                "reader": name,
+                "krec_s": round(records / statistics.median(turns) / 1000, 1),
+                "kafkameta_is_faster_by": round(statistics.median(ratios), 2),
+                "from": round(ratios[0], 2),
+                "to": round(ratios[-1], 2),
+            }
+        )
+    return rows
 
 
-def spark_session() -> SparkSession:
-    """Two local cores and nothing else changed, with the JVM source's jars on the class path."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("throughput")
-        .config("spark.jars", ",".join(map(str, jvm_source_jars())))
-        .config("spark.driver.memory", "3g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+def play(
+    spark: SparkSession, bootstrap_servers: str, name: str, rounds: int, megabytes: int
+) -> list[dict[str, object]]:
+    """The rows of one case."""
+    case = CASES[name]
+    records = min(MAX_RECORDS, megabytes * 1_000_000 // case.value_bytes)
+    config = {"max.message.bytes": str(MAX_RECORD_BYTES)}
+    topic = new_topic(bootstrap_servers, "throughput", PARTITIONS, config=config)
+    fill(bootstrap_servers, topic, PARTITIONS, records, case.value_bytes, case.codec, case.headers)
+    readers = [case.ours, *case.peers]
+    if case.with_ceiling:
+        readers.append(ceiling(PARTITIONS, records, case.value_bytes))
+    return result_rows(name, records, measure(spark, bootstrap_servers, topic, readers, rounds))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=3_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    parser = argument_parser(__doc__, rounds=5, megabytes=600)
+    parser.add_argument("cases", nargs="*", metavar="CASE", default=list(CASES), help=f"of {', '.join(CASES)}")
     arguments = parser.parse_args()
-
-    given = os.environ.get("KAFKAMETA_BOOTSTRAP_SERVERS")
     rows = []
-    with nullcontext() if given else LocalKafka() as kafka:
-        bootstrap_servers = given or kafka.bootstrap_servers
-        spark = spark_session()
-        for codec in ("none", "lz4"):
-            topic = f"throughput-{codec}-{uuid.uuid4().hex[:8]}"
-            fill(bootstrap_servers, topic, codec, arguments.records)
-            seconds = measure(spark, bootstrap_servers, topic, arguments.rounds)
-            rows += result_rows(codec, arguments.records, seconds)
-        spark.stop()
-
-    title = f"{arguments.records:,} records of {VALUE_BYTES} B, {PARTITIONS} partitions, {arguments.rounds} turns each"
-    table = Table("codec", "reader", "best krec/s", "median krec/s", "kafkameta is faster by", title=title)
-    for row in rows:
-        table.add_row(*map(str, row.values()))
-    Console().print(table)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2))
+    with brokers() as bootstrap_servers, spark_session() as spark:
+        register(spark)
+        for name in arguments.cases:
+            rows += play(spark, bootstrap_servers, name, arguments.rounds, arguments.megabytes)
+    report(f"Thousands of records a second, {arguments.rounds} turns each", rows, arguments.json)
 
 
 if __name__ == "__main__":

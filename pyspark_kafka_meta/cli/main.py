@@ -136,6 +136,31 @@ def caches(
 
 
 @app.command()
+def doctor(
+    bootstrap_servers: OptionalServers = None,
+    topic: Annotated[list[str] | None, typer.Option(help="A topic to read; may be given several times.")] = None,
+    executors: Annotated[bool, typer.Option("--executors", help="Start Spark, and look from its executors.")] = False,
+    timeout_ms: Annotated[int, typer.Option(min=1, help="How long each broker may take to answer.")] = 10_000,
+    as_json: JsonOrPipe = False,
+    option: Options = None,
+    config: Config = None,
+) -> None:
+    """Say what would go wrong here, at the brokers and on the executors, and how to mend it."""
+    from rich.console import Console
+
+    from pyspark_kafka_meta.cli.doctor import examine, show_findings
+
+    console = Console()
+    with reporting():
+        cluster = cluster_options(bootstrap_servers, option, config)
+        if topic and not cluster:
+            raise OptionError("--topic is one of a cluster: give --bootstrap-servers too")
+        shown_on = console if console.is_terminal and not as_json else None
+        if not show_findings(examine(cluster, topic or (), executors, timeout_ms), shown_on):
+            raise typer.Exit(1)
+
+
+@app.command()
 def demo(
     cluster: Annotated[DemoCluster | None, typer.Option(help="Which to start; embedded by default.")] = None,
     bootstrap_servers: OptionalServers = None,

@@ -33,6 +33,7 @@ from pyspark_kafka_meta.wire.codes import (
     UNKNOWN_LEADER_EPOCH,
     Action,
     action_for,
+    describe,
     refresh_reason,
     refusal,
 )
@@ -74,6 +75,7 @@ class PartitionCursor:
         self._max_bytes = max_bytes
         self._bytes_per_offset: float = FIRST_GUESS_BYTES_PER_OFFSET
         self._empty_answers = 0
+        self._short_answers = 0
         self._answers_behind = 0
         self._unknown_epochs = 0
         self._corrupt_at = -1  # the position of the last batch that could not be read
@@ -122,6 +124,8 @@ class PartitionCursor:
         self.trouble = code
         if self.asked_follower:
             return ReadFrom(LEADER)  # it may lag behind, or be no replica any more: only the leader knows
+        if code == CORRUPT_MESSAGE:
+            return self._on_corrupt(CorruptBatchError(f"its broker cannot read the record batch: {describe(code)}"))
         self._unknown_epochs = self._unknown_epochs + 1 if code == UNKNOWN_LEADER_EPOCH else 0
         match action_for(code):
             case Action.RETRY if self._unknown_epochs >= UNKNOWN_EPOCHS_TO_BELIEVE:
@@ -207,14 +211,15 @@ class PartitionCursor:
         has_all = answer_is_empty and end >= self.range.until_offset
         # An open transaction holds back the last stable offset alone: that is no short log.
         is_short = not self.asked_follower and 0 <= fetched.high_watermark <= self.position
-        self._empty_answers = self._empty_answers + 1 if has_all or is_short else 0
-        if self._empty_answers < EMPTY_ANSWERS_TO_BELIEVE:
+        self._empty_answers = self._empty_answers + 1 if has_all else 0
+        self._short_answers = self._short_answers + 1 if is_short else 0
+        if max(self._empty_answers, self._short_answers) < EMPTY_ANSWERS_TO_BELIEVE:
             return Wait()
-        self._empty_answers = 0
-        return NothingMore()
+        self._empty_answers = self._short_answers = 0
+        return NothingMore(log_is_short=is_short)
 
     def _on_records(self, fetched: FetchedPartition) -> Instruction:
-        self._empty_answers = self._answers_behind = 0
+        self._empty_answers = self._short_answers = self._answers_behind = 0
         from_offset = self.position
         try:
             headers = scan(fetched.records, self._check_crcs)

@@ -17,6 +17,7 @@ from pyspark_kafka_meta.errors import BrokerError
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
+from pyspark_kafka_meta.wire.security.login import shown
 
 COORDINATOR_PATIENCE_S = 10.0
 COORDINATOR_PAUSE_S = 0.2
@@ -71,8 +72,9 @@ def _ask(options: ClientOptions, problem: str, ask: Callable[[AdminClient], Any]
         except KafkaException as refusal:
             error = refusal.args[0]
         if error.code() not in NO_COORDINATOR_CODES or time.monotonic() >= deadline:
+            said = shown(error.str(), options.security)
             raise BrokerError(
-                f"the {problem}: {error.str()}. Check that the group may be read and written, and has no members",
+                f"the {problem}: {said}. Check that the group may be read and written, and has no members",
                 error.code(),
             )
         time.sleep(COORDINATOR_PAUSE_S)

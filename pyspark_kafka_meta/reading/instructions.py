@@ -46,8 +46,14 @@ class OutOfRange:
 
 @dataclass(frozen=True, slots=True)
 class NothingMore:
-    """The leader has sent nothing for a while although the range is not read to its end: ask it for its offsets. Its
-    log may end before the range does, or compaction has removed the last records."""
+    """The leader has sent nothing for a while although the range is not read to its end: ask it for its offsets.
+
+    Attributes:
+        log_is_short: whether its log, or what it knows to be committed of that, ended at the position or before.
+            Otherwise the log went up to the end of the range, so that compaction may have removed the last records.
+    """
+
+    log_is_short: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class Losses:
             latest = self._offset_of(cursor, LATEST_TIMESTAMP)
             if isinstance(doubt, OutOfRange):
                 return cursor.on_log_bounds(self._offset_of(cursor, EARLIEST_TIMESTAMP), latest)
-            if latest < cursor.range.until_offset:
+            if doubt.log_is_short or latest < cursor.range.until_offset:
                 return self._on_short_log(cursor, latest, now)
             return cursor.on_local_start(self._offset_of(cursor, EARLIEST_LOCAL_TIMESTAMP))
         except UnknownTopicError:
@@ -61,7 +61,8 @@ class Losses:
     def _on_short_log(self, cursor: PartitionCursor, latest: int, now: float) -> Instruction:
         """The leader's log ends before the range, which was planned by a log that did not: it was cut by an unclean
         election, or made again. Believed when whoever leads by new metadata says so for the time of grace; a leader
-        whose high watermark still lags after its election does not answer (error 78, KIP-207)."""
+        whose high watermark still lags after its election does not answer (error 78, KIP-207). That it has caught up
+        when it does answer says nothing about the records: they are still to be fetched."""
         if latest > cursor.position:
             self._short_since.pop(cursor, None)
             return Wait()

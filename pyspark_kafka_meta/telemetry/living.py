@@ -49,7 +49,8 @@ class LivingCaches:
         """The cache ends in good order, which is not for others to tell."""
         if self._held is not None:
             path, descriptor = self._held
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # it will be told of as dead, which is worth no failure
+                path.unlink()
             os.close(descriptor)
             self._held = None
 

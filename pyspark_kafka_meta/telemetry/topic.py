@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.events import RefreshEvent
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import SecurityOptions
@@ -53,7 +54,12 @@ class TopicSink:
         self._failing = False  # as is_slow, and a warning has said so
 
     def write(self, events: Sequence[RefreshEvent]) -> None:
-        producer = self._producer = self._producer or self._connect()
+        try:
+            producer = self._producer = self._producer or self._connect()
+        except OptionError as error:  # a store of keys that cannot be read, or not any more
+            for event in events:
+                self._lose(event, str(error))
+            return
         producer.poll(0)  # calls `_delivered` for what has come of earlier events
         for event in self._losses.told_by(events):
             self._produce(producer, event)
@@ -69,7 +75,7 @@ class TopicSink:
 
         from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
 
-        return Producer({**SETTINGS, **librdkafka_settings(self._security, self._bootstrap_servers)}, logger=logger)
+        return Producer({**SETTINGS, **librdkafka_settings(self._security, self._bootstrap_servers)})
 
     def _produce(self, producer: Producer, event: RefreshEvent) -> None:
         from confluent_kafka import KafkaException

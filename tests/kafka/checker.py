@@ -16,6 +16,9 @@ from pyspark_kafka_meta.metadata.model import TopicPartition
 REFRESHES_PER_SECOND = 12
 """No cache may send more Metadata requests: a round over all addresses, and those between the first, short pauses."""
 
+UNKNOWN_OFFSET = -1
+"""Of an acknowledged record: the broker had it already, and did not tell where (DUPLICATE_SEQUENCE_NUMBER)."""
+
 Event = Mapping[str, Any]
 
 
@@ -47,8 +50,9 @@ def assert_tells_all(events: Sequence[Event], cache: MetadataCache) -> None:
 
 
 def lost_writes(acked: Sequence[Record], rows: Sequence[Record]) -> list[Record]:
-    """Acknowledged records that were not read."""
-    return sorted(set(acked) - set(rows))
+    """Acknowledged records that were not read, or at another offset."""
+    anywhere = {row._replace(offset=UNKNOWN_OFFSET) for row in rows}
+    return sorted(set(acked) - set(rows) - anywhere)
 
 
 def duplicates(rows: Sequence[Record]) -> list[tuple[TopicPartition, int]]:
@@ -58,7 +62,7 @@ def duplicates(rows: Sequence[Record]) -> list[tuple[TopicPartition, int]]:
 
 def inconsistent_offsets(records: Sequence[Record]) -> list[tuple[TopicPartition, int]]:
     """Offsets of which two values are told, by the acknowledgement and by a row, or by two rows."""
-    counts = Counter((one.log, one.offset) for one in set(records))
+    counts = Counter((one.log, one.offset) for one in set(records) if one.offset != UNKNOWN_OFFSET)
     return [where for where, count in counts.items() if count > 1]
 
 

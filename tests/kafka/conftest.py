@@ -1,13 +1,15 @@
-"""The stage of the fault tests: a stream and a producer over one topic of a cluster that may be broken."""
+"""The stage of the fault tests, a stream and a producer over one topic of a cluster that may be broken; and a secured
+broker."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from harness import Scene, SteadyProducer, Stream, running
+from secured_kafka import SecuredKafka, secured_kafka
 
 from pyspark_kafka_meta.testing import LocalKafka
 
@@ -25,3 +27,10 @@ def stage(
         return running(stream, SteadyProducer(servers, topic, partitions), wait_for)
 
     return open_scene
+
+
+@pytest.fixture(scope="session")
+def secured(request: pytest.FixtureRequest) -> Iterator[SecuredKafka]:
+    """A secured broker, by the protocol that a test names as its parameter."""
+    with secured_kafka(request.param) as cluster:
+        yield cluster

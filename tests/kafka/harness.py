@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from checker import Event, Record, assert_all_read, assert_tells_all
+from checker import UNKNOWN_OFFSET, Event, Record, assert_all_read, assert_tells_all
 from confluent_kafka import Message, Producer
 
 from pyspark_kafka_meta.metadata.events import Origin
@@ -56,12 +56,13 @@ class SteadyProducer(Background):
     """Writes numbered records to a topic, round robin over `partitions`, until the end of `with`.
 
     Attributes:
-        acked: what the brokers took.
+        acked: what the brokers took, in each partition in order.
     """
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
         self.acked: list[Record] = []
         self.topic, self.partitions = topic, partitions
+        self._last: dict[TopicPartition, int] = {}  # offset told
         settings = {"acks": "all", "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
         self._producer = Producer({"bootstrap.servers": bootstrap_servers, **settings})
         super().__init__()
@@ -84,19 +85,27 @@ class SteadyProducer(Background):
         assert self._producer.flush(90) == 0
 
     def _on_delivery(self, error: Any, message: Message) -> None:
-        if error is None:
-            self.acked.append(acked_record(message))
+        if error is not None:
+            return
+        record = acked_record(message)
+        # Where the broker tells no offset librdkafka counts up from -1: the batch seems to lie at the log's start.
+        if record.offset > self._last.get(record.log, UNKNOWN_OFFSET):
+            self._last[record.log] = record.offset
+        else:
+            record = record._replace(offset=UNKNOWN_OFFSET)
+        self.acked.append(record)
 
 
 def acked_record(message: Message) -> Record:
     topic, partition, offset, value = message.topic(), message.partition(), message.offset(), message.value()
-    assert topic is not None and partition is not None and offset is not None and isinstance(value, bytes)
-    return Record(TopicPartition(topic, partition), offset, value.decode())
+    assert topic is not None and partition is not None and isinstance(value, bytes)
+    return Record(TopicPartition(topic, partition), UNKNOWN_OFFSET if offset is None else offset, value.decode())
 
 
 class Stream(Background):
     """Micro-batches over topics, one after the other: plan, read, and commit the end as JSON.
 
+    Without topics, `options` say which.
     Call `run_batch`, or `plan` and `read` to do something in between; inside `with`, batches run by themselves.
 
     Attributes:
@@ -109,7 +118,7 @@ class Stream(Background):
     def __init__(self, bootstrap_servers: str, topics: Sequence[str], folder: Path, **options: str) -> None:
         given = {
             "kafka.bootstrap.servers": bootstrap_servers,
-            "subscribe": ",".join(topics),
+            **({"subscribe": ",".join(topics)} if topics else {}),
             "startingOffsets": "earliest",
             **options,
         }
@@ -118,7 +127,11 @@ class Stream(Background):
         self.planner_client = self._client("planner", PLANNER_MAX_AGE_MS)
         self.reader_client = self._client("reader", self._options.client.metadata_max_age_ms)
         self._planner = OffsetPlanner(self.planner_client, self._options)
-        self.committed = _text(self._planner.initial_offset())
+        try:
+            self.committed = _text(self._planner.initial_offset())
+        except Exception:
+            self.close()
+            raise
         self.rows: list[Record] = []
         self.batch_seconds: list[float] = []
         self.error: Exception | None = None
@@ -216,7 +229,7 @@ class Scene:
         """Wait until the stream has come to the end of what was acknowledged."""
         ends: dict[TopicPartition, int] = {}
         for record in self.producer.acked:
-            ends[record.log] = max(ends.get(record.log, 0), record.offset + 1)
+            ends[record.log] = max(ends.get(record.log, 0), record.offset) + 1
 
         def caught_up() -> bool:
             assert self.stream.error is None, self.stream.error

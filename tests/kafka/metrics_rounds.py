@@ -24,13 +24,19 @@ Told = list[tuple[int, int]]
 
 class Rounds(Stream):
     """A stream of one topic whose events go where its options say. Each round writes a record, makes news for the
-    reader's cache, and reads a batch."""
+    reader's cache, and reads a batch.
 
-    def __init__(self, bootstrap_servers: str, topic: str, folder: Path, **metrics: str) -> None:
+    Args:
+        open_servers: where anybody may write, if not at `bootstrap_servers`.
+    """
+
+    def __init__(
+        self, bootstrap_servers: str, topic: str, folder: Path, open_servers: str | None = None, **options: str
+    ) -> None:
         self.waited_s: list[float] = []
         self._topic, self._written = topic, 0
-        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 0})
-        super().__init__(bootstrap_servers, [topic], folder, **metrics)
+        self._producer = Producer({"bootstrap.servers": open_servers or bootstrap_servers, "linger.ms": 0})
+        super().__init__(bootstrap_servers, [topic], folder, **options)
 
     @property
     def cache_id(self) -> str:

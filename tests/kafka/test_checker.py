@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from checker import (
+    UNKNOWN_OFFSET,
     Record,
     assert_all_read,
     busiest_second,
@@ -13,13 +16,18 @@ from checker import (
     nonmonotonic,
     skipped,
 )
+from harness import SteadyProducer
 
 from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.testing import MockCluster
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 A0, A1, A2 = (Record(A, offset, f"a{offset}") for offset in range(3))
 B0 = Record(B, 0, "b0")
 ACKED = [A0, B0, A1, A2]
+A1_SOMEWHERE = A1._replace(offset=UNKNOWN_OFFSET)
+PRODUCE = 0
+DUPLICATE_SEQUENCE_NUMBER = 46
 
 ANOMALIES = {
     "lost-write": [A0, B0, A1],
@@ -49,6 +57,45 @@ def test_anomaly_is_found(name: str) -> None:
     assert name in found(ANOMALIES[name])
     with pytest.raises(AssertionError):
         assert_all_read(ACKED, ANOMALIES[name])
+
+
+def one_record_wrong() -> dict[str, list[Record]]:
+    histories = {}
+    for at, row in enumerate(ACKED):
+        before, behind = ACKED[:at], ACKED[at + 1 :]
+        histories[f"{row.value} lost"] = before + behind
+        histories[f"{row.value} repeated at once"] = [*before, row, row, *behind]
+        histories[f"{row.value} repeated later"] = [*ACKED, row]
+        if row.offset > 0:
+            histories[f"{row.value} too early"] = [row, *before, *behind]
+    return histories
+
+
+@pytest.mark.parametrize("rows", one_record_wrong().values(), ids=one_record_wrong())
+def test_any_record_that_is_lost_repeated_or_reordered_is_found(rows: list[Record]) -> None:
+    with pytest.raises(AssertionError):
+        assert_all_read(ACKED, rows)
+
+
+def test_record_of_which_no_offset_was_told_is_lost_only_if_it_was_not_read() -> None:
+    assert_all_read([A0, A1_SOMEWHERE, A2], [A0, A1, A2])
+    assert lost_writes([A0, A1_SOMEWHERE], [A0]) == [A1_SOMEWHERE]
+
+
+def test_offset_that_no_broker_told_is_not_believed(
+    mock_cluster: MockCluster, wait_for: Callable[[Callable[[], object]], object]
+) -> None:
+    mock_cluster.create_topic("t")
+    with SteadyProducer(mock_cluster.bootstrap_servers, "t", 1) as producer:
+        wait_for(lambda: len(producer.acked) > 50)
+        mock_cluster.push_partition_errors("t", 0, PRODUCE, DUPLICATE_SEQUENCE_NUMBER)
+        wait_for(lambda: any(one.offset == UNKNOWN_OFFSET for one in producer.acked))
+        written = len(producer.acked)
+        wait_for(lambda: len(producer.acked) > written + 50)
+    told = [one.offset for one in producer.acked if one.offset != UNKNOWN_OFFSET]
+
+    assert told == list(range(len(told)))
+    assert [int(one.value) for one in producer.acked] == list(range(len(producer.acked)))
 
 
 def test_whole_history_has_none_in_whatever_order_logs_take_turns() -> None:

@@ -77,13 +77,16 @@ def test_r3_a_leader_that_shuts_down_in_order(
 def test_r5_a_crashed_controller_is_not_noticed(breakable_kafka: LocalKafka, stage: Stage, topic: str) -> None:
     with stage(topic) as scene:
         breakable_kafka.kill(CONTROLLER_ID)
-        refreshes = len(scene.stream.events("planner"))
-        scene.wait_for(lambda: len(scene.stream.events("planner")) > refreshes)
+        planned, read = len(scene.stream.events("planner")), len(scene.stream.events())
+        scene.wait_for(lambda: len(scene.stream.events("planner")) > planned)
         scene.read_on()
+        # Until here: a controller that is back may miss a heartbeat, and give a broker's partitions to others.
+        reasons = {event["reason"] for event in scene.stream.events("planner")[planned:]}
+        of_reader = scene.stream.events()[read:]
         breakable_kafka.start(CONTROLLER_ID)
     scene.assert_invariants(batch_deadline_s=10)
-    assert {event["reason"] for event in scene.stream.events("planner")} <= {"bootstrap", "max_age", "closed"}
-    assert [event["reason"] for event in scene.stream.events()] == ["bootstrap", "closed"]
+    assert reasons == {"max_age"}
+    assert of_reader == []
 
 
 @pytest.mark.slow

@@ -9,22 +9,26 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from cryptography.hazmat.primitives import serialization
+from harness import Stream
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v7 import request as offsets_asked
 from kio.schema.list_offsets.v7 import response as offsets
 from kio.serial import entity_reader
 from scripted_broker import Behaviour, answer_versions, frame, read_frame, scripted_broker
-from secured_broker import agree_on_mechanism, authenticate, over_tls
+from secured_broker import agree_on_mechanism, authenticate, over_tls, parrot
 from test_hostile_broker import fetch_frame, metadata_frame
 
+from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority
-from pyspark_kafka_meta.testing.jars import find_java
 from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, milliseconds
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -35,6 +39,7 @@ BROKER = AUTHORITY.issue("broker", ["127.0.0.1"])
 ALICE = AUTHORITY.issue("alice")
 DEBUG = "import logging\nlogging.basicConfig(level=logging.DEBUG)\n"
 """Runs at the start of each Python process, as `sitecustomize`."""
+EVENTS = "events"
 CLIENT = "kafka.sasl.oauthbearer.client.credentials.client"
 
 
@@ -77,17 +82,6 @@ def offsets_frame(request: bytes, correlation_id: int) -> bytes:
     return frame(offsets.ListOffsetsResponse(throttle_time=milliseconds(0), topics=(topic,)), correlation_id)
 
 
-def parrot(secret: str) -> Behaviour:
-    """Refuses each login and repeats the password, among what would forge a line of a log."""
-
-    def behave(peer: socket.socket) -> None:
-        answer_versions(peer)
-        agree_on_mechanism(peer)
-        authenticate(peer, lambda _: None, refusal=f"{secret}? \x1b[31m\r\nFATAL forged line")
-
-    return behave
-
-
 @contextmanager
 def token_parrot() -> Iterator[str]:
     """A token endpoint that refuses, and repeats what it was sent."""
@@ -113,8 +107,22 @@ def start(stack: ExitStack, behave: Behaviour) -> str:
     return str(stack.enter_context(scripted_broker(behave)))
 
 
-def queries(stack: ExitStack, folder: Path) -> list[dict[str, str]]:
-    """The options of each: the first two work, and each canary is in one option."""
+def real_kafka(stack: ExitStack) -> LocalKafka:
+    """A broker with one record in topic t, and a topic for events."""
+    users = {"alice": "canary-real"}
+    kafka = stack.enter_context(LocalKafka(1, security="SASL_SSL", mechanisms=["PLAIN"], users=users))
+    admin = AdminClient({"bootstrap.servers": kafka.admin_servers})
+    for created in admin.create_topics([NewTopic(name, 1, 1) for name in ("t", EVENTS)]).values():
+        created.result(60)
+    producer = Producer({"bootstrap.servers": kafka.admin_servers})
+    producer.produce("t", "v")
+    assert producer.flush(30) == 0
+    return kafka
+
+
+def queries(stack: ExitStack, folder: Path, real: LocalKafka) -> list[dict[str, str]]:
+    """The options of each: the first three work, and each canary is in one option. All send their events to a topic of
+    the cluster they read from, which only the real one has."""
     login = {"kafka.sasl.mechanism": "PLAIN", "kafka.sasl.username": "alice"}
     plain = {"kafka.security.protocol": "SASL_PLAINTEXT", **login}
     secured = {
@@ -145,9 +153,12 @@ def queries(stack: ExitStack, folder: Path) -> list[dict[str, str]]:
         "kafka.ssl.keystore.location": str(store),
         "kafka.ssl.keystore.password": "canary-keystore",
     }
+    trusting = real.client_options("alice")
     given = [
         (over_encrypted, secured),
+        (real.bootstrap_servers, trusting),
         (start(stack, kafka), {**plain, "kafka.sasl.password": "canary-plaintext"}),
+        (real.bootstrap_servers, {**trusting, "kafka.sasl.password": "canary-refused"}),
         (start(stack, parrot("canary-plain")), {**plain, "kafka.sasl.password": "canary-plain"}),
         (start(stack, parrot("")), oauth),
         (
@@ -167,13 +178,13 @@ def queries(stack: ExitStack, folder: Path) -> list[dict[str, str]]:
         "kafka.socket.connection.setup.timeout.ms": "500",
         "kafkaConsumer.pollTimeoutMs": "3000",
         "metricsPath": str(folder / "events"),
+        "metricsTopic": EVENTS,
         "subscribe": "t",
     }
     return [{"kafka.bootstrap.servers": servers, **hasty, **options} for servers, options in given]
 
 
 def test_no_secret_is_in_anything_written_or_printed(tmp_path: Path) -> None:
-    find_java()
     (tmp_path / "python").mkdir()
     (tmp_path / "python" / "sitecustomize.py").write_text(DEBUG)
     program = Path(__file__).parent / "secret_queries.py"
@@ -182,18 +193,24 @@ def test_no_secret_is_in_anything_written_or_printed(tmp_path: Path) -> None:
     folder.mkdir()
     python = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
     with ExitStack() as stack:
+        real = real_kafka(stack)
         done = subprocess.run(
             [sys.executable, str(program), str(folder)],
-            input=json.dumps(queries(stack, folder)),
+            input=json.dumps(queries(stack, folder, real)),
             env={**os.environ, **python, "PYTHONPATH": path, "TMPDIR": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"},
             capture_output=True,
             text=True,
             timeout=220,
         )
+        told = stack.enter_context(closing(Stream(real.admin_servers, [EVENTS], tmp_path / "told")))
+        told.run_batch()
 
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("1 rows") == 2
+    assert done.stdout.count("1 rows") == 3
     assert "refused the PLAIN login" in done.stdout
+    assert told.rows
+    assert not any("canary" in row.value for row in told.rows)
+    assert "pyspark_kafka_meta.wire.security.librdkafka" in done.stderr
     assert "DEBUG:pyspark_kafka_meta" in done.stderr or "INFO:pyspark_kafka_meta.events" in done.stderr
     assert {"checkpoint", "events", "local", "log"} <= {path.name for path in folder.iterdir()}
     assert "files with a secret: []" in done.stdout

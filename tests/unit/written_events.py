@@ -11,7 +11,7 @@ from pyspark_kafka_meta.telemetry.folders import LocalFolder
 from pyspark_kafka_meta.telemetry.sinks import FolderSink
 
 
-def made(cache: str, sequence: int, time_ms: int, **others: Any) -> RefreshEvent:
+def made(cache: str, sequence: int, time_ms: int = 1_700_000_000_000, **others: Any) -> RefreshEvent:
     """An answer of broker 1 to a reader's cache that brought nothing new, unless `others` say otherwise."""
     fields: dict[str, Any] = {
         "cache_id": cache,

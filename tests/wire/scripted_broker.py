@@ -9,12 +9,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kio.schema.api_versions.v2.response import ApiVersion, ApiVersionsResponse
+from kio.schema.api_versions.v2 import response as v2
+from kio.schema.api_versions.v3 import response as v3
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from pyspark_kafka_meta.metadata.model import Address
-from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE, milliseconds
+from pyspark_kafka_meta.wire.codec import (
+    API_VERSIONS,
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    milliseconds,
+)
 
 Behaviour = Callable[[socket.socket], None]
 
@@ -51,13 +60,15 @@ def frame(message: Any, correlation_id: int) -> bytes:
 
 
 def answer_versions(peer: socket.socket, **newest: int) -> None:
-    """Answer the ApiVersions request that opens each connection; `newest` lowers what is offered, by API name."""
-    _, _, correlation_id = read_request(peer)
+    """Answer the ApiVersions request that opens each connection, ours or librdkafka's; `newest` lowers what is offered,
+    by API name."""
+    _, version, correlation_id = read_request(peer)
+    answer = v2 if version < 3 else v3
     offered = tuple(
-        ApiVersion(api_key=api.key, min_version=0, max_version=newest.get(api.name, api.max_version))
-        for api in (METADATA, LIST_OFFSETS, FETCH, SASL_HANDSHAKE, SASL_AUTHENTICATE)
+        answer.ApiVersion(api_key=api.key, min_version=0, max_version=newest.get(api.name, api.max_version))
+        for api in (API_VERSIONS, METADATA, LIST_OFFSETS, FETCH, SASL_HANDSHAKE, SASL_AUTHENTICATE)
     )
-    message = ApiVersionsResponse(error_code=ErrorCode.none, api_keys=offered, throttle_time=milliseconds(0))
+    message = answer.ApiVersionsResponse(error_code=ErrorCode.none, api_keys=offered, throttle_time=milliseconds(0))
     peer.sendall(frame(message, correlation_id))
 
 

@@ -9,17 +9,22 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from kio.schema.errors import ErrorCode
-from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
-from kio.schema.sasl_authenticate.v2.response import SaslAuthenticateResponse
+from kio.schema.sasl_authenticate.v1 import request as v1_request
+from kio.schema.sasl_authenticate.v1 import response as v1_response
+from kio.schema.sasl_authenticate.v2 import request as v2_request
+from kio.schema.sasl_authenticate.v2 import response as v2_response
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
+from kio.serial import entity_reader
 from kio.static.primitive import i64Timedelta
-from scripted_broker import Behaviour, frame, read_message
+from scripted_broker import Behaviour, answer_versions, frame, read_frame, read_message
 
 from pyspark_kafka_meta.testing.certificates import Credentials
 
 Answer = Callable[[bytes], bytes | None]
 """What a broker answers to authentication bytes; None refuses the login."""
+SCHEMAS = {1: (v1_request, v1_response), 2: (v2_request, v2_response)}
+"""Of SaslAuthenticate, by version: librdkafka has 1."""
 
 
 def over_tls(credentials: Credentials, behave: Behaviour, client_authority: str | None = None) -> Behaviour:
@@ -53,14 +58,28 @@ def authenticate(peer: socket.socket, *answers: Answer, lifetime_ms: int = 0, re
     """Answer so many SaslAuthenticate requests. Returns the bytes that came."""
     received = []
     for answer in answers:
-        correlation_id, request = read_message(peer, SaslAuthenticateRequest)
+        sent = read_frame(peer)
+        asked, answered = SCHEMAS[int.from_bytes(sent[2:4], "big")]
+        header, size = entity_reader(asked.SaslAuthenticateRequest.__header_schema__)(sent, 0)
+        request, _ = entity_reader(asked.SaslAuthenticateRequest)(sent, size)
         received.append(request.auth_bytes)
         auth_bytes = answer(request.auth_bytes)
-        response = SaslAuthenticateResponse(
+        response = answered.SaslAuthenticateResponse(
             error_code=ErrorCode.none if auth_bytes is not None else ErrorCode.sasl_authentication_failed,
             error_message=None if auth_bytes is not None else refusal,
             auth_bytes=auth_bytes or b"",
             session_lifetime=i64Timedelta.parse(timedelta(milliseconds=lifetime_ms)),
         )
-        peer.sendall(frame(response, correlation_id))
+        peer.sendall(frame(response, header.correlation_id))
     return received
+
+
+def parrot(secret: str) -> Behaviour:
+    """Refuses each login and repeats its secret, among what would forge a line of a log."""
+
+    def behave(peer: socket.socket) -> None:
+        answer_versions(peer, metadata=12)
+        agree_on_mechanism(peer)
+        authenticate(peer, lambda _: None, refusal=f"{secret}? \x1b[31m\r\nFATAL forged line")
+
+    return behave

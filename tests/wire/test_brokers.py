@@ -42,6 +42,8 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 SOON_S, LATER_S = 0.3, 10.0
 PATIENCE_MS = 5_000
 """Far longer than any test takes: a Fetch that is parked stays so."""
+SLOW_MS = 2_000
+"""How late a slow broker answers: a time-out at `SOON_S` comes long before, on a busy machine too."""
 
 
 @dataclass(slots=True)
@@ -275,23 +277,19 @@ def test_error_code_of_the_whole_answer_reaches_the_caller(cluster: Cluster, cod
 
 def test_metadata_does_not_wait_behind_a_parked_fetch(cluster: Cluster) -> None:
     cluster.wire.send_fetch(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
-    began = time.monotonic()
     cluster.learn()
     cluster.wire.list_offsets(cluster.broker(1), [OffsetQuery(T0, LATEST_TIMESTAMP)], False, within(LATER_S))
 
-    assert time.monotonic() - began < 1
-    assert cluster.wire.receive_fetch([1], within(0)) is None
+    assert cluster.wire.receive_fetch([1], within(0)) is None, "it is parked still"
 
 
 def test_the_first_answer_is_given_first(cluster: Cluster) -> None:
     cluster.produce(T1, "a")
     cluster.wire.send_fetch(cluster.broker(1), cluster.ask(T0, wait_ms=500), within(LATER_S))
     cluster.wire.send_fetch(cluster.broker(2), cluster.ask(T1, wait_ms=500), within(LATER_S))
-    began = time.monotonic()
     first = cluster.wire.receive_fetch([1, 2], within(LATER_S))
     assert isinstance(first, FetchAnswer)
     assert (first.node_id, rows(only(first))) == (2, [(0, "a")])
-    assert time.monotonic() - began < 0.4
 
     second = cluster.wire.receive_fetch([1, 2], within(LATER_S))
     assert isinstance(second, FetchAnswer)
@@ -392,29 +390,29 @@ def test_disconnect_is_a_failure_and_the_next_fetch_connects_anew(cluster: Clust
     assert rows(only(cluster.fetch(1, cluster.ask(T0)))) == [(0, "a")]
 
 
-def slow(cluster: Cluster, rtt_ms: int) -> None:
-    """Every connection is open, so that it is the answer that is late."""
+def slow(cluster: Cluster) -> None:
+    """Make broker 1 slow. Every connection is open, so that it is the answer that is late."""
     for node_id in (1, 2):
         cluster.wire.metadata(cluster.broker(node_id).address, ["t"], within(LATER_S))
         cluster.fetch(node_id, cluster.ask(T0 if node_id == 1 else T1))
-    cluster.mock.set_rtt_ms(1, rtt_ms)
+    cluster.mock.set_rtt_ms(1, SLOW_MS)
 
 
 def test_slow_answer_times_out_at_the_deadline_and_the_next_question_is_answered(cluster: Cluster) -> None:
-    slow(cluster, 2_000)
+    slow(cluster)
     # The first waits on an open connection; the next one has to open another, as late answers may come on that.
     for error, said in ((RequestTimeoutError, "did not answer in time"), (ConnectError, "does not answer")):
         began = time.monotonic()
         with pytest.raises(error, match=said):
             cluster.wire.metadata(cluster.broker(1).address, ["t"], within(SOON_S))
-        assert time.monotonic() - began == pytest.approx(SOON_S, abs=0.2)
+        assert SOON_S <= time.monotonic() - began < SLOW_MS / 1000
     cluster.mock.set_rtt_ms(1, 0)
     cluster.learn()
 
 
 def test_slow_fetch_times_out_and_other_brokers_are_unhurt(cluster: Cluster) -> None:
     cluster.produce(T1, "a")
-    slow(cluster, 2_000)
+    slow(cluster)
     cluster.wire.send_fetch(cluster.broker(1), cluster.ask(T0), within(SOON_S))
     cluster.wire.send_fetch(cluster.broker(2), cluster.ask(T1), within(LATER_S))
     began = time.monotonic()
@@ -425,16 +423,17 @@ def test_slow_fetch_times_out_and_other_brokers_are_unhurt(cluster: Cluster) -> 
     assert isinstance(second, FetchFailure)
     assert second.node_id == 1
     assert isinstance(second.error, RequestTimeoutError)
-    assert time.monotonic() - began < 3 * SOON_S
+    assert time.monotonic() - began < SLOW_MS / 1000
 
 
 def test_late_answer_of_a_fetch_that_timed_out_is_never_taken_for_the_next_ones(cluster: Cluster) -> None:
-    cluster.produce(T0, "a", "b")
-    slow(cluster, 400)
+    for value in ("a", "b"):
+        cluster.produce(T0, value)
+    slow(cluster)
     assert isinstance(cluster.fetch(1, cluster.ask(T0), timeout_s=SOON_S), FetchFailure)
     cluster.mock.set_rtt_ms(1, 0)
 
-    assert rows(only(cluster.fetch(1, cluster.ask(T0)))) == [(0, "a"), (1, "b")]
+    assert rows(only(cluster.fetch(1, cluster.ask(T0, offset=1)))) == [(1, "b")]
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------

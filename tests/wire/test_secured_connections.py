@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
@@ -22,7 +23,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.response import MetadataResponse
 from scramp import ScramMechanism
 from scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
-from secured_broker import agree_on_mechanism, authenticate, over_tls
+from secured_broker import agree_on_mechanism, authenticate, over_tls, parrot
 
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError, TlsError
 from pyspark_kafka_meta.metadata.model import Address
@@ -32,6 +33,7 @@ from pyspark_kafka_meta.wire import connection
 from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codec import SASL_HANDSHAKE, milliseconds
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
+from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
 
 AUTHORITY = CertificateAuthority()
 STRANGER = CertificateAuthority("a stranger")
@@ -481,23 +483,31 @@ CANARIES = {
 }
 
 
+@pytest.mark.parametrize(("options", "secret"), [(PLAIN, PASSWORD), (OAUTH, Tokens().token())])
+def test_what_a_broker_repeats_of_a_login_is_told_without_it(
+    options: dict[str, str], secret: str, caplog: pytest.LogCaptureFixture, wait_for: Callable[..., object]
+) -> None:
+    """By librdkafka too, which logs it."""
+    told = r"[hidden]? \x1b[31m\r\nFATAL forged line"
+    with scripted_broker(parrot(secret)) as address:
+        with pytest.raises(AuthenticationError, match=re.escape(told)):
+            ask(address, options)
+        producer = Producer(librdkafka_settings(security(options), [address]))
+        wait_for(lambda: producer.poll(0.1) or told in caplog.text)
+    assert secret not in caplog.text
+
+
 def test_no_failure_shows_a_secret_anywhere(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Not even where the broker says what it heard."""
     caplog.set_level(logging.DEBUG)
     told = []
-
-    def parrot(peer: socket.socket) -> None:
-        answer_versions(peer, metadata=12)
-        agree_on_mechanism(peer)
-        authenticate(peer, refuse, refusal=f"what is {PASSWORD}?")
-
     scripts = [(behave, options) for behave, options, *_ in (*TLS_FAILURES.values(), *SASL_FAILURES.values())]
     for behave, options in [
         *scripts,
-        (parrot, PLAIN),
-        (parrot, {**PLAIN, **TRUSTING, "security.protocol": "SASL_SSL"}),
+        (parrot(PASSWORD), PLAIN),
+        (parrot(PASSWORD), {**PLAIN, **TRUSTING, "security.protocol": "SASL_SSL"}),
     ]:
         secured = {**CANARIES, **options} if options.get("security.protocol", "").endswith("SSL") else options
         with scripted_broker(behave) as address:

@@ -7,14 +7,16 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from written_events import made
 
-from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.events import Origin
 from pyspark_kafka_meta.metadata.model import Address
-from pyspark_kafka_meta.options import MetricsOptions
+from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
 from pyspark_kafka_meta.telemetry import topic
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.telemetry.topic import TopicSink
@@ -25,26 +27,6 @@ TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC = 29, 3
 NOBODY = Address("127.0.0.1", 1)
 HOLDS_UP_S = 0.3 + 0.5
 """What a flush may take, with something on top for a machine that is busy."""
-
-
-def event(cache_id: str, sequence: int) -> RefreshEvent:
-    return RefreshEvent(
-        cache_id=cache_id,
-        sequence=sequence,
-        time_ms=1_700_000_000_000,
-        kind=EventKind.BORN,
-        reason=RefreshReason.BOOTSTRAP,
-        cause_error_code=0,
-        cause_topic=None,
-        cause_partition=None,
-        cause_node_id=None,
-        outcome=Outcome.UNCHANGED,
-        generation_before=0,
-        generation_after=0,
-        age_ms=None,
-        idle_ms=None,
-        lookups=0,
-    )
 
 
 def addresses(cluster: MockCluster) -> tuple[Address, ...]:
@@ -93,7 +75,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_events_arrive_in_order_with_their_cache_as_key(cluster: MockCluster) -> None:
     publisher = new_publisher(MetricsOptions(None, "events", addresses(cluster)), ORIGIN)
     for cache_id, sequence in (("a", 1), ("b", 1), ("a", 2)):
-        publisher.publish(event(cache_id, sequence))
+        publisher.publish(made(cache_id, sequence))
     publisher.close()
     found = records(cluster, 3)
 
@@ -131,8 +113,8 @@ def test_trouble_holds_up_nobody_and_the_next_event_that_arrives_tells_the_loss(
 ) -> None:
     fault(cluster)
     sink = TopicSink(addresses(cluster), "events")
-    assert seconds(lambda: sink.write([event("a", 1), event("a", 2)])) < HOLDS_UP_S
-    assert seconds(lambda: sink.write([event("a", 3)])) < HOLDS_UP_S / 2, "after a failure nobody waits"
+    assert seconds(lambda: sink.write([made("a", 1), made("a", 2)])) < HOLDS_UP_S
+    assert seconds(lambda: sink.write([made("a", 3)])) < HOLDS_UP_S / 2, "after a failure nobody waits"
     producer = sink._producer
     assert producer is not None
     wait_for(lambda: producer.flush(0.1) == 0)
@@ -140,12 +122,12 @@ def test_trouble_holds_up_nobody_and_the_next_event_that_arrives_tells_the_loss(
     sequences = iter(range(4, 1000))
 
     def arrives() -> bool:
-        sink.write([event("a", next(sequences))])
+        sink.write([made("a", next(sequences))])
         return not sink._failing
 
     wait_for(arrives)
     last = next(sequences)
-    sink.write([event("a", last)])
+    sink.write([made("a", last)])
     sink.close()
     rows = rows_until(cluster, last)
     assert rows[0]["sequence"] > 3
@@ -155,25 +137,40 @@ def test_trouble_holds_up_nobody_and_the_next_event_that_arrives_tells_the_loss(
 def test_full_queue_is_counted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setitem(topic.SETTINGS, "queue.buffering.max.messages", 2)
     sink = TopicSink([NOBODY], "events")
-    sink.write([event("a", sequence) for sequence in range(1, 6)])
+    sink.write([made("a", sequence) for sequence in range(1, 6)])
 
-    [told] = sink._losses.told_by([event("a", 6)])
+    [told] = sink._losses.told_by([made("a", 6)])
     assert told.dropped_before == 3
     warnings = [one.message for one in caplog.records if one.levelno == logging.WARNING]
     assert warnings == ["refresh event 3 did not reach topic events: too many wait for the topic already"]
 
 
+def test_store_that_cannot_be_read_costs_events_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trusted = {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": str(tmp_path / "gone.pem")}
+    client = ClientOptions.parse({"kafka.bootstrap.servers": str(NOBODY), **trusted})
+    sink = TopicSink(client.bootstrap_servers, "events", client.security)
+    for sequence in (1, 2):
+        sink.write([made("c", sequence)])
+    sink.close()
+
+    [told] = sink._losses.told_by([made("c", 3)])
+    assert told.dropped_before == 2
+    [warning] = [one.message for one in caplog.records if one.levelno == logging.WARNING]
+    assert warning.startswith("refresh event 1 did not reach topic events: ")
+    assert "kafka.ssl.truststore.location" in warning
+
+
 def test_child_of_a_fork_does_not_use_its_parents_producer(cluster: MockCluster) -> None:
     publisher = new_publisher(MetricsOptions(None, "events", addresses(cluster)), ORIGIN)
-    publisher.publish(event("a", 1))
+    publisher.publish(made("a", 1))
     publisher.flush()
     child = os.fork()
     if child == 0:
-        publisher.publish(event("a", 2))
+        publisher.publish(made("a", 2))
         publisher.close()
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    publisher.publish(event("a", 3))
+    publisher.publish(made("a", 3))
     publisher.close()
 
     assert [row["sequence"] for _, row in records(cluster, 2)] == [1, 3]

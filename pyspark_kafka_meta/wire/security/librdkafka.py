@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -11,26 +12,47 @@ from typing import Any
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import SecurityOptions
+from pyspark_kafka_meta.wire.security.login import shown
 from pyspark_kafka_meta.wire.security.sasl import mechanism_name
 from pyspark_kafka_meta.wire.security.stores import client_identity, trusted_pem
 from pyspark_kafka_meta.wire.security.tokens import bearer_token
+
+logger = logging.getLogger(__name__)
 
 TOKEN_TIMEOUT_S = 10.0
 OPAQUE_TOKEN_LIFETIME_S = 300.0
 
 
+class _Log:
+    """Takes what librdkafka logs, and with it what brokers say.
+
+    Attributes:
+        token: the last one that it was given.
+    """
+
+    def __init__(self, security: SecurityOptions) -> None:
+        self.token = ""
+        self._security = security
+
+    def log(self, level: int, text: str, *details: str) -> None:
+        """As a `logging.Logger` does."""
+        logger.log(level, "%s", shown(text % details, self._security, self.token))
+
+
 def librdkafka_settings(security: SecurityOptions, bootstrap_servers: Sequence[Address]) -> dict[str, Any]:
-    """Where the cluster is and how to get in, to merge into a client's settings. They hold secrets, in the clear.
+    """Where the cluster is and how to get in, to merge into a client's settings. They hold secrets, in the clear;
+    what the client logs holds none.
 
     Raises:
         OptionError: a store cannot be read, or librdkafka lacks the mechanism.
     """
     servers = ",".join(map(str, bootstrap_servers))
-    settings: dict[str, Any] = {"bootstrap.servers": servers, "security.protocol": security.protocol}
+    log = _Log(security)
+    settings: dict[str, Any] = {"bootstrap.servers": servers, "security.protocol": security.protocol, "logger": log}
     if security.uses_tls:
         settings |= _tls(security)
     if security.uses_sasl:
-        settings |= _sasl(security, bootstrap_servers)
+        settings |= _sasl(security, bootstrap_servers[0].host, log)
     return settings
 
 
@@ -43,14 +65,14 @@ def _tls(security: SecurityOptions) -> dict[str, Any]:
     return settings
 
 
-def _sasl(security: SecurityOptions, bootstrap_servers: Sequence[Address]) -> dict[str, Any]:
+def _sasl(security: SecurityOptions, host: str, log: _Log) -> dict[str, Any]:
     mechanism = mechanism_name(security)
     if mechanism == "GSSAPI":
         raise OptionError(
             "GSSAPI is not in the librdkafka that confluent-kafka's wheels bring: to produce, use another mechanism"
         )
     if mechanism == "OAUTHBEARER":
-        return {"sasl.mechanism": mechanism, "oauth_cb": lambda _: _token(security, bootstrap_servers[0].host)}
+        return {"sasl.mechanism": mechanism, "oauth_cb": lambda _: _token(security, host, log)}
     assert security.sasl_password is not None  # SecurityOptions.complete has seen to it
     return {
         "sasl.mechanism": mechanism,
@@ -59,10 +81,10 @@ def _sasl(security: SecurityOptions, bootstrap_servers: Sequence[Address]) -> di
     }
 
 
-def _token(security: SecurityOptions, host: str) -> tuple[str, float]:
+def _token(security: SecurityOptions, host: str, log: _Log) -> tuple[str, float]:
     """A token, and the time at which it expires, in seconds since 1970 UTC."""
-    token = bearer_token(security, host, time.monotonic() + TOKEN_TIMEOUT_S)
-    return token, _expires_at(token, time.time())
+    log.token = bearer_token(security, host, time.monotonic() + TOKEN_TIMEOUT_S)
+    return log.token, _expires_at(log.token, time.time())
 
 
 def _expires_at(token: str, now: float) -> float:

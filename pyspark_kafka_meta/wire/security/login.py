@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from pyspark_kafka_meta.errors import AuthenticationError
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import SecurityOptions
+from pyspark_kafka_meta.options.secret import HIDDEN
 from pyspark_kafka_meta.wire import codec
 from pyspark_kafka_meta.wire.codec import SASL_AUTHENTICATE, SASL_HANDSHAKE, Api
 from pyspark_kafka_meta.wire.security import sasl
@@ -19,7 +20,7 @@ from pyspark_kafka_meta.wire.security.tokens import forget_token
 UNSUPPORTED_SASL_MECHANISM = 33
 ILLEGAL_SASL_STATE = 34
 MAX_ROUNDS = 10
-MAX_SHOWN = 200
+MAX_SHOWN = 500
 
 
 class Caller(Protocol):
@@ -44,11 +45,12 @@ def log_in(connection: Caller, security: SecurityOptions, deadline: float) -> fl
     version = connection.version(SASL_AUTHENTICATE)
     request = codec.request_schema(SASL_AUTHENTICATE, version).SaslAuthenticateRequest
     to_send, complaint = next(steps), b""
+    token = to_send.decode(errors="replace").partition("auth=Bearer ")[2].strip("\1")
     for _ in range(MAX_ROUNDS):
         answer = connection.call(SASL_AUTHENTICATE, request(auth_bytes=to_send), deadline).message
         if answer.error_code != 0:
             forget_token(security)
-            said = _shown(complaint.decode(errors="replace") or answer.error_message or "", security)
+            said = shown(complaint.decode(errors="replace") or answer.error_message or "", security, token)
             raise AuthenticationError(
                 f"{connection.address} refused the {name} login{f' ({said})' if said else ''}: check the credentials"
             )
@@ -66,6 +68,15 @@ def login_is_wanted(connection: Caller, deadline: float) -> bool:
     return code != ILLEGAL_SASL_STATE
 
 
+def shown(text: str, security: SecurityOptions, token: str = "") -> str:
+    """A broker's words for an error or a log: without control characters, not too many, and never our own password or
+    token."""
+    password = security.sasl_password.reveal() if security.sasl_password is not None else ""
+    for secret in filter(None, (password, token)):
+        text = text.replace(secret, HIDDEN)
+    return repr(text[:MAX_SHOWN])[1:-1]
+
+
 def _shake_hands(name: str, connection: Caller, deadline: float) -> Any:
     version = connection.version(SASL_HANDSHAKE)
     request = codec.request_schema(SASL_HANDSHAKE, version).SaslHandshakeRequest(mechanism=name)
@@ -75,7 +86,7 @@ def _shake_hands(name: str, connection: Caller, deadline: float) -> Any:
 def _agree_on(name: str, connection: Caller, security: SecurityOptions, deadline: float) -> None:
     answer = _shake_hands(name, connection, deadline)
     if answer.error_code == UNSUPPORTED_SASL_MECHANISM:
-        offered = _shown(", ".join(answer.mechanisms), security)
+        offered = shown(", ".join(answer.mechanisms), security)
         raise AuthenticationError(
             f"{connection.address} offers no SASL mechanism {name}: set kafka.sasl.mechanism to one of {offered}"
         )
@@ -86,10 +97,3 @@ def _agree_on(name: str, connection: Caller, security: SecurityOptions, deadline
         )
     if answer.error_code != 0:
         raise AuthenticationError(f"{connection.address} refused SaslHandshake with error {int(answer.error_code)}")
-
-
-def _shown(text: str, security: SecurityOptions) -> str:
-    """A broker's words for an error text: without control characters, not too many, and never our own password."""
-    if security.sasl_password is not None:
-        text = text.replace(security.sasl_password.reveal(), str(security.sasl_password))
-    return repr(text[:MAX_SHOWN])[1:-1]

@@ -121,6 +121,17 @@ def test_unreadable_records_are_fetched_once_more_and_the_position_stays(records
     assert (reader.position, reader.last_fetched_epoch) == (0, EPOCH)
 
 
+def test_what_a_broker_calls_corrupt_is_fetched_once_more_and_has_no_known_end() -> None:
+    reader = cursor()
+
+    assert reader.on_error(CORRUPT_MESSAGE) == Wait(CORRUPT_MESSAGE)
+    instruction = reader.on_error(CORRUPT_MESSAGE)
+    assert isinstance(instruction, Unreadable)
+    assert "CORRUPT_MESSAGE (error 2)" in str(instruction.error)
+    assert instruction.lost is None
+    assert reader.position == 0
+
+
 def test_what_is_corrupt_at_a_follower_is_fetched_from_the_leader() -> None:
     reader = cursor()
     reader.request(TOPIC_ID, EPOCH, of_follower=True)
@@ -247,7 +258,7 @@ def test_error_code_becomes_an_instruction_and_the_position_stays(code: int, exp
     assert (reader.position, reader.trouble) == (3, code)
 
 
-@pytest.mark.parametrize(("code", "name"), [(2, "CORRUPT_MESSAGE"), (29, "TOPIC_AUTHORIZATION_FAILED"), (4711, "4711")])
+@pytest.mark.parametrize(("code", "name"), [(29, "TOPIC_AUTHORIZATION_FAILED"), (4711, "4711")])
 def test_error_that_does_not_heal_fails_and_names_partition_and_code(code: int, name: str) -> None:
     instruction = cursor().on_error(code)
 
@@ -356,17 +367,30 @@ def after_empty_answers(**fetched: int) -> tuple[PartitionCursor, Instruction]:
 @pytest.mark.parametrize("local_start", [0, 5])
 def test_enough_empty_answers_from_a_local_log_prove_that_compaction_took_the_rest(local_start: int) -> None:
     reader, wish = after_empty_answers(high_watermark=10)
-    assert wish == NothingMore()
+    assert wish == NothingMore(log_is_short=False)
     assert reader.position == 5
 
     reader.on_local_start(local_start)
     assert reader.done
 
 
+@pytest.mark.parametrize("high_watermark", [0, 4, 5])
+def test_empty_answers_of_a_log_that_ends_at_the_position_say_that_it_is_short(high_watermark: int) -> None:
+    """A leader that was elected a moment ago gives out nothing until its followers have fetched from it."""
+    assert after_empty_answers(high_watermark=high_watermark)[1] == NothingMore(log_is_short=True)
+
+
+def test_answers_of_a_short_log_do_not_count_as_those_of_one_that_goes_up_to_the_end() -> None:
+    nearly = EMPTY_ANSWERS_TO_BELIEVE - 1
+    short, whole = (answer(high_watermark=5), True), (answer(high_watermark=10), True)
+
+    assert set(positions_after(cursor(start=5), *[short] * nearly, *[whole] * nearly, *[short] * nearly)) == {5}
+
+
 def test_empty_answers_from_remote_storage_prove_nothing() -> None:
     """Tiered storage answers with no records and no error while it is slow (KIP-405)."""
     reader, wish = after_empty_answers(high_watermark=10)
-    assert wish == NothingMore()
+    assert wish == NothingMore(log_is_short=False)
 
     assert reader.on_local_start(8) == Wait(7)
     assert reader.position == 5
@@ -391,7 +415,7 @@ def test_empty_answers_that_prove_nothing_are_waited_through(
 
 
 def test_open_transaction_does_not_matter_to_read_uncommitted() -> None:
-    assert after_empty_answers(stable=0)[1] == NothingMore()
+    assert after_empty_answers(stable=0)[1] == NothingMore(log_is_short=False)
 
 
 INTERRUPTIONS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
@@ -19,6 +20,7 @@ from pyspark_kafka_meta.metadata.events import EventKind, RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_LEADER, Address, TopicPartition
 from pyspark_kafka_meta.reading.losses import LOSS_GRACE_MS
 from pyspark_kafka_meta.testing.fake_cluster import StoredBatch
+from pyspark_kafka_meta.wire.codes import CORRUPT_MESSAGE
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchAnswer
 
 ONE_BATCH = {"kafka_max_partition_fetch_bytes": "100"}
@@ -578,12 +580,21 @@ def lag_behind(scene: Scene) -> None:
     scene.clock.at(7, partial(grow, scene))
 
 
+def lag_behind_in_fetches(scene: Scene) -> None:
+    """The same to a Fetch: broker 2 has all records, and for seven seconds gives out none of those behind offset 3."""
+    grow(scene)
+    scene.cluster.move_leader(T0, 2)
+    scene.wire.replica_ends[2, T0] = 3
+    scene.clock.at(7, scene.wire.replica_ends.clear)
+
+
 SHORT_FOR_A_WHILE: dict[str, Fault] = {
     "what was cut is written again": [lambda scene: scene.clock.at(LOSS_GRACE_MS / 1000 - 1, partial(grow, scene))],
     "it grows now and then": [
         lambda scene: [scene.clock.at(seconds, lambda: scene.write(T0, "more")) for seconds in (4, 8, 12)]
     ],
     "the leader was elected a moment ago": [lag_behind],
+    "the leader was elected a moment ago, and answers": [lag_behind_in_fetches],
 }
 
 
@@ -824,6 +835,19 @@ def test_corrupt_batch_whose_end_cannot_be_told_is_not_skipped(scene: Scene) -> 
     damaged(scene, damage_length, 3)
     with pytest.raises(CorruptBatchError, match=r"t-1 at offset 9: .* start behind it"):
         rows(scene.reader(**SKIP).read(scene.ranges()))
+
+
+@pytest.mark.parametrize("options", [{}, SKIP], ids=["fail", "skip"])
+def test_batch_that_its_broker_calls_corrupt_fails_the_task_when_it_does_so_twice(
+    scene: Scene, options: dict[str, str]
+) -> None:
+    scene.fill()
+    scene.wire.error_codes[T1] = deque([CORRUPT_MESSAGE])
+    assert by_partition(rows(scene.reader(**options).read(scene.ranges()))) == written()
+
+    scene.wire.error_codes[T1] = deque([CORRUPT_MESSAGE] * 2)
+    with pytest.raises(CorruptBatchError, match=r"^t-1 at offset 0: .*CORRUPT_MESSAGE.*twice.* start behind it"):
+        rows(scene.reader(**options).read(scene.ranges()))
 
 
 def test_corrupt_batch_of_a_follower_is_read_from_the_leader(scene: Scene) -> None:

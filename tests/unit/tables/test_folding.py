@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from written_events import made
 
 from pyspark_kafka_meta.metadata.changes import (
     LeaderChange,
@@ -13,7 +14,7 @@ from pyspark_kafka_meta.metadata.changes import (
     SnapshotChanges,
     TopicRecreated,
 )
-from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.events import EventKind, Outcome, RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.tables.folding import fold
 
@@ -22,22 +23,9 @@ NOW_MS = 100_000
 
 def event(sequence: int, changes: SnapshotChanges | None = None, **others: Any) -> dict[str, Any]:
     """The event of that number, at that second, out of JSON: a good answer unless `others` say otherwise."""
-    fields = {
-        "cache_id": "c",
-        "time_ms": sequence * 1_000,
-        "kind": EventKind.REFRESH,
-        "reason": RefreshReason.MAX_AGE,
-        "outcome": Outcome.UNCHANGED,
-        "generation_before": sequence - 1,
-        "generation_after": sequence,
-        "lookups": 10,
-        **dict.fromkeys(("cause_topic", "cause_partition", "cause_node_id", "age_ms", "idle_ms")),
-        "cause_error_code": 0,
-        "origin": Origin(role="reader", executor_id="1", pid=7),
-        **others,
-    }
-    made = RefreshEvent(sequence=sequence, changes=changes or SnapshotChanges(), **fields)
-    return dict(json.loads(json.dumps(made.to_dict())))
+    fields = {"cache": "c", "time_ms": sequence * 1_000, "changes": changes or SnapshotChanges(), **others}
+    told = made(sequence=sequence, **fields)
+    return dict(json.loads(json.dumps(told.to_dict())))
 
 
 def learned(topic: str, *leaders: int, epoch: int = 0) -> tuple[PartitionLearned, ...]:
@@ -141,7 +129,7 @@ def test_a_cache_that_knows_nothing_has_a_row_without_a_partition() -> None:
 
 
 def test_caches_are_kept_apart() -> None:
-    other = event(1, SnapshotChanges(partitions_learned=learned("t", 9)), cache_id="d")
+    other = event(1, SnapshotChanges(partitions_learned=learned("t", 9)), cache="d")
 
     assert [(row.cache_id, row.topic, row.leader_id) for row in fold([other, LEARNED], NOW_MS)] == [
         ("c", "t", 1),
@@ -158,7 +146,7 @@ def test_changes_that_lack_parts_are_passed_over() -> None:
 
 
 def test_a_cache_that_ended_or_that_another_tells_died_is_left_out() -> None:
-    born = event(1, cache_id="beside it", kind=EventKind.BORN, died_cache_ids=("c",))
+    born = event(1, cache="beside it", kind=EventKind.BORN, died_cache_ids=("c",))
     closed = event(2, kind=EventKind.CLOSED, reason=RefreshReason.CLOSED)
 
     assert {row.cache_id for row in fold([LEARNED, event(2)], NOW_MS)} == {"c"}

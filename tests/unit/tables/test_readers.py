@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
+from written_events import made
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.options import EventsOptions, Table
 from pyspark_kafka_meta.tables.readers import batch_reader
 from pyspark_kafka_meta.tables.streams import EventFilesStreamReader
@@ -31,28 +31,7 @@ class Writer:
     def write(self, count: int) -> None:
         for _ in range(count):
             self.sequence += 1
-            self.sink.write([event(self.sequence)])
-
-
-def event(sequence: int) -> RefreshEvent:
-    return RefreshEvent(
-        cache_id="c",
-        sequence=sequence,
-        time_ms=sequence,
-        kind=EventKind.REFRESH,
-        reason=RefreshReason.MAX_AGE,
-        cause_error_code=0,
-        cause_topic=None,
-        cause_partition=None,
-        cause_node_id=None,
-        outcome=Outcome.UNCHANGED,
-        generation_before=sequence,
-        generation_after=sequence + 1,
-        age_ms=None,
-        idle_ms=None,
-        lookups=0,
-        origin=Origin(role="reader"),
-    )
+            self.sink.write([made("c", self.sequence)])
 
 
 def stream(folder: Path, **options: Any) -> EventFilesStreamReader:
@@ -130,7 +109,7 @@ def test_caches_are_folded_out_of_all_files_in_one_task(tmp_path: Path) -> None:
     (task,) = reader.partitions()
 
     assert [row for batch in reader.read(task) for row in batch.to_pylist()] == [
-        {"cache_id": "c", "generation": 4, "events_missing": 0}
+        {"cache_id": "c", "generation": 3, "events_missing": 0}
     ]
 
 

@@ -6,8 +6,9 @@ import json
 
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
+from written_events import made
 
-from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.events import RefreshEvent
 from pyspark_kafka_meta.tables.rows import LagRow
 from pyspark_kafka_meta.tables.schemas import ROWS, arrow_schema, struct_type
 
@@ -18,26 +19,7 @@ def test_arrow_schema_is_what_pyspark_derives_from_the_spark_schema(row: type) -
 
 
 def test_refresh_events_have_the_fields_of_their_json_and_a_timestamp() -> None:
-    event = RefreshEvent(
-        cache_id="c",
-        sequence=1,
-        time_ms=0,
-        kind=EventKind.BORN,
-        reason=RefreshReason.BOOTSTRAP,
-        cause_error_code=0,
-        cause_topic=None,
-        cause_partition=None,
-        cause_node_id=None,
-        outcome=Outcome.UNCHANGED,
-        generation_before=0,
-        generation_after=0,
-        age_ms=None,
-        idle_ms=None,
-        lookups=0,
-        origin=Origin(role="cli"),
-    )
-
-    assert struct_type(RefreshEvent).names == ["time", *json.loads(json.dumps(event.to_dict()))]
+    assert struct_type(RefreshEvent).names == ["time", *json.loads(json.dumps(made("c", 1).to_dict()))]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 from queue import Queue
 
 import pytest
-from made import event
+from written_events import made
 
 from pyspark_kafka_meta.metadata.events import Origin, RefreshEvent
 from pyspark_kafka_meta.options import MetricsOptions
@@ -52,7 +52,7 @@ def slow() -> Iterator[SlowSink]:
 
 def seconds_to_write(sink: BackgroundSink, sequence: int) -> float:
     began = time.monotonic()
-    sink.write([event(sequence)])
+    sink.write([made("c0ffee", sequence)])
     return time.monotonic() - began
 
 
@@ -69,14 +69,14 @@ def test_slow_store_holds_up_one_task_for_a_moment_and_the_next_not_at_all(slow:
 
 def test_what_a_store_is_too_slow_for_is_counted(slow: SlowSink) -> None:
     sink = BackgroundSink(slow)
-    sink.write([event(1)])
+    sink.write([made("c0ffee", 1)])
     assert slow.is_asked.wait(PATIENCE_S)
     kept = range(2, 2 + MAX_WAITING)
     for sequence in (*kept, 97, 98, 99):
-        sink.write([event(sequence)])
+        sink.write([made("c0ffee", sequence)])
     slow.may_go_on.set()
     assert [slow.next() for _ in (1, *kept)] == [(sequence, 0) for sequence in (1, *kept)]
-    sink.write([event(100)])
+    sink.write([made("c0ffee", 100)])
 
     assert slow.next() == (100, 3)
 
@@ -90,7 +90,7 @@ def test_a_local_folder_that_hangs_holds_up_a_read_for_a_moment(
     publisher = new_publisher(MetricsOptions(metrics_path.format(tmp_path), None, ()), Origin(role="reader"))
     began = time.monotonic()
     for sequence in range(1, 10):
-        publisher.publish(event(sequence))
+        publisher.publish(made("c0ffee", sequence))
         publisher.flush()
     publisher.close()
     waited_s = time.monotonic() - began

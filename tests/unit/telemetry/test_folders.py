@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from made import event
+from written_events import made
 
 from pyspark_kafka_meta.telemetry import sinks
 from pyspark_kafka_meta.telemetry.folders import KEPT_DAYS, DefaultFolder, LocalFolder
@@ -45,14 +45,14 @@ def numbers(folder: Path) -> list[int]:
 
 def test_files_are_numbered_without_a_gap_even_where_one_was_not_written(folder: Path) -> None:
     sink = FolderSink(LocalFolder(folder))
-    sink.write([event(1), event(2)])
+    sink.write([made("c0ffee", 1), made("c0ffee", 2)])
     folder.rename(folder.with_name("aside"))
     folder.write_text("in the way")
-    sink.write([event(3), event(4)])
-    sink.write([event(5)])
+    sink.write([made("c0ffee", 3), made("c0ffee", 4)])
+    sink.write([made("c0ffee", 5)])
     folder.unlink()
     folder.with_name("aside").rename(folder)
-    sink.write([event(6)])
+    sink.write([made("c0ffee", 6)])
 
     assert numbers(folder) == [0, 1]
     assert told(folder) == [(1, 0), (2, 0), (6, 3)]
@@ -60,18 +60,18 @@ def test_files_are_numbered_without_a_gap_even_where_one_was_not_written(folder:
 
 def test_losses_that_an_event_told_are_lost_with_it() -> None:
     losses = LossCount()
-    losses.add([event(1), event(2)])
-    losses.add(losses.told_by([event(3), event(4)]))
+    losses.add([made("c0ffee", 1), made("c0ffee", 2)])
+    losses.add(losses.told_by([made("c0ffee", 3), made("c0ffee", 4)]))
 
-    assert [one.dropped_before for one in losses.told_by([event(5), event(6)])] == [4, 0]
-    assert [one.dropped_before for one in losses.told_by([event(7)])] == [0]
+    assert [one.dropped_before for one in losses.told_by([made("c0ffee", 5), made("c0ffee", 6)])] == [4, 0]
+    assert [one.dropped_before for one in losses.told_by([made("c0ffee", 7)])] == [0]
 
 
 def test_folder_that_is_removed_while_running_is_made_again(folder: Path) -> None:
     sink = FolderSink(LocalFolder(folder))
-    sink.write([event(1)])
+    sink.write([made("c0ffee", 1)])
     shutil.rmtree(folder)
-    sink.write([event(2)])
+    sink.write([made("c0ffee", 2)])
 
     assert numbers(folder) == [1]
 
@@ -80,12 +80,12 @@ def test_folder_that_is_removed_while_running_is_made_again(folder: Path) -> Non
 def test_writer_keeps_its_newest_files(folder: Path, limit: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sinks, limit, value)
     sink, other = FolderSink(LocalFolder(folder)), FolderSink(LocalFolder(folder.with_name("other")))
-    other.write([event(1)])
+    other.write([made("c0ffee", 1)])
     [of_other] = other_files = list(folder.with_name("other").iterdir())
     size = of_other.stat().st_size
     assert 2 * size < 3000 < 3 * size
     for sequence in range(1, 6):
-        sink.write([event(sequence)])
+        sink.write([made("c0ffee", sequence)])
 
     assert numbers(folder) == [3, 4]
     assert all(one.exists() for one in other_files)
@@ -96,9 +96,9 @@ def test_old_file_that_is_gone_already_is_no_trouble(
 ) -> None:
     monkeypatch.setattr(sinks, "MAX_FILES", 1)
     sink = FolderSink(LocalFolder(folder))
-    sink.write([event(1)])
+    sink.write([made("c0ffee", 1)])
     shutil.rmtree(folder)
-    sink.write([event(2)])
+    sink.write([made("c0ffee", 2)])
 
     assert (numbers(folder), caplog.records) == ([1], [])
 
@@ -107,7 +107,7 @@ def test_folder_that_is_a_link_is_refused(folder: Path) -> None:
     elsewhere = folder.with_name("elsewhere")
     elsewhere.mkdir()
     folder.symlink_to(elsewhere)
-    FolderSink(LocalFolder(folder)).write([event(1)])
+    FolderSink(LocalFolder(folder)).write([made("c0ffee", 1)])
 
     assert list(elsewhere.iterdir()) == []
 
@@ -127,7 +127,7 @@ def test_link_in_the_way_of_a_file_leads_nowhere(folder: Path) -> None:
 def test_default_folder_stays_below_its_root_whatever_the_application_is_called(
     temporary: Path, application: str
 ) -> None:
-    FolderSink(DefaultFolder(application)).write([event(1)])
+    FolderSink(DefaultFolder(application)).write([made("c0ffee", 1)])
     root = temporary / f"kafkameta-events-{os.getuid()}"
 
     assert list(temporary.iterdir()) == [root]
@@ -156,7 +156,7 @@ def test_default_folder_that_is_not_of_this_user_alone_is_not_used(
         set_up.chmod(0o770 if trap == "open to others" else 0o700)
     if trap == "somebody else's":
         monkeypatch.setattr(os, "getuid", lambda: root.stat().st_uid + 1)
-    sink.write([event(1)])
+    sink.write([made("c0ffee", 1)])
 
     assert list(temporary.rglob("*.jsonl")) == []
 
@@ -166,14 +166,14 @@ def test_folders_of_applications_that_were_silent_for_a_week_go(temporary: Path)
     elsewhere = temporary / "elsewhere"
     elsewhere.mkdir()
     for name in ("old", "young"):
-        FolderSink(DefaultFolder(name)).write([event(1)])
+        FolderSink(DefaultFolder(name)).write([made("c0ffee", 1)])
     for name, days in (("old", KEPT_DAYS + 1), ("young", KEPT_DAYS - 1)):
         modified = (root / name).stat().st_mtime - days * 24 * 3600
         os.utime(root / name, (modified, modified))
     (root / "link").symlink_to(elsewhere)
-    FolderSink(DefaultFolder("young")).write([event(2)])
+    FolderSink(DefaultFolder("young")).write([made("c0ffee", 2)])
     assert (root / "old").exists(), "only a new application looks for old ones"
-    FolderSink(DefaultFolder("new")).write([event(1)])
+    FolderSink(DefaultFolder("new")).write([made("c0ffee", 1)])
 
     assert sorted(one.name for one in root.iterdir()) == ["link", "new", "young"]
     assert elsewhere.exists()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made import event
+from written_events import made
 
 from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent
 from pyspark_kafka_meta.options import MetricsOptions
@@ -46,7 +46,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 def publish(to: EventPublisher, first: int, last: int) -> None:
     for sequence in range(first, last + 1):
-        to.publish(event(sequence))
+        to.publish(made("c0ffee", sequence))
 
 
 def test_events_are_written_with_their_origin(folder: Path, published: EventPublisher) -> None:
@@ -60,12 +60,7 @@ def test_events_are_written_with_their_origin(folder: Path, published: EventPubl
         (2, "max_age", "7"),
         (3, "max_age", None),
     ]
-    assert rows(folder)[0] == json.loads(json.dumps(event(1).to_dict())) | {
-        "role": "reader",
-        "application_id": "app-1",
-        "executor_id": "7",
-        "stage_id": 3,
-    }
+    assert rows(folder)[0] == json.loads(json.dumps(made("c0ffee", 1, origin=ORIGIN).to_dict()))
 
 
 def test_each_flush_is_a_file_of_its_own_and_nothing_new_is_none(folder: Path, published: EventPublisher) -> None:
@@ -221,7 +216,7 @@ def test_a_new_cache_tells_of_one_that_died_and_its_publisher_lets_it_go(
 ) -> None:
     monkeypatch.setattr(folders, "default_root", lambda: tmp_path / "root")
     options = MetricsOptions(str(folder), None, ())
-    born = replace(event(1), kind=EventKind.BORN)
+    born = replace(made("c0ffee", 1), kind=EventKind.BORN)
     first, second, third = (new_publisher(options, ORIGIN) for _ in range(3))
     first.publish(replace(born, cache_id="first"))
     assert first._living is not None and first._living._held is not None

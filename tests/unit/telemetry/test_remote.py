@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from made import event
+from written_events import made
 
 from pyspark_kafka_meta.metadata.events import Origin
 from pyspark_kafka_meta.options import MetricsOptions
@@ -19,7 +19,7 @@ def test_files_arrive_complete_and_old_ones_go(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("pyspark_kafka_meta.telemetry.sinks.MAX_FILES", 2)
     sink = FolderSink(RemoteFolder(f"file://{tmp_path}"))
     for sequence in range(1, 4):
-        sink.write([event(sequence)])
+        sink.write([made("c0ffee", sequence)])
 
     assert sorted(path.name[-14:] for path in tmp_path.iterdir()) == ["00000001.jsonl", "00000002.jsonl"]
 
@@ -35,7 +35,7 @@ def test_trouble_is_told_without_the_uri_that_may_hold_keys(uri: str) -> None:
 
 def test_uri_of_a_local_folder_is_that_folder(tmp_path: Path, wait_for: Callable[..., object]) -> None:
     publisher = new_publisher(MetricsOptions(f"file://{tmp_path}/my%20events", None, ()), Origin(role="reader"))
-    publisher.publish(event(1))
+    publisher.publish(made("c0ffee", 1))
     publisher.flush()
 
     wait_for(lambda: list((tmp_path / "my events").glob("*.jsonl")))

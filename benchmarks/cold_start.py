@@ -1,0 +1,81 @@
+"""How long a new application takes to its first row.
+
+    python -m benchmarks.cold_start [--rounds 5] [--json FILE]
+
+Each turn is a process of its own: it imports pyspark, makes a session, takes one row of a topic. Sources take turns.
+The JVM source has its jars on disk and named by path, this source is installed; neither resolves or downloads anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+from benchmarks.harness import argument_parser, brokers, report
+from benchmarks.jvm_source import jvm_source_jars
+from benchmarks.peers import JVM, OURS, Reader
+from benchmarks.topics import fill, new_topic
+
+PARTITIONS = 6
+RECORDS = 6_000
+TURN_TIMEOUT_S = 180
+PROGRAM = """
+import json, sys, time
+began = time.time()
+from pyspark.sql import SparkSession
+source, servers, topic, jars = sys.argv[1:]
+builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+if jars:
+    builder = builder.config("spark.jars", jars)
+spark = builder.getOrCreate()
+ready = time.time()
+rows = spark.read.format(source).option("kafka.bootstrap.servers", servers).option("subscribe", topic).load()
+assert len(rows.take(1)) == 1
+print(json.dumps([ready - began, time.time() - ready]))
+"""
+
+
+def turn_s(reader: Reader, bootstrap_servers: str, topic: str) -> tuple[float, float]:
+    """Seconds to the session, and from there to the first row."""
+    jars = ",".join(map(str, jvm_source_jars())) if reader is JVM else ""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, reader.source, bootstrap_servers, topic, jars],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=TURN_TIMEOUT_S,
+        check=True,
+    )
+    session_s, row_s = json.loads(done.stdout.splitlines()[-1])
+    return session_s, row_s
+
+
+def main() -> None:
+    arguments = argument_parser(__doc__, rounds=5).parse_args()
+    turns: dict[str, list[tuple[float, float]]] = {OURS.name: [], JVM.name: []}
+    with brokers() as bootstrap_servers:
+        topic = new_topic(bootstrap_servers, "cold-start", PARTITIONS)
+        fill(bootstrap_servers, topic, PARTITIONS, RECORDS, 200)
+        for reader in (OURS, JVM) * (arguments.rounds + 1):
+            turns[reader.name].append(turn_s(reader, bootstrap_servers, topic))
+            time.sleep(1)
+    totals = {name: statistics.median(map(sum, of[1:])) for name, of in turns.items()}  # the first warmed the disk
+    rows: list[dict[str, object]] = [
+        {
+            "reader": name,
+            "session_s": round(statistics.median(session for session, _ in of[1:]), 2),
+            "first_row_s": round(statistics.median(row for _, row in of[1:]), 2),
+            "together_s": round(totals[name], 2),
+            "times_the_JVM_source's": round(totals[name] / totals[JVM.name], 2),
+        }
+        for name, of in turns.items()
+    ]
+    report(f"Seconds to the first row, {arguments.rounds} turns each", rows, arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""How late a record is in Spark: from its sending to the end of the collection of its micro-batch.
+
+    python -m benchmarks.end_to_end [--rounds 3] [--seconds 20] [--json FILE]
+
+2,000 records a second arrive in 6 partitions. Streams of this source and of Spark's JVM source take turns, with no
+trigger interval. Each record's value is the time of its sending, by the clock that also tells its arrival.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks.harness import argument_parser, brokers, report, spark_session
+from benchmarks.peers import JVM, OURS, Reader
+from benchmarks.topics import new_topic, trickle
+
+PARTITIONS = 6
+RECORDS_PER_S = 2_000
+WARM_UP_S = 8.0
+
+
+def turn_s(spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str, seconds: float) -> list[float]:
+    """The lateness of each record that arrived in one turn."""
+    late: list[float] = []
+    began = time.monotonic()
+
+    def arrive(batch: DataFrame, _: int) -> None:
+        sent = batch.selectExpr("CAST(CAST(value AS STRING) AS DOUBLE) AS sent").toArrow()["sent"].to_numpy()
+        if time.monotonic() > began + WARM_UP_S:
+            late.extend(time.time() - sent)
+
+    options = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic, **reader.options}
+    rows = spark.readStream.format(reader.source).options(**options).load()
+    with tempfile.TemporaryDirectory() as checkpoint:
+        query = rows.writeStream.foreachBatch(arrive).option("checkpointLocation", checkpoint).start()
+        query.awaitTermination(int(WARM_UP_S + seconds))
+        query.stop()
+    return late
+
+
+def main() -> None:
+    arguments = argument_parser(__doc__, rounds=3, seconds=20).parse_args()
+    late: dict[str, list[float]] = {OURS.name: [], JVM.name: []}
+    with brokers() as bootstrap_servers, spark_session() as spark:
+        topic = new_topic(bootstrap_servers, "end-to-end", PARTITIONS)
+        with trickle(bootstrap_servers, topic, PARTITIONS, RECORDS_PER_S):
+            for _ in range(arguments.rounds):
+                for reader in (OURS, JVM):
+                    late[reader.name] += turn_s(spark, reader, bootstrap_servers, topic, arguments.seconds)
+    medians = {name: float(np.median(one)) for name, one in late.items()}
+    rows: list[dict[str, object]] = [
+        {
+            "reader": name,
+            "records": len(one),
+            "p50_ms": round(1000 * medians[name]),
+            "p99_ms": round(1000 * float(np.quantile(one, 0.99))),
+            "times_the_JVM_source's": round(medians[name] / medians[JVM.name], 2),
+        }
+        for name, one in late.items()
+    ]
+    report(f"From sending to arrival, {RECORDS_PER_S:,} records a second", rows, arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""What every benchmark of Spark reads needs: brokers, a Spark session, its arguments, and a table with its results."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.jvm_source import jvm_source_jars
+from pyspark_kafka_meta.testing import LocalKafka
+
+
+@contextmanager
+def brokers() -> Iterator[str]:
+    """The bootstrap servers of a real three-broker Kafka: KAFKAMETA_BOOTSTRAP_SERVERS, or one made for this."""
+    given = os.environ.get("KAFKAMETA_BOOTSTRAP_SERVERS")
+    if given:
+        yield given
+        return
+    with LocalKafka() as kafka:
+        yield kafka.bootstrap_servers
+
+
+@contextmanager
+def spark_session(master: str = "local[2]") -> Iterator[SparkSession]:
+    """Some local cores and nothing else changed, with the JVM source's jars on the class path."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
+    spark = (
+        SparkSession.builder.master(master)
+        .appName("kafkameta benchmark")
+        .config("spark.jars", ",".join(map(str, jvm_source_jars())))
+        .config("spark.driver.memory", "3g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def argument_parser(description: str | None, **defaults: int) -> argparse.ArgumentParser:
+    """One argument for each of `defaults`, a number, and `--json`."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, value in defaults.items():
+        parser.add_argument(f"--{name}", type=int, default=value, help=f"{value} unless told")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    return parser
+
+
+def report(title: str, rows: Sequence[Mapping[str, object]], json_file: Path | None) -> None:
+    """Print one table, whose columns are the keys of the rows, and write the rows where they were asked for."""
+    table = Table(*(name.replace("_", " ") for name in rows[0]), title=title)
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    Console().print(table)
+    if json_file:
+        json_file.write_text(json.dumps(rows, indent=2))

@@ -1,0 +1,84 @@
+"""How long a micro-batch takes by the number of partitions, all of which get a record now and then.
+
+    python -m benchmarks.micro_batches [--rounds 3] [--seconds 15] [--json FILE] [PARTITIONS ...]
+
+Streams of this source and of Spark's JVM source take turns on one topic, without a trigger interval, from the latest
+offsets on. What counts is Spark's own `triggerExecution` of micro-batches with rows, later than a turn's first seconds.
+Where a micro-batch takes longer than a turn, the turn lasts for five of them.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+
+from pyspark.sql import SparkSession
+
+from benchmarks.harness import argument_parser, brokers, report, spark_session
+from benchmarks.peers import JVM, OURS, Reader
+from benchmarks.topics import new_topic, trickle
+
+PARTITIONS = (1, 6, 100, 500)
+RECORDS_PER_S = 1_000
+LEAST_BATCHES = 5
+WARM_UP_S = 8.0
+POLL_S = 0.2
+TURN_TIMEOUT_S = 300.0
+
+
+def turn_ms(spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str, seconds: float) -> list[float]:
+    """The time of each micro-batch with rows in one turn."""
+    options = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic, **reader.options}
+    rows = spark.readStream.format(reader.source).options(**options).load()
+    with tempfile.TemporaryDirectory() as checkpoint:
+        query = rows.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+        began = time.monotonic()
+        seen: dict[int, float] = {}
+        while (passed_s := time.monotonic() - began) < WARM_UP_S + seconds or len(seen) < LEAST_BATCHES:
+            if (error := query.exception()) is not None:
+                raise error
+            if passed_s > TURN_TIMEOUT_S:
+                raise TimeoutError(f"{reader.name} had {len(seen)} micro-batches in {passed_s:.0f} s")
+            for progress in query.recentProgress if passed_s > WARM_UP_S else ():
+                if progress.numInputRows > 0:
+                    seen[progress.batchId] = float(progress.durationMs["triggerExecution"])
+            time.sleep(POLL_S)
+        query.stop()
+    return [seen[batch_id] for batch_id in sorted(seen)[1:]]  # the first compiles the plan
+
+
+def main() -> None:
+    parser = argument_parser(__doc__, rounds=3, seconds=15)
+    parser.add_argument("partitions", nargs="*", type=int, default=PARTITIONS)
+    arguments = parser.parse_args()
+    rows: list[dict[str, object]] = []
+    with brokers() as bootstrap_servers, spark_session() as spark:
+        for partitions in arguments.partitions:
+            topic = new_topic(bootstrap_servers, "micro-batches", partitions, replicas=1)
+            times: dict[str, list[float]] = {OURS.name: [], JVM.name: []}
+            with trickle(bootstrap_servers, topic, partitions, RECORDS_PER_S):
+                for _ in range(arguments.rounds):
+                    for reader in (OURS, JVM):
+                        times[reader.name] += turn_ms(spark, reader, bootstrap_servers, topic, arguments.seconds)
+            rows += result_rows(partitions, times)
+    report("Milliseconds a micro-batch", rows, arguments.json)
+
+
+def result_rows(partitions: int, times: dict[str, list[float]]) -> list[dict[str, object]]:
+    theirs = statistics.median(times[JVM.name])
+    return [
+        {
+            "partitions": partitions,
+            "reader": name,
+            "batches": len(taken),
+            "p50_ms": round(statistics.median(taken)),
+            "p90_ms": round(statistics.quantiles(taken, n=10)[-1]),
+            "times_the_JVM_source's": round(statistics.median(taken) / theirs, 2),
+        }
+        for name, taken in times.items()
+    ]
+
+
+if __name__ == "__main__":
+    main()

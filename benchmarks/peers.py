@@ -1,0 +1,172 @@
+"""What this source is measured beside: Spark's JVM source, a Python data source over a confluent-kafka consumer, and a
+data source that has its Arrow batches ready and no Kafka at all, the ceiling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import pyarrow as pa
+from confluent_kafka import Consumer, Message, TopicPartition
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_kafka_meta.schemas import RECORD_COLUMNS, records_arrow_schema, records_struct_type
+
+CONSUME_RECORDS = 10_000
+CONSUME_TIMEOUT_S = 30.0
+CEILING_BATCH_BYTES = 4 << 20
+RECORD_TIME_US = 1_700_000_000_000_000
+
+
+class Reader(NamedTuple):
+    """One way of reading a topic: a Spark format, options beside those that all share, and the schema to ask it for."""
+
+    name: str
+    source: str
+    options: Mapping[str, str] = {}
+    schema: str | None = None
+
+    def read(self, spark: SparkSession, bootstrap_servers: str, topic: str) -> DataFrame:
+        """The whole topic."""
+        options = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic, **self.options}
+        reader = spark.read.format(self.source).options(**options)
+        return (reader.schema(self.schema) if self.schema else reader).load()
+
+
+OURS = Reader("kafkameta", "kafkameta")
+JVM = Reader("JVM source, defaults", "kafka")
+TUNED_JVM = Reader(
+    "JVM source, tuned",
+    "kafka",
+    {"kafka.max.poll.records": "20000", "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024)},
+)
+CONSUME = Reader("confluent-kafka consume()", "consume")
+
+
+def ceiling(partitions: int, records: int, value_bytes: int) -> Reader:
+    """As many rows as there are in a topic of this size."""
+    sizes = {"partitions": partitions, "records": records, "value_bytes": value_bytes}
+    return Reader("the same rows without Kafka", "ceiling", {name: str(value) for name, value in sizes.items()})
+
+
+def register(spark: SparkSession) -> None:
+    """Make the peers that are Python data sources known to Spark."""
+    spark.dataSource.register(ConsumeSource)
+    spark.dataSource.register(CeilingSource)
+
+
+@dataclass
+class Range(InputPartition):
+    """Offsets of a partition, `until_offset` exclusive."""
+
+    partition: int
+    from_offset: int
+    until_offset: int
+
+
+class ConsumeSource(DataSource):
+    """What one would write oneself: a consumer for each partition, and lists of what `consume()` returns."""
+
+    @classmethod
+    def name(cls) -> str:
+        return CONSUME.source
+
+    def schema(self) -> StructType:
+        return records_struct_type(include_headers=False)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return ConsumeReader(self.options["kafka.bootstrap.servers"], self.options["subscribe"])
+
+
+class ConsumeReader(DataSourceReader):
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self._settings = {"bootstrap.servers": bootstrap_servers, "group.id": "peer", "log_level": 0}
+        self._topic = topic
+
+    def partitions(self) -> Sequence[InputPartition]:
+        consumer = Consumer(self._settings)
+        numbers = consumer.list_topics(self._topic, CONSUME_TIMEOUT_S).topics[self._topic].partitions
+        offsets = [consumer.get_watermark_offsets(TopicPartition(self._topic, number)) for number in numbers]
+        consumer.close()
+        return [Range(number, low, high) for number, (low, high) in zip(numbers, offsets, strict=True)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Range)
+        consumer, offset = Consumer(self._settings), partition.from_offset
+        consumer.assign([TopicPartition(self._topic, partition.partition, offset)])
+        while offset < partition.until_offset:
+            messages = consumer.consume(min(CONSUME_RECORDS, partition.until_offset - offset), CONSUME_TIMEOUT_S)
+            if not messages:
+                raise TimeoutError("no records came")
+            offset = int(messages[-1].offset() or 0) + 1
+            yield _arrow(self._topic, messages)
+        consumer.close()
+
+
+def _arrow(topic: str, messages: Sequence[Message]) -> pa.RecordBatch:
+    columns = [
+        [one.key() for one in messages],
+        [one.value() for one in messages],
+        [topic] * len(messages),
+        [one.partition() for one in messages],
+        [one.offset() for one in messages],
+        [one.timestamp()[1] * 1000 for one in messages],
+        [0] * len(messages),
+    ]
+    schema = records_arrow_schema(RECORD_COLUMNS)
+    return pa.record_batch(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema
+    )
+
+
+class CeilingSource(DataSource):
+    """Hands out the same Arrow batch again and again: what is left is Spark's own work with Python's rows."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ceiling"
+
+    def schema(self) -> StructType:
+        return records_struct_type(include_headers=False)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return CeilingReader(*(int(self.options[name]) for name in ("partitions", "records", "value_bytes")))
+
+
+class CeilingReader(DataSourceReader):
+    def __init__(self, partitions: int, records: int, value_bytes: int) -> None:
+        self._partitions, self._records, self._value_bytes = partitions, records, value_bytes
+
+    def partitions(self) -> Sequence[InputPartition]:
+        each = self._records // self._partitions
+        return [Range(number, 0, each) for number in range(self._partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Range)
+        batch, left = ready_batch(self._value_bytes), partition.until_offset
+        while left > 0:
+            yield batch.slice(0, left)
+            left -= batch.num_rows
+
+
+@cache
+def ready_batch(value_bytes: int) -> pa.RecordBatch:
+    """Made once a worker."""
+    rows = max(1, CEILING_BATCH_BYTES // (value_bytes + 50))
+    columns = [
+        [b"%d" % number for number in range(rows)],
+        [b"v" * value_bytes] * rows,
+        ["topic"] * rows,
+        [0] * rows,
+        list(range(rows)),
+        [RECORD_TIME_US] * rows,
+        [0] * rows,
+    ]
+    schema = records_arrow_schema(RECORD_COLUMNS)
+    return pa.record_batch(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema
+    )

@@ -1,0 +1,74 @@
+"""How long the planning of a micro-batch takes by the number of partitions, beside Spark's JVM source.
+
+    python -m benchmarks.planning [--rounds 5] [--json FILE] [PARTITIONS ...]
+
+A stream reads one topic that gets no records. What counts is Spark's own `latestOffset` of the triggers that find
+nothing to do: a planner asks then where all partitions end, as before every micro-batch. The first, which learns the
+partitions, is told apart.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+
+from pyspark.sql import SparkSession
+
+from benchmarks.harness import argument_parser, brokers, report, spark_session
+from benchmarks.peers import JVM, OURS, Reader
+from benchmarks.topics import new_topic
+
+PARTITIONS = (100, 1_000, 10_000)
+TRIGGERS = 10
+POLL_S = 0.2
+TURN_TIMEOUT_S = 300.0
+
+
+def turn_ms(spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str) -> list[float]:
+    """What `latestOffset` took at each trigger of one stream."""
+    options = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic, **reader.options}
+    rows = spark.readStream.format(reader.source).options(**options).load()
+    with tempfile.TemporaryDirectory() as checkpoint:
+        query = rows.writeStream.format("noop").option("checkpointLocation", checkpoint)
+        running = query.trigger(processingTime="1 second").start()
+        deadline = time.monotonic() + TURN_TIMEOUT_S
+        while len(progress := running.recentProgress) < TRIGGERS:
+            if (error := running.exception()) is not None:
+                raise error
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{reader.name} planned {len(progress)} times in {TURN_TIMEOUT_S:.0f} s")
+            time.sleep(POLL_S)
+        running.stop()
+    return [float(one.durationMs["latestOffset"]) for one in progress]
+
+
+def main() -> None:
+    parser = argument_parser(__doc__, rounds=3)
+    parser.add_argument("partitions", nargs="*", type=int, default=PARTITIONS)
+    arguments = parser.parse_args()
+    rows: list[dict[str, object]] = []
+    with brokers() as bootstrap_servers, spark_session() as spark:
+        for partitions in arguments.partitions:
+            topic = new_topic(bootstrap_servers, "planning", partitions, replicas=1)
+            first: dict[str, list[float]] = {OURS.name: [], JVM.name: []}
+            later: dict[str, list[float]] = {OURS.name: [], JVM.name: []}
+            for reader in (OURS, JVM) * arguments.rounds:
+                taken = turn_ms(spark, reader, bootstrap_servers, topic)
+                first[reader.name].append(taken[0])
+                later[reader.name] += taken[1:]
+            rows += [
+                {
+                    "partitions": partitions,
+                    "reader": name,
+                    "first_ms": round(statistics.median(first[name])),
+                    "later_p50_ms": round(statistics.median(later[name])),
+                    "later_worst_ms": round(max(later[name])),
+                }
+                for name in (OURS.name, JVM.name)
+            ]
+    report("Milliseconds to plan", rows, arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Topics to read: made, filled at once, or fed at a trickle by a process of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+MAX_RECORD_BYTES = 16 << 20
+TICK_S = 0.05
+STOP_TIMEOUT_S = 30.0
+
+
+def new_topic(
+    bootstrap_servers: str, what: str, partitions: int, replicas: int = 3, config: Mapping[str, str] | None = None
+) -> str:
+    """The name of a topic that has just been made for `what`."""
+    topic = f"{what}-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin.create_topics([NewTopic(topic, partitions, replicas, config=dict(config or {}))])[topic].result(120)
+    return topic
+
+
+def fill(
+    bootstrap_servers: str,
+    topic: str,
+    partitions: int,
+    records: int,
+    value_bytes: int,
+    codec: str = "none",
+    headers: Mapping[str, bytes] | None = None,
+) -> None:
+    """Produce `records` values of `value_bytes`, evenly over the partitions.
+
+    Raises:
+        RuntimeError: they were not taken in time.
+    """
+    settings = {"compression.type": codec, "linger.ms": 50, "batch.size": 131072, "acks": "1", "log_level": 0}
+    bounds = {"queue.buffering.max.messages": 500_000, "message.max.bytes": MAX_RECORD_BYTES}
+    producer = Producer({"bootstrap.servers": bootstrap_servers, **settings, **bounds})
+    stock = [_value(value_bytes) for _ in range(min(1000, max(1, (64 << 20) // value_bytes)))]
+    given: list[tuple[str, str | bytes | None]] = list((headers or {}).items())
+    for number in range(records):
+        value, partition = stock[number % len(stock)], number % partitions
+        while True:
+            try:
+                producer.produce(topic, value, b"%d" % number, partition=partition, headers=given)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        if number % 10_000 == 0:
+            producer.poll(0)
+    if producer.flush(300):
+        raise RuntimeError(f"{topic} was not filled in time")
+
+
+def _value(size: int) -> bytes:
+    """About half of it random text, so that a codec has something to do and something to gain."""
+    text = uuid.uuid4().hex.encode()
+    return (text + b"x" * 32) * (size // 64) + text[: size % 64 // 2] + b"x" * (size % 64 - size % 64 // 2)
+
+
+@contextmanager
+def trickle(bootstrap_servers: str, topic: str, partitions: int, records_per_s: float) -> Iterator[None]:
+    """Within it, records arrive evenly over time and over the partitions, each the time of its sending in text."""
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    arguments = (bootstrap_servers, topic, partitions, records_per_s, theirs)
+    process = multiprocessing.get_context("spawn").Process(target=_feed, args=arguments, daemon=True)
+    process.start()
+    try:
+        yield
+    finally:
+        ours.send("stop")
+        process.join(STOP_TIMEOUT_S)
+        process.kill()
+
+
+def _feed(bootstrap_servers: str, topic: str, partitions: int, records_per_s: float, parent: Connection) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 0, "acks": "1", "log_level": 0})
+    began, sent = time.monotonic(), 0
+    while not parent.poll(TICK_S):
+        due = int((time.monotonic() - began) * records_per_s)
+        for number in range(sent, due):
+            producer.produce(topic, b"%.6f" % time.time(), partition=number % partitions)
+        sent = due
+        producer.poll(0)
+    producer.flush(STOP_TIMEOUT_S)

@@ -1,0 +1,1 @@
+"""What `kafkameta doctor` looks at, a module each: this machine, the brokers, the topics, the executors."""

@@ -1,0 +1,166 @@
+"""A secured broker for tests: its users and what they may do, each way to log in, and what gets in by it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from confluent_kafka.cimpl import NewTopic
+from harness import Stream
+from test_security_tokens import token_endpoint
+
+from pyspark_kafka_meta.testing import LocalKafka
+
+TOPIC = "orders"
+GROUP = "watchers"
+RECORDS = 20
+SESSION_MS = 1_500
+USERS = {name: f"canary-{name}" for name in ("alice", "carol", "dora", "erin", "frank", "mallory")}
+TOPIC_ITSELF = (ResourceType.TOPIC, TOPIC, ResourcePatternType.LITERAL)
+RIGHTS = [
+    ("alice", AclOperation.READ, *TOPIC_ITSELF),
+    ("alice", AclOperation.WRITE, *TOPIC_ITSELF),
+    ("alice", AclOperation.ALL, ResourceType.TOPIC, "events-", ResourcePatternType.PREFIXED),
+    ("alice", AclOperation.READ, ResourceType.GROUP, GROUP, ResourcePatternType.LITERAL),
+    *((user, AclOperation.READ, *TOPIC_ITSELF) for user in ("carol", "erin", "frank")),
+    ("dora", AclOperation.DESCRIBE, *TOPIC_ITSELF),
+]
+"""Mallory may do nothing. Carol, Erin and Frank are for one test each, which changes what they can do."""
+MECHANISMS = {
+    "SSL": (),
+    "SASL_PLAINTEXT": ("SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"),
+    "SASL_SSL": ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER"),
+}
+SASL = [protocol for protocol in MECHANISMS if protocol.startswith("SASL_")]
+TLS = [protocol for protocol in MECHANISMS if protocol.endswith("SSL")]
+
+
+def unsecured_token(user: str) -> str:
+    """What Kafka's OAuthBearerUnsecuredValidatorCallbackHandler takes."""
+    issued = int(time.time()) - 1  # lest rounding puts it into the future
+    parts = ({"alg": "none"}, {"sub": user, "iat": issued, "exp": issued + 3600})
+    encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts]
+    return ".".join(encoded) + "."
+
+
+class AliceTokens:
+    def token(self) -> str:
+        return unsecured_token("alice")
+
+
+@dataclass(frozen=True, slots=True)
+class SecuredKafka:
+    """One broker with `RECORDS` records in `TOPIC`.
+
+    Attributes:
+        token_url: an endpoint that gives out tokens for Alice.
+    """
+
+    kafka: LocalKafka
+    protocol: str
+    token_url: str
+
+    @property
+    def servers(self) -> str:
+        return self.kafka.bootstrap_servers
+
+    def options(self, user: str = "alice", **more: str) -> dict[str, str]:
+        return {**self.kafka.client_options(user), **more}
+
+    def logins(self) -> dict[str, dict[str, str]]:
+        """Each way in for Alice, as options."""
+        if self.protocol == "SSL":
+            return {"certificate": self.options()}
+        by_password = [name for name in MECHANISMS[self.protocol] if name != "OAUTHBEARER"]
+        bare = {name: text for name, text in self.options().items() if not name.startswith("kafka.sasl.")}
+        jaas = f'org.x.PlainLoginModule required username="alice" password="{USERS["alice"]}";'
+        client = "kafka.sasl.oauthbearer.client.credentials.client"
+        endpoint = {"kafka.sasl.oauthbearer.token.endpoint.url": self.token_url}
+        return {
+            **{name: self.kafka.client_options("alice", name) for name in by_password},
+            "PLAIN by JAAS": {**bare, "kafka.sasl.mechanism": "PLAIN", "kafka.sasl.jaas.config": jaas},
+            "OAUTHBEARER": {
+                **bare,
+                "kafka.sasl.mechanism": "OAUTHBEARER",
+                **endpoint,
+                f"{client}.id": "me",
+                f"{client}.secret": "canary-client",
+            },
+        }
+
+    def read(self, folder: Path, options: dict[str, str], servers: str | None = None) -> int:
+        """How many records a planner and a reader get out of the topic."""
+        stream = Stream(servers or self.servers, [TOPIC], folder, **options)
+        try:
+            stream.run_batch()
+            return len(stream.rows)
+        finally:
+            stream.close()
+
+    def admin(self) -> AdminClient:
+        """One that may do all. Keep it in a variable: its requests end with it."""
+        return AdminClient({"bootstrap.servers": self.kafka.admin_servers, "log_level": 0})
+
+    def create_topic(self, topic: str) -> None:
+        admin = self.admin()
+        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
+
+    def allow(self, user: str, operation: AclOperation, topic: str) -> None:
+        admin = self.admin()
+        one = acl(user, operation, ResourceType.TOPIC, topic, ResourcePatternType.LITERAL)
+        assert admin.create_acls([one])[one].result(60) is None
+
+    def forbid(self, user: str) -> None:
+        """Take all rights from a user."""
+        all_acls = (f"User:{user}", None, AclOperation.ANY, AclPermissionType.ANY)
+        taken = AclBindingFilter(ResourceType.ANY, None, ResourcePatternType.ANY, *all_acls)
+        admin = self.admin()
+        assert admin.delete_acls([taken])[taken].result(60)
+
+
+def acl(user: str, operation: AclOperation, kind: ResourceType, name: str, pattern: ResourcePatternType) -> AclBinding:
+    return AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+
+
+def produce(settings: dict[str, Any], topic: str = TOPIC) -> None:
+    """Write so many `RECORDS`."""
+    producer = Producer({**settings, "log_level": 0})
+    delivered: list[Any] = []
+    for number in range(RECORDS):
+        producer.produce(topic, str(number), on_delivery=lambda error, _: delivered.append(error))
+    assert producer.flush(30) == 0
+    assert delivered == [None] * RECORDS
+
+
+@contextmanager
+def secured_kafka(protocol: Any) -> Iterator[SecuredKafka]:
+    token = {"access_token": unsecured_token("alice"), "token_type": "Bearer", "expires_in": 3600}
+    config = {"connections.max.reauth.ms": str(SESSION_MS)}
+    offered = MECHANISMS[protocol]
+    with (
+        token_endpoint(200, token) as (url, _),
+        LocalKafka(1, config=config, security=protocol, mechanisms=offered, users=USERS, acls=True) as kafka,
+    ):
+        secured = SecuredKafka(kafka, protocol, url)
+        secured.create_topic(TOPIC)
+        admin = secured.admin()
+        for future in admin.create_acls([acl(*right) for right in RIGHTS]).values():
+            future.result(60)
+        produce({"bootstrap.servers": kafka.admin_servers})
+        yield secured

@@ -1,0 +1,246 @@
+"""Certificates, logins and rights that are wrong, or become so: each costs a typed error soon, no storm, no secret."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from harness import Stream, Task
+from secured_kafka import MECHANISMS, RECORDS, SASL, TLS, TOPIC, SecuredKafka
+
+from pyspark_kafka_meta.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    ConnectError,
+    KafkaMetaError,
+    TlsError,
+)
+from pyspark_kafka_meta.testing.certificates import CertificateAuthority
+from pyspark_kafka_meta.wire import connection
+
+pytestmark = pytest.mark.kafka
+
+FAILURE_S = 10
+CONNECTIONS = 3
+"""A failure costs as many at most, with those that find out what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    options: dict[str, str]
+    servers: str
+    kind: type[KafkaMetaError]
+    text: str
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The addresses of all connections that are tried."""
+    tried: list[Any] = []
+    connect = connection.connect
+
+    def counted(address: Any, deadline: float) -> Any:
+        tried.append(address)
+        return connect(address, deadline)
+
+    monkeypatch.setattr(connection, "connect", counted)
+    return tried
+
+
+@pytest.fixture
+def fails(
+    secured: SecuredKafka, connections: list[Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> Iterator[Callable[[str, Failure], None]]:
+    """Reads what fails: as told, soon, by a few connections, and with no secret in errors, logs or events."""
+    caplog.set_level(logging.DEBUG)
+
+    def read(name: str, failure: Failure) -> None:
+        connections.clear()
+        began = time.monotonic()
+        with pytest.raises(failure.kind, match=failure.text) as caught:
+            secured.read(tmp_path / name, failure.options, failure.servers)
+        assert time.monotonic() - began < FAILURE_S, name
+        assert len(connections) <= CONNECTIONS, name
+        assert "canary" not in "".join(traceback.format_exception(caught.value)), name
+
+    yield read
+    events = [path.read_text() for path in tmp_path.rglob("*.jsonl")]
+    assert events
+    assert "canary" not in caplog.text + "".join(events)
+
+
+def tls_failures(secured: SecuredKafka) -> dict[str, Failure]:
+    own, servers, plain = secured.options(), secured.servers, secured.kafka.admin_servers
+    stranger = {"kafka.ssl.truststore.certificates": CertificateAuthority().certificate}
+    other_name = servers.replace("127.0.0.1", "localhost")
+    cases = {
+        "unknown CA": Failure({**own, **stranger}, servers, TlsError, "authority that is not trusted here"),
+        "wrong name": Failure(own, other_name, TlsError, "does not name this host"),
+        "TLS to a plaintext port": Failure(own, plain, TlsError, "does not speak TLS"),
+        "plaintext to a TLS port": Failure({}, servers, TlsError, "speaks TLS"),
+    }
+    if secured.protocol == "SSL":
+        nobody = {name: text for name, text in own.items() if not name.startswith("kafka.ssl.keystore.")}
+        cases["no certificate"] = Failure(nobody, servers, TlsError, "wants a client certificate")
+    return cases
+
+
+@pytest.mark.parametrize("secured", TLS, indirect=True)
+def test_r16_a_tls_failure_says_which(secured: SecuredKafka, fails: Callable[..., None]) -> None:
+    for name, failure in tls_failures(secured).items():
+        fails(name, failure)
+
+
+@pytest.mark.parametrize("secured", TLS, indirect=True)
+def test_r16_a_broker_that_is_silent_in_the_handshake_is_left_in_time(
+    secured: SecuredKafka, connections: list[Any], tmp_path: Path
+) -> None:
+    hasty = {"kafka.default.api.timeout.ms": "4000", "kafka.socket.connection.setup.timeout.ms": "1000"}
+    (broker,) = secured.kafka.broker_ids
+    secured.kafka.pause(broker)
+    began = time.monotonic()
+    try:
+        with pytest.raises(ConnectError, match="did not finish the TLS handshake in time: is it a Kafka broker"):
+            secured.read(tmp_path, secured.options(**hasty))
+    finally:
+        secured.kafka.resume(broker)
+    assert time.monotonic() - began < FAILURE_S
+    assert len(connections) <= 2 * 4  # a second each, and one more each that asks without TLS
+
+
+@pytest.mark.parametrize("secured", TLS, indirect=True)
+def test_r16_pem_files_get_in_once_they_are_the_right_ones(
+    secured: SecuredKafka, fails: Callable[..., None], tmp_path: Path
+) -> None:
+    files = {"truststore.certificates": "truststore.location", "keystore.key": "keystore.location"}
+    own = secured.options()
+    chain = own.pop("kafka.ssl.keystore.certificate.chain", "")
+    contents = {to: own.pop(f"kafka.ssl.{name}") for name, to in files.items() if f"kafka.ssl.{name}" in own}
+    for to, content in contents.items():
+        (tmp_path / to).write_text(content + chain if to == "keystore.location" else content)
+        own |= {f"kafka.ssl.{to}": str(tmp_path / to), f"kafka.ssl.{to.replace('location', 'type')}": "PEM"}
+    trusted = tmp_path / "truststore.location"
+    trusted.write_text(CertificateAuthority().certificate)
+
+    fails("wrong file", Failure(own, secured.servers, TlsError, "authority that is not trusted here"))
+    trusted.write_text(contents["truststore.location"])
+    assert secured.read(tmp_path / "right file", own) >= RECORDS
+
+
+def login_failures(secured: SecuredKafka) -> dict[str, Failure]:
+    own, servers = secured.options(), secured.servers
+    bare = {name: text for name, text in own.items() if not name.startswith("kafka.sasl.")}
+    no_login = {**bare, "kafka.security.protocol": secured.protocol.removeprefix("SASL_")}
+    refused = "refused the {} login .*: check the credentials"
+    cases = {
+        f"wrong password of {mechanism}": Failure(
+            {**secured.kafka.client_options("alice", mechanism), "kafka.sasl.password": "canary-wrong"},
+            servers,
+            AuthenticationError,
+            refused.format(mechanism),
+        )
+        for mechanism in MECHANISMS[secured.protocol]
+        if mechanism != "OAUTHBEARER"
+    }
+    cases["unknown user"] = Failure(
+        {**own, "kafka.sasl.username": "nobody"}, servers, AuthenticationError, refused.format("SCRAM-SHA-512")
+    )
+    forged = {"kafka.sasl.mechanism": "OAUTHBEARER", "oauthTokenProvider": f"{__name__}:ForgedTokens"}
+    cases["token of no issuer"] = Failure({**bare, **forged}, servers, AuthenticationError, "OAUTHBEARER login")
+    cases["login forgotten"] = Failure(no_login, servers, AuthenticationError, "wants a SASL login")
+    if secured.protocol == "SASL_PLAINTEXT":
+        plain = secured.kafka.admin_servers
+        other = {**own, "kafka.sasl.mechanism": "SCRAM-SHA-256"}
+        cases["login not wanted"] = Failure(own, plain, AuthenticationError, "wants no SASL login")
+        cases["mechanism"] = Failure(other, servers, AuthenticationError, "offers no SASL mechanism SCRAM-SHA-256")
+    return cases
+
+
+class ForgedTokens:
+    def token(self) -> str:
+        return "canary.token.forged"
+
+
+@pytest.mark.parametrize("secured", SASL, indirect=True)
+def test_r17_a_refused_login_is_tried_a_few_times_at_most(secured: SecuredKafka, fails: Callable[..., None]) -> None:
+    for name, failure in login_failures(secured).items():
+        fails(name, failure)
+
+
+@pytest.mark.parametrize("secured", SASL, indirect=True)
+def test_r17_a_password_that_is_changed_ends_a_running_stream(
+    secured: SecuredKafka, connections: list[Any], tmp_path: Path, wait_for: Callable[..., Any]
+) -> None:
+    stream = Stream(secured.servers, [TOPIC], tmp_path, **secured.options("carol"))
+    with contextlib.closing(stream), stream:
+        wait_for(lambda: len(stream.rows) >= RECORDS)
+        connections.clear()
+        admin, changed = secured.admin(), ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        changes = [UserScramCredentialUpsertion("carol", changed, b"canary-changed")]
+        admin.alter_user_scram_credentials(changes)["carol"].result(60)
+        wait_for(lambda: stream.error, timeout_s=FAILURE_S)
+    assert isinstance(stream.error, AuthenticationError)
+    assert "refused the SCRAM-SHA-512 login" in str(stream.error)
+    assert "canary" not in str(stream.error)
+    assert len(connections) <= CONNECTIONS
+
+
+@pytest.mark.parametrize("secured", MECHANISMS, indirect=True)
+def test_r18_who_lacks_a_right_is_told_the_topic_and_the_operation(
+    secured: SecuredKafka, fails: Callable[..., None]
+) -> None:
+    for user, operation in (("mallory", "DESCRIBE"), ("dora", "READ")):
+        what = f"no ACL allows this user {operation} on topic {TOPIC}"
+        fails(user, Failure(secured.options(user), secured.servers, AuthorizationError, what))
+
+
+@pytest.mark.parametrize("secured", ["SASL_PLAINTEXT"], indirect=True)
+def test_r18_a_pattern_that_acls_leave_nothing_of_is_warned_about(
+    secured: SecuredKafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = Stream(secured.servers, [], tmp_path, subscribePattern=TOPIC, **secured.options("mallory"))
+    with contextlib.closing(stream):
+        stream.run_batch()
+    assert stream.rows == []
+    assert "subscribePattern matches no topic that this user may see, which takes DESCRIBE on the topic" in caplog.text
+
+
+@pytest.mark.parametrize("secured", MECHANISMS, indirect=True)
+def test_r18_a_right_that_is_taken_away_ends_a_running_stream(
+    secured: SecuredKafka, connections: list[Any], tmp_path: Path
+) -> None:
+    for user, goes_on, operation in (("erin", run_on, "(DESCRIBE|READ)"), ("frank", read_on, "READ")):
+        stream = Stream(secured.servers, [TOPIC], tmp_path / user, **secured.options(user))
+        with contextlib.closing(stream):
+            _, tasks = stream.plan()
+            assert len(stream.read(tasks)) >= RECORDS
+            connections.clear()
+            secured.forbid(user)
+            began = time.monotonic()
+            with pytest.raises(AuthorizationError, match=f"no ACL allows this user {operation} on topic {TOPIC}"):
+                goes_on(stream, tasks)
+        assert time.monotonic() - began < FAILURE_S
+        assert len(connections) <= CONNECTIONS
+
+
+def run_on(stream: Stream, _: list[Task]) -> None:
+    stream.run_until(lambda: False)  # brokers learn of it a moment later
+
+
+def read_on(stream: Stream, tasks: list[Task]) -> None:
+    """As a worker does whose tasks were planned before."""
+    deadline = time.monotonic() + FAILURE_S
+    while time.monotonic() < deadline:
+        stream.read(tasks)

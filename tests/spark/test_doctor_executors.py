@@ -1,0 +1,58 @@
+"""`kafkameta doctor --executors`: two executors that are well, and Pythons that lack what they need."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_kafka_meta.testing import MockCluster
+from pyspark_kafka_meta.testing.jars import find_java
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def run(master: str, python: str, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
+    """Exit code, and what was found about executors."""
+    find_java()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": python,
+        "PYSPARK_SUBMIT_ARGS": f"--master {master} pyspark-shell",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    command = [sys.executable, "-m", "pyspark_kafka_meta", "doctor", "--executors", *arguments]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=350)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return done.returncode, [one for one in found if one["section"] == "Executors"]
+
+
+def test_each_executor_tells_its_python_and_whether_it_reaches_each_broker(mock_cluster: MockCluster) -> None:
+    master = "local-cluster[2,1,1024]"
+    code, found = run(master, sys.executable, "--bootstrap-servers", mock_cluster.bootstrap_servers)
+
+    assert (code, {one["verdict"] for one in found}) == (0, {"ok"})
+    checks = [one["check"].partition(" on ")[0] for one in found]
+    assert checks == ["spark", "executor 0", "executor 0", "executor 1", "executor 1"]
+    assert [sys.executable in one["what"] for one in found if ":" not in one["check"]] == [False, True, True]
+    assert {one["what"] for one in found if one["check"].endswith(": brokers")} == {"all 3 can be reached"}
+
+
+def test_an_executor_without_the_packages_is_named_with_its_python(tmp_path: Path) -> None:
+    venv.create(tmp_path, with_pip=False, symlinks=True)
+    python = str(tmp_path / "bin" / "python")
+    code, (spark, executor) = run("local[1]", python)
+
+    assert (code, spark["verdict"], executor["verdict"]) == (1, "ok", "fail")
+    assert executor["check"].startswith("executor on ")
+    assert python in executor["what"]
+    assert "PYSPARK_PYTHON" in executor["fix"]

@@ -1,0 +1,201 @@
+"""`kafkameta doctor` against brokers that are well, dead, leaderless, forbidding, old, or no brokers at all."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v13.request import MetadataRequest
+from kio.schema.metadata.v13.response import MetadataResponse, MetadataResponseBroker
+from kio.schema.types import BrokerId
+from kio.static.primitive import i32
+from scripted_broker import answer_versions, frame, read_message, scripted_broker
+from typer.testing import CliRunner
+
+from pyspark_kafka_meta.cli.checks import executors
+from pyspark_kafka_meta.cli.main import app
+from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.testing import MockCluster, jars
+from pyspark_kafka_meta.wire.codec import milliseconds
+
+NOBODY = "127.0.0.1:1"
+FETCH_KEY = 1
+TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "160", "LINES": "50"}
+
+
+@pytest.fixture(autouse=True)
+def good_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setattr(jars, "find_java", lambda: Path("java"))  # these tests run without one, too
+
+
+@contextmanager
+def broker_that_advertises(nowhere: bool = False, fetch: int = 16) -> Iterator[Address]:
+    """One broker with this Fetch version, which says that it is where it is, or where nobody is."""
+    port: list[int] = []
+
+    def behave(peer: socket.socket) -> None:
+        answer_versions(peer, fetch=fetch)
+        while True:
+            correlation_id, _ = read_message(peer, MetadataRequest)
+            broker = MetadataResponseBroker(
+                node_id=BrokerId(1), host="127.0.0.1", port=i32(1 if nowhere else port[0]), rack=None
+            )
+            answer = MetadataResponse(
+                throttle_time=milliseconds(0), brokers=(broker,), cluster_id="c", topics=(), error_code=ErrorCode.none
+            )
+            peer.sendall(frame(answer, correlation_id))
+
+    with scripted_broker(behave) as address:
+        port.append(address.port)
+        yield address
+
+
+def run(*arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Exit code, and the findings by what was checked."""
+    result = CliRunner().invoke(app, ["doctor", *arguments])
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert all(one["fix"] for one in found if one["verdict"] != "ok"), found
+    return result.exit_code, {one["check"]: one for one in found}
+
+
+def wrong(found: dict[str, dict[str, Any]]) -> dict[str, str]:
+    return {check: one["verdict"] for check, one in found.items() if one["verdict"] != "ok"}
+
+
+def test_without_brokers_this_machine_is_looked_at() -> None:
+    code, found = run()
+    assert (code, wrong(found)) == (0, {})
+    assert list(found) == ["python", "packages", "pyspark", "PYSPARK_PYTHON", "java"]
+
+
+def test_a_cluster_that_is_well_gets_no_complaint(mock_cluster: MockCluster) -> None:
+    mock_cluster.create_topic("clicks", partitions=3)
+    for partition in range(3):
+        mock_cluster.move_leader("clicks", partition, partition + 1)
+    producer = Producer({"bootstrap.servers": mock_cluster.bootstrap_servers, "log_level": 0})
+    producer.produce("clicks", "one", partition=0)
+    assert producer.flush(10) == 0
+
+    code, found = run("--bootstrap-servers", mock_cluster.bootstrap_servers.split(",")[0], "--topic", "clicks")
+
+    assert (code, wrong(found)) == (0, {})
+    assert {f"broker {number}" for number in (1, 2, 3)} <= found.keys()
+    assert found["versions"]["what"] == "Metadata v13, ListOffsets v7, Fetch v16"
+    assert found["topic clicks"]["what"] == "3 partitions, all are led and in sync; about 1 records"
+    fetches = [one["what"] for check, one in found.items() if check.startswith("fetch clicks from broker ")]
+    assert len(fetches) == 3
+    assert sum("gave a record batch" in one for one in fetches) == 1
+
+
+def test_an_advertised_address_that_cannot_be_reached_is_told_apart_from_a_dead_bootstrap() -> None:
+    with broker_that_advertises(nowhere=True) as address:
+        code, found = run("--bootstrap-servers", f"{address},localhost:2")
+
+    assert (code, wrong(found)) == (1, {"bootstrap localhost:2": "warn", "broker 1": "fail"})
+    assert found["broker 1"]["what"].startswith(f"it advertises {NOBODY}: cannot connect to {NOBODY}")
+    assert "advertised.listeners of broker 1" in found["broker 1"]["fix"]
+
+
+def test_a_leader_that_died_is_told_with_its_partitions(mock_cluster: MockCluster) -> None:
+    mock_cluster.create_topic("clicks", partitions=3)
+    first = mock_cluster.bootstrap_servers.split(",")[0]
+    for partition, broker_id in enumerate((1, 2, 3)):
+        mock_cluster.move_leader("clicks", partition, broker_id)
+    mock_cluster.broker_down(2)
+
+    code, found = run("--bootstrap-servers", first, "--topic", "clicks", "--timeout-ms", "2000")
+
+    assert (code, wrong(found)) == (1, {"partition clicks-1": "fail"})
+
+
+def test_nobody_to_ask_ends_it_with_each_address(mock_cluster: MockCluster) -> None:
+    code, found = run("--bootstrap-servers", f"{NOBODY},localhost:2")
+    assert (code, wrong(found)) == (1, {f"bootstrap {NOBODY}": "fail", "bootstrap localhost:2": "fail"})
+
+
+def test_a_silent_address_is_given_up_in_time() -> None:
+    started = time.monotonic()
+    with scripted_broker(lambda _: None) as address:
+        code, found = run("--bootstrap-servers", str(address), "--timeout-ms", "300")
+    assert (code, time.monotonic() - started < 20) == (1, True)
+    assert "is it a Kafka broker?" in found[f"bootstrap {address}"]["what"]
+
+
+def test_a_missing_topic_and_a_partition_without_leader_are_failures(mock_cluster: MockCluster) -> None:
+    mock_cluster.create_topic("clicks", partitions=2)
+    mock_cluster.move_leader("clicks", 1, -1)
+    code, found = run("--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "clicks", "--topic", "nope")
+    assert (code, wrong(found)) == (1, {"partition clicks-1": "fail", "topic nope": "fail"})
+    assert found["topic clicks"]["what"].startswith("2 partitions, 1 are led")
+
+
+def test_a_fetch_that_an_acl_denies_names_the_acl(mock_cluster: MockCluster) -> None:
+    mock_cluster.create_topic("clicks")
+    mock_cluster.push_request_errors(FETCH_KEY, 29)
+    code, found = run("--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "clicks")
+    ((check, one),) = ((check, one) for check, one in found.items() if one["verdict"] != "ok")
+    assert (code, check.startswith("fetch clicks from broker")) == (1, True)
+    assert "TOPIC_AUTHORIZATION_FAILED" in one["what"]
+    assert "--operation Read --topic clicks" in one["fix"]
+
+
+@pytest.mark.parametrize(
+    ("fetch", "verdict", "text"),
+    [(11, "fail", "use brokers of Apache Kafka 2.7 or later"), (12, "warn", "Apache Kafka 3.7"), (16, "ok", "")],
+)
+def test_an_old_broker_is_told_what_it_lacks(fetch: int, verdict: str, text: str) -> None:
+    with broker_that_advertises(fetch=fetch) as address:
+        _, found = run("--bootstrap-servers", str(address))
+    one = found.get("versions") or found[f"bootstrap {address}"]
+    assert one["verdict"] == verdict
+    assert text in one["fix"]
+
+
+def test_a_task_tells_what_its_executor_cannot_reach_and_that_its_release_is_another(
+    mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors, "task_origin", lambda: Origin(role="reader", executor_id="7", host="worker"))
+    good = Address("127.0.0.1", int(mock_cluster.bootstrap_servers.split(",")[0].rpartition(":")[2]))
+    addresses = [("127.0.0.1", 1), (good.host, good.port)]
+    rows = executors.look_around("9.9", {"kafka.bootstrap.servers": NOBODY}, addresses)
+
+    assert [(check, verdict) for check, verdict, _, _ in rows] == [
+        ("executor 7 on worker", "ok"),
+        ("executor 7 on worker: release", "warn"),
+        (f"executor 7 on worker: {NOBODY}", "fail"),
+    ]
+    assert "9.9 on the driver" in rows[1][2]
+
+
+def test_a_person_sees_a_table_with_the_fix_below_and_the_sum(mock_cluster: MockCluster) -> None:
+    arguments = ["doctor", "--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "nope"]
+    result = CliRunner().invoke(app, arguments, env=TERMINAL)
+    assert result.exit_code == 1
+    assert "-> correct the name, or create it: kafka-topics --create --topic nope" in result.stdout
+    assert "1 failed, 0 with a warning" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--topic", "t"], "--bootstrap-servers"),
+        (["--bootstrap-servers", "localhost"], "must be host:port"),
+        (["--bootstrap-servers", NOBODY, "--option", "sasl.password=hunter2"], "kafka.security.protocol"),
+    ],
+)
+def test_options_that_cannot_be_used_are_one_line_without_a_secret(arguments: list[str], text: str) -> None:
+    result = CliRunner().invoke(app, ["doctor", *arguments])
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+    assert text in result.stderr
+    assert "hunter2" not in result.output
