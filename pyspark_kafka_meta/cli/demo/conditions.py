@@ -62,7 +62,7 @@ def rebootstrapped(since_ms: int) -> Condition:
     """When all brokers were gone, the bootstrap list was used again, until one answered."""
 
     def seen(state: State) -> str | None:
-        events = list(state.since(since_ms, "reader"))
+        events = list(state.since(since_ms))
         tried = [one for one in events if one["reason"] == RefreshReason.REBOOTSTRAP]
         answers = [one["time_ms"] for one in events if one["outcome"] != Outcome.FAILED]
         known = asked_by_id(state)

@@ -33,8 +33,8 @@ class Scene:
     """Attributes:
     line: the explanation.
     acts: each is played when what the one before asks for was seen.
-    is_repeatable: whether to act again where that is not seen soon: a cache that happens to refresh by its age at the
-        very moment meets no error.
+    is_repeatable: whether to act again where that is not seen soon: a cache that happens to refresh by its age, or to
+        ask nobody, at the very moment meets no error.
     """
 
     number: int
@@ -166,6 +166,7 @@ def _blackout(cluster: Embedded) -> Scene:
         "The answer replaces the bootstrap list",
         "Brokers are asked by their ids; when all are gone, as now for a moment, the list is used again.",
         (black_out,),
+        is_repeatable=True,
     )
 
 
