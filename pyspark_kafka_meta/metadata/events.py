@@ -108,7 +108,7 @@ class Origin:
 
     Attributes:
         role: what the process does: reader (in a task), planner (beside the driver) or cli.
-        application_id: `spark.app.id`.
+        application_id: `spark.app.id`; null for a planner, which Spark tells of no application, query or batch.
         executor_id: Spark's id of the executor; "driver" in local mode and for a planner.
         host: name of the machine that the process runs on.
         pid: operating system id of the process that holds the cache.
