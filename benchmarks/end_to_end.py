@@ -33,8 +33,7 @@ def turn_s(spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: s
         if time.monotonic() > began + WARM_UP_S:
             late.extend(time.time() - sent)
 
-    options = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic, **reader.options}
-    rows = spark.readStream.format(reader.source).options(**options).load()
+    rows = reader.read_stream(spark, bootstrap_servers, topic)
     with tempfile.TemporaryDirectory() as checkpoint:
         query = rows.writeStream.foreachBatch(arrive).option("checkpointLocation", checkpoint).start()
         query.awaitTermination(int(WARM_UP_S + seconds))

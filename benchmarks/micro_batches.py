@@ -10,41 +10,34 @@ Where a micro-batch takes longer than a turn, the turn lasts for five of them.
 from __future__ import annotations
 
 import statistics
-import tempfile
-import time
+from contextlib import closing
 
 from pyspark.sql import SparkSession
 
 from benchmarks.harness import argument_parser, brokers, report, spark_session
 from benchmarks.peers import JVM, OURS, Reader
 from benchmarks.topics import new_topic, trickle
+from benchmarks.watching import watch
 
 PARTITIONS = (1, 6, 100, 500)
 RECORDS_PER_S = 1_000
 LEAST_BATCHES = 5
 WARM_UP_S = 8.0
-POLL_S = 0.2
-TURN_TIMEOUT_S = 300.0
 
 
 def turn_ms(spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str, seconds: float) -> list[float]:
     """The time of each micro-batch with rows in one turn."""
-    options = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic, **reader.options}
-    rows = spark.readStream.format(reader.source).options(**options).load()
-    with tempfile.TemporaryDirectory() as checkpoint:
-        query = rows.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
-        began = time.monotonic()
-        seen: dict[int, float] = {}
-        while (passed_s := time.monotonic() - began) < WARM_UP_S + seconds or len(seen) < LEAST_BATCHES:
-            if (error := query.exception()) is not None:
-                raise error
-            if passed_s > TURN_TIMEOUT_S:
-                raise TimeoutError(f"{reader.name} had {len(seen)} micro-batches in {passed_s:.0f} s")
-            for progress in query.recentProgress if passed_s > WARM_UP_S else ():
-                if progress.numInputRows > 0:
-                    seen[progress.batchId] = float(progress.durationMs["triggerExecution"])
-            time.sleep(POLL_S)
-        query.stop()
+    seen: dict[int, float] = {}
+    early: set[int] = set()
+    with closing(watch(reader.read_stream(spark, bootstrap_servers, topic))) as looks:
+        for passed_s, reports in looks:
+            if passed_s < WARM_UP_S:
+                early = {one.batchId for one in reports}
+                continue
+            late = [one for one in reports if one.numInputRows > 0 and one.batchId not in early]
+            seen |= {one.batchId: float(one.durationMs["triggerExecution"]) for one in late}
+            if passed_s > WARM_UP_S + seconds and len(seen) >= LEAST_BATCHES:
+                break
     return [seen[batch_id] for batch_id in sorted(seen)[1:]]  # the first compiles the plan
 
 

@@ -32,9 +32,15 @@ class Reader(NamedTuple):
 
     def read(self, spark: SparkSession, bootstrap_servers: str, topic: str) -> DataFrame:
         """The whole topic."""
-        options = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic, **self.options}
-        reader = spark.read.format(self.source).options(**options)
+        reader = spark.read.format(self.source).options(**self._given(bootstrap_servers, topic))
         return (reader.schema(self.schema) if self.schema else reader).load()
+
+    def read_stream(self, spark: SparkSession, bootstrap_servers: str, topic: str) -> DataFrame:
+        """The topic from its latest offsets on."""
+        return spark.readStream.format(self.source).options(**self._given(bootstrap_servers, topic)).load()
+
+    def _given(self, bootstrap_servers: str, topic: str) -> dict[str, str]:
+        return {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic, **self.options}
 
 
 OURS = Reader("kafkameta", "kafkameta")

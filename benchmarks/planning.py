@@ -1,6 +1,6 @@
 """How long the planning of a micro-batch takes by the number of partitions, beside Spark's JVM source.
 
-    python -m benchmarks.planning [--rounds 5] [--json FILE] [PARTITIONS ...]
+    python -m benchmarks.planning [--rounds 3] [--json FILE] [PARTITIONS ...]
 
 A stream reads one topic that gets no records. What counts is Spark's own `latestOffset` of the triggers that find
 nothing to do: a planner asks then where all partitions end, as before every micro-batch. The first, which learns the
@@ -10,37 +10,24 @@ partitions, is told apart.
 from __future__ import annotations
 
 import statistics
-import tempfile
-import time
+from contextlib import closing
 
 from pyspark.sql import SparkSession
 
 from benchmarks.harness import argument_parser, brokers, report, spark_session
 from benchmarks.peers import JVM, OURS, Reader
 from benchmarks.topics import new_topic
+from benchmarks.watching import watch
 
 PARTITIONS = (100, 1_000, 10_000)
 TRIGGERS = 10
-POLL_S = 0.2
-TURN_TIMEOUT_S = 300.0
 
 
 def turn_ms(spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str) -> list[float]:
     """What `latestOffset` took at each trigger of one stream."""
-    options = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic, **reader.options}
-    rows = spark.readStream.format(reader.source).options(**options).load()
-    with tempfile.TemporaryDirectory() as checkpoint:
-        query = rows.writeStream.format("noop").option("checkpointLocation", checkpoint)
-        running = query.trigger(processingTime="1 second").start()
-        deadline = time.monotonic() + TURN_TIMEOUT_S
-        while len(progress := running.recentProgress) < TRIGGERS:
-            if (error := running.exception()) is not None:
-                raise error
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{reader.name} planned {len(progress)} times in {TURN_TIMEOUT_S:.0f} s")
-            time.sleep(POLL_S)
-        running.stop()
-    return [float(one.durationMs["latestOffset"]) for one in progress]
+    with closing(watch(reader.read_stream(spark, bootstrap_servers, topic), "1 second")) as looks:
+        reports = next(reports for _, reports in looks if len(reports) >= TRIGGERS)
+    return [float(one.durationMs["latestOffset"]) for one in reports]
 
 
 def main() -> None:
@@ -49,6 +36,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rows: list[dict[str, object]] = []
     with brokers() as bootstrap_servers, spark_session() as spark:
+        spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "0")  # a report of every trigger
         for partitions in arguments.partitions:
             topic = new_topic(bootstrap_servers, "planning", partitions, replicas=1)
             first: dict[str, list[float]] = {OURS.name: [], JVM.name: []}
