@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Collection, Sequence
 
-from pyspark_kafka_meta.metadata.events import Origin, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.events import RefreshEvent, RefreshReason
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.tables.folding import Event
+from pyspark_kafka_meta.telemetry.origin import cli_origin
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 
 
@@ -31,8 +30,7 @@ class OwnCache:
 
     def __init__(self, options: ClientOptions) -> None:
         self._screen = _Screen()
-        origin = Origin(role="cli", host=socket.gethostname(), pid=os.getpid())
-        self._client = KafkaClient(options, EventPublisher([self._screen], origin), options.metadata_max_age_ms)
+        self._client = KafkaClient(options, EventPublisher([self._screen], cli_origin()), options.metadata_max_age_ms)
 
     def refresh(self, topics: Collection[str]) -> list[Event]:
         """Ask for these topics and all of before, on demand; a cache that knows nothing yet learns them first.

@@ -45,6 +45,11 @@ def planner_origin() -> Origin:
     return Origin(role="planner", executor_id="driver", host=socket.gethostname(), pid=os.getpid())
 
 
+def cli_origin() -> Origin:
+    """The origin of events of a command, which is part of no Spark application."""
+    return Origin(role="cli", host=socket.gethostname(), pid=os.getpid())
+
+
 def driver_pid() -> int:
     """Process id of the driver's JVM, in a planner: its parent, or that of the daemon that it was forked from."""
     parent = os.getppid()

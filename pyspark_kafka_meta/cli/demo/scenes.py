@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,10 +12,11 @@ from pyspark_kafka_meta.cli.demo.clusters import TOPIC, Cluster, Embedded, Real
 from pyspark_kafka_meta.cli.demo.conditions import Condition
 from pyspark_kafka_meta.cli.demo.query import MAX_AGE_MS
 from pyspark_kafka_meta.cli.demo.state import State
-from pyspark_kafka_meta.metadata.events import Origin, RefreshReason
+from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
+from pyspark_kafka_meta.telemetry.origin import cli_origin
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 
 DEAD = [f"127.0.0.{number}:1" for number in range(2, 11)]
@@ -179,8 +178,8 @@ def _ask(cluster: Cluster, events: Path, servers: list[str], reasons: list[Refre
     """A client of the demo's own learns the topics, and refreshes its cache for these reasons."""
     where = {"kafka.bootstrap.servers": ",".join(servers), "metricsPath": str(events)}
     options = SourceOptions.parse({**cluster.options, **cluster.selection, **where})
-    origin = Origin(role="cli", host=socket.gethostname(), pid=os.getpid())
-    client = KafkaClient(options.client, new_publisher(options.metrics, origin), options.client.metadata_max_age_ms)
+    publisher = new_publisher(options.metrics, cli_origin())
+    client = KafkaClient(options.client, publisher, options.client.metadata_max_age_ms)
     with closing(client):
         client.partitions(cluster.topics, client.api_deadline())
         for reason in reasons:
