@@ -41,18 +41,26 @@ def worker_peak_mb() -> float:
 
 def _descendants(pid: int) -> Iterator[int]:
     for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
+        for child in map(int, _read(task / "children").split()):
             yield child
             yield from _descendants(child)
 
 
 def _is_worker(pid: int) -> bool:
-    return b"pyspark" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return "pyspark" in _read(Path(f"/proc/{pid}/cmdline"))
 
 
 def _peak_mb(pid: int) -> float:
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    found = re.search(r"VmHWM:\s+(\d+) kB", _read(Path(f"/proc/{pid}/status")))
     return int(found.group(1)) / 1000 if found else 0.0
+
+
+def _read(path: Path) -> str:
+    """Nothing of a thread or process that has just ended."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def read_all(reader: Reader, bootstrap_servers: str, topic: str) -> tuple[float, float]:
