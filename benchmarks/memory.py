@@ -47,7 +47,7 @@ def _descendants(pid: int) -> Iterator[int]:
 
 
 def _is_worker(pid: int) -> bool:
-    return "pyspark" in _read(Path(f"/proc/{pid}/cmdline"))
+    return "pyspark.daemon" in _read(Path(f"/proc/{pid}/cmdline"))  # forked from it, with its command line
 
 
 def _peak_mb(pid: int) -> float:
