@@ -97,7 +97,7 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & _CONTROL)
 
 
-def scan(records: bytes, check_crcs: bool = True) -> list[BatchHeader]:
+def scan(records: bytes | memoryview, check_crcs: bool = True) -> list[BatchHeader]:
     """The headers of the record batches up to one that is cut off or corrupt: what is fetched next begins with that
     one. None at all if there are no bytes.
 

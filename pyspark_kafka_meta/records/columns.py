@@ -55,7 +55,7 @@ class FetchedRecords:
     """
 
     partition: TopicPartition
-    records: bytes
+    records: bytes | memoryview
     headers: Sequence[BatchHeader]
     from_offset: int
     until_offset: int

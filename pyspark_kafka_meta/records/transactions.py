@@ -13,7 +13,7 @@ _ABORT = 0
 
 
 def without_aborted(
-    headers: Iterable[BatchHeader], records: bytes, aborted_transactions: Sequence[tuple[int, int]]
+    headers: Iterable[BatchHeader], records: bytes | memoryview, aborted_transactions: Sequence[tuple[int, int]]
 ) -> list[BatchHeader]:
     """The batches less those of aborted transactions, as read_committed wants. Control batches may stay in.
 
@@ -39,7 +39,7 @@ def without_aborted(
     return kept
 
 
-def _is_abort_marker(header: BatchHeader, records: bytes) -> bool:
+def _is_abort_marker(header: BatchHeader, records: bytes | memoryview) -> bool:
     """Whether a control batch aborts its producer's transaction, as the key of its first record says."""
     at = header.position + HEADER_BYTES  # brokers do not compress control batches
     try:
@@ -54,7 +54,7 @@ def _is_abort_marker(header: BatchHeader, records: bytes) -> bool:
     return bool(kind == _ABORT)
 
 
-def _behind_varint(data: bytes, at: int) -> int:
+def _behind_varint(data: bytes | memoryview, at: int) -> int:
     while data[at] > 0x7F:
         at += 1
     return at + 1

@@ -7,6 +7,7 @@ version, so that one piece of code serves all versions of the same shape.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import cache
 from importlib import import_module
@@ -17,9 +18,10 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i32Timedelta
 
 from pyspark_kafka_meta.errors import ProtocolError
-from pyspark_kafka_meta.wire.lengths import check_lengths
+from pyspark_kafka_meta.wire.lengths import Span, check_lengths
 
 LENGTH_BYTES = 4
+NULL_RECORDS = b"\0"
 
 
 class Api(NamedTuple):
@@ -64,8 +66,9 @@ def encode(message: Any, correlation_id: int, client_id: str) -> bytes:
     return len(payload).to_bytes(LENGTH_BYTES, "big") + payload
 
 
-def decode(api: Api, version: int, correlation_id: int, frame: Any) -> Any:
-    """The response message in `frame`, a buffer without its length prefix.
+def decode(api: Api, version: int, correlation_id: int, frame: memoryview) -> tuple[Any, list[memoryview]]:
+    """The response message in `frame`, which is without its length prefix; and the records in it, as views of `frame`,
+    in their order, because the parser would copy them several times: in the message these fields are None.
 
     Raises:
         ProtocolError: the bytes are no such answer, belong to another request, or go on after its end.
@@ -77,19 +80,27 @@ def decode(api: Api, version: int, correlation_id: int, frame: Any) -> Any:
             raise ProtocolError(
                 f"a broker answered request {header.correlation_id} where {correlation_id} ({api.title}) was due"
             )
-        check_lengths(response, memoryview(frame), position)
-        message, size = read_message(frame, position)
+        spans = check_lengths(response, frame, position)
+        rest = _without(frame, spans)
+        message, size = read_message(rest, position)
     except ProtocolError:
         raise
     except Exception as error:  # the parser's own errors, and KeyError, ValueError ... on mutated bytes
         raise ProtocolError(
             f"a broker's {api.title} v{version} answer cannot be read ({type(error).__name__})"
         ) from error
-    surplus = bytes(frame[position + size :])
+    surplus = rest[position + size :]
     # One zero byte is forgiven: librdkafka's mock brokers end Metadata v13 with an empty tag section too many.
     if surplus not in (b"", b"\0"):
         raise ProtocolError(f"a broker's {api.title} v{version} answer has {len(surplus)} bytes too many")
-    return message
+    return message, [frame[span.start : span.end] for span in spans]
+
+
+def _without(frame: memoryview, spans: Sequence[Span]) -> bytes:
+    """The frame with null in place of these records."""
+    ends = (0, *(span.end for span in spans))
+    lengths_at = (*(span.length_at for span in spans), len(frame))
+    return NULL_RECORDS.join(frame[end:length_at] for end, length_at in zip(ends, lengths_at, strict=True))
 
 
 @cache

@@ -14,6 +14,7 @@ import socket
 import ssl
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -52,9 +53,13 @@ class ConnectionSettings:
 
 
 class Exchange(NamedTuple):
-    """One request and its answer. Sizes include the length prefix; latency is from last byte sent to last received."""
+    """One request and its answer, whose records are apart from it (`codec.decode`).
+
+    Sizes include the length prefix; latency is from last byte sent to last received.
+    """
 
     message: Any
+    records: Sequence[memoryview]
     api_version: int
     correlation_id: int
     request_bytes: int
@@ -159,13 +164,14 @@ class Connection:
         frame = self._receive_exactly(size, deadline, what)
         received_at = time.monotonic()
         try:
-            message = codec.decode(request.api, request.version, request.correlation_id, frame)
+            message, records = codec.decode(request.api, request.version, request.correlation_id, frame)
         except ProtocolError as error:
             self.close()
             raise ProtocolError(f"{self.address}: {error}") from error
         self._is_new = self._is_new and request.api is API_VERSIONS
         return Exchange(
             message,
+            records,
             request.version,
             request.correlation_id,
             request.request_bytes,

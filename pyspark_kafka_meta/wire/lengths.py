@@ -2,6 +2,8 @@
 
 Its parser reserves room for as many entries as a count says, up to 2^31: where that is refused, the process ends. The
 layouts come from its own message classes; types and encodings are those of Kafka's protocol guide (KIP-482).
+
+On the way it notes where records lie, which the parser would copy, and more than once.
 """
 
 from __future__ import annotations
@@ -9,12 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import cache
-from typing import Any, get_args, get_origin
+from typing import Any, NamedTuple, get_args, get_origin
 
 from pyspark_kafka_meta.errors import ProtocolError
 
-Walk = Callable[[memoryview, int], int]
-"""From the position of a thing to the one behind it."""
+
+class Span(NamedTuple):
+    """A field of records in its frame: its length, then `start` to `end` (exclusive), which are equal for null."""
+
+    length_at: int
+    start: int
+    end: int
+
+
+Walk = Callable[[memoryview, int, list[Span]], int]
+"""From the position of a thing to the one behind it; adds the records that it passes."""
 
 _SIZES = {
     "bool": 1,
@@ -33,18 +44,20 @@ _SIZES = {
 _MAX_VARINT_BYTES = 5
 
 
-def check_lengths(kind: Any, frame: memoryview, position: int) -> None:
-    """Walk through a message of this class that begins at `position`.
+def check_lengths(kind: Any, frame: memoryview, position: int) -> list[Span]:
+    """Walk through a message of this class that begins at `position`. Tells where its records are, in their order.
 
     Raises:
         ProtocolError: a length or count leads behind the end of the frame, or is null where there has to be one.
     """
+    spans: list[Span] = []
     try:
-        end = _message(kind)(frame, position)
+        end = _message(kind)(frame, position, spans)
     except IndexError:
         end = len(frame) + 1
     if end > len(frame):
         raise ProtocolError("a broker's answer cannot be read: lengths in it lead behind its end or are missing")
+    return spans
 
 
 @cache
@@ -74,6 +87,8 @@ def _field(kind: Any, kafka_type: str | None, flexible: bool) -> Walk | int:
         return _message(inner)
     if kafka_type in _SIZES:
         return _SIZES[kafka_type]
+    if kafka_type == "records":
+        return _records
     return _text(2 if kafka_type == "string" else 4, flexible, nullable)
 
 
@@ -86,21 +101,21 @@ def _walk_of(steps: Iterable[Walk | int]) -> Walk:
         else:
             joined.append(step)
 
-    def walk(data: memoryview, at: int) -> int:
+    def walk(data: memoryview, at: int, spans: list[Span]) -> int:
         for step in joined:
-            at = at + step if isinstance(step, int) else step(data, at)
+            at = at + step if isinstance(step, int) else step(data, at, spans)
         return at
 
     return walk
 
 
 def _array(element: Walk | int, flexible: bool, nullable: bool) -> Walk:
-    def walk(data: memoryview, at: int) -> int:
+    def walk(data: memoryview, at: int, spans: list[Span]) -> int:
         count, at = _length(data, at, 4, flexible, nullable)
         if isinstance(element, int):
             return at + count * element
         for _ in range(count):
-            at = element(data, at)
+            at = element(data, at, spans)
             if at > len(data):
                 raise IndexError
         return at
@@ -109,20 +124,27 @@ def _array(element: Walk | int, flexible: bool, nullable: bool) -> Walk:
 
 
 def _text(size: int, flexible: bool, nullable: bool) -> Walk:
-    def walk(data: memoryview, at: int) -> int:
+    def walk(data: memoryview, at: int, spans: list[Span]) -> int:
         length, at = _length(data, at, size, flexible, nullable)
         return at + length
 
     return walk
 
 
+def _records(data: memoryview, at: int, spans: list[Span]) -> int:
+    """Fetch answers alone hold records, and all versions of them that are spoken have varint lengths."""
+    length, start = _length(data, at, 4, flexible=True, nullable=True)
+    spans.append(Span(at, start, start + length))
+    return start + length
+
+
 def _tags(known: dict[int, Walk]) -> Walk:
-    def walk(data: memoryview, at: int) -> int:
+    def walk(data: memoryview, at: int, spans: list[Span]) -> int:
         count, at = _varint(data, at)
         for _ in range(count):
             tag, at = _varint(data, at)
             size, at = _varint(data, at)
-            if tag in known and known[tag](data, at) != at + size:
+            if tag in known and known[tag](data, at, spans) != at + size:
                 raise IndexError
             at += size
         return at

@@ -116,7 +116,7 @@ class FetchedPartition:
 
     partition: TopicPartition
     error_code: int
-    records: bytes
+    records: bytes | memoryview
     high_watermark: int
     last_stable_offset: int
     aborted_transactions: tuple[tuple[int, int], ...] = ()

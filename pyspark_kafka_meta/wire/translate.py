@@ -207,12 +207,13 @@ def fetch_answer(exchange: Exchange, request: FetchRequest, node_id: int) -> Fet
     names: dict[UUID | None, str] = {entry.topic_id: entry.partition.topic for entry in request.partitions}
     endpoints = {broker.node_id: broker for broker in map(_broker, getattr(message, "node_endpoints", ()))}
     partitions = []
+    records = iter(exchange.records)
     for topic in () if message.error_code else message.responses:
         name = names.get(topic.topic_id, "") if exchange.api_version >= TOPIC_IDS_SINCE else str(topic.topic)
         for entry in topic.partitions:
             partition = TopicPartition(name, int(entry.partition_index))
             _check(partition in asked, "%s unasked", partition)
-            partitions.append(_fetched(partition, entry, endpoints))
+            partitions.append(_fetched(partition, entry, next(records), endpoints))
     return FetchAnswer(
         node_id=node_id,
         error_code=int(message.error_code),
@@ -223,7 +224,9 @@ def fetch_answer(exchange: Exchange, request: FetchRequest, node_id: int) -> Fet
     )
 
 
-def _fetched(partition: TopicPartition, entry: Any, endpoints: dict[int, Broker]) -> FetchedPartition:
+def _fetched(
+    partition: TopicPartition, entry: Any, records: memoryview, endpoints: dict[int, Broker]
+) -> FetchedPartition:
     aborted = entry.aborted_transactions or ()
     # Where a broker answers with an error it states -1.
     _check(min(entry.high_watermark, entry.last_stable_offset) >= -1, "a negative offset for %s", partition)
@@ -231,7 +234,7 @@ def _fetched(partition: TopicPartition, entry: Any, endpoints: dict[int, Broker]
     return FetchedPartition(
         partition=partition,
         error_code=int(entry.error_code),
-        records=entry.records or b"",
+        records=records,
         high_watermark=int(entry.high_watermark),
         last_stable_offset=int(entry.last_stable_offset),
         aborted_transactions=tuple((int(one.producer_id), int(one.first_offset)) for one in aborted),

@@ -117,8 +117,8 @@ def fetch_frame(records: bytes) -> bytes:
 
 
 def exchange(api: Api, version: int, data: bytes) -> Exchange:
-    message = codec.decode(api, version, CORRELATION_ID, memoryview(data))
-    return Exchange(message, version, CORRELATION_ID, 30, len(data), 1.0)
+    answer = codec.decode(api, version, CORRELATION_ID, memoryview(data))
+    return Exchange(*answer, version, CORRELATION_ID, 30, len(data), 1.0)
 
 
 def fetched(data: bytes) -> Iterator[tuple[TopicPartition, Row]]:

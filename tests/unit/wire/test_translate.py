@@ -66,8 +66,8 @@ def payload(message: Any) -> bytes:
 
 def exchange(api: Api, message: Any) -> Exchange:
     """`message` as it arrives."""
-    read = decode(api, message.__version__, CORRELATION_ID, payload(message))
-    return Exchange(read, message.__version__, CORRELATION_ID, 30, 60, 1.5)
+    read = decode(api, message.__version__, CORRELATION_ID, memoryview(payload(message)))
+    return Exchange(*read, message.__version__, CORRELATION_ID, 30, 60, 1.5)
 
 
 # --- metadata ---------------------------------------------------------------------------------------------------------
@@ -412,7 +412,7 @@ def test_mutated_answer_is_read_or_refused_and_nothing_else(api: Api, changes: l
         FETCH: lambda one: translate.fetch_answer(one, fetch_request(), 3),
     }
     try:
-        message = decode(api, SPOKEN[api], CORRELATION_ID, bytes(frame))
-        read[api](Exchange(message, SPOKEN[api], CORRELATION_ID, 30, 60, 1.5))
+        answer = decode(api, SPOKEN[api], CORRELATION_ID, memoryview(frame))
+        read[api](Exchange(*answer, SPOKEN[api], CORRELATION_ID, 30, 60, 1.5))
     except ProtocolError as error:
         assert str(error).startswith("a broker")
