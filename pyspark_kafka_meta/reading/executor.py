@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError, ReadTimeoutError
+from pyspark_kafka_meta.memory import ReusedMemory
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
@@ -54,6 +55,7 @@ class TaskReader:
         self._losses = Losses(client, options)
         self._leaders = Leaders(client.cache)
         self._fetches = Fetches(client)
+        self._memory = ReusedMemory()
         self._last_progress = 0.0
         self._failures: dict[PartitionCursor, KafkaMetaError] = {}
 
@@ -98,7 +100,7 @@ class TaskReader:
         """Of the answer to `fetch`, each partition up to a corrupt batch, from which on it is fetched again."""
         while records:
             try:
-                yield from decode(records, self._columns, self._options.max_decompressed_batch_bytes)
+                yield from decode(records, self._columns, self._options.max_decompressed_batch_bytes, self._memory)
                 return
             except CorruptBatchError as error:
                 corrupt = (error.topic, error.partition)

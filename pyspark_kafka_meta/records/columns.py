@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_kafka_meta.errors import CorruptBatchError, UnsupportedRecordFormatError
+from pyspark_kafka_meta.memory import ReusedMemory
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.records.batches import HEADER_BYTES, MIN_RECORD_BYTES, BatchHeader
 from pyspark_kafka_meta.records.compression import Codec, decompress_into
@@ -67,7 +68,10 @@ _Batch: TypeAlias = tuple[FetchedRecords, BatchHeader]
 
 
 def decode(
-    parts: Sequence[FetchedRecords], columns: Sequence[str], max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES
+    parts: Sequence[FetchedRecords],
+    columns: Sequence[str],
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
+    memory: ReusedMemory | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of these parts in order, as `records_arrow_schema(columns)`; what no column needs is not decoded.
 
@@ -76,6 +80,7 @@ def decode(
     Args:
         columns: at least one.
         max_decompressed_bytes: the most that one record batch may decompress to.
+        memory: to decompress into, fresh memory if there is none.
     Raises:
         CorruptBatchError: lengths, counts or offsets contradict each other, or compressed data are malformed or too
             large. All rows before `from_offset` of its partition, and of the parts before, were given out then.
@@ -89,16 +94,18 @@ def decode(
         except CorruptBatchError as error:
             unreadable = _located(error, part.partition, part.from_offset, error.until_offset)
             break
-    yield from _decode(batches, columns, max_decompressed_bytes)
+    yield from _decode(batches, columns, max_decompressed_bytes, memory or ReusedMemory())
     if unreadable is not None:
         raise unreadable
 
 
-def _decode(batches: Sequence[_Batch], columns: Sequence[str], max_decompressed_bytes: int) -> Iterator[pa.RecordBatch]:
+def _decode(
+    batches: Sequence[_Batch], columns: Sequence[str], max_decompressed_bytes: int, memory: ReusedMemory
+) -> Iterator[pa.RecordBatch]:
     schema = records_arrow_schema(columns)
     given = 0
     try:
-        for chunk in _chunks(batches, max_decompressed_bytes):
+        for chunk in _chunks(batches, max_decompressed_bytes, memory):
             rows = _rows(chunk)
             if rows.offset.size:
                 yield pa.RecordBatch.from_arrays([COLUMNS[name](rows) for name in columns], schema=schema)
@@ -110,7 +117,7 @@ def _decode(batches: Sequence[_Batch], columns: Sequence[str], max_decompressed_
             raise _located(error, part.partition, from_offset, header.last_offset + 1) from None
         # One of those that were decoded together; the others have their rows still to give.
         for batch in batches[given:]:
-            yield from _decode([batch], columns, max_decompressed_bytes)
+            yield from _decode([batch], columns, max_decompressed_bytes, memory)
 
 
 def _located(
@@ -166,13 +173,13 @@ class _Chunk:
         self.ends.append(self.used)
 
 
-def _chunks(batches: Sequence[_Batch], max_decompressed_bytes: int) -> Iterator[_Chunk]:
+def _chunks(batches: Sequence[_Batch], max_decompressed_bytes: int, memory: ReusedMemory) -> Iterator[_Chunk]:
     """The batches, some at a time. A chunk is valid until the next one is asked for."""
     largest = max((header.length for _, header in batches), default=0)
     size = CHUNK_BYTES + max(largest, max_decompressed_bytes) + PADDING_BYTES
     if size > _MAX_BUFFER_BYTES:
         raise UnsupportedRecordFormatError(f"a record batch of {largest} bytes is larger than can be decoded")
-    buffer = np.empty(size, np.uint8).data  # takes only as much memory as is written to
+    buffer = memory.of(size)
     chunk = _Chunk(buffer)
     for part, header in batches:
         try:

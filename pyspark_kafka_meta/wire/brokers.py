@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pyspark_kafka_meta.errors import KafkaMetaError, RequestTimeoutError
+from pyspark_kafka_meta.memory import ReusedMemory
 from pyspark_kafka_meta.metadata.model import Address, Broker, MetadataAnswer, TopicPartition
 from pyspark_kafka_meta.wire import translate
 from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA
@@ -46,6 +47,7 @@ class KafkaWire:
         # By node id, as fetches under way are: a broker may have taken the place of another at its address.
         self._fetch: dict[int, Connection] = {}
         self._under_way: dict[int, _FetchUnderWay] = {}
+        self._memory = ReusedMemory()
 
     def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
         connection = self._connection(self._control, address, address, deadline)
@@ -105,7 +107,7 @@ class KafkaWire:
         # The caller may come late, busy with the rows of the answer before: what has arrived by then is still good.
         read_deadline = time.monotonic() + under_way.read_timeout_s
         try:
-            exchange = under_way.connection.receive(read_deadline)
+            exchange = under_way.connection.receive(read_deadline, self._memory)
             return self._checked(under_way.connection, translate.fetch_answer, exchange, under_way.request, node_id)
         except KafkaMetaError as error:
             return FetchFailure(node_id, error)

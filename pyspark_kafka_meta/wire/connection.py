@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from pyspark_kafka_meta.errors import (
     AuthenticationError,
     ConnectError,
@@ -29,6 +27,7 @@ from pyspark_kafka_meta.errors import (
     TlsError,
     UnsupportedBrokerError,
 )
+from pyspark_kafka_meta.memory import ReusedMemory
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import SecurityOptions
 from pyspark_kafka_meta.options.security import PLAINTEXT
@@ -147,8 +146,8 @@ class Connection:
             raise self._failure(error, f"sending {api.title}") from error
         self._in_flight.append(_InFlight(api, message.__version__, correlation_id, len(frame), time.monotonic()))
 
-    def receive(self, deadline: float) -> Exchange:
-        """The answer to the oldest request under way."""
+    def receive(self, deadline: float, memory: ReusedMemory | None = None) -> Exchange:
+        """The answer to the oldest request under way, in fresh memory or in this."""
         request = self._in_flight.popleft()
         what = f"waiting for its {request.api.title} answer"
         prefix = self._receive_exactly(LENGTH_BYTES, deadline, what)
@@ -161,7 +160,7 @@ class Connection:
                 f"{self.address} announced {size} bytes where {self._settings.max_frame_bytes} are accepted: "
                 "if it is a Kafka broker and holds such large records, raise kafka.fetch.max.bytes"
             )
-        frame = self._receive_exactly(size, deadline, what)
+        frame = self._receive_exactly(size, deadline, what, memory)
         received_at = time.monotonic()
         try:
             message, records = codec.decode(request.api, request.version, request.correlation_id, frame)
@@ -233,9 +232,9 @@ class Connection:
             raise UnsupportedBrokerError(f"{self.address} refused ApiVersions with error {int(answer.error_code)}")
         self._versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
 
-    def _receive_exactly(self, size: int, deadline: float, what: str) -> memoryview:
-        # numpy's empty buffer is not touched until bytes arrive, so a lying length costs address space only.
-        buffer = np.empty(size, dtype=np.uint8).data
+    def _receive_exactly(self, size: int, deadline: float, what: str, memory: ReusedMemory | None = None) -> memoryview:
+        # It is not touched until bytes arrive, so a lying length costs address space only.
+        buffer = (memory or ReusedMemory()).of(size)
         received = 0
         while received < size:
             try:
