@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-BENCHMARKS ?= throughput micro_batches end_to_end cold_start planning memory events_cost
+BENCHMARKS ?= throughput micro_batches end_to_end cold_start planning memory requests events_cost
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench recovery simulate compat java
@@ -22,7 +22,8 @@ lint: $(INSTALLED) ## check style, formatting and types
 	$(BIN)/mypy
 
 bench: java $(INSTALLED) ## measure speed beside the JVM source, for an hour; BENCHMARKS="throughput ..." chooses
-	for one in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$one || exit 1; done
+	for one in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$one --json docs/benchmarks/$$one.json || exit 1; done
+	$(BIN)/python -m benchmarks.plots
 
 recovery: java $(INSTALLED) ## measure what a moving leader costs a running reader
 	$(BIN)/python -m benchmarks.recovery

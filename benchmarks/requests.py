@@ -1,0 +1,109 @@
+"""How many requests and connections a million records take, beside Spark's JVM source.
+
+    python -m benchmarks.requests [--records 3000000] [--seconds 60] [--json FILE]
+
+Proxies in front of the brokers count what clients send. A batch reads a filled topic of 6 partitions, once for warmth
+and then counted. A stream runs beside a trickle of 2,000 records a second into 100 partitions, and is counted in its last `--seconds`; what it
+sends in a minute of that is told too, because a stream asks as time passes, not as records come.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from contextlib import ExitStack, closing
+
+from pyspark.sql import SparkSession
+
+from benchmarks.counting import APIS, CONNECTIONS, OTHERS, counting_proxies
+from benchmarks.harness import argument_parser, report, spark_session
+from benchmarks.peers import JVM, OURS, TUNED_JVM, Reader
+from benchmarks.topics import fill, new_topic, trickle
+from benchmarks.watching import watch
+from pyspark_kafka_meta.testing import LocalKafka
+from pyspark_kafka_meta.testing.ports import free_ports
+
+BROKERS = 3
+USER, PASSWORD = "benchmark", "secret"
+LOGIN = {
+    "kafka.security.protocol": "SASL_PLAINTEXT",
+    "kafka.sasl.mechanism": "PLAIN",
+    "kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    f'username="{USER}" password="{PASSWORD}";',
+}
+"""Only a listener with a login can be advertised at another port, that of a proxy."""
+BATCH_PARTITIONS, VALUE_BYTES = 6, 200
+STREAM_PARTITIONS, RECORDS_PER_S = 100, 2_000
+WARM_UP_S = 30.0
+
+
+def batch(
+    spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str, counted: Counter[str]
+) -> Counter[str]:
+    """What the second of two batch queries sent."""
+    for _ in range(2):
+        before = counted.copy()
+        reader.read(spark, bootstrap_servers, topic).write.format("noop").mode("overwrite").save()
+    return counted - before
+
+
+def stream(
+    spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str, counted: Counter[str], seconds: float
+) -> tuple[Counter[str], float]:
+    """What a warm stream sent, and for how long it was counted."""
+    with closing(watch(reader.read_stream(spark, bootstrap_servers, topic))) as looks:
+        next(passed for passed, _ in looks if passed >= WARM_UP_S)
+        before, began = counted.copy(), time.monotonic()
+        next(passed for passed, _ in looks if passed >= WARM_UP_S + seconds)
+        return counted - before, time.monotonic() - began
+
+
+def result_row(
+    what: str, reader: Reader, sent: Counter[str], records: float, seconds: float | None
+) -> dict[str, object]:
+    """What was sent for so many records, as if for a million."""
+    kinds = (*APIS.values(), OTHERS, CONNECTIONS)
+    requests = sent.total() - sent[CONNECTIONS]
+    return {
+        "query": what,
+        "reader": reader.name,
+        "requests": round(requests * 1e6 / records),
+        **{kind: round(sent[kind] * 1e6 / records) for kind in kinds},
+        "requests_a_minute": "" if seconds is None else round(requests * 60 / seconds),
+    }
+
+
+def main() -> None:
+    arguments = argument_parser(__doc__, records=3_000_000, seconds=60).parse_args()
+    rows: list[dict[str, object]] = []
+    with ExitStack() as stack:
+        ports = free_ports(BROKERS)
+        kafka = LocalKafka(
+            BROKERS,
+            security="SASL_PLAINTEXT",
+            mechanisms=["PLAIN"],
+            users={USER: PASSWORD},
+            advertised_ports=ports,
+        )
+        targets = dict(zip(ports, map(kafka.address, kafka.broker_ids), strict=True))
+        counted = stack.enter_context(counting_proxies(targets))
+        stack.enter_context(kafka)
+        spark = stack.enter_context(spark_session())
+        admin, servers = kafka.admin_servers, f"127.0.0.1:{ports[0]}"
+        readers = [one._replace(options={**LOGIN, **one.options}) for one in (OURS, JVM, TUNED_JVM)]
+        topic = new_topic(admin, "requests", BATCH_PARTITIONS)
+        fill(admin, topic, BATCH_PARTITIONS, arguments.records, VALUE_BYTES)
+        for reader in readers:
+            sent = batch(spark, reader, servers, topic, counted)
+            rows.append(result_row(f"batch, {BATCH_PARTITIONS} partitions", reader, sent, arguments.records, None))
+        topic = new_topic(admin, "requests", STREAM_PARTITIONS)
+        with trickle(admin, topic, STREAM_PARTITIONS, RECORDS_PER_S):
+            for reader in readers[:2]:
+                sent, passed_s = stream(spark, reader, servers, topic, counted, arguments.seconds)
+                what = f"stream, {STREAM_PARTITIONS} partitions"
+                rows.append(result_row(what, reader, sent, RECORDS_PER_S * passed_s, passed_s))
+    report("Requests and connections for a million records", rows, arguments.json)
+
+
+if __name__ == "__main__":
+    main()
