@@ -3,8 +3,9 @@
     python -m benchmarks.requests [--records 3000000] [--seconds 60] [--json FILE]
 
 Proxies in front of the brokers count what clients send. A batch reads a filled topic of 6 partitions, once for warmth
-and then counted. A stream runs beside a trickle of 2,000 records a second into 100 partitions, and is counted in its last `--seconds`; what it
-sends in a minute of that is told too, because a stream asks as time passes, not as records come.
+and then counted. A stream runs beside a trickle of 2,000 records a second into 100 partitions, and is counted in its
+last `--seconds`; what it sends in a minute of that is told too, because a stream asks as time passes, not as records
+come.
 """
 
 from __future__ import annotations
