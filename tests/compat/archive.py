@@ -21,19 +21,18 @@ from smoke import fill
 from pyspark_kafka_meta.testing import MockCluster
 
 PROGRAM = """
+import json
 import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-import pyspark_kafka_meta as kafkameta
-
 servers, events = sys.argv[1:]
 spark = SparkSession.builder.getOrCreate()
 rows = spark.read.format("kafkameta").option("kafka.bootstrap.servers", servers).option("subscribe", "t")
 print("records", rows.option("metricsPath", events).load().count())
-readers = kafkameta.refresh_events(spark, metricsPath=events).where("role = 'reader'")
-for (pid,) in readers.select("pid").distinct().collect():
+told = [json.loads(line) for file in Path(events).glob("*.jsonl") for line in file.read_text().splitlines()]
+for pid in {event["pid"] for event in told if event["role"] == "reader"}:
     process = Path(f"/proc/{pid}")
     print("reader", process.joinpath("cwd").resolve() / process.joinpath("cmdline").read_text().split("\\0")[0])
 """
