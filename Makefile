@@ -46,7 +46,7 @@ connect: java ## try Spark Connect, in an environment of its own
 archive: java $(INSTALLED) ## pack an environment, and have executors read with it alone
 	[ -x .venv-archive/bin/python ] || $(PYTHON) -m venv .venv-archive
 	.venv-archive/bin/python -m pip install --quiet --upgrade . venv-pack
-	.venv-archive/bin/python -m pip uninstall --quiet --yes pyspark py4j
+	.venv-archive/bin/python -m pip uninstall --quiet --yes pyspark
 	mkdir -p build
 	.venv-archive/bin/venv-pack --prefix .venv-archive --force --output build/environment.tar.gz
 	$(BIN)/python tests/compat/archive.py build/environment.tar.gz
