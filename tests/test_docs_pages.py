@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 import typer.main
@@ -58,8 +59,9 @@ def test_python_compiles_and_asks_for_what_the_package_has(page: Path) -> None:
 
 def commands(page: Path) -> Iterator[list[str]]:
     text = page.read_text()
+    text += "".join(indent(code, "    ") for language, code in BLOCK.findall(text) if language == "sh")
     for line in SHELL.findall(text.replace("\\\n", " ")) + INLINE.findall(text):
-        yield shlex.split(line, comments=True)
+        yield shlex.split(line.split(" #")[0])
 
 
 @each_page
