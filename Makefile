@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 BENCHMARKS ?= throughput micro_batches end_to_end cold_start planning memory requests events_cost
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench recovery simulate compat java
+.PHONY: help demo test lint bench recovery simulate compat connect archive java
 
 help: ## list these commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -38,6 +38,19 @@ compat: java ## try pyspark 4.0 and 4.1, each in an environment of its own
 	.venv-$$release/bin/python -m pip install --quiet --editable . "pyspark==$$release.*" && \
 	.venv-$$release/bin/python tests/compat/smoke.py || exit 1; \
 	done
+
+connect: java ## try Spark Connect, in an environment of its own
+	[ -x .venv-connect/bin/python ] || $(PYTHON) -m venv .venv-connect
+	.venv-connect/bin/python -m pip install --quiet --editable . 'pyspark[connect]>=4.2,<5' 'pandas<3'
+	.venv-connect/bin/python tests/compat/connect.py
+
+archive: java $(INSTALLED) ## pack an environment, and have executors read with it alone
+	[ -x .venv-archive/bin/python ] || $(PYTHON) -m venv .venv-archive
+	.venv-archive/bin/python -m pip install --quiet --upgrade . venv-pack
+	.venv-archive/bin/python -m pip uninstall --quiet --yes pyspark
+	mkdir -p build
+	.venv-archive/bin/venv-pack --prefix .venv-archive --force --output build/environment.tar.gz
+	$(BIN)/python tests/compat/archive.py build/environment.tar.gz
 
 java:
 	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \

@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module, metadata
 from itertools import zip_longest
 from typing import NamedTuple
@@ -53,6 +53,7 @@ def machine_findings() -> Iterator[Finding]:
     yield ok("python", f"{sys.version.split()[0]} at {sys.executable}")
     packages = list(package_findings())
     yield from packages
+    yield from driver_python_findings(os.environ)
     yield _worker_python()
     if not any(one.verdict is Verdict.FAIL for one in packages):
         yield _java()
@@ -134,6 +135,18 @@ def judge_worker_python(command: str, is_set: bool, told: str | None, own: tuple
     if missing:
         return fail(check, f"{start}, which lacks {', '.join(missing)}", fix)
     return ok(check, f"{start}: Python {major}.{minor} with the packages")
+
+
+def driver_python_findings(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Of PYSPARK_DRIVER_PYTHON, which Spark starts on executors too, for a source that it finds by itself."""
+    driver, workers = environment.get("PYSPARK_DRIVER_PYTHON"), environment.get("PYSPARK_PYTHON")
+    if driver and driver != workers:
+        yield warn(
+            "PYSPARK_DRIVER_PYTHON",
+            f"is {driver}, which Spark starts on the executors too, in place of PYSPARK_PYTHON, for a source that it "
+            "finds by itself",
+            "unset it, or call spark.dataSource.register(KafkaMetaDataSource) in the program",
+        )
 
 
 def _worker_python() -> Finding:

@@ -107,6 +107,22 @@ def test_the_python_of_workers_must_be_that_of_the_driver(told: str | None, text
     assert text is None or "export PYSPARK_PYTHON=" in found.fix
 
 
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, []),
+        ({"PYSPARK_PYTHON": "python3"}, []),
+        ({"PYSPARK_PYTHON": "python3", "PYSPARK_DRIVER_PYTHON": "python3"}, []),
+        ({"PYSPARK_PYTHON": "./environment/bin/python", "PYSPARK_DRIVER_PYTHON": "python3"}, [WARN]),
+        ({"PYSPARK_DRIVER_PYTHON": "ipython"}, [WARN]),
+    ],
+)
+def test_a_driver_python_that_executors_would_get_is_a_warning(
+    environment: dict[str, str], expected: list[Verdict]
+) -> None:
+    assert [one.verdict for one in machine.driver_python_findings(environment)] == expected
+
+
 def test_the_python_and_the_java_that_the_environment_names_are_tried(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
