@@ -1,20 +1,27 @@
-"""One Kafka node: its files, its Java process, and the signals that make it fail as nodes fail in production."""
+"""One Kafka node: its files, its Java process, what it answers, and signals by which it fails as in production."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.testing.errors import ClusterError
 from pyspark_kafka_meta.testing.kafka_config import LOGGING, properties_text
+from pyspark_kafka_meta.wire.brokers import KafkaWire
+from pyspark_kafka_meta.wire.connection import ConnectionSettings
 
 LOG_TAIL_LINES = 20
 KILL_TIMEOUT_S = 30.0
+FORMAT_TIMEOUT_S = 60.0
+ASK_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,31 @@ def write_files(folder: Path, server: Mapping[str, str], meta: Mapping[str, str]
         data = Path(server["log.dirs"])
         data.mkdir()
         (data / "meta.properties").write_text(properties_text(meta))
+
+
+def format_controller(folder: Path, runtime: JavaRuntime, cluster_id: str, arguments: Sequence[str]) -> None:
+    """Format the data folder of a controller by Kafka's own tool, which also takes down users.
+
+    Raises:
+        ClusterError: the tool refuses, with what it says.
+    """
+    settings = ["--cluster-id", cluster_id, "--config", str(folder / "server.properties")]
+    command = runtime.command("kafka.tools.StorageTool", folder, "format", *settings, *arguments)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=FORMAT_TIMEOUT_S)
+    if done.returncode != 0:
+        raise ClusterError(f"Kafka cannot format the controller's folder: {done.stderr or done.stdout}")
+
+
+def live_brokers(address: Address) -> set[int]:
+    """The brokers that the one at `address` names as live; none while it does not answer."""
+    wire = KafkaWire(ConnectionSettings("kafkameta-testing", connect_timeout_ms=1000, max_frame_bytes=1 << 20))
+    try:
+        answer = wire.metadata(address, (), time.monotonic() + ASK_TIMEOUT_S)
+    except KafkaMetaError:
+        return set()
+    finally:
+        wire.close()
+    return {broker.node_id for broker in answer.brokers}
 
 
 class KafkaNode:

@@ -5,25 +5,21 @@ Linux or macOS, Java 17 or later, and at the first start a way to Maven Central.
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Self
 
-from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.testing import guard, kafka_config
 from pyspark_kafka_meta.testing.class_archive import with_class_archive
 from pyspark_kafka_meta.testing.errors import ClusterError
 from pyspark_kafka_meta.testing.jars import KAFKA_JARS, find_java, resolve
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID, FIRST_BROKER_ID, HOST
-from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, KafkaNode, write_files
+from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, KafkaNode, format_controller, live_brokers, write_files
 from pyspark_kafka_meta.testing.listener_security import ListenerSecurity, Protocol
 from pyspark_kafka_meta.testing.ports import free_ports, is_free
-from pyspark_kafka_meta.wire.brokers import KafkaWire
-from pyspark_kafka_meta.wire.connection import ConnectionSettings
 
 DEFAULT_JVM_OPTIONS = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Small nodes that start fast. On two cores they also carry more records a second than Java's own defaults."""
@@ -31,8 +27,6 @@ DEFAULT_JVM_OPTIONS = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredSto
 STANDARD_PORTS = (19092, 29092, 39092)
 
 _POLL_S = 0.1
-_ASK_TIMEOUT_S = 2.0
-_FORMAT_TIMEOUT_S = 60.0
 
 
 class LocalKafka:
@@ -197,7 +191,7 @@ class LocalKafka:
         brokers = [self._node(broker_id) for broker_id in self.broker_ids]
         running = {broker.node_id for broker in brokers if broker.is_started and not broker.is_paused}
         for broker_id in sorted(running):
-            while not running <= _live_brokers(self._plain_address(broker_id)):
+            while not running <= live_brokers(self._plain_address(broker_id)):
                 for node in self._nodes.values():
                     node.check()
                 if time.monotonic() > deadline:
@@ -222,13 +216,7 @@ class LocalKafka:
         config = {**self._security.authorizer, **self._config}
         write_files(folder, kafka_config.controller_properties(self._layout, folder / "data", config), None)
         self._nodes[CONTROLLER_ID] = KafkaNode(CONTROLLER_ID, folder, runtime, guarded.group)
-        settings = str(folder / "server.properties")
-        arguments = ["format", "--cluster-id", self._layout.cluster_id, "--config", settings]
-        arguments += self._security.format_arguments()
-        command = runtime.command("kafka.tools.StorageTool", folder, *arguments)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S)
-        if done.returncode != 0:
-            raise ClusterError(f"Kafka cannot format the controller's folder: {done.stderr or done.stdout}")
+        format_controller(folder, runtime, self._layout.cluster_id, self._security.format_arguments())
         self.start(CONTROLLER_ID)
 
     def _move(self, node: KafkaNode, port: int) -> None:
@@ -256,15 +244,3 @@ class LocalKafka:
                 f"There is no node {node_id} now: inside `with` there are {CONTROLLER_ID} and {self.broker_ids}."
             )
         return self._nodes[node_id]
-
-
-def _live_brokers(address: Address) -> set[int]:
-    """The brokers that the one at `address` names as live; none while it does not answer."""
-    wire = KafkaWire(ConnectionSettings("kafkameta-testing", connect_timeout_ms=1000, max_frame_bytes=1 << 20))
-    try:
-        answer = wire.metadata(address, (), time.monotonic() + _ASK_TIMEOUT_S)
-    except KafkaMetaError:
-        return set()
-    finally:
-        wire.close()
-    return {broker.node_id for broker in answer.brokers}

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from pyspark_kafka_meta.errors import KafkaMetaError, RequestTimeoutError
 from pyspark_kafka_meta.memory import ReusedMemory
 from pyspark_kafka_meta.metadata.model import Address, Broker, MetadataAnswer, TopicPartition
-from pyspark_kafka_meta.wire import translate
-from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA
-from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings, Exchange
+from pyspark_kafka_meta.wire import translate, translate_fetch
+from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Exchange
+from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.wire.messages import (
     FetchAnswer,
     FetchFailure,
@@ -70,8 +70,8 @@ class KafkaWire:
         self.drop_fetch(broker.node_id)  # of a task that ended early: its answer must not be taken for the new one's
         connection = self._connection(self._fetch, broker.node_id, broker.address, deadline)
         by_name = any(entry.topic_id is None for entry in request.partitions)
-        version = connection.version(FETCH, at_most=translate.TOPIC_IDS_SINCE - 1 if by_name else None)
-        connection.send(FETCH, translate.fetch_request(version, request), deadline)
+        version = connection.version(FETCH, at_most=translate_fetch.TOPIC_IDS_SINCE - 1 if by_name else None)
+        connection.send(FETCH, translate_fetch.fetch_request(version, request), deadline)
         self._under_way[broker.node_id] = _FetchUnderWay(
             connection, request, deadline, read_timeout_s=deadline - time.monotonic()
         )
@@ -108,7 +108,9 @@ class KafkaWire:
         read_deadline = time.monotonic() + under_way.read_timeout_s
         try:
             exchange = under_way.connection.receive(read_deadline, self._memory)
-            return self._checked(under_way.connection, translate.fetch_answer, exchange, under_way.request, node_id)
+            return self._checked(
+                under_way.connection, translate_fetch.fetch_answer, exchange, under_way.request, node_id
+            )
         except KafkaMetaError as error:
             return FetchFailure(node_id, error)
 

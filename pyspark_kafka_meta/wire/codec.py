@@ -37,6 +37,21 @@ class Api(NamedTuple):
         return self.name.title().replace("_", "")
 
 
+class Exchange(NamedTuple):
+    """One request and its answer, whose records are apart from it (`decode`).
+
+    Sizes include the length prefix; latency is from last byte sent to last received.
+    """
+
+    message: Any
+    records: Sequence[memoryview]
+    api_version: int
+    correlation_id: int
+    request_bytes: int
+    response_bytes: int
+    latency_ms: float
+
+
 API_VERSIONS = Api("api_versions", 18, 2, 2)
 SASL_HANDSHAKE = Api("sasl_handshake", 17, 1, 1)
 SASL_AUTHENTICATE = Api("sasl_authenticate", 36, 0, 2)

@@ -14,7 +14,6 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -32,7 +31,7 @@ from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import SecurityOptions
 from pyspark_kafka_meta.options.security import PLAINTEXT
 from pyspark_kafka_meta.wire import codec
-from pyspark_kafka_meta.wire.codec import API_VERSIONS, LENGTH_BYTES, Api
+from pyspark_kafka_meta.wire.codec import API_VERSIONS, LENGTH_BYTES, Api, Exchange
 from pyspark_kafka_meta.wire.security import tls
 from pyspark_kafka_meta.wire.security.login import log_in, login_is_wanted
 from pyspark_kafka_meta.wire.sockets import connect, is_readable, remaining_s
@@ -49,21 +48,6 @@ class ConnectionSettings:
     connect_timeout_ms: int
     max_frame_bytes: int
     security: SecurityOptions = PLAINTEXT
-
-
-class Exchange(NamedTuple):
-    """One request and its answer, whose records are apart from it (`codec.decode`).
-
-    Sizes include the length prefix; latency is from last byte sent to last received.
-    """
-
-    message: Any
-    records: Sequence[memoryview]
-    api_version: int
-    correlation_id: int
-    request_bytes: int
-    response_bytes: int
-    latency_ms: float
 
 
 class _InFlight(NamedTuple):

@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka.admin import AclOperation
 from harness import Stream
 from metrics_rounds import FAULTS, Rounds, drops_told, events_in, told
-from secured_kafka import secured_kafka
+from secured_kafka import SecuredKafka
 
 from pyspark_kafka_meta.telemetry import topic as topic_sink
 from pyspark_kafka_meta.testing import MockCluster
@@ -141,26 +141,26 @@ def test_a_metrics_cluster_that_takes_nothing_for_a_while(
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("secured", ["SASL_PLAINTEXT"], indirect=True)
 def test_a_metrics_topic_that_the_user_may_not_write_to(
-    tmp_path: Path, read_topic: Any, wait_for: Any, caplog: pytest.LogCaptureFixture
+    secured: SecuredKafka, tmp_path: Path, read_topic: Any, wait_for: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Alice may do all with topics whose names begin with events-."""
-    with secured_kafka("SASL_PLAINTEXT") as secured:
-        secured.create_topic("events-source")
-        secured.create_topic("private")
-        anybody = secured.kafka.admin_servers
-        options = secured.options(metricsTopic="private")
-        with closing(Rounds(secured.servers, "events-source", tmp_path, anybody, **options)) as stream:
-            play_until_given_up(stream, wait_for, caplog)
-            assert "TOPIC_AUTHORIZATION_FAILED" in caplog.text
-            secured.allow("alice", AclOperation.WRITE, "private")
+    secured.create_topic("events-source")
+    secured.create_topic("private")
+    anybody = secured.kafka.admin_servers
+    options = secured.options(metricsTopic="private")
+    with closing(Rounds(secured.servers, "events-source", tmp_path, anybody, **options)) as stream:
+        play_until_given_up(stream, wait_for, caplog)
+        assert "TOPIC_AUTHORIZATION_FAILED" in caplog.text
+        secured.allow("alice", AclOperation.WRITE, "private")
 
-            def loss_is_told() -> int:
-                stream.play(1)
-                return drops_told(told(read_topic(anybody, "private"), stream.cache_id))
+        def loss_is_told() -> int:
+            stream.play(1)
+            return drops_told(told(read_topic(anybody, "private"), stream.cache_id))
 
-            wait_for(loss_is_told, timeout_s=60)
-            stream.assert_unharmed()
+        wait_for(loss_is_told, timeout_s=60)
+        stream.assert_unharmed()
 
 
 @pytest.mark.parametrize("answers", [False, True], ids=["dead port", "silent port"])

@@ -1,4 +1,4 @@
-"""The examples are run as a user runs them, and print what their docstrings promise.
+"""The examples print what their docstrings promise, most run by Python one after another, some by spark-submit.
 
 A docstring's promise is what is indented after "You will see"; numbers in it stand for any number.
 """
@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,56 +19,19 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
+from shell import EXAMPLES, PROGRAMS, TIMEOUT_S, User
 
 from benchmarks.jvm_source import jvm_source_jars
 from pyspark_kafka_meta.testing import ClusterError, LocalKafka, MockCluster
 
-ROOT = Path(__file__).parent.parent.parent
-EXAMPLES = ROOT / "examples"
-PROGRAMS = Path(sys.executable).parent
-TIMEOUT_S = 200
-
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
 
-class User:
-    """Somebody at a shell, in an environment that has the package and small defaults for Spark."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        settings = {
-            "spark.master": "local[2]",
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.sql.session.timeZone": "UTC",
-        }
-        lines = [f"{name} {value}\n" for name, value in settings.items()]
-        home.joinpath("spark-defaults.conf").write_text("".join(lines))
-        self.environment = {
-            **os.environ,
-            "MPLBACKEND": "Agg",
-            "PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}",
-            "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": str(ROOT),
-            "SPARK_CONF_DIR": str(home),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "TMPDIR": str(home),
-        }
-
-    def start(self, *command: str | Path) -> subprocess.Popen[str]:
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(list(map(str, command)), env=self.environment, cwd=self.home, **pipes)
-
-    def run(self, *command: str | Path) -> str:
-        return finish(self.start(*command))
-
-    def example(self, name: str, *options: str | Path) -> str:
-        return self.run(sys.executable, EXAMPLES / name, *options)
-
-
-@pytest.fixture
-def user(tmp_path: Path) -> User:
-    return User(tmp_path)
+@pytest.fixture(scope="module")
+def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
+    made = User(tmp_path_factory.mktemp("home"))
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")
@@ -88,16 +49,6 @@ def at(kafka: Any, views: str) -> list[str]:
 
 def view(number: int) -> str:
     return f"user-{number % 10} opened page-{number % 7}"
-
-
-def finish(process: subprocess.Popen[str]) -> str:
-    """What the process prints, once it has ended well."""
-    try:
-        out, errors = process.communicate(timeout=TIMEOUT_S)
-    finally:
-        process.kill()
-    assert process.returncode == 0, (out + errors)[-4000:]
-    return out
 
 
 def assert_keeps_its_promise(name: str, out: str, topic: str = "topic-0") -> None:
@@ -127,7 +78,7 @@ def test_every_example_is_tried_here_and_listed() -> None:
 
 
 def test_the_first_pipeline_reads_a_batch_and_a_stream(user: User, at: list[str]) -> None:
-    out = user.example("first_pipeline.py", *at, "--once")
+    out = user.run("first_pipeline.py", *at, "--once")
     assert_keeps_its_promise("first_pipeline.py", out)
     assert re.search(r"\|opened\|\s*100\|", out)
 
@@ -140,7 +91,7 @@ def test_words_are_counted_in_windows_that_are_complete(
     times_ms = [*range(0, 20_000, 500), 31_000]
     produce(topic, [{"value": view(ms // 500), "timestamp": start_ms + ms} for ms in times_ms])
     options = ["--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic, "--folder", user.home / "counts"]
-    out = user.run(PROGRAMS / "spark-submit", EXAMPLES / "word_count.py", *options)
+    out = user.submit(EXAMPLES / "word_count.py", *options)
     assert_keeps_its_promise("word_count.py", out)
     assert re.findall(r"\|opened\|\s*(\d+)\|", out) == ["20", "20"]
 
@@ -149,7 +100,7 @@ def test_the_side_stream_shows_the_refreshes_of_the_main_one(user: User, kafka: 
     at = ["--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic]
     feed = user.start(sys.executable, EXAMPLES / "producer.py", *at, "--records", "20", "--seconds", str(TIMEOUT_S))
     try:
-        out = user.example("side_stream.py", *at, "--seconds", "8")
+        out = user.run("side_stream.py", *at, "--seconds", "8")
     finally:
         feed.kill()
         feed.communicate()
@@ -164,17 +115,16 @@ def test_a_reader_is_stale_after_a_leader_moved(user: User, mock_cluster: MockCl
         producer.produce("topic-0", view(number), partition=number % 2)
     assert producer.flush(30) == 0
     options = ["--bootstrap-servers", mock_cluster.bootstrap_servers, "--once", "--seconds", str(TIMEOUT_S)]
-    process = user.start(sys.executable, EXAMPLES / "who_is_stale.py", *options)
-    assert process.stdout is not None
-    out = process.stdout.readline()  # the caches are there
+    lines = user.lines("who_is_stale.py", *options)
+    out = next(lines)  # the caches are there
     mock_cluster.move_leader("topic-0", 1, broker_id=3)
-    out += process.stdout.read() + finish(process)
+    out += "".join(lines)
     assert_keeps_its_promise("who_is_stale.py", out)
     assert re.search(r"reader .* topic-0 partition 1 is led by 3, .* says 1\n", out)
 
 
 def test_a_restart_loses_and_repeats_nothing(user: User, at: list[str]) -> None:
-    out = user.example("restart_and_rate_limit.py", *at, "--max-offsets", "40")
+    out = user.run("restart_and_rate_limit.py", *at, "--max-offsets", "40")
     assert_keeps_its_promise("restart_and_rate_limit.py", out)
     assert "the folder holds 100 records, 100 different ones" in out
     runs = [(int(count), int(most)) for count, most in re.findall(r"run: (\d+) records, at most (\d+) in", out)]
@@ -199,7 +149,7 @@ def test_the_secured_cluster_is_read_with_a_file_of_properties(user: User) -> No
         file = user.home / "client.properties"
         file.write_text("".join(["# for alice alone\n", *lines]))
         options = ["--bootstrap-servers", kafka.bootstrap_servers, "--topic", "orders"]
-        out = user.example("secured_cluster.py", *options, "--config", file)
+        out = user.run("secured_cluster.py", *options, "--config", file)
     assert_keeps_its_promise("secured_cluster.py", out)
     assert "alice reads 20 records" in out
     assert "canary" not in out
@@ -211,12 +161,13 @@ def test_a_query_of_the_old_source_goes_on_with_this_one(user: User, at: list[st
     except ClusterError as error:
         pytest.skip(f"without the jars of Spark's own source: {error}")
     topic = at[-1]
-    out = user.run(PROGRAMS / "spark-submit", "--jars", jars, EXAMPLES / "migrate_from_spark_kafka.py", *at)
+    out = user.submit("--jars", jars, EXAMPLES / "migrate_from_spark_kafka.py", *at)
     assert_keeps_its_promise("migrate_from_spark_kafka.py", out, topic)
 
 
 def test_the_test_of_a_pipeline_passes(user: User) -> None:
-    out = user.run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", EXAMPLES / "test_my_pipeline.py")
+    options = ["-q", "-p", "no:cacheprovider", "--capture=sys"]  # the JVM's own output is others' too
+    out = user.run(PROGRAMS / "pytest", *options, EXAMPLES / "test_my_pipeline.py")
     assert re.search(r"\b3 passed", out)
 
 
@@ -232,7 +183,7 @@ def test_the_source_reads_what_every_choice_of_the_producer_wrote(
         "--by sticky --compression zstd --acks all",
         "--by 1 --compression snappy --acks 0",
     ]
-    outs = [user.example("producer.py", *options, *choice.split()) for choice in choices]
+    outs = [user.run("producer.py", *options, *choice.split()) for choice in choices]
     assert_keeps_its_promise("producer.py", outs[0])
     assert [out.split(":")[0] for out in outs] == ["delivered 200 of 200 records"] * len(choices)
     assert outs[4].splitlines()[1:] == ["partition 1: 200 records"]
@@ -249,7 +200,7 @@ def test_the_notebook_plots_the_refreshes_of_a_rolling_restart(user: User) -> No
     assert not any(cell["outputs"] or cell["execution_count"] for cell in cells), "it is kept without outputs"
     code = "\n".join("".join(cell["source"]) for cell in cells)
     user.home.joinpath("notebook.py").write_text(code + "\nfigure.savefig('refreshes.png')\n")
-    out = user.run(sys.executable, user.home / "notebook.py")
+    out = user.run(user.home / "notebook.py")
     assert re.search(r"\|\s*bootstrap\|\s*reader\|", out)
     assert re.search(r"\|\s*(leader_hint|not_leader|fenced_epoch|connection_lost)\|", out)
     assert user.home.joinpath("refreshes.png").stat().st_size > 0

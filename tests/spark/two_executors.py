@@ -13,6 +13,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from pyspark_kafka_meta.cli.demo.query import spark_session
+
 
 def start(spark: SparkSession, options: dict[str, str], folder: Path) -> StreamingQuery:
     rows = spark.readStream.format("kafkameta").options(**options, startingOffsets="earliest", minPartitions="2").load()
@@ -22,9 +24,13 @@ def start(spark: SparkSession, options: dict[str, str], folder: Path) -> Streami
 
 
 def main(servers: str, topic: str, folder: Path) -> None:
-    builder = SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
-    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    with spark_session(folder) as spark:  # as the demo: what executors leave in the work folder goes with them
+        spark.sparkContext.setLogLevel("ERROR")
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+        answer_all(spark, servers, topic, folder)
+
+
+def answer_all(spark: SparkSession, servers: str, topic: str, folder: Path) -> None:
     options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "metricsPath": str(folder / "events")}
     tables = {
         "refresh_events": {"metricsPath": options["metricsPath"]},
@@ -46,7 +52,6 @@ def main(servers: str, topic: str, folder: Path) -> None:
             answer = [row.asDict(recursive=True) for row in spark.sql(command).collect()]
         sys.stdout.write(json.dumps(answer, default=str) + "\n")
         sys.stdout.flush()
-    spark.stop()
 
 
 if __name__ == "__main__":

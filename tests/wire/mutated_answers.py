@@ -31,9 +31,8 @@ from pyspark_kafka_meta.reading.instructions import Emit
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.records.columns import FetchedRecords
 from pyspark_kafka_meta.records.compression import Codec
-from pyspark_kafka_meta.wire import codec, translate
-from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api, milliseconds
-from pyspark_kafka_meta.wire.connection import Exchange
+from pyspark_kafka_meta.wire import codec, translate, translate_fetch
+from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api, Exchange, milliseconds
 from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP, FetchPartition, FetchRequest, OffsetQuery
 
 MORE_BYTES = 256 << 20
@@ -123,7 +122,7 @@ def exchange(api: Api, version: int, data: bytes) -> Exchange:
 
 def fetched(data: bytes) -> Iterator[tuple[TopicPartition, Row]]:
     """The rows of an answer, as a reader gets them."""
-    answer = translate.fetch_answer(exchange(FETCH, 16, data), REQUEST, 3)
+    answer = translate_fetch.fetch_answer(exchange(FETCH, 16, data), REQUEST, 3)
     for one in answer.partitions:
         span = OffsetRange(one.partition, TOPIC_ID, FROM, UNTIL, NO_EPOCH)
         cursor = PartitionCursor(span, read_committed=True, max_bytes=1 << 20, check_crcs=True)

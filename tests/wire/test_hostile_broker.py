@@ -28,7 +28,7 @@ from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codec import METADATA, milliseconds
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 
-POLL_TIMEOUT_S = 1.5
+POLL_TIMEOUT_S = 0.8
 DEADLINE_S = POLL_TIMEOUT_S + 2.5
 """With the last request's time-out, and a machine that is busy."""
 CONNECTIONS = 40

@@ -16,9 +16,8 @@ from kio.serial import entity_reader, entity_writer
 
 from pyspark_kafka_meta.errors import ProtocolError
 from pyspark_kafka_meta.metadata.model import Address, Broker, PartitionMetadata, TopicMetadata, TopicPartition
-from pyspark_kafka_meta.wire import translate
-from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api, decode, encode, milliseconds
-from pyspark_kafka_meta.wire.connection import Exchange
+from pyspark_kafka_meta.wire import translate, translate_fetch
+from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api, Exchange, decode, encode, milliseconds
 from pyspark_kafka_meta.wire.messages import (
     LATEST_TIMESTAMP,
     DivergingEpoch,
@@ -257,7 +256,7 @@ def fetch_request(by_id: bool = True) -> FetchRequest:
 @pytest.mark.parametrize("version", versions(FETCH))
 def test_fetch_request_names_positions_epochs_and_limits(version: int) -> None:
     kind = schema(FETCH, version, "request").FetchRequest
-    read = as_broker_reads(translate.fetch_request(version, fetch_request(version >= 13)), kind)
+    read = as_broker_reads(translate_fetch.fetch_request(version, fetch_request(version >= 13)), kind)
 
     assert (read.max_wait.total_seconds(), read.min_bytes, read.max_bytes) == (0.5, 1, 5000)
     assert (read.isolation_level, read.session_epoch, read.rack_id) == (1, -1, "r")
@@ -301,7 +300,7 @@ def fetch_message(*partitions: tuple[Any, int], version: int = 16, code: Any = E
 
 def answer_to(message: Any) -> FetchAnswer:
     request = fetch_request(by_id=message.__version__ >= 13)
-    return translate.fetch_answer(exchange(FETCH, message), request, node_id=3)
+    return translate_fetch.fetch_answer(exchange(FETCH, message), request, node_id=3)
 
 
 @pytest.mark.parametrize("version", versions(FETCH))
@@ -409,7 +408,7 @@ def test_mutated_answer_is_read_or_refused_and_nothing_else(api: Api, changes: l
     read: dict[Api, Callable[[Exchange], object]] = {
         METADATA: lambda one: translate.metadata_answer(one, ["t"]),
         LIST_OFFSETS: lambda one: translate.list_offsets_answer(one, QUERIES),
-        FETCH: lambda one: translate.fetch_answer(one, fetch_request(), 3),
+        FETCH: lambda one: translate_fetch.fetch_answer(one, fetch_request(), 3),
     }
     try:
         answer = decode(api, SPOKEN[api], CORRELATION_ID, memoryview(frame))

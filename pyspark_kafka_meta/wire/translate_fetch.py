@@ -1,0 +1,105 @@
+"""The protocol library's Fetch messages to and from our types."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from pyspark_kafka_meta.metadata.model import Broker, TopicPartition
+from pyspark_kafka_meta.wire import codec
+from pyspark_kafka_meta.wire.codec import FETCH, Exchange
+from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchAnswer, FetchedPartition, FetchRequest, LeaderHint
+from pyspark_kafka_meta.wire.rules import broker, check, grouped, ms, unique
+
+TOPIC_IDS_SINCE = 13
+"""Fetch names topics by id from this version on (KIP-516)."""
+
+
+def fetch_request(version: int, request: FetchRequest) -> Any:
+    schema = codec.request_schema(FETCH, version)
+    by_id = version >= TOPIC_IDS_SINCE
+    groups = grouped(request.partitions, lambda entry: (entry.partition.topic, entry.topic_id))
+    # Replica id left the request's body with v15; a consumer's is -1 and the default of its tagged successor.
+    replica = {"replica_id": -1} if version < 15 else {}
+    return schema.FetchRequest(
+        max_wait=codec.milliseconds(request.max_wait_ms),
+        min_bytes=request.min_bytes,
+        max_bytes=request.max_bytes,
+        isolation_level=int(request.read_committed),
+        topics=tuple(
+            schema.FetchTopic(
+                **({"topic_id": topic_id} if by_id else {"topic": topic}),
+                partitions=tuple(
+                    schema.FetchPartition(
+                        partition=entry.partition.partition,
+                        current_leader_epoch=entry.leader_epoch,
+                        fetch_offset=entry.fetch_offset,
+                        last_fetched_epoch=entry.last_fetched_epoch,
+                        partition_max_bytes=entry.max_bytes,
+                    )
+                    for entry in members
+                ),
+            )
+            for (topic, topic_id), members in groups
+        ),
+        forgotten_topics_data=(),
+        rack_id=request.rack,
+        **replica,
+    )
+
+
+def fetch_answer(exchange: Exchange, request: FetchRequest, node_id: int) -> FetchAnswer:
+    message = exchange.message
+    asked = {entry.partition for entry in request.partitions}
+    names: dict[UUID | None, str] = {entry.topic_id: entry.partition.topic for entry in request.partitions}
+    endpoints = {one.node_id: one for one in map(broker, getattr(message, "node_endpoints", ()))}
+    partitions = []
+    records = iter(exchange.records)
+    for topic in () if message.error_code else message.responses:
+        name = names.get(topic.topic_id, "") if exchange.api_version >= TOPIC_IDS_SINCE else str(topic.topic)
+        for entry in topic.partitions:
+            partition = TopicPartition(name, int(entry.partition_index))
+            check(partition in asked, "%s unasked", partition)
+            partitions.append(_fetched(partition, entry, next(records), endpoints))
+    return FetchAnswer(
+        node_id=node_id,
+        error_code=int(message.error_code),
+        partitions=unique(partitions, lambda fetched: fetched.partition, "partition"),
+        throttle_ms=ms(message.throttle_time),
+        response_bytes=exchange.response_bytes,
+        latency_ms=exchange.latency_ms,
+    )
+
+
+def _fetched(
+    partition: TopicPartition, entry: Any, records: memoryview, endpoints: dict[int, Broker]
+) -> FetchedPartition:
+    aborted = entry.aborted_transactions or ()
+    # Where a broker answers with an error it states -1.
+    check(min(entry.high_watermark, entry.last_stable_offset) >= -1, "a negative offset for %s", partition)
+    check(all(one.first_offset >= 0 for one in aborted), "a transaction at a negative offset for %s", partition)
+    return FetchedPartition(
+        partition=partition,
+        error_code=int(entry.error_code),
+        records=records,
+        high_watermark=int(entry.high_watermark),
+        last_stable_offset=int(entry.last_stable_offset),
+        aborted_transactions=tuple((int(one.producer_id), int(one.first_offset)) for one in aborted),
+        leader_hint=_leader_hint(entry.current_leader, endpoints),
+        diverging_epoch=_diverging_epoch(entry.diverging_epoch),
+        preferred_read_replica=int(entry.preferred_read_replica),
+    )
+
+
+def _leader_hint(leader: Any, endpoints: dict[int, Broker]) -> LeaderHint | None:
+    if leader.leader_id < 0:
+        return None
+    check(leader.leader_epoch >= -1, "a leader epoch of %d", leader.leader_epoch)
+    return LeaderHint(int(leader.leader_id), int(leader.leader_epoch), endpoints.get(leader.leader_id))
+
+
+def _diverging_epoch(diverging: Any) -> DivergingEpoch | None:
+    if diverging.end_offset < 0:
+        return None
+    check(diverging.epoch >= -1, "a diverging epoch of %d", diverging.epoch)
+    return DivergingEpoch(int(diverging.epoch), int(diverging.end_offset))

@@ -1,0 +1,33 @@
+"""Runs one Python program after another as its main one; Spark sessions of theirs share a JVM, which starts but once.
+
+Started by the tests of examples, as `python programs.py`. Each line of standard input is a program's path and its
+arguments, as a JSON list; what it prints is followed by a line of `END` and its exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+import traceback
+
+END = "\x04"
+
+
+def run(path: str) -> object:
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as ended:
+        return ended.code or 0
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        sys.argv = json.loads(line)
+        code = run(sys.argv[0])
+        sys.stdout.write(f"{END}{code}\n")
+        sys.stdout.flush()

@@ -1,0 +1,86 @@
+"""A shell in which the examples run: by Python, one after another in a process (`programs.py`), or by spark-submit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from programs import END
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = ROOT / "examples"
+PROGRAMS = Path(sys.executable).parent
+TIMEOUT_S = 200
+
+
+class User:
+    """Somebody at a shell, in an environment that has the package and small defaults for Spark."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        settings = {
+            "spark.master": "local[2]",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.session.timeZone": "UTC",
+        }
+        lines = [f"{name} {value}\n" for name, value in settings.items()]
+        home.joinpath("spark-defaults.conf").write_text("".join(lines))
+        self.environment = {
+            **os.environ,
+            "MPLBACKEND": "Agg",
+            "PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}",
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": str(ROOT),
+            "SPARK_CONF_DIR": str(home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "TMPDIR": str(home),
+        }
+        self._log = (home / "stderr").open("w+")
+        self._programs = self.start(
+            sys.executable, Path(__file__).with_name("programs.py"), stdin=subprocess.PIPE, stderr=self._log
+        )
+
+    def start(self, *command: str | Path, **pipes: Any) -> subprocess.Popen[str]:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **pipes}
+        return subprocess.Popen(list(map(str, command)), env=self.environment, cwd=self.home, **pipes)
+
+    def submit(self, *arguments: str | Path) -> str:
+        """What spark-submit prints, once it has ended well."""
+        process = self.start(PROGRAMS / "spark-submit", *arguments)
+        try:
+            out, errors = process.communicate(timeout=TIMEOUT_S)
+        finally:
+            process.kill()
+        assert process.returncode == 0, (out + errors)[-4000:]
+        return out
+
+    def run(self, program: str | Path, *options: str | Path) -> str:
+        """What a Python program prints, once it has ended well."""
+        return "".join(self.lines(program, *options))
+
+    def lines(self, program: str | Path, *options: str | Path) -> Iterator[str]:
+        """What a Python program, an example if it is but a name, prints until it has ended well."""
+        assert self._programs.stdin is not None and self._programs.stdout is not None
+        errors_from = self._log.seek(0, os.SEEK_END)
+        self._programs.stdin.write(json.dumps([str(EXAMPLES / program), *map(str, options)]) + "\n")
+        self._programs.stdin.flush()
+        line = ""
+        for line in self._programs.stdout:
+            if line.startswith(END):
+                break
+            yield line
+        self._log.seek(errors_from)
+        assert line == f"{END}0\n", self._log.read()[-4000:]
+
+    def close(self) -> None:
+        try:
+            self._programs.communicate(timeout=60)
+        finally:
+            self._programs.kill()
+            self._log.close()
