@@ -16,7 +16,7 @@ from pyspark_kafka_meta.cli.page.render import CSS, render
 from pyspark_kafka_meta.metadata.model import TopicPartition
 
 REFRESH_S = 0.5
-PLOTS = {"latencies": "Refresh latency", "recoveries": "Recovery after errors", "throughput": "Throughput and lag"}
+PLOTS = {"latencies": "Refresh latency", "recoveries": "Recovery after errors"}
 
 
 class _Card(NamedTuple):
@@ -29,7 +29,7 @@ class Page:
     """Args:
     subtitle: which cluster this is.
     truth: what caches are compared with, the head of a column.
-    actions: of the buttons; None for a page that only watches.
+    actions: of the buttons; None for a page that only watches, where no query's progress is known.
     """
 
     def __init__(self, looker: Looker, subtitle: str, truth: str, actions: Actions | None) -> None:
@@ -72,11 +72,10 @@ class Page:
             if card.button is not None:
                 verb = "Restore" if broker.node_id in looker.dead else "Kill"
                 card.button.set_text(f"{verb} broker {broker.node_id}")
-        for name, plot in picture.plots.items():
-            chart, caption = self._plots[name]
-            chart.options.update(plot.options)
+        for name, (chart, caption) in self._plots.items():
+            chart.options.update(picture.plots[name].options)
             chart.update()
-            caption.set_text(plot.summary)
+            caption.set_text(picture.plots[name].summary)
 
     def _draw_cluster(self) -> None:
         with _section("cluster", "Cluster"):
@@ -101,17 +100,19 @@ class Page:
                 self._button("Refresh now", "Refresh now", actions.refresh)
 
     def _draw_tables(self) -> None:
-        with _section("caches", "What each cache knows", "card wide"):
+        with _section("caches", "What each cache knows", "card wide" if self._actions else "card"):
             self._part("caches")
-        with _section("lag", "Lag by partition", "card narrow"):
-            self._part("lag")
+        if self._actions is not None:
+            with _section("lag", "Lag by partition", "card narrow"):
+                self._part("lag")
         with _section("events", "Events"):
             self._plot("timeline", "timeline", "plot lanes")
             self._part("events")
 
     def _draw_plots(self) -> None:
-        for name, title in PLOTS.items():
-            with _section(name, title, "card third"):
+        reading = {"throughput": "Throughput and lag"} if self._actions is not None else {}
+        for name, title in {**PLOTS, **reading}.items():
+            with _section(name, title, "card third" if reading else "card half"):
                 self._plot(name, "", "plot")
 
     def _add_broker(self, broker_id: int) -> _Card:

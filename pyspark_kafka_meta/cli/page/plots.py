@@ -15,10 +15,11 @@ WINDOW_MS = 180_000
 POINTS = 400
 """In a plot; the newest."""
 BLUE, GREY, RED = "#3b77e8", "#8591a3", "#d9534f"
+LINES = {"lineStyle": {"color": "rgba(133, 145, 163, 0.3)"}}
 """Legible on light and on dark ground."""
 SERIES = {
     Outcome.CHANGED: ("changed", "circle", BLUE),
-    Outcome.UNCHANGED: ("unchanged", "emptyCircle", GREY),
+    Outcome.UNCHANGED: ("unchanged", "rect", GREY),
     Outcome.FAILED: ("failed", "triangle", RED),
 }
 """Outcomes differ by shape, too."""
@@ -57,7 +58,7 @@ def timeline(events: Sequence[Event], now_ms: int) -> Plot:
         )
         for outcome, (name, symbol, color) in SERIES.items()
     ]
-    options = _frame(now_ms, {"type": "category", "data": lanes, "splitLine": {"show": True}}, series)
+    options = _frame(now_ms, {"type": "category", "data": lanes, "splitLine": {**LINES, "show": True}}, series)
     options["legend"] = {"right": 0, "top": 0, "itemWidth": 12, "itemHeight": 9}
     told = ", ".join(f"{reason} {count}" for reason, count in counts.most_common())
     return Plot(options, f"{_count(len(recent), 'event')} in three minutes{': ' if told else ''}{told}.")
@@ -121,15 +122,17 @@ def _frame(now_ms: int, y_axis: Mapping[str, Any], series: list[dict[str, Any]])
             "min": now_ms - WINDOW_MS,
             "max": now_ms,
             "splitNumber": 4,
+            "axisLine": LINES,
+            "axisTick": LINES,
             "axisLabel": {"formatter": "{HH}:{mm}:{ss}", "hideOverlap": True},
         },
-        "yAxis": y_axis,
+        "yAxis": {"axisLine": LINES, "axisTick": {"show": False}, **y_axis},
         "series": series,
     }
 
 
 def _values() -> dict[str, Any]:
-    return {"type": "value", "splitNumber": 3, "min": 0}
+    return {"type": "value", "splitNumber": 3, "min": 0, "splitLine": LINES}
 
 
 def _scatter(name: str, symbol: str, color: str, points: list[list[float]]) -> dict[str, Any]:
