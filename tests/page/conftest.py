@@ -13,11 +13,12 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 ROOT = Path(__file__).parent.parent.parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_MS = 60_000
+"""For a machine with much else to do."""
 
 Serve = Callable[..., AbstractContextManager[str]]
 
@@ -36,6 +37,7 @@ def chromium() -> str:
 
 @pytest.fixture(scope="session")
 def browser(chromium: str) -> Iterator[Browser]:
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         # No sandbox: it cannot be had by root, which many containers run as. The pages are our own.
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
@@ -80,7 +82,6 @@ def demo_url(serve: Serve) -> Iterator[str]:
 def page(browser: Browser) -> Iterator[Page]:
     """A tab that no request may leave this machine from, and whose scripts may not fail."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(PATIENCE_MS)
     requests: list[str] = []
     errors: list[str] = []
     context.on("request", lambda request: requests.append(request.url))

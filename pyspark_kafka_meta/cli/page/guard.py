@@ -19,7 +19,10 @@ def is_ours(host: str | None, origin: str | None, named: str) -> bool:
         host, origin: the headers; a browser sends the second with all that another site could misuse.
         named: what the page was told to listen on. Addresses go through, too: nobody can rebind them.
     """
-    name = urlsplit(f"//{host}").hostname
+    try:
+        name = urlsplit(f"//{host}").hostname
+    except ValueError:
+        return False
     if name is None or not (name in ("localhost", named.lower()) or _is_address(name)):
         return False
     return origin is None or origin in (f"http://{host}", f"https://{host}")
