@@ -19,5 +19,5 @@ def test_every_test_that_is_named_exists() -> None:
 
 
 def test_every_scene_has_a_test() -> None:
-    assert [int(scene.split(".")[0]) for scene, _, _, _ in ROWS] == list(range(1, 15))
+    assert [int(scene.split(".")[0]) for scene, _, _, _ in ROWS] == [*range(1, 15), 17]
     assert all("`test_" in tests for _, _, tests, _ in ROWS)

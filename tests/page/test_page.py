@@ -11,8 +11,10 @@ from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, expect
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
+START_TIMEOUT_MS = 240_000
+"""Of Spark and its first micro-batch, where the machine has much else to do."""
 PHONE = {"width": 390, "height": 844}
 
 
@@ -34,7 +36,7 @@ def opened(page: Page, url: str) -> Page:
     page.goto(url)
     for executor in ("executor 0", "executor 1"):
         header = section(page, "What each cache knows").get_by_role("columnheader", name=executor)
-        expect(header).to_be_visible()
+        expect(header).to_be_visible(timeout=START_TIMEOUT_MS)
     return page
 
 
@@ -89,7 +91,7 @@ def test_a_killed_broker_is_dead_and_leads_nothing_until_it_is_restored(page: Pa
     press(page, f"Restore broker {victim}")
     expect(broker(page, victim)).to_contain_text("alive")
     expect(broker(page, victim)).to_contain_text("clicks-1")
-    expect(section(page, "Events")).to_contain_text(f"to {victim}")
+    expect(section(page, "Events")).to_contain_text(re.compile(rf"clicks-1: \d to {victim}"))
     shoot(page, "after")
 
 

@@ -105,20 +105,7 @@ def kept(events: Sequence[Event], now_ms: int) -> list[Event]:
 def told_by_caches(
     events: Iterable[Event], caches: Iterable[CacheRow]
 ) -> tuple[Sequence[BrokerRow], Sequence[PartitionRow]]:
-    """The brokers that were asked by id, and the newest leaders that any cache knows."""
-    asked = {one["broker_id"]: one for one in events if one["broker_id"] is not None}
-    brokers = [
-        BrokerRow(
-            node_id=node_id,
-            host=one["broker_host"],
-            port=one["broker_port"],
-            rack=None,
-            is_controller=False,
-            cluster_id=None,
-            answered_by=f"{one['broker_host']}:{one['broker_port']}",
-        )
-        for node_id, one in sorted(asked.items())
-    ]
+    """The brokers that were asked by id or lead, and the newest leaders that any cache knows."""
     newest = {
         (row.topic, row.partition): PartitionRow(
             topic=row.topic, partition=row.partition, leader_id=row.leader_id, leader_epoch=row.leader_epoch
@@ -126,4 +113,13 @@ def told_by_caches(
         for row in sorted(caches, key=lambda one: one.leader_epoch or 0)
         if row.topic is not None
     }
+    asked = {one["broker_id"]: (one["broker_host"], one["broker_port"]) for one in events}
+    leaders = {row.leader_id: ("", 0) for row in newest.values()}
+    brokers = [
+        BrokerRow(
+            node_id=node_id, host=host, port=port, rack=None, is_controller=False, cluster_id=None, answered_by=""
+        )
+        for node_id, (host, port) in sorted((leaders | asked).items(), key=lambda one: one[0] or 0)
+        if node_id is not None and node_id != NO_LEADER
+    ]
     return brokers, [row for _, row in sorted(newest.items())]

@@ -44,10 +44,6 @@ class Led:
 
 @dataclass(frozen=True, slots=True)
 class BrokerCard:
-    """Attributes:
-    leads: none while it is dead, or is only known by name.
-    """
-
     node_id: int
     address: str
     is_alive: bool
@@ -105,7 +101,6 @@ class View:
     last_event: the newest of them in a line.
     """
 
-    at: str
     trouble: str | None
     brokers: Sequence[BrokerCard]
     leaderless: Sequence[TopicPartition]
@@ -130,7 +125,6 @@ def view_of(state: State, known: Mapping[int, BrokerRow], dead: Collection[int],
     caches = _by_place(state) if by_place else _by_cache(state)
     news = [event for event in state.events if is_news(event)][-EVENTS_SHOWN:][::-1]
     return View(
-        at=f"{datetime.fromtimestamp(state.now_ms / 1000):%H:%M:%S}",
         trouble=state.trouble,
         brokers=_broker_cards(state, known, dead, moves),
         leaderless=[each for each, row in sorted(state.live().items()) if row.leader_id == NO_LEADER],
@@ -166,7 +160,7 @@ def _broker_cards(
     return [
         BrokerCard(
             node_id=node_id,
-            address=f"{row.host}:{row.port}",
+            address=f"{row.host}:{row.port}" if row.host else "address not told",
             is_alive=node_id in alive,
             leads=[
                 Led(each, moves[each].old_leader_id if each in moves else None)

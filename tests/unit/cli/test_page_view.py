@@ -113,7 +113,7 @@ def test_leaders_come_from_the_newest_cache_where_no_cluster_is_asked() -> None:
     seen = state(*STALE)
     brokers, partitions = told_by_caches(seen.events, seen.caches)
 
-    assert [(row.node_id, row.host) for row in brokers] == [(1, "broker-1")]
+    assert [(row.node_id, row.host) for row in brokers] == [(1, "broker-1"), (3, "")]
     assert [(row.partition, row.leader_id, row.leader_epoch) for row in partitions] == [(0, 1, 4), (1, 3, 5)]
 
 
