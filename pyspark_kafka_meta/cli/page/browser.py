@@ -67,11 +67,12 @@ class Page:
             part.set_content(render(name, view=picture.view, truth=self._truth))
         for broker in picture.view.brokers:
             card = self._brokers.get(broker.node_id) or self._add_broker(broker.node_id)
-            card.item.classes(add="" if broker.is_alive else "dead", remove="dead" if broker.is_alive else "")
+            card.item.classes(replace="broker" if broker.is_alive else "broker dead")
             card.html.set_content(render("broker", broker=broker))
             if card.button is not None:
                 verb = "Restore" if broker.node_id in looker.dead else "Kill"
                 card.button.set_text(f"{verb} broker {broker.node_id}")
+                card.button.classes(replace="act danger" if verb == "Kill" else "act")
         for name, (chart, caption) in self._plots.items():
             chart.options.update(picture.plots[name].options)
             chart.update()
@@ -120,7 +121,7 @@ class Page:
             html, button = ui.html(), None
             if self._actions is not None:
                 act = self._actions.kill_or_restore(broker_id)
-                button = self._button("", f"Broker {broker_id}", act).classes("danger")
+                button = self._button("", f"Broker {broker_id}", act)
         self._brokers[broker_id] = _Card(item, html, button)
         return self._brokers[broker_id]
 

@@ -17,6 +17,8 @@ ICON = (
     '<path d="M5 3v10M11 3 5.5 8l5.5 5" stroke="#fff" stroke-width="2" fill="none"/></svg>'
 )
 CLOSE_TIMEOUT_S = 2
+RECONNECT_TIMEOUT_S = 30
+"""So long a browser may be away, asleep say, before its page loads anew."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -41,6 +43,14 @@ def serve(listening: socket.socket, host: str, draw: Callable[[], None]) -> None
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(Guard, named=host)
-    ui.run_with(app, root=draw, title="kafkameta", favicon=ICON, language="en-US", tailwind=False)
+    ui.run_with(
+        app,
+        root=draw,
+        title="kafkameta",
+        favicon=ICON,
+        language="en-US",
+        tailwind=False,
+        reconnect_timeout=RECONNECT_TIMEOUT_S,
+    )
     config = uvicorn.Config(app, log_level="error", ws="wsproto", timeout_graceful_shutdown=CLOSE_TIMEOUT_S)
     uvicorn.Server(config).run(sockets=[listening])
