@@ -22,6 +22,7 @@ HEAVY = {
     "confluent_kafka",
     "cramjam",
     "crc32c",
+    "nicegui",
     "rich",
     "typer",
     "scramp",

@@ -135,11 +135,11 @@ def _cells(event: Event) -> list[Text]:
         plain(f"{at:%m-%d %H:%M:%S}"),
         plain(who(event)),
         plain(why(event)),
-        plain(_asked(event)),
-        plain(_ms(event["latency_ms"])),
+        plain(asked(event)),
+        plain(ms(event["latency_ms"])),
         plain(event["response_bytes"]),
         plain(what_changed(event), COLORS.get(event["outcome"], "")),
-        plain("" if event["recovery_ms"] is None else f"{_ms(event['recovery_ms'])} ms"),
+        plain("" if event["recovery_ms"] is None else f"{ms(event['recovery_ms'])} ms"),
     ]
 
 
@@ -147,14 +147,14 @@ def _order(event: Event) -> tuple[int, str, int]:
     return event["time_ms"], event["cache_id"], event["sequence"]
 
 
-def _asked(event: Event) -> str:
+def asked(event: Event) -> str:
     if event["broker_host"] is None:
         return f"({event['kind']})"
     asked = "bootstrap" if event["broker_id"] is None else f"broker {event['broker_id']}"
     return f"{asked} {event['broker_host']}:{event['broker_port']}"
 
 
-def _ms(value: float | None) -> str:
+def ms(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack, closing
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -191,6 +192,39 @@ def demo(
             seen = run_demo(opened.enter_context(embedded_cluster()), console, True, interactive)
         if not seen:
             raise typer.Exit(1)
+
+
+@app.command()
+def page(
+    cluster: Annotated[DemoCluster | None, typer.Option(help="Which to start; embedded by default.")] = None,
+    path: EventsPath = None,
+    topic: EventsTopic = None,
+    bootstrap_servers: OptionalServers = None,
+    host: Annotated[str, typer.Option(help="Where to listen; by default for this machine alone.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 for a free one.")] = 8_080,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open a browser, too.")] = False,
+    option: Options = None,
+    config: Config = None,
+) -> None:
+    """Watch and play the demo in a browser; with events of your own, watch alone.
+
+    Those are at a --path, or in a --topic at --bootstrap-servers.
+    """
+    with reporting():
+        if find_spec("nicegui") is None:
+            raise OptionError("the page needs more packages: pip install 'pyspark-kafka-meta[page]'")
+        from pyspark_kafka_meta.cli.page.stage import Where, serve_demo, serve_events
+
+        yours = cluster_options(bootstrap_servers, option, config)
+        where = Where(host, port, open_browser)
+        if path is None and topic is None:
+            if yours:
+                raise OptionError("--bootstrap-servers, --option and --config are for events: give --path or --topic")
+            serve_demo(cluster or DemoCluster.EMBEDDED, where)
+        elif cluster is not None:
+            raise OptionError("--cluster starts one, --path and --topic name events of yours: give one of them")
+        else:
+            serve_events(events_options(path, topic, yours, asks_brokers=True), yours, where)
 
 
 @app.command()

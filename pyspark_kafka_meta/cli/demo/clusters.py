@@ -52,31 +52,40 @@ class Embedded:
         self.topics = [TOPIC]
         self.elections = " Embedded brokers hold no elections: the demo says who leads."
         self.growth = "Embedded brokers cannot add partitions, so a topic that the query's pattern matches appears."
+        self._leaders: dict[TopicPartition, int] = {}
+        self._dead: set[int] = set()
         self._preferred = {TopicPartition(TOPIC, number): 1 + number % 3 for number in range(len(REPLICAS))}
         brokers.create_topic(TOPIC, len(REPLICAS))
         for partition, leader_id in self._preferred.items():
             self._lead(partition, leader_id)
 
     def move_leader(self, partition: TopicPartition, leader_id: int) -> None:
-        """Make another broker than `leader_id` lead."""
-        self._lead(partition, leader_id % 3 + 1)
+        """Make another broker than `leader_id` lead. Raises ClusterError: no other runs."""
+        if (other := self._another(leader_id)) == NO_BROKER:
+            raise ClusterError("No other broker runs: restore one first.")
+        self._lead(partition, other)
 
     def kill(self, broker_id: int) -> None:
         """Crash a broker; others lead its partitions."""
         self._brokers.broker_down(broker_id)
-        for partition in self._preferred_at(broker_id):
-            self._lead(partition, broker_id % 3 + 1)
+        self._dead.add(broker_id)
+        for partition, leader_id in list(self._leaders.items()):
+            if leader_id == broker_id:
+                self._lead(partition, self._another(broker_id))
 
     def revive(self, broker_id: int) -> None:
-        """Undo `kill`: the broker runs, and leads where it is preferred."""
+        """Undo `kill`: the broker runs, and leads where it is preferred or nobody else does."""
         self._brokers.broker_up(broker_id)
-        for partition in self._preferred_at(broker_id):
-            self._lead(partition, broker_id)
+        self._dead.discard(broker_id)
+        for partition, leader_id in list(self._leaders.items()):
+            if leader_id == NO_BROKER or self._preferred.get(partition) == broker_id != leader_id:
+                self._lead(partition, broker_id)
 
     def grow(self) -> TopicPartition:
         """Make a partition that was not there, and return it."""
-        added = TopicPartition(f"{TOPIC}-more", 0)
+        added = TopicPartition(f"{TOPIC}-more-{len(self.topics)}", 0)
         self._brokers.create_topic(added.topic, 1)
+        self._lead(added, self._another(NO_BROKER))
         self.topics.append(added.topic)
         return added
 
@@ -86,11 +95,14 @@ class Embedded:
         time.sleep(BLACKOUT_S)
         self._brokers.broker_up(NO_BROKER)
 
-    def _preferred_at(self, broker_id: int) -> list[TopicPartition]:
-        return [partition for partition, leader_id in self._preferred.items() if leader_id == broker_id]
+    def _another(self, broker_id: int) -> int:
+        """The next broker that runs; NO_BROKER if no other does."""
+        following = ((broker_id + step) % 3 + 1 for step in range(3))
+        return next((one for one in following if one != broker_id and one not in self._dead), NO_BROKER)
 
     def _lead(self, partition: TopicPartition, leader_id: int) -> None:
         self._brokers.move_leader(partition.topic, partition.partition, leader_id)
+        self._leaders[partition] = leader_id
 
 
 class Real:
@@ -108,7 +120,8 @@ class Real:
         self.topics = [TOPIC]
         self.elections = ""
         self.growth = f"{TOPIC} gets one more partition, which is read from its start."
-        new = NewTopic(TOPIC, len(REPLICAS), replica_assignment=list(REPLICAS))
+        self._partitions = len(REPLICAS)
+        new = NewTopic(TOPIC, self._partitions, replica_assignment=list(REPLICAS))
         _finish(self._admin.create_topics([new])[TOPIC])
 
     def move_leader(self, partition: TopicPartition, leader_id: int) -> None:
@@ -126,7 +139,8 @@ class Real:
 
     def revive(self, broker_id: int) -> None:
         """Undo `kill`: the broker runs, and leads where it is preferred."""
-        self._kafka.restore()
+        self._kafka.start(broker_id)
+        self._kafka.wait_until_up()
         for number, (preferred, *_) in enumerate(REPLICAS):
             if preferred == broker_id:
                 self._elect(TopicPartition(TOPIC, number), broker_id)
@@ -135,9 +149,10 @@ class Real:
         """Make a partition that was not there, and return it."""
         from confluent_kafka.cimpl import NewPartitions
 
-        new = NewPartitions(TOPIC, len(REPLICAS) + 1)
-        _finish(self._admin.create_partitions([new])[TOPIC])
-        return TopicPartition(TOPIC, len(REPLICAS))
+        added = TopicPartition(TOPIC, self._partitions)
+        _finish(self._admin.create_partitions([NewPartitions(TOPIC, self._partitions + 1)])[TOPIC])
+        self._partitions += 1
+        return added
 
     def _elect(self, partition: TopicPartition, preferred: int) -> None:
         """Have the preferred replica lead, once it is in sync."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -18,6 +19,7 @@ from pyspark_kafka_meta.cli.demo.query import Stream, StreamFailedError, spark_s
 from pyspark_kafka_meta.cli.demo.scenes import Act, Scene, scenes_of
 from pyspark_kafka_meta.cli.demo.screen import Screen
 from pyspark_kafka_meta.cli.demo.watcher import Watcher
+from pyspark_kafka_meta.cli.sources import FolderEvents
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
 from pyspark_kafka_meta.testing.jars import KAFKA_JARS, find_java, jar_folder
 
@@ -45,12 +47,23 @@ def real_cluster(console: Console) -> Iterator[Real]:
         yield Real(kafka)
 
 
-def run_demo(cluster: Cluster, console: Console, is_fed: bool, interactive: bool) -> bool:
-    """Play the scenes of the cluster; returns whether all that were played were seen.
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A query on a cluster, while it runs.
 
-    Raises:
-        KafkaMetaError: the stage cannot be set, or the query ended.
+    Attributes:
+        events: the folder of its refresh events.
+        feed: None if nothing is written.
     """
+
+    watcher: Watcher
+    events: Path
+    feed: Feed | None
+
+
+@contextmanager
+def set_stage(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[Stage]:
+    """Two executors that read the cluster's topics; all is gone afterwards. Raises KafkaMetaError: it cannot be set."""
     find_java()
     with ExitStack() as stage:
         folder = Path(stage.enter_context(tempfile.TemporaryDirectory(prefix="kafkameta-demo-")))
@@ -58,10 +71,22 @@ def run_demo(cluster: Cluster, console: Console, is_fed: bool, interactive: bool
         spark = stage.enter_context(spark_session(folder))
         feed = stage.enter_context(Feed(cluster)) if is_fed else None
         stream = stage.enter_context(closing(Stream(spark, cluster, folder)))
-        watcher = Watcher(cluster, stream, folder / "events")
-        screen = stage.enter_context(Screen(console, watcher.look, lambda: None if feed is None else feed.produced))
-        _wait_for_first_batch(screen)
-        verdicts = list(_play(scenes_of(cluster, folder / "events"), screen, interactive))
+        events = folder / "events"
+        source = FolderEvents(str(events))
+        yield Stage(Watcher(source, cluster.options, lambda _: cluster.topics, stream.progress), events, feed)
+
+
+def run_demo(cluster: Cluster, console: Console, is_fed: bool, interactive: bool) -> bool:
+    """Play the scenes of the cluster; returns whether all that were played were seen.
+
+    Raises:
+        KafkaMetaError: the stage cannot be set, or the query ended.
+    """
+    with set_stage(cluster, console, is_fed) as stage:
+        feed = stage.feed
+        with Screen(console, stage.watcher.look, lambda: None if feed is None else feed.produced) as screen:
+            _wait_for_first_batch(screen)
+            verdicts = list(_play(scenes_of(cluster, stage.events), screen, interactive))
     console.print(summary(verdicts))
     return all(verdict.figures is not None for verdict in verdicts)
 

@@ -61,11 +61,11 @@ def _looking_on(cluster: Cluster, events: Path) -> list[Scene]:
     def fail_over(state: State) -> Condition:
         one_alive = cluster.options["kafka.bootstrap.servers"].split(",")[0]
         for _ in range(NEW_CLIENTS):
-            _ask(cluster, events, [*DEAD, one_alive], [])
+            ask(cluster, events, [*DEAD, one_alive], [])
         return conditions.failed_over(DEAD, state.now_ms)
 
     def demand(state: State) -> Condition:
-        _ask(cluster, events, [cluster.options["kafka.bootstrap.servers"]], [RefreshReason.ON_DEMAND])
+        ask(cluster, events, [cluster.options["kafka.bootstrap.servers"]], [RefreshReason.ON_DEMAND])
         return conditions.demanded(state.now_ms)
 
     age = f"When a cache is metadata.max.age.ms old, {MAX_AGE_MS / 1000:.0f} s here, it asks again, though all is well."
@@ -174,7 +174,7 @@ def _just(condition: Condition) -> Act:
     return lambda _: condition
 
 
-def _ask(cluster: Cluster, events: Path, servers: list[str], reasons: list[RefreshReason]) -> None:
+def ask(cluster: Cluster, events: Path, servers: list[str], reasons: list[RefreshReason]) -> None:
     """A client of the demo's own learns the topics, and refreshes its cache for these reasons."""
     where = {"kafka.bootstrap.servers": ",".join(servers), "metricsPath": str(events)}
     options = SourceOptions.parse({**cluster.options, **cluster.selection, **where})

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pyspark_kafka_meta.metadata.events import EventKind, Outcome
 from pyspark_kafka_meta.metadata.model import NO_LEADER, TopicPartition
 from pyspark_kafka_meta.reading.offsets import Positions
 from pyspark_kafka_meta.tables.folding import Event
 from pyspark_kafka_meta.tables.lagging import lag_rows
 from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, PartitionRow
+
+KEPT_MS = 3_600_000
+"""Of older events, only those are kept that say what caches know."""
 
 Place = tuple[str, str]
 """Role and executor id of a cache."""
@@ -86,3 +90,36 @@ def is_stale(row: CacheRow, live: Mapping[TopicPartition, PartitionRow]) -> bool
         return False
     now = live.get(TopicPartition(row.topic, row.partition))
     return now is not None and (row.leader_epoch or 0) < (now.leader_epoch or 0)
+
+
+def kept(events: Sequence[Event], now_ms: int) -> list[Event]:
+    """The events that are needed further on: a page may stay open for days."""
+    ended = {one["cache_id"] for one in events if one["kind"] == EventKind.CLOSED}
+    return [
+        one
+        for one in events
+        if one["time_ms"] >= now_ms - KEPT_MS or (one["outcome"] == Outcome.CHANGED and one["cache_id"] not in ended)
+    ]
+
+
+def told_by_caches(
+    events: Iterable[Event], caches: Iterable[CacheRow]
+) -> tuple[Sequence[BrokerRow], Sequence[PartitionRow]]:
+    """The brokers that were asked by id or lead, and the newest leaders that any cache knows."""
+    newest = {
+        (row.topic, row.partition): PartitionRow(
+            topic=row.topic, partition=row.partition, leader_id=row.leader_id, leader_epoch=row.leader_epoch
+        )
+        for row in sorted(caches, key=lambda one: one.leader_epoch or 0)
+        if row.topic is not None
+    }
+    asked = {one["broker_id"]: (one["broker_host"], one["broker_port"]) for one in events}
+    leaders = {row.leader_id: ("", 0) for row in newest.values()}
+    brokers = [
+        BrokerRow(
+            node_id=node_id, host=host, port=port, rack=None, is_controller=False, cluster_id=None, answered_by=""
+        )
+        for node_id, (host, port) in sorted((leaders | asked).items(), key=lambda one: one[0] or 0)
+        if node_id is not None and node_id != NO_LEADER
+    ]
+    return brokers, [row for _, row in sorted(newest.items())]

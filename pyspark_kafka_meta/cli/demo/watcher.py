@@ -3,58 +3,80 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from pyspark_kafka_meta.cli.demo.clusters import Cluster
-from pyspark_kafka_meta.cli.demo.query import Stream
-from pyspark_kafka_meta.cli.demo.state import State
+from pyspark_kafka_meta.cli.demo.state import State, kept, told_by_caches
 from pyspark_kafka_meta.cli.metadata import within
-from pyspark_kafka_meta.cli.sources import FolderEvents
+from pyspark_kafka_meta.cli.sources import EventSource
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.reading.offsets import Positions
 from pyspark_kafka_meta.tables.folding import Event, fold
 from pyspark_kafka_meta.tables.live import ask_cluster, broker_rows, partition_rows
-from pyspark_kafka_meta.tables.rows import BrokerRow, PartitionRow
+from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, PartitionRow
 
 LOOK_TIMEOUT_MS = 2_000
 
+Progress = Callable[[], tuple[Positions, Positions, float]]
+"""As `Stream.progress`."""
+
 
 class Watcher:
-    """One look after the other at the same query."""
+    """One look after the other.
 
-    def __init__(self, cluster: Cluster, stream: Stream, events: Path) -> None:
-        self._cluster = cluster
-        self._stream = stream
-        self._client = within(ClientOptions.parse(cluster.options), LOOK_TIMEOUT_MS)
-        self._source = FolderEvents(str(events))
+    Args:
+        source: of the events.
+        options: how to reach the cluster, `kafka.*`; none where the caches alone tell of it.
+        topics: which are looked at, given what the caches know.
+        progress: of the query.
+    """
+
+    def __init__(
+        self,
+        source: EventSource,
+        options: Mapping[str, str],
+        topics: Callable[[Sequence[CacheRow]], Collection[str]],
+        progress: Progress,
+    ) -> None:
+        self._source = source
+        self._client = within(ClientOptions.parse(options), LOOK_TIMEOUT_MS) if options else None
+        self._topics = topics
+        self._progress = progress
         self._events: list[Event] = []
-        self._brokers: list[BrokerRow] = []
-        self._partitions: list[PartitionRow] = []
+        self._brokers: Sequence[BrokerRow] = ()
+        self._partitions: Sequence[PartitionRow] = ()
 
     def look(self) -> State:
-        """What is there now. Raises StreamFailedError: the query ended."""
-        begins, positions, records_per_s = self._stream.progress()
-        trouble = self._ask()
-        self._events += self._source.read()
-        self._events.sort(key=lambda one: (one["time_ms"], one["cache_id"], one["sequence"]))
+        """What is there now. Raises KafkaMetaError: the query ended, or no events can be read."""
+        begins, positions, records_per_s = self._progress()
         now_ms = int(time.time() * 1000)
+        events = sorted(
+            [*self._events, *self._source.read()], key=lambda one: (one["time_ms"], one["cache_id"], one["sequence"])
+        )
+        self._events = kept(events, now_ms)
+        caches = fold(self._events, now_ms)
+        trouble = self._ask(caches)
         return State(
             now_ms=now_ms,
             brokers=self._brokers,
             partitions=self._partitions,
             trouble=trouble,
             events=tuple(self._events),
-            caches=fold(self._events, now_ms),
+            caches=caches,
             positions=positions,
             begins=begins,
             records_per_s=records_per_s,
         )
 
-    def _ask(self) -> str | None:
+    def _ask(self, caches: Sequence[CacheRow]) -> str | None:
         """Ask the cluster; returns why it did not answer."""
+        if self._client is None:
+            self._brokers, self._partitions = told_by_caches(self._events, caches)
+            return None
         try:
             self._brokers = broker_rows(ask_cluster(self._client, ()))
-            self._partitions = partition_rows(self._client, tuple(self._cluster.topics))
+            topics = tuple(self._topics(caches))
+            self._partitions = partition_rows(self._client, topics) if topics else ()
         except KafkaMetaError as error:
             return str(error)
         return None

@@ -1,0 +1,94 @@
+"""A browser, and pages served by the command itself: one on embedded brokers for all tests, others as they are asked
+for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+ROOT = Path(__file__).parent.parent.parent
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+PATIENCE_MS = 60_000
+"""For a machine with much else to do."""
+
+Serve = Callable[..., AbstractContextManager[str]]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Where it is. Without one, tests are skipped, but not in CI, where it is a failure."""
+    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        complaint = "no browser: apt-get install chromium, or name one in CHROMIUM"
+        if "CI" in os.environ:
+            pytest.fail(complaint)
+        pytest.skip(complaint)
+    return found
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str) -> Iterator[Browser]:
+    expect.set_options(timeout=PATIENCE_MS)
+    with sync_playwright() as playwright:
+        # No sandbox: it cannot be had by root, which many containers run as. The pages are our own.
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Serve:
+    """`kafkameta page --port 0` with these arguments inside `with`, which gives its URL; `end_by` must end it well."""
+
+    @contextmanager
+    def serving(*arguments: str, end_by: int = signal.SIGTERM) -> Iterator[str]:
+        folder = tmp_path_factory.mktemp("page")
+        command = [sys.executable, "-m", "pyspark_kafka_meta", "page", "--port", "0", *arguments]
+        env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+        env |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
+        with (
+            (folder / "stderr").open("w") as log,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=env, cwd=folder) as process,
+        ):
+            try:
+                assert process.stdout is not None
+                yield next((line.strip() for line in process.stdout if line.startswith("http")), "")
+                process.send_signal(end_by)
+                assert process.wait(60) == 0, (folder / "stderr").read_text()[-3000:]
+            finally:
+                process.kill()
+        assert [path.name for path in folder.iterdir() if path.name.startswith("kafkameta-demo")] == []
+
+    return serving
+
+
+@pytest.fixture(scope="session")
+def demo_url(serve: Serve) -> Iterator[str]:
+    """Of a page on embedded brokers, which tests leave as they found it."""
+    with serve() as url:
+        yield url
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A tab that no request may leave this machine from, and whose scripts may not fail."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    requests: list[str] = []
+    errors: list[str] = []
+    context.on("request", lambda request: requests.append(request.url))
+    page = context.new_page()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    context.close()
+    assert requests
+    assert [url for url in requests if not url.startswith(("http://127.0.0.1:", "data:", "blob:"))] == []
+    assert errors == []

@@ -1,0 +1,127 @@
+"""`kafkameta page` on a demo cluster, in a browser: what is shown, what each button brings about, who can use it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from PIL import Image
+from playwright.sync_api import Browser, Locator, Page, expect
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+START_TIMEOUT_MS = 240_000
+"""Of Spark and its first micro-batch, where the machine has much else to do."""
+PHONE = {"width": 390, "height": 844}
+
+
+def section(page: Page, title: str) -> Locator:
+    return page.get_by_role("region", name=title, exact=True)
+
+
+def broker(page: Page, number: int) -> Locator:
+    return section(page, "Cluster").locator(".broker").filter(has=page.get_by_role("heading", name=f"Broker {number}"))
+
+
+def leader_of(page: Page, partition: str) -> int:
+    chip = section(page, "Cluster").locator(".broker").filter(has_text=partition)
+    return int(re.findall(r"Broker (\d)", chip.get_by_role("heading").inner_text())[0])
+
+
+def opened(page: Page, url: str) -> Page:
+    """With two executors that have read something."""
+    page.goto(url)
+    for executor in ("executor 0", "executor 1"):
+        header = section(page, "What each cache knows").get_by_role("columnheader", name=executor)
+        expect(header).to_be_visible(timeout=START_TIMEOUT_MS)
+    return page
+
+
+def press(page: Page, name: str) -> None:
+    button = page.get_by_role("button", name=name, exact=True)
+    expect(button).to_have_attribute("aria-disabled", "false")
+    button.click()
+
+
+def shoot(page: Page, name: str) -> None:
+    """A picture for the documentation, where one is asked for: KAFKAMETA_SCREENSHOTS=docs/images."""
+    if folder := os.environ.get("KAFKAMETA_SCREENSHOTS"):
+        path = Path(folder, f"page-{name}.png")
+        page.screenshot(path=path)
+        Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)
+
+
+def test_brokers_and_two_executors_caches_are_shown_beside_the_truth(page: Page, demo_url: str) -> None:
+    opened(page, demo_url)
+
+    for number in (1, 2, 3):
+        expect(broker(page, number)).to_contain_text("alive")
+    row = section(page, "What each cache knows").get_by_role("row", name=re.compile("^clicks-1"))
+    expect(row.get_by_role("cell")).to_have_count(4)
+    expect(section(page, "Lag by partition")).to_contain_text("clicks-3")
+    expect(section(page, "Figures")).to_contain_text("Records a second")
+
+
+def test_a_leader_that_is_moved_is_seen_to_move_and_heals(page: Page, demo_url: str) -> None:
+    opened(page, demo_url)
+    old = leader_of(page, "clicks-0")
+
+    press(page, "Move the leader of clicks-0")
+
+    expect(broker(page, old)).not_to_contain_text("clicks-0")
+    expect(section(page, "Cluster")).to_contain_text(f"clicks-0 from {old}")
+    expect(section(page, "Events")).to_contain_text(f"clicks-0: {old} to")
+    expect(page.get_by_role("status", name="Last event")).to_contain_text(re.compile(r"\d\d:\d\d:\d\d"))
+
+
+def test_a_killed_broker_is_dead_and_leads_nothing_until_it_is_restored(page: Page, demo_url: str) -> None:
+    opened(page, demo_url)
+    victim = leader_of(page, "clicks-1")
+    shoot(page, "before")
+
+    press(page, f"Kill broker {victim}")
+
+    expect(broker(page, victim)).to_contain_text("dead")
+    expect(broker(page, victim)).to_contain_text("Leads nothing")
+    shoot(page, "during")
+    expect(section(page, "Events")).to_contain_text(f"clicks-1: {victim} to")
+    press(page, f"Restore broker {victim}")
+    expect(broker(page, victim)).to_contain_text("alive")
+    expect(broker(page, victim)).to_contain_text("clicks-1")
+    expect(section(page, "Events")).to_contain_text(re.compile(rf"clicks-1: \d to {victim}"))
+    shoot(page, "after")
+
+
+def test_what_is_added_appears_and_is_learned(page: Page, demo_url: str) -> None:
+    opened(page, demo_url)
+
+    press(page, "Add a topic")
+
+    expect(section(page, "Cluster")).to_contain_text("clicks-more-1-0")
+    expect(section(page, "Events")).to_contain_text("new topics: clicks-more-1")
+    expect(section(page, "Lag by partition")).to_contain_text("clicks-more-1-0")
+
+
+def test_refresh_now_leaves_an_event_with_its_reason(page: Page, demo_url: str) -> None:
+    opened(page, demo_url)
+
+    press(page, "Refresh now")
+
+    expect(section(page, "Events").get_by_role("cell", name="on_demand").first).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [{"width": 1280, "height": 900}, PHONE], ids=["desktop", "phone"])
+def test_everybody_can_use_it(browser: Browser, demo_url: str, size: dict[str, int], scheme: str) -> None:
+    with browser.new_context(viewport=size, color_scheme=scheme) as context:
+        page = opened(context.new_page(), demo_url)
+        if (size, scheme) == (PHONE, "light"):
+            shoot(page, "phone")
+        found = Axe().run(page).response["violations"]
+        width = page.evaluate("document.documentElement.scrollWidth")
+
+    assert [one["help"] for one in found if one["impact"] in ("serious", "critical")] == []
+    assert width <= size["width"]

@@ -1,0 +1,82 @@
+"""`kafkameta page` on events of one's own: watching alone, by whoever opened it and nobody else, until it is told to
+end."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import signal
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Page, expect
+from written_events import learning, made, moving, write
+
+from pyspark_kafka_meta.metadata.events import Origin
+
+WEBSOCKET = "/_nicegui_ws/socket.io/?EIO=4&transport=websocket"
+UPGRADE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Path:
+    """Of two caches, one of which is behind the other."""
+    now_ms = int(time.time() * 1000)
+    other = {"origin": Origin(role="reader", executor_id="2", host="<b>other</b>", pid=9)}
+    write(
+        tmp_path,
+        made("a" * 32, 1, now_ms - 9_000, **learning("clicks", 1, 2, epoch=4)),
+        made("b" * 32, 1, now_ms - 9_000, **learning("clicks", 1, 2, epoch=4), **other),
+        made("b" * 32, 2, now_ms - 8_000, **moving("clicks", 1, (2, 3), (4, 5)), **other),
+    )
+    return tmp_path
+
+
+def answer(url: str, path: str, headers: dict[str, str]) -> int:
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=10)
+    try:
+        connection.request("GET", path, headers=headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_watching_shows_who_is_stale_and_has_no_buttons(serve: Any, page: Page, events: Path) -> None:
+    with serve("--path", str(events)) as url:
+        page.goto(url)
+        row = page.get_by_role("row", name=re.compile("^clicks-1"))
+
+        expect(row).to_contain_text("2@4* stale")
+        expect(page.get_by_role("region", name="Events", exact=True)).to_contain_text("<b>other</b>:9")
+        expect(page.get_by_role("heading", name="Recovery after errors")).to_be_visible()
+        assert page.get_by_role("button").count() == 0
+
+
+def test_other_names_and_other_sites_are_refused(serve: Any, events: Path) -> None:
+    with serve("--path", str(events)) as url:
+        assert (answer(url, "/", {}), answer(url, WEBSOCKET, UPGRADE)) == (200, 101)
+        for header, value in (("Host", "evil.example"), ("Origin", "http://evil.example"), ("Origin", "null")):
+            refused = answer(url, "/", {header: value}), answer(url, WEBSOCKET, {**UPGRADE, header: value})
+            assert refused == (403, 403), (header, value)
+
+
+@pytest.mark.parametrize("end_by", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_it_ends_at_once_while_somebody_looks_on(serve: Any, page: Page, events: Path, end_by: int) -> None:
+    serving: AbstractContextManager[str] = serve("--path", str(events), end_by=end_by)
+    with serving as url:
+        page.goto(url)
+        expect(page.get_by_role("heading", name="Cluster")).to_be_visible()
+        began = time.monotonic()
+
+    assert time.monotonic() - began < 15
+    with pytest.raises(ConnectionRefusedError):
+        answer(url, "/", {})

@@ -1,0 +1,175 @@
+"""`kafkameta page`: what is shown of a state, which requests are the page's own, and what the command refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+from written_events import learning, made, moving
+
+from pyspark_kafka_meta.cli import main
+from pyspark_kafka_meta.cli.demo.state import KEPT_MS, State, kept, told_by_caches
+from pyspark_kafka_meta.cli.page.guard import is_ours
+from pyspark_kafka_meta.cli.page.plots import Sample, latencies, recoveries, throughput, timeline
+from pyspark_kafka_meta.cli.page.render import render
+from pyspark_kafka_meta.cli.page.view import MOVED_SHOWN_MS, Move, moves_since, view_of
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.reading.offsets import Position
+from pyspark_kafka_meta.tables.folding import fold
+from pyspark_kafka_meta.tables.rows import BrokerRow, PartitionRow
+
+NOW_MS = 1_800_000_000_000
+FIRST, SECOND = "a" * 32, "b" * 32
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+OTHER = {"origin": Origin(role="reader", executor_id="2", host="other", pid=9)}
+STALE = (
+    made(FIRST, 1, NOW_MS - 9_000, **learning("t", 1, 2, epoch=4)),
+    made(SECOND, 1, NOW_MS - 9_000, **learning("t", 1, 2, epoch=4), **OTHER),
+    made(SECOND, 2, NOW_MS - 8_000, **moving("t", 1, (2, 3), (4, 5)), **OTHER),
+    made(SECOND, 3, NOW_MS - 7_000, **OTHER),
+)
+BROKERS = [
+    BrokerRow(node_id=one, host=f"b{one}", port=9, rack=None, is_controller=False, cluster_id="c", answered_by="b1:9")
+    for one in (1, 2, 3)
+]
+KNOWN = {row.node_id: row for row in BROKERS}
+
+
+def state(*events: RefreshEvent, leaders: Sequence[tuple[int, int]] = ((1, 4), (3, 5)), now_ms: int = NOW_MS) -> State:
+    """Partitions 0, 1 ... of t have these leaders and epochs; 4 of 10 records of each were read."""
+    told = [event.to_dict() for event in events]
+    rows = [
+        PartitionRow(topic="t", partition=number, leader_id=leader, leader_epoch=epoch, end_offset=10)
+        for number, (leader, epoch) in enumerate(leaders)
+    ]
+    positions = {TopicPartition("t", number): Position(4) for number in range(len(rows))}
+    return State(now_ms, BROKERS, rows, None, told, fold(told, now_ms), positions, {}, 480.0)
+
+
+@pytest.mark.parametrize("by_place", [True, False])
+def test_only_the_cell_that_is_behind_the_cluster_is_stale(by_place: bool) -> None:
+    table = view_of(state(*STALE), KNOWN, (), {}, by_place).caches
+    stale = {
+        (name, partition, cell.text)
+        for partition, _, cells in table.rows
+        for (name, _), cell in zip(table.names, cells, strict=True)
+        if cell.is_stale
+    }
+
+    assert sorted(name for name, _ in table.names) == (
+        ["executor 1", "executor 2"] if by_place else ["reader 1", "reader 2"]
+    )
+    assert [(partition, truth) for partition, truth, _ in table.rows] == [(T0, "1@4"), (T1, "3@5")]
+    assert [(partition, text) for _, partition, text in stale] == [(T1, "2@4")]
+
+
+def test_a_killed_broker_and_one_that_is_told_of_no_more_are_dead() -> None:
+    gone = {**KNOWN, 4: BROKERS[0]}
+    cards = view_of(state(), gone, {2}, {}, True).brokers
+
+    assert {card.node_id: card.is_alive for card in cards} == {1: True, 2: False, 3: True, 4: False}
+
+
+def test_a_move_is_told_for_a_while_with_where_the_leader_came_from() -> None:
+    moves = moves_since({}, state(leaders=((2, 3), (3, 5))), state())
+    (led,) = view_of(state(), KNOWN, (), moves, True).brokers[0].leads
+
+    assert moves == {T0: Move(2, NOW_MS)}
+    assert (led.partition, led.old_leader_id) == (T0, 2)
+    assert moves_since(moves, state(), state(now_ms=NOW_MS + MOVED_SHOWN_MS)) == {}
+
+
+def test_events_that_bring_nothing_are_in_the_timeline_alone() -> None:
+    view, plot = view_of(state(*STALE), KNOWN, (), {}, True), timeline(state(*STALE).events, NOW_MS)
+
+    assert [row.why.split(":")[0] for row in view.events] == ["not_leader", "bootstrap", "bootstrap"]
+    assert "t-1: 2 to 3" in view.last_event
+    assert plot.summary == "4 events in three minutes: bootstrap 2, not_leader 1, max_age 1."
+    assert plot.options["yAxis"]["data"] == ["bootstrap", "max_age", "not_leader"]
+
+
+def test_plots_say_in_words_what_they_show() -> None:
+    events = state(*STALE).events
+
+    assert latencies(events, NOW_MS).summary == "4 answers in three minutes: median 2.5 ms, longest 2.5 ms."
+    assert recoveries(events, NOW_MS).summary == "1 recovery in three minutes: median 120.0 ms, longest 120.0 ms."
+    assert recoveries(events, NOW_MS + 200_000).summary == "No recovery in three minutes."
+    assert throughput([Sample(NOW_MS, 480.0, 12)], NOW_MS).summary.startswith("480 records a second now; 12 behind")
+
+
+def test_what_events_say_is_shown_as_text() -> None:
+    evil = made(FIRST, 1, NOW_MS, **learning("<script>", 1), origin=Origin(role="reader", host="a\u202eb", pid=7))
+    html = render("events", view=view_of(state(evil), KNOWN, (), {}, True))
+
+    assert "&lt;script&gt;" in html
+    assert "<script>" not in html
+    assert "a\\u202eb" in html
+
+
+def test_leaders_come_from_the_newest_cache_where_no_cluster_is_asked() -> None:
+    seen = state(*STALE)
+    brokers, partitions = told_by_caches(seen.events, seen.caches)
+
+    assert [(row.node_id, row.host) for row in brokers] == [(1, "broker-1"), (3, "")]
+    assert [(row.partition, row.leader_id, row.leader_epoch) for row in partitions] == [(0, 1, 4), (1, 3, 5)]
+
+
+def test_old_events_are_forgotten_but_for_what_live_caches_know() -> None:
+    third = made("c" * 32, 1, NOW_MS - 9_000, **learning("t", 1))
+    ended = made("c" * 32, 2, NOW_MS - 9_000, kind=EventKind.CLOSED, reason=RefreshReason.CLOSED)
+    events = state(*STALE, third, ended).events
+    left = kept(events, NOW_MS + KEPT_MS)
+
+    assert kept(events, NOW_MS) == events
+    assert {one["cache_id"] for one in left} == {FIRST, SECOND}
+    assert {one["outcome"] for one in left} == {Outcome.CHANGED}
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "ours"),
+    [
+        ("127.0.0.1:8080", None, True),
+        ("localhost:8080", "http://localhost:8080", True),
+        ("[::1]:8080", "http://[::1]:8080", True),
+        ("10.0.0.5:8080", None, True),
+        ("Page.Internal:8080", "http://Page.Internal:8080", True),
+        ("evil.example:8080", None, False),
+        ("localhost.evil.example", None, False),
+        ("127.0.0.1:8080", "http://evil.example", False),
+        ("127.0.0.1:8080", "http://127.0.0.1:9999", False),
+        ("127.0.0.1:8080", "null", False),
+        (None, None, False),
+        ("[", None, False),
+    ],
+)
+def test_only_the_page_itself_gets_through(host: str | None, origin: str | None, ours: bool) -> None:
+    assert is_ours(host, origin, "page.internal") is ours
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--bootstrap-servers", "b:9"], "--bootstrap-servers, --option and --config are for events"),
+        (["--path", "p", "--topic", "t"], "give one of them"),
+        (["--path", "p", "--cluster", "kafka"], "give one of them"),
+        (["--topic", "t"], "kafka.bootstrap.servers"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused(arguments: list[str], complaint: str) -> None:
+    done = CliRunner().invoke(main.app, ["page", "--port", "0", *arguments])
+
+    assert done.exit_code == 1
+    assert complaint in done.output
+
+
+def test_without_the_packages_it_says_what_to_install(monkeypatch: Any) -> None:
+    monkeypatch.setattr(main, "find_spec", lambda name: None)
+    done = CliRunner().invoke(main.app, ["page"])
+
+    assert (done.exit_code, done.output.strip()) == (
+        1,
+        "kafkameta: the page needs more packages: pip install 'pyspark-kafka-meta[page]'",
+    )
