@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -31,6 +32,12 @@ def print_json(row: Mapping[str, Any]) -> None:
 def note(text: str) -> None:
     """For people, beside the output."""
     typer.echo(f"kafkameta: {printable(text)}", err=True)
+
+
+def end_in_good_order() -> None:
+    """Have Ctrl-C and SIGTERM alike end what runs from now on, and what it started, as `reporting` says."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from pyspark_kafka_meta.cli.console import reporting
+from pyspark_kafka_meta.cli.console import end_in_good_order, reporting
 from pyspark_kafka_meta.cli.parameters import (
     AsJson,
     Config,
@@ -181,6 +181,7 @@ def demo(
     from pyspark_kafka_meta.cli.demo.play import embedded_cluster, real_cluster, run_demo
 
     console = Console()
+    end_in_good_order()
     with reporting(), ExitStack() as opened:
         yours = cluster_options(bootstrap_servers, option, config)
         check_demo(cluster, topic, feed, yours)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
-
 import numpy as np
 import pyarrow as pa
 
@@ -61,7 +59,7 @@ def headers_array(payload: Bytes, fields: Fields, place: Place) -> pa.ListArray:
 def _find_strings(payload: Bytes, starts_at: Ints, counts: Ints, ends: Ints, place: Place) -> tuple[Ints, Ints]:
     """Positions and lengths of the keys and values in turn, `counts` of them from each of `starts_at` to its end."""
     view = payload.data[: ends[-1]]
-    starts = array("i")
+    starts: list[int] = []
     for record, (at, count) in enumerate(zip(starts_at.tolist(), counts.tolist(), strict=True)):
         try:
             follow_lengths(view, at, count, starts)
@@ -71,7 +69,7 @@ def _find_strings(payload: Bytes, starts_at: Ints, counts: Ints, ends: Ints, pla
     def place_of(string: int) -> str:
         return place(int(np.repeat(np.arange(len(counts)), counts)[string]))
 
-    positions = np.frombuffer(starts, np.int32)
+    positions = np.array(starts, np.int32)
     length, at = read_varints(payload, positions, place_of)
     fits = np.maximum(length, 0) == ends_of(positions, counts, ends) - at
     fits[::2] &= length[::2] >= 0  # a key is never null, a value may be

@@ -11,7 +11,6 @@ chunk in lockstep instead of the loop (three times faster for batches of 16 kB, 
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -157,7 +156,7 @@ class _Chunk:
     used: int = 0
     parts: list[FetchedRecords] = field(default_factory=list)
     headers: list[BatchHeader] = field(default_factory=list)
-    starts: array[int] = field(default_factory=lambda: array("i"))
+    starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
 
     def add(self, part: FetchedRecords, header: BatchHeader, max_decompressed_bytes: int) -> None:
@@ -203,7 +202,7 @@ def _rows(chunk: _Chunk) -> Rows:
         return name_batch(partitions[batch[record]], headers[batch[record]])
 
     payload = np.frombuffer(chunk.buffer, np.uint8)
-    starts = np.frombuffer(chunk.starts, np.int32)
+    starts = np.array(chunk.starts, np.int32)
     fields = find_fields(payload, starts, ends_of(starts, counts, np.array(chunk.ends, np.int32)), place)
     last_delta = np.array([header.last_offset_delta for header in headers], np.int32)
     require(_increase(fields.offset_delta, counts, last_delta), "offsets do not increase up to the batch's last", place)

@@ -15,7 +15,6 @@ Nothing on the wire is trusted: every length is checked against its record befor
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -56,7 +55,7 @@ class Fields(NamedTuple):
         return Fields._make(column[rows] for column in self)
 
 
-def follow_lengths(payload: memoryview, at: int, count: int, starts: array[int]) -> None:
+def follow_lengths(payload: memoryview, at: int, count: int, starts: list[int]) -> None:
     """Append to `starts` the positions of `count` things that each begin with their length, the first at `at`.
 
     The only loop over single records: 0.1-0.2 us each. Only positions inside the payload are appended; whether the

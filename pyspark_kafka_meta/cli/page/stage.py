@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import webbrowser
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
@@ -12,7 +11,7 @@ from typing import NamedTuple
 import typer
 from rich.console import Console
 
-from pyspark_kafka_meta.cli.console import note
+from pyspark_kafka_meta.cli.console import end_in_good_order, note
 from pyspark_kafka_meta.cli.demo.clusters import Embedded, Real
 from pyspark_kafka_meta.cli.demo.play import embedded_cluster, real_cluster, set_stage
 from pyspark_kafka_meta.cli.demo.watcher import Watcher
@@ -75,9 +74,7 @@ def serve_events(events: Mapping[str, str], cluster: Mapping[str, str], where: W
 
 
 def _listen(where: Where) -> socket:
-    """Both signals end whatever runs by then in good order."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+    end_in_good_order()
     return listen(where.host, where.port)
 
 
