@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.harness import argument_parser, brokers, report, spark_session
 from benchmarks.peers import Reader
-from benchmarks.throughput import PARTITIONS, VALUE_BYTES, read_seconds
+from benchmarks.throughput import PARTITIONS, VALUE_BYTES, read
 from benchmarks.topics import fill, new_topic
 from pyspark_kafka_meta import KafkaMetaDataSource
 
@@ -69,7 +69,7 @@ def measure(
     rng = random.Random(1)
     for number in range(rounds + 1):
         for reader in rng.sample(playing, len(playing)):
-            took_s = read_seconds(spark, reader, bootstrap_servers, topic)
+            took_s = read(spark, reader, bootstrap_servers, topic).seconds
             if number > 0:  # the first is for warmth
                 seconds[reader.name].append(took_s)
     return [result_row(name, taken, seconds[SILENT_READER.name]) for name, taken in seconds.items()]

@@ -9,15 +9,12 @@ tells their peak (`VmHWM`). "Idle" is a worker that has handed out a single read
 
 from __future__ import annotations
 
-import os
-import re
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks.harness import argument_parser, brokers, report, spark_session
 from benchmarks.peers import CONSUME, OURS, Reader, ceiling, register
+from benchmarks.processes import worker_peak_mb
 from benchmarks.topics import MAX_RECORD_BYTES, fill, new_topic
 
 ONE_CORE = "local[1]"
@@ -32,35 +29,6 @@ class Case:
 
 
 CASES = (Case(200, 1), Case(200, 60), Case(200, 60, "lz4"), Case(5_000_000, 1), Case(5_000_000, 60))
-
-
-def worker_peak_mb() -> float:
-    """Of the Python worker of this process's Spark that took most memory."""
-    return max((_peak_mb(pid) for pid in _descendants(os.getpid()) if _is_worker(pid)), default=0.0)
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, _read(task / "children").split()):
-            yield child
-            yield from _descendants(child)
-
-
-def _is_worker(pid: int) -> bool:
-    return "pyspark.daemon" in _read(Path(f"/proc/{pid}/cmdline"))  # forked from it, with its command line
-
-
-def _peak_mb(pid: int) -> float:
-    found = re.search(r"VmHWM:\s+(\d+) kB", _read(Path(f"/proc/{pid}/status")))
-    return int(found.group(1)) / 1000 if found else 0.0
-
-
-def _read(path: Path) -> str:
-    """Nothing of a thread or process that has just ended."""
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 def read_all(reader: Reader, bootstrap_servers: str, topic: str) -> tuple[float, float]:

@@ -4,7 +4,8 @@
 
 Each case is a topic of its own, of that many megabytes and no more than 3 million records. Every reader reads it once
 for warmth, then they take turns. A turn reads the whole topic into the noop sink, which uses each column of each row
-and keeps none. A figure is the median of the turns; ratios are those of turns next to each other, their median.
+and keeps none. A figure is the median of the turns; ratios are those of turns next to each other, their median. CPU
+seconds are means of a turn, by who took them; brokers take some in any case.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
 from benchmarks.harness import argument_parser, brokers, report, spark_session
 from benchmarks.peers import CONSUME, JVM, OURS, TUNED_JVM, Reader, ceiling, register
+from benchmarks.processes import KINDS, cpu_s
 from benchmarks.topics import MAX_RECORD_BYTES, fill, new_topic
 
 PARTITIONS = 6
@@ -24,6 +27,7 @@ VALUE_BYTES = 200
 MAX_RECORDS = 3_000_000
 VALUE_ALONE = Reader("kafkameta, value alone", "kafkameta", schema="value BINARY")
 WITH_HEADERS = {"includeHeaders": "true"}
+CPU = tuple(KINDS.values())
 HEADERS = {"trace": b"12345678", "app": b"shop"}
 
 
@@ -55,40 +59,48 @@ CASES = {
 }
 
 
-def read_seconds(spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str) -> float:
-    """Wall-clock seconds that one batch query takes, planning included."""
-    started = time.perf_counter()
+class Turn(NamedTuple):
+    """Wall-clock seconds of one batch query, planning included, and CPU seconds by who took them."""
+
+    seconds: float
+    cpu_s: dict[str, float]
+
+
+def read(spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str) -> Turn:
+    before, started = cpu_s(), time.perf_counter()
     reader.read(spark, bootstrap_servers, topic).write.format("noop").mode("overwrite").save()
-    return time.perf_counter() - started
+    seconds = time.perf_counter() - started
+    return Turn(seconds, {kind: taken - before[kind] for kind, taken in cpu_s().items()})
 
 
 def measure(
     spark: SparkSession, bootstrap_servers: str, topic: str, readers: list[Reader], rounds: int
-) -> dict[str, list[float]]:
-    """Seconds of each turn by reader."""
+) -> dict[str, list[Turn]]:
+    """The turns of each reader."""
     for reader in readers:
-        read_seconds(spark, reader, bootstrap_servers, topic)
-    seconds: dict[str, list[float]] = {reader.name: [] for reader in readers}
+        read(spark, reader, bootstrap_servers, topic)
+    turns: dict[str, list[Turn]] = {reader.name: [] for reader in readers}
     for _ in range(rounds):
         for reader in readers:
-            seconds[reader.name].append(read_seconds(spark, reader, bootstrap_servers, topic))
-    return seconds
+            turns[reader.name].append(read(spark, reader, bootstrap_servers, topic))
+    return turns
 
 
-def result_rows(case: str, records: int, seconds: dict[str, list[float]]) -> list[dict[str, object]]:
+def result_rows(case: str, records: int, played: dict[str, list[Turn]]) -> list[dict[str, object]]:
     """One row a reader, the first of which is this source."""
-    ours = next(iter(seconds.values()))
+    ours = next(iter(played.values()))
     rows = []
-    for name, turns in seconds.items():
-        ratios = sorted(theirs / own for own, theirs in zip(ours, turns, strict=True))
+    for name, turns in played.items():
+        ratios = sorted(theirs.seconds / own.seconds for own, theirs in zip(ours, turns, strict=True))
         rows.append(
             {
                 "case": case,
                 "reader": name,
-                "krec_s": round(records / statistics.median(turns) / 1000, 1),
+                "krec_s": round(records / statistics.median(turn.seconds for turn in turns) / 1000, 1),
                 "kafkameta_is_faster_by": round(statistics.median(ratios), 2),
                 "from": round(ratios[0], 2),
                 "to": round(ratios[-1], 2),
+                **{f"{kind}_cpu_s": round(statistics.mean(turn.cpu_s[kind] for turn in turns), 2) for kind in CPU},
             }
         )
     return rows

@@ -1,0 +1,56 @@
+"""What the kernel tells of the processes that a benchmark started: memory and CPU time (Linux)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+KINDS = {"pyspark.daemon": "python_workers", "SparkSubmit": "spark_jvm", "kafka.Kafka": "brokers"}
+"""Part of a command line; workers are forked from the daemon, with its command line."""
+_FIELDS_AFTER_NAME = re.compile(r"\) (.*)", re.DOTALL)
+_USER_TICKS, _SYSTEM_TICKS = 11, 12  # of the fields behind the name
+
+
+def worker_peak_mb() -> float:
+    """Of the Python worker of this process's Spark that took most memory."""
+    return max((_peak_mb(pid) for pid, kind in _started() if kind == "python_workers"), default=0.0)
+
+
+def cpu_s() -> dict[str, float]:
+    """CPU seconds so far, by kind."""
+    taken = dict.fromkeys(KINDS.values(), 0.0)
+    for pid, kind in _started():
+        stat = _FIELDS_AFTER_NAME.search(_read(Path(f"/proc/{pid}/stat")))
+        if stat:
+            fields = stat.group(1).split()
+            taken[kind] += (int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])) / TICKS_PER_S
+    return taken
+
+
+def _started() -> Iterator[tuple[int, str]]:
+    for pid in _descendants(os.getpid()):
+        command = _read(Path(f"/proc/{pid}/cmdline"))
+        yield from ((pid, kind) for part, kind in KINDS.items() if part in command)
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, _read(task / "children").split()):
+            yield child
+            yield from _descendants(child)
+
+
+def _peak_mb(pid: int) -> float:
+    found = re.search(r"VmHWM:\s+(\d+) kB", _read(Path(f"/proc/{pid}/status")))
+    return int(found.group(1)) / 1000 if found else 0.0
+
+
+def _read(path: Path) -> str:
+    """Nothing of a thread or process that has just ended."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
