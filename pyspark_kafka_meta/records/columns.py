@@ -7,8 +7,8 @@ Measured with values of 200 bytes: the loop over the records' lengths takes 0.1-
 all the time; with 20 bytes everything together takes 0.25 us, so half of the rest is the way to memory and back.
 Tried and dropped: a whole fetch at once (numpy two to three times slower, its temporaries being fresh pages); chunks of
 0.5 MB (a sixth slower: numpy's calls) and of 8 MB (no faster); reading uncompressed batches where they lie (no faster:
-the copy warms the cache for the loop); numpy walking all batches of a chunk in lockstep instead of the loop (three times
-faster for batches of 16 kB, ten times slower for 1 MB); finding records by the zero byte of their attributes, then
+the copy warms the cache for the loop); numpy walking all batches of a chunk in lockstep instead of the loop (three
+times faster for batches of 16 kB, ten times slower for 1 MB); finding records by the zero byte of their attributes, then
 checking that they follow each other (a tenth faster than the loop, and for text alone).
 """
 
