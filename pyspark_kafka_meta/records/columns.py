@@ -8,7 +8,7 @@ all the time; with 20 bytes everything together takes 0.25 us, so half of the re
 Tried and dropped: a whole fetch at once (numpy two to three times slower, its temporaries being fresh pages); chunks of
 0.5 MB (a sixth slower: numpy's calls) and of 8 MB (no faster); reading uncompressed batches where they lie (no faster:
 the copy warms the cache for the loop); numpy walking all batches of a chunk in lockstep instead of the loop (three
-times faster for batches of 16 kB, ten times slower for 1 MB); finding records by the zero byte of their attributes, then
+times faster for batches of 16 kB, ten times slower for 1 MB); finding records by the zero byte of their attributes and
 checking that they follow each other (a tenth faster than the loop, and for text alone).
 """
 
