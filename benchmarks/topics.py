@@ -11,9 +11,12 @@ from multiprocessing.connection import Connection
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 MAX_RECORD_BYTES = 16 << 20
+MAX_PARTITIONS_AT_ONCE = 4_000
+"""A controller takes 10,000 changes in one request, and each partition is two."""
+ADMIN_TIMEOUT_S = 120
 TICK_S = 0.05
 STOP_TIMEOUT_S = 30.0
 
@@ -24,7 +27,11 @@ def new_topic(
     """The name of a topic that has just been made for `what`."""
     topic = f"{what}-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    admin.create_topics([NewTopic(topic, partitions, replicas, config=dict(config or {}))])[topic].result(120)
+    first = min(partitions, MAX_PARTITIONS_AT_ONCE)
+    admin.create_topics([NewTopic(topic, first, replicas, config=dict(config or {}))])[topic].result(ADMIN_TIMEOUT_S)
+    for count in range(first, partitions, MAX_PARTITIONS_AT_ONCE):
+        more = NewPartitions(topic, min(partitions, count + MAX_PARTITIONS_AT_ONCE))
+        admin.create_partitions([more])[topic].result(ADMIN_TIMEOUT_S)
     return topic
 
 

@@ -125,6 +125,15 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     assert (done.stdout, done.stderr) == ("\n", "")
 
 
+def test_a_reader_without_tls_and_scram_does_not_wait_for_their_libraries() -> None:
+    code = (
+        f"import sys, {PACKAGE.name}.reading.workers; print(*sorted({{'cryptography', 'scramp'}} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+    assert (done.stdout, done.stderr) == ("\n", "")
+
+
 def test_every_module_says_what_it_is_for() -> None:
     folders = ("pyspark_kafka_meta", "tests", "benchmarks", "examples")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py") if path.read_text()]

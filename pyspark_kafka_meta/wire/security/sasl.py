@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from scramp import ScramClient, ScramException
-
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError
 from pyspark_kafka_meta.options import SecurityOptions
 from pyspark_kafka_meta.wire.security.tokens import bearer_token
@@ -45,6 +43,8 @@ def _plain(user: str, password: str) -> Steps:
 
 def _scram(name: str, user: str, password: str) -> Steps:
     """scramp checks the nonce, the server's signature, and that 4096 iterations at least are asked for."""
+    from scramp import ScramClient, ScramException
+
     try:
         client = ScramClient([name], user, password)
         client.set_server_first((yield client.get_client_first().encode()).decode())

@@ -9,12 +9,15 @@ import secrets
 import socket
 import ssl
 import tempfile
+from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, OptionError, TlsError
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import SecurityOptions
-from pyspark_kafka_meta.wire.security.stores import Identity, client_identity, trusted_pem
 from pyspark_kafka_meta.wire.sockets import remaining_s
+
+if TYPE_CHECKING:
+    from pyspark_kafka_meta.wire.security.stores import Identity
 
 ALERT_RECORD = b"\x15\x03"
 """How a TLS alert begins, which a TLS port answers to a client that does not speak TLS. No frame is of such a size."""
@@ -48,6 +51,9 @@ def tls_context(security: SecurityOptions) -> ssl.SSLContext:
     Raises:
         OptionError: a store, key or certificate cannot be used.
     """
+    # It imports a library that readers without TLS do without: each new worker waits for its imports.
+    from pyspark_kafka_meta.wire.security.stores import client_identity, trusted_pem
+
     trusted = trusted_pem(security)
     try:
         context = ssl.create_default_context(cadata=trusted)
