@@ -60,7 +60,8 @@ CASES = {
 
 
 class Turn(NamedTuple):
-    """Wall-clock seconds of one batch query, planning included, and CPU seconds by who took them."""
+    """Wall-clock seconds of one batch query, planning included, and CPU seconds by who took them; what processes took that
+    ended meanwhile is missing."""
 
     seconds: float
     cpu_s: dict[str, float]
@@ -70,7 +71,7 @@ def read(spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str
     before, started = cpu_s(), time.perf_counter()
     reader.read(spark, bootstrap_servers, topic).write.format("noop").mode("overwrite").save()
     seconds = time.perf_counter() - started
-    return Turn(seconds, {kind: taken - before[kind] for kind, taken in cpu_s().items()})
+    return Turn(seconds, {kind: max(0.0, taken - before[kind]) for kind, taken in cpu_s().items()})
 
 
 def measure(

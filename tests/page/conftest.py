@@ -23,7 +23,7 @@ PATIENCE_MS = 60_000
 Serve = Callable[..., AbstractContextManager[str]]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> str:
     """Where it is. Without one, tests are skipped, but not in CI, where it is a failure."""
     found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -35,7 +35,7 @@ def chromium() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser(chromium: str) -> Iterator[Browser]:
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
@@ -45,7 +45,7 @@ def browser(chromium: str) -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def serve(tmp_path_factory: pytest.TempPathFactory) -> Serve:
     """`kafkameta page --port 0` with these arguments inside `with`, which gives its URL; `end_by` must end it well."""
 
@@ -71,7 +71,7 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Serve:
     return serving
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def demo_url(serve: Serve) -> Iterator[str]:
     """Of a page on embedded brokers, which tests leave as they found it."""
     with serve() as url:
