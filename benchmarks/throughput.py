@@ -60,8 +60,8 @@ CASES = {
 
 
 class Turn(NamedTuple):
-    """Wall-clock seconds of one batch query, planning included, and CPU seconds by who took them; what processes took that
-    ended meanwhile is missing."""
+    """Wall-clock seconds of one batch query, planning included, and CPU seconds by who took them, without those of
+    processes that ended meanwhile."""
 
     seconds: float
     cpu_s: dict[str, float]
