@@ -123,12 +123,13 @@ def view_of(state: State, known: Mapping[int, BrokerRow], dead: Collection[int],
         by_place: whether one cache stands for its executor, as where Spark has one worker in each.
     """
     caches = _by_place(state) if by_place else _by_cache(state)
+    live = dict(sorted(state.live().items()))
     news = [event for event in state.events if is_news(event)][-EVENTS_SHOWN:][::-1]
     return View(
         trouble=state.trouble,
-        brokers=_broker_cards(state, known, dead, moves),
-        leaderless=[each for each, row in sorted(state.live().items()) if row.leader_id == NO_LEADER],
-        caches=_cache_table(caches, state.live()),
+        brokers=_broker_cards({row.node_id for row in state.brokers} - set(dead), live, known, moves),
+        leaderless=[each for each, row in live.items() if row.leader_id == NO_LEADER],
+        caches=_cache_table(caches, live),
         lag=lag_rows(state.positions, state.partitions, {}, 0.0),
         events=[_event_row(event) for event in news],
         last_event=event_line(news[0]).strip() if news else "none yet",
@@ -154,9 +155,11 @@ def moves_since(moves: Moves, before: State | None, now: State) -> dict[TopicPar
 
 
 def _broker_cards(
-    state: State, known: Mapping[int, BrokerRow], dead: Collection[int], moves: Moves
+    alive: Collection[int],
+    live: Mapping[TopicPartition, PartitionRow],
+    known: Mapping[int, BrokerRow],
+    moves: Moves,
 ) -> list[BrokerCard]:
-    alive = {row.node_id for row in state.brokers} - set(dead)
     return [
         BrokerCard(
             node_id=node_id,
@@ -164,7 +167,7 @@ def _broker_cards(
             is_alive=node_id in alive,
             leads=[
                 Led(each, moves[each].old_leader_id if each in moves else None)
-                for each, one in sorted(state.live().items())
+                for each, one in live.items()
                 if one.leader_id == node_id
             ],
         )
@@ -203,7 +206,7 @@ def _cache_table(
     shown = caches[:CACHES_SHOWN]
     rows = [
         (each, leader_text(row.leader_id, row.leader_epoch), [_cell(known.get(each), live) for _, known in shown])
-        for each, row in sorted(live.items())
+        for each, row in live.items()
     ]
     return CacheTable([name for name, _ in shown], rows, len(caches) - len(shown))
 
