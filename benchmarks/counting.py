@@ -1,16 +1,11 @@
-"""Proxies that count the connections to brokers and the requests on them, by API, and change nothing."""
+"""Counts connections to brokers and the requests on them, by API, in what proxies see pass."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from pyspark_kafka_meta.metadata.model import Address
-
-CHUNK_BYTES = 1 << 20
 APIS = {1: "Fetch", 2: "ListOffsets", 3: "Metadata"}
 OTHERS = "others"
 CONNECTIONS = "connections"
@@ -37,40 +32,23 @@ class Requests:
             yield APIS.get(key, OTHERS)
 
 
-@contextlib.contextmanager
-def counting_proxies(targets: dict[int, Address]) -> Iterator[Counter[str]]:
-    """Listen at these ports of this machine, each in front of one address. What it yields counts on within it."""
-    counted: Counter[str] = Counter()
-    loop = asyncio.new_event_loop()
+class Count:
+    """Of connections and requests, over any number of proxies: `TcpProxy(watch=count.watch)`."""
 
-    async def serve(target: Address, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        counted[CONNECTIONS] += 1
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counted: Counter[str] = Counter()
+
+    def so_far(self) -> Counter[str]:
+        with self._lock:
+            return self._counted.copy()
+
+    def watch(self) -> Callable[[bytes], None]:
+        """One more connection, and what takes the bytes that its client sends."""
         requests = Requests()
-        broker, to_broker = await asyncio.open_connection(target.host, target.port)
-        answers = asyncio.create_task(_pass_on(broker, to_client))
-        await _pass_on(client, to_broker, lambda chunk: counted.update(requests.feed(chunk)))
-        await answers
+        self._add([CONNECTIONS])
+        return lambda chunk: self._add(requests.feed(chunk))
 
-    async def listen() -> None:
-        for port, target in targets.items():
-            await asyncio.start_server(lambda *ends, to=target: serve(to, *ends), target.host, port)
-
-    loop.run_until_complete(listen())
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    try:
-        yield counted
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-
-
-async def _pass_on(
-    source: asyncio.StreamReader, sink: asyncio.StreamWriter, look: Callable[[bytes], None] = lambda _: None
-) -> None:
-    with contextlib.suppress(OSError):
-        while chunk := await source.read(CHUNK_BYTES):
-            look(chunk)
-            sink.write(chunk)
-            await sink.drain()
-    sink.close()
+    def _add(self, seen: Iterable[str]) -> None:
+        with self._lock:
+            self._counted.update(seen)

@@ -16,13 +16,13 @@ from contextlib import ExitStack, closing
 
 from pyspark.sql import SparkSession
 
-from benchmarks.counting import APIS, CONNECTIONS, OTHERS, counting_proxies
+from benchmarks.counting import APIS, CONNECTIONS, OTHERS, Count
 from benchmarks.harness import argument_parser, report, spark_session
 from benchmarks.peers import JVM, OURS, TUNED_JVM, Reader
 from benchmarks.topics import fill, new_topic, trickle
 from benchmarks.watching import watch
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.testing.ports import free_ports
+from pyspark_kafka_meta.testing.proxy import TcpProxy
 
 BROKERS = 3
 USER, PASSWORD = "benchmark", "secret"
@@ -38,25 +38,23 @@ STREAM_PARTITIONS, RECORDS_PER_S = 100, 2_000
 WARM_UP_S = 30.0
 
 
-def batch(
-    spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str, counted: Counter[str]
-) -> Counter[str]:
+def batch(spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str, count: Count) -> Counter[str]:
     """What the second of two batch queries sent."""
     for _ in range(2):
-        before = counted.copy()
+        before = count.so_far()
         reader.read(spark, bootstrap_servers, topic).write.format("noop").mode("overwrite").save()
-    return counted - before
+    return count.so_far() - before
 
 
 def stream(
-    spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str, counted: Counter[str], seconds: float
+    spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str, count: Count, seconds: float
 ) -> tuple[Counter[str], float]:
     """What a warm stream sent, and for how long it was counted."""
     with closing(watch(reader.read_stream(spark, bootstrap_servers, topic))) as looks:
         next(passed for passed, _ in looks if passed >= WARM_UP_S)
-        before, began = counted.copy(), time.monotonic()
+        before, began = count.so_far(), time.monotonic()
         next(passed for passed, _ in looks if passed >= WARM_UP_S + seconds)
-        return counted - before, time.monotonic() - began
+        return count.so_far() - before, time.monotonic() - began
 
 
 def result_row(
@@ -78,29 +76,30 @@ def main() -> None:
     arguments = argument_parser(__doc__, records=3_000_000, seconds=60).parse_args()
     rows: list[dict[str, object]] = []
     with ExitStack() as stack:
-        ports = free_ports(BROKERS)
+        count = Count()
+        proxies = [stack.enter_context(TcpProxy(watch=count.watch)) for _ in range(BROKERS)]
         kafka = LocalKafka(
             BROKERS,
             security="SASL_PLAINTEXT",
             mechanisms=["PLAIN"],
             users={USER: PASSWORD},
-            advertised_ports=ports,
+            advertised_ports=[proxy.address.port for proxy in proxies],
         )
-        targets = dict(zip(ports, map(kafka.address, kafka.broker_ids), strict=True))
-        counted = stack.enter_context(counting_proxies(targets))
+        for proxy, node_id in zip(proxies, kafka.broker_ids, strict=True):
+            proxy.target = kafka.address(node_id)
         stack.enter_context(kafka)
         spark = stack.enter_context(spark_session())
-        admin, servers = kafka.admin_servers, f"127.0.0.1:{ports[0]}"
+        admin, servers = kafka.admin_servers, str(proxies[0].address)
         readers = [one._replace(options={**LOGIN, **one.options}) for one in (OURS, JVM, TUNED_JVM)]
         topic = new_topic(admin, "requests", BATCH_PARTITIONS)
         fill(admin, topic, BATCH_PARTITIONS, arguments.records, VALUE_BYTES)
         for reader in readers:
-            sent = batch(spark, reader, servers, topic, counted)
+            sent = batch(spark, reader, servers, topic, count)
             rows.append(result_row(f"batch, {BATCH_PARTITIONS} partitions", reader, sent, arguments.records, None))
         topic = new_topic(admin, "requests", STREAM_PARTITIONS)
         with trickle(admin, topic, STREAM_PARTITIONS, RECORDS_PER_S):
             for reader in readers[:2]:
-                sent, passed_s = stream(spark, reader, servers, topic, counted, arguments.seconds)
+                sent, passed_s = stream(spark, reader, servers, topic, count, arguments.seconds)
                 what = f"stream, {STREAM_PARTITIONS} partitions"
                 rows.append(result_row(what, reader, sent, RECORDS_PER_S * passed_s, passed_s))
     report("Requests and connections for a million records", rows, arguments.json)

@@ -9,12 +9,15 @@ import contextlib
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from enum import Enum, auto
-from typing import Self
+from typing import Self, TypeAlias
 
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.testing.kafka_config import HOST
 from pyspark_kafka_meta.testing.ports import free_ports
+
+Watcher: TypeAlias = Callable[[bytes], None]
 
 CHUNK_BYTES = 65_536
 CONNECT_TIMEOUT_S = 5.0
@@ -45,17 +48,21 @@ class Network(Enum):
 class TcpProxy:
     """Listens inside `with`, on this machine alone, and passes on to `target`.
 
+    Args:
+        watch: asked for something that takes what a client sends, piece by piece, for each connection; in threads.
+
     Attributes:
         address: where it listens.
         target: where to; to be set before the first connection.
         delay_s: of `Network.SLOW`.
     """
 
-    def __init__(self, delay_s: float = 0.5) -> None:
+    def __init__(self, delay_s: float = 0.5, watch: Callable[[], Watcher] | None = None) -> None:
         (port,) = free_ports(1)
         self.address = Address(HOST, port)
         self.target = Address(HOST, 0)
         self.delay_s = delay_s
+        self._watch = watch
         self._network = Network.GOOD
         self._changed = threading.Condition()
         self._is_closed = False
@@ -103,15 +110,20 @@ class TcpProxy:
             broker.settimeout(None)
             with broker:
                 self._sockets |= {client, broker}
-                requests = threading.Thread(target=self._pass_on, args=(client, broker, False), daemon=True)
+                look = self._watch() if self._watch is not None else None
+                requests = threading.Thread(target=self._pass_on, args=(client, broker, False, look), daemon=True)
                 requests.start()
                 self._pass_on(broker, client, True)
                 requests.join()
                 self._sockets -= {client, broker}
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket, is_answer: bool) -> None:
+    def _pass_on(
+        self, source: socket.socket, sink: socket.socket, is_answer: bool, look: Watcher | None = None
+    ) -> None:
         try:
             while chunk := source.recv(CHUNK_BYTES):
+                if look is not None:
+                    look(chunk)
                 self._send(chunk, sink, is_answer)
             sink.shutdown(socket.SHUT_WR)
         except OSError:
