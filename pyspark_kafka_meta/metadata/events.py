@@ -223,4 +223,6 @@ class RefreshEvent:
         without one), always in this order."""
         row = asdict(self)
         changes, origin = row.pop("changes"), row.pop("origin")
+        for name in ("partitions_added", "partitions_removed"):
+            changes[name] = tuple(one._asdict() for one in changes[name])
         return {**row, **changes, **(origin or dict.fromkeys(one.name for one in fields(Origin)))}

@@ -5,7 +5,6 @@ Follows Spark's `KafkaMicroBatchStream.rateLimit` and `delayBatch`.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from operator import attrgetter
 
 from pyspark_kafka_meta.metadata.model import TopicPartition
@@ -29,7 +28,7 @@ def limit_offsets(starts: Positions, latest: Positions, max_offsets: int) -> dic
     total = max(1, sum(backlogs.values()))
     shares = {each: min(size, max(1, max_offsets * size // total)) for each, size in backlogs.items() if size}
     return {
-        each: replace(position, offset=starts[each].offset + shares[each]) if each in shares else position
+        each: position._replace(offset=starts[each].offset + shares[each]) if each in shares else position
         for each, position in latest.items()
     }
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import CheckpointError, OptionError
@@ -40,8 +40,7 @@ MAX_PARTITIONS = 1_000_000
 """More than any cluster has; an offset of more partitions is broken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """Where reading goes on: the next offset, and the leader epoch known for what lies before it."""
 
     offset: int

@@ -33,8 +33,8 @@ def accept_loss(text: str, fails: bool, option: str = "failOnDataLoss") -> None:
 def lost_starts(start: SourceOffset, latest: SourceOffset) -> list[TopicPartition]:
     """The partitions of both in which reading cannot go on from `start`, sorted: `latest` lies before it, or in another
     topic made under the same name. Whether that ends the query (failOnDataLoss) is for the caller to say."""
-    both = sorted(start.positions.keys() & latest.positions.keys())
-    return [one for one in both if is_recreated(one, start, latest) or is_shorter(one, start, latest)]
+    both = start.positions.keys() & latest.positions.keys()
+    return sorted(one for one in both if is_recreated(one, start, latest) or is_shorter(one, start, latest))
 
 
 def is_recreated(partition: TopicPartition, start: SourceOffset, latest: SourceOffset) -> bool:
@@ -48,8 +48,8 @@ def is_shorter(partition: TopicPartition, start: SourceOffset, latest: SourceOff
 
 def lost_ends(target: Positions, latest: SourceOffset) -> list[TopicPartition]:
     """The partitions of both whose logs end before `target`, where a query is to end, sorted."""
-    both = sorted(target.keys() & latest.positions.keys())
-    return [one for one in both if latest.positions[one].offset < target[one].offset]
+    both = target.keys() & latest.positions.keys()
+    return sorted(one for one in both if latest.positions[one].offset < target[one].offset)
 
 
 def explain_end(partition: TopicPartition, target: Positions, latest: SourceOffset) -> str:

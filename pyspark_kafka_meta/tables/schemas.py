@@ -1,7 +1,7 @@
 """The side tables' columns, for Spark and for Arrow, derived by type from the dataclasses of their rows.
 
-int is bigint, float double, an enumeration its text, datetime a timestamp, a tuple an array, and a dataclass in it a
-struct. All of it may be null: events of another version may lack what this one has.
+int is bigint, float double, an enumeration its text, datetime a timestamp, a tuple an array, and a dataclass or
+`TopicPartition` in it a struct. All of it may be null: events of another version may lack what this one has.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pyspark_kafka_meta.metadata.events import RefreshEvent
+from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import Table
 from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, PartitionRow
 
@@ -91,7 +92,7 @@ def _builder(
         kind = _without_none(hint)
         if get_origin(kind) is tuple:
             return array(build(get_args(kind)[0]))
-        if is_dataclass(kind):
+        if is_dataclass(kind) or issubclass(kind, TopicPartition):
             return struct({name: build(member) for name, member in get_type_hints(kind).items()})
         return scalars[str if issubclass(kind, StrEnum) else kind]
 
