@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_PARTITION_KEY = re.compile(r"0|[1-9][0-9]{0,9}")
 _UNITS_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -30,14 +32,14 @@ def whole_number(value: object, low: int, high: int) -> int:
 
 def topic_name(name: str) -> str:
     """`name`, if Kafka lets a topic have it (`org.apache.kafka.common.internals.Topic`)."""
-    if re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) is None or name in (".", ".."):
+    if _TOPIC_NAME.fullmatch(name) is None or name in (".", ".."):
         raise ValueError(f"{name!r} is not a topic name")
     return name
 
 
 def partition_key(key: str) -> int:
     """The partition that a JSON key names, written as Kafka writes it: no sign, no leading zero."""
-    if re.fullmatch(r"0|[1-9][0-9]{0,9}", key) is None:
+    if _PARTITION_KEY.fullmatch(key) is None:
         raise ValueError(f"{key!r} is not a partition")
     return whole_number(int(key), 0, INT32_MAX)
 

@@ -9,17 +9,10 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
-from pyspark_kafka_meta.errors import (
-    ConnectError,
-    KafkaMetaError,
-    NoLeaderError,
-    ProtocolError,
-    RequestTimeoutError,
-    UnknownTopicError,
-)
-from pyspark_kafka_meta.metadata.cache import MetadataCache
+from pyspark_kafka_meta.errors import KafkaMetaError, NoLeaderError, RequestTimeoutError, UnknownTopicError
+from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS, MetadataCache
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import Broker, TopicPartition
 from pyspark_kafka_meta.metadata.policy import PolicySettings, attempt_timeout_ms, backoff_s
@@ -32,7 +25,7 @@ from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codes import UNKNOWN_LEADER_EPOCH, Action, action_for, describe, refresh_reason, refusal
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
-from pyspark_kafka_meta.wire.messages import OffsetAnswer, OffsetQuery, Wire
+from pyspark_kafka_meta.wire.messages import OffsetAnswer, OffsetQuery, OffsetsRequest, Wire
 
 UNKNOWN_GRACE_MS = 3_000
 """A topic or partition made a moment ago is not known to every broker yet; this long it is asked for again."""
@@ -142,8 +135,8 @@ class KafkaClient:
         all_known_at = time.monotonic()
         troubles: dict[TopicPartition, str] = {}
         while True:
-            for broker, queries in self._by_leader(timestamps.keys() - answers.keys(), timestamps, troubles):
-                answers.update(self._ask_leader(broker, queries, read_committed, deadline, troubles))
+            requests = self._by_leader(timestamps.keys() - answers.keys(), timestamps, troubles)
+            answers.update(self._ask_leaders(requests, read_committed, deadline, troubles))
             if len(answers) == len(timestamps):
                 return answers
             gone = self._not_there(timestamps.keys() - answers.keys())
@@ -189,7 +182,7 @@ class KafkaClient:
         partitions: Collection[TopicPartition],
         timestamps: Mapping[TopicPartition, int],
         troubles: dict[TopicPartition, str],
-    ) -> list[tuple[Broker, list[OffsetQuery]]]:
+    ) -> list[OffsetsRequest]:
         groups: dict[Broker, list[OffsetQuery]] = {}
         for partition in sorted(partitions):
             leader = self.cache.leader(partition)
@@ -199,33 +192,40 @@ class KafkaClient:
                 continue
             query = OffsetQuery(partition, timestamps[partition], leader.leader_epoch)
             groups.setdefault(leader.broker, []).append(query)
-        return list(groups.items())
+        longest_ms = self.options.request_timeout_ms
+        return [
+            OffsetsRequest(one, tuple(queries), attempt_timeout_ms(self._unanswered[one.node_id] + 1, longest_ms))
+            for one, queries in groups.items()
+        ]
 
-    def _ask_leader(
+    def _ask_leaders(
         self,
-        broker: Broker,
-        queries: list[OffsetQuery],
+        requests: Sequence[OffsetsRequest],
         read_committed: bool,
         deadline: float,
         troubles: dict[TopicPartition, str],
     ) -> dict[TopicPartition, OffsetAnswer]:
         """The good answers; what went wrong with the others is in `troubles` and reported to the cache."""
         generation = self.cache.snapshot.generation
-        timeout_ms = attempt_timeout_ms(self._unanswered[broker.node_id] + 1, self.options.request_timeout_ms)
-        attempt_deadline = min(deadline, time.monotonic() + timeout_ms / 1000)
-        try:
-            answers = self.wire.list_offsets(broker, queries, read_committed, attempt_deadline)
-        except (ConnectError, ProtocolError, RequestTimeoutError) as error:
-            self._unanswered[broker.node_id] += 1
-            self.report_failure(error, generation, broker.node_id)
-            troubles.update({query.partition: str(error) for query in queries})
-            return {}
-        del self._unanswered[broker.node_id]
-        for partition, answer in answers.items():
-            if answer.error_code != 0:
-                troubles[partition] = describe(answer.error_code)
-                self._report_error(partition, answer.error_code, generation, broker.node_id)
-        return {partition: answer for partition, answer in answers.items() if answer.error_code == 0}
+        outcomes = self.wire.list_offsets(requests, read_committed, deadline)
+        good: dict[TopicPartition, OffsetAnswer] = {}
+        for request in requests:
+            node_id, outcome = request.broker.node_id, outcomes[request.broker.node_id]
+            if isinstance(outcome, RETRIABLE_ERRORS):
+                self._unanswered[node_id] += 1
+                self.report_failure(outcome, generation, node_id)
+                troubles.update({query.partition: str(outcome) for query in request.queries})
+                continue
+            if isinstance(outcome, KafkaMetaError):
+                raise outcome
+            del self._unanswered[node_id]
+            for partition, answer in outcome.items():
+                if answer.error_code == 0:
+                    good[partition] = answer
+                else:
+                    troubles[partition] = describe(answer.error_code)
+                    self._report_error(partition, answer.error_code, generation, node_id)
+        return good
 
     def report_failure(self, error: KafkaMetaError, generation: int, node_id: int) -> None:
         """A request to `node_id` failed without an answer: the broker may be gone, so its leaders may have moved."""

@@ -210,12 +210,13 @@ def _parse(value: Mapping[str, object]) -> SourceOffset:
 def _parse_positions(value: object) -> dict[TopicPartition, Position]:
     """Of `{"topic": {"0": {"epoch": 3, "offset": 42}}}`; every topic has a partition."""
     positions = {}
-    for topic, partitions in _members(value).items():
+    for name, partitions in _members(value).items():
+        topic = topic_name(name)
         if not _members(partitions):
-            raise ValueError(f"topic {topic_name(topic)} has no partitions")
+            raise ValueError(f"topic {topic} has no partitions")
         for key, position in _members(partitions).items():
             epoch, offset = _exactly(position, "epoch", "offset")
-            positions[TopicPartition(topic_name(topic), partition_key(key))] = Position(
+            positions[TopicPartition(topic, partition_key(key))] = Position(
                 whole_number(offset, 0, INT64_MAX), whole_number(epoch, NO_EPOCH, INT32_MAX)
             )
     if len(positions) > MAX_PARTITIONS:

@@ -39,7 +39,8 @@ def lost_starts(start: SourceOffset, latest: SourceOffset) -> list[TopicPartitio
 
 def is_recreated(partition: TopicPartition, start: SourceOffset, latest: SourceOffset) -> bool:
     """Whether the topic is another one under the same name. Where brokers tell no id, nobody can say."""
-    return len({start.topic_ids[partition.topic], latest.topic_ids[partition.topic]} - {None}) > 1
+    old, new = start.topic_ids[partition.topic], latest.topic_ids[partition.topic]
+    return old is not None and new is not None and old != new
 
 
 def is_shorter(partition: TopicPartition, start: SourceOffset, latest: SourceOffset) -> bool:

@@ -25,7 +25,14 @@ from pyspark_kafka_meta.reading.client import connection_settings
 from pyspark_kafka_meta.tables.rows import BrokerRow, PartitionRow
 from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codes import describe
-from pyspark_kafka_meta.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OffsetAnswer, OffsetQuery, Wire
+from pyspark_kafka_meta.wire.messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    OffsetAnswer,
+    OffsetQuery,
+    OffsetsRequest,
+    Wire,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,29 +101,25 @@ class _Ends:
         self.failures: dict[TopicPartition, str] = {}
 
     def ask(self, brokers: Collection[Broker], topics: Collection[TopicMetadata]) -> None:
-        for broker in brokers:
-            led = {
-                TopicPartition(topic.name, one.partition): one.leader_epoch
-                for topic in topics
-                for one in topic.partitions
-                if one.leader_id == broker.node_id
-            }
-            if led:
-                self._ask_leader(broker, led)
+        live = {broker.node_id: broker for broker in brokers}
+        leaders: dict[int, dict[TopicPartition, int]] = {}
+        for topic in topics:
+            for one in topic.partitions:
+                if one.leader_id in live:
+                    led = leaders.setdefault(one.leader_id, {})
+                    led[TopicPartition(topic.name, one.partition)] = one.leader_epoch
+        for timestamp, found in ((EARLIEST_TIMESTAMP, self.starts), (LATEST_TIMESTAMP, self.ends)):
+            requests = [self._request(live[node_id], epochs, timestamp) for node_id, epochs in leaders.items()]
+            outcomes = self._wire.list_offsets(requests, self._options.read_committed, self._deadline)
+            for node_id, outcome in outcomes.items():
+                if isinstance(outcome, KafkaMetaError):
+                    self.failures |= dict.fromkeys(leaders.pop(node_id), str(outcome))
+                else:
+                    found |= outcome
 
-    def _ask_leader(self, broker: Broker, epochs: Mapping[TopicPartition, int]) -> None:
-        try:
-            self.starts |= self._list(broker, epochs, EARLIEST_TIMESTAMP)
-            self.ends |= self._list(broker, epochs, LATEST_TIMESTAMP)
-        except KafkaMetaError as error:
-            self.failures |= dict.fromkeys(epochs, str(error))
-
-    def _list(
-        self, broker: Broker, epochs: Mapping[TopicPartition, int], timestamp: int
-    ) -> Mapping[TopicPartition, OffsetAnswer]:
-        queries = [OffsetQuery(partition, timestamp, epoch) for partition, epoch in epochs.items()]
-        deadline = min(self._deadline, time.monotonic() + self._options.request_timeout_ms / 1000)
-        return self._wire.list_offsets(broker, queries, self._options.read_committed, deadline)
+    def _request(self, leader: Broker, epochs: Mapping[TopicPartition, int], timestamp: int) -> OffsetsRequest:
+        queries = tuple(OffsetQuery(partition, timestamp, epoch) for partition, epoch in epochs.items())
+        return OffsetsRequest(leader, queries, self._options.request_timeout_ms)
 
 
 def _topic_rows(topic: TopicMetadata, ends: _Ends) -> Iterator[PartitionRow]:

@@ -30,7 +30,9 @@ from pyspark_kafka_meta.wire.messages import (
     FetchRequest,
     LeaderHint,
     OffsetAnswer,
+    OffsetAnswers,
     OffsetQuery,
+    OffsetsRequest,
 )
 
 
@@ -119,11 +121,20 @@ class FakeWire:
         )
 
     def list_offsets(
-        self, broker: Broker, queries: Sequence[OffsetQuery], read_committed: bool, deadline: float
-    ) -> Mapping[TopicPartition, OffsetAnswer]:
-        node_id = self._reach("ListOffsets", broker.address)
-        self._hang(node_id, deadline)
-        return {query.partition: self._offset(node_id, query, read_committed) for query in queries}
+        self, requests: Sequence[OffsetsRequest], read_committed: bool, deadline: float
+    ) -> Mapping[int, OffsetAnswers | KafkaMetaError]:
+        sent_at = self.clock()
+        outcomes: dict[int, OffsetAnswers | KafkaMetaError] = {}
+        for request in requests:
+            try:
+                node_id = self._reach("ListOffsets", request.broker.address)
+                self._hang(node_id, min(deadline, sent_at + request.timeout_ms / 1000))
+            except KafkaMetaError as error:
+                outcomes[request.broker.node_id] = error
+            else:
+                answers = {query.partition: self._offset(node_id, query, read_committed) for query in request.queries}
+                outcomes[request.broker.node_id] = answers
+        return outcomes
 
     def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
         node_id = self._reach("Fetch", broker.address)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import selectors
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
-from pyspark_kafka_meta.errors import KafkaMetaError, RequestTimeoutError
+from pyspark_kafka_meta.errors import KafkaMetaError, ProtocolError, RequestTimeoutError
 from pyspark_kafka_meta.memory import ReusedMemory
-from pyspark_kafka_meta.metadata.model import Address, Broker, MetadataAnswer, TopicPartition
+from pyspark_kafka_meta.metadata.model import Address, Broker, MetadataAnswer
 from pyspark_kafka_meta.wire import translate, translate_fetch
 from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Exchange
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
@@ -22,8 +22,8 @@ from pyspark_kafka_meta.wire.messages import (
     FetchAnswer,
     FetchFailure,
     FetchRequest,
-    OffsetAnswer,
-    OffsetQuery,
+    OffsetAnswers,
+    OffsetsRequest,
 )
 
 K = TypeVar("K")
@@ -31,9 +31,11 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class _FetchUnderWay:
+class _UnderWay(Generic[T]):
+    """A request that was sent. Its answer must begin by the deadline, and has the time-out then to come whole."""
+
     connection: Connection
-    request: FetchRequest
+    request: T
     deadline: float
     read_timeout_s: float
 
@@ -46,7 +48,7 @@ class KafkaWire:
         self._control: dict[Address, Connection] = {}
         # By node id, as fetches under way are: a broker may have taken the place of another at its address.
         self._fetch: dict[int, Connection] = {}
-        self._under_way: dict[int, _FetchUnderWay] = {}
+        self._under_way: dict[int, _UnderWay[FetchRequest]] = {}
         self._memory = ReusedMemory()
 
     def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
@@ -59,12 +61,22 @@ class KafkaWire:
         return answer
 
     def list_offsets(
-        self, broker: Broker, queries: Sequence[OffsetQuery], read_committed: bool, deadline: float
-    ) -> Mapping[TopicPartition, OffsetAnswer]:
-        connection = self._connection(self._control, broker.address, broker.address, deadline)
-        request = translate.list_offsets_request(connection.version(LIST_OFFSETS), queries, read_committed)
-        exchange = connection.call(LIST_OFFSETS, request, deadline)
-        return self._checked(connection, translate.list_offsets_answer, exchange, queries)
+        self, requests: Sequence[OffsetsRequest], read_committed: bool, deadline: float
+    ) -> Mapping[int, OffsetAnswers | KafkaMetaError]:
+        outcomes: dict[int, OffsetAnswers | KafkaMetaError] = {}
+        waiting: dict[int, _UnderWay[OffsetsRequest]] = {}
+        for request in requests:
+            try:
+                _check_address(request.broker, waiting.values())
+                waiting[request.broker.node_id] = self._send_list_offsets(request, read_committed, deadline)
+            except KafkaMetaError as error:
+                outcomes[request.broker.node_id] = error
+        while waiting:
+            first_due = _first_due(waiting)
+            ready = _first_readable(waiting, waiting[first_due].deadline)
+            node_id = first_due if ready is None else ready
+            outcomes[node_id] = self._receive_list_offsets(waiting.pop(node_id), has_come=ready is not None)
+        return outcomes
 
     def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
         self.drop_fetch(broker.node_id)  # of a task that ended early: its answer must not be taken for the new one's
@@ -72,15 +84,13 @@ class KafkaWire:
         by_name = any(entry.topic_id is None for entry in request.partitions)
         version = connection.version(FETCH, at_most=translate_fetch.TOPIC_IDS_SINCE - 1 if by_name else None)
         connection.send(FETCH, translate_fetch.fetch_request(version, request), deadline)
-        self._under_way[broker.node_id] = _FetchUnderWay(
-            connection, request, deadline, read_timeout_s=deadline - time.monotonic()
-        )
+        self._under_way[broker.node_id] = _UnderWay(connection, request, deadline, deadline - time.monotonic())
 
     def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchAnswer | FetchFailure | None:
         waiting = {node_id: self._under_way[node_id] for node_id in node_ids if node_id in self._under_way}
         if not waiting:
             return None
-        first_due = min(waiting, key=lambda node_id: waiting[node_id].deadline)
+        first_due = _first_due(waiting)
         ready = _first_readable(waiting, min(deadline, waiting[first_due].deadline))
         if ready is not None:
             return self._receive(ready)
@@ -113,6 +123,29 @@ class KafkaWire:
             )
         except KafkaMetaError as error:
             return FetchFailure(node_id, error)
+
+    def _send_list_offsets(
+        self, request: OffsetsRequest, read_committed: bool, deadline: float
+    ) -> _UnderWay[OffsetsRequest]:
+        timeout_s, address = request.timeout_ms / 1000, request.broker.address
+        connection = self._connection(self._control, address, address, min(deadline, time.monotonic() + timeout_s))
+        message = translate.list_offsets_request(connection.version(LIST_OFFSETS), request.queries, read_committed)
+        due = min(deadline, time.monotonic() + timeout_s)
+        connection.send(LIST_OFFSETS, message, due)
+        return _UnderWay(connection, request, due, timeout_s)
+
+    def _receive_list_offsets(
+        self, under_way: _UnderWay[OffsetsRequest], has_come: bool
+    ) -> OffsetAnswers | KafkaMetaError:
+        connection = under_way.connection
+        if not has_come:
+            connection.close()
+            return RequestTimeoutError(f"{connection.address} did not answer ListOffsets in time")
+        try:
+            exchange = connection.receive(time.monotonic() + under_way.read_timeout_s)
+            return self._checked(connection, translate.list_offsets_answer, exchange, under_way.request.queries)
+        except KafkaMetaError as error:
+            return error
 
     def _close_all_but(self, addresses: Collection[Address]) -> None:
         """Close connections to where no broker is any more, but for those that a Fetch is under way on."""
@@ -148,7 +181,19 @@ def _close_others(
     return left
 
 
-def _first_readable(waiting: Mapping[int, _FetchUnderWay], until: float) -> int | None:
+def _check_address(broker: Broker, waiting: Iterable[_UnderWay[OffsetsRequest]]) -> None:
+    """That no other broker is asked there: whose answer is whose could not be told."""
+    for one in waiting:
+        if one.request.broker.address == broker.address:
+            other = one.request.broker.node_id
+            raise ProtocolError(f"brokers {other} and {broker.node_id} are said to be both at {broker.address}")
+
+
+def _first_due(waiting: Mapping[int, _UnderWay[Any]]) -> int:
+    return min(waiting, key=lambda node_id: waiting[node_id].deadline)
+
+
+def _first_readable(waiting: Mapping[int, _UnderWay[Any]], until: float) -> int | None:
     with selectors.DefaultSelector() as selector:
         for node_id, under_way in waiting.items():
             selector.register(under_way.connection, selectors.EVENT_READ, node_id)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import KafkaMetaError
@@ -38,6 +38,19 @@ class OffsetQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class OffsetsRequest:
+    """ListOffsets to one broker.
+
+    Attributes:
+        timeout_ms: of connecting, and then of the answer.
+    """
+
+    broker: Broker
+    queries: tuple[OffsetQuery, ...]
+    timeout_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetAnswer:
     """One partition of a ListOffsets answer.
 
@@ -51,6 +64,10 @@ class OffsetAnswer:
     offset: int
     timestamp: int
     leader_epoch: int
+
+
+OffsetAnswers: TypeAlias = Mapping[TopicPartition, OffsetAnswer]
+"""Of one broker; without the partitions that it left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +176,14 @@ class Wire(Protocol):
         """Ask the broker at `address` for the cluster and `topics` (None: all of them). Never creates a topic."""
 
     def list_offsets(
-        self, broker: Broker, queries: Sequence[OffsetQuery], read_committed: bool, deadline: float
-    ) -> Mapping[TopicPartition, OffsetAnswer]:
-        """Offsets by time or by end. A partition that the broker left out is left out here."""
+        self, requests: Sequence[OffsetsRequest], read_committed: bool, deadline: float
+    ) -> Mapping[int, OffsetAnswers | KafkaMetaError]:
+        """Offsets by time or by end, one request for each broker, all under way at the same time.
+
+        Returns:
+            What each request came to, by node id: its answers, or one of the errors above. What goes wrong with one
+            broker does not keep the others' answers.
+        """
 
     def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
         """Send a Fetch and return at once; at most one may be under way for each broker."""

@@ -19,7 +19,7 @@ from kio.schema.fetch.v16.response import FetchableTopicResponse, FetchResponse,
 from kio.static.primitive import i32
 from scripted_broker import answer_versions, frame, read_request, scripted_broker
 
-from pyspark_kafka_meta.errors import ConnectError, ProtocolError, RequestTimeoutError
+from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
 from pyspark_kafka_meta.metadata.model import Address, Broker, MetadataAnswer, TopicPartition
 from pyspark_kafka_meta.records.batches import scan
 from pyspark_kafka_meta.records.columns import FetchedRecords, decode
@@ -35,7 +35,9 @@ from pyspark_kafka_meta.wire.messages import (
     FetchFailure,
     FetchPartition,
     FetchRequest,
+    OffsetAnswers,
     OffsetQuery,
+    OffsetsRequest,
 )
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -73,6 +75,14 @@ class Cluster:
     def epoch(self, partition: TopicPartition) -> int:
         assert self.known is not None
         return self.known.topics[0].partitions[partition.partition].leader_epoch
+
+    def offsets(self, node_id: int, *queries: OffsetQuery) -> OffsetAnswers:
+        """The answers of one broker."""
+        request = OffsetsRequest(self.broker(node_id), queries, LATER_S * 1000)
+        outcome = self.wire.list_offsets([request], False, within(LATER_S))[node_id]
+        if isinstance(outcome, KafkaMetaError):
+            raise outcome
+        return outcome
 
     def ask(self, *partitions: TopicPartition, by_id: bool = True, offset: int = 0, wait_ms: int = 0) -> FetchRequest:
         entries = tuple(
@@ -190,17 +200,61 @@ def test_first_and_last_offset_of_a_log(cluster: Cluster) -> None:
     asked = [(EARLIEST_TIMESTAMP, 1), (LATEST_TIMESTAMP, 3)]
 
     for timestamp, expected in asked:
-        query = OffsetQuery(T0, timestamp, cluster.epoch(T0))
-        answers = cluster.wire.list_offsets(cluster.broker(1), [query], False, within(LATER_S))
+        answers = cluster.offsets(1, OffsetQuery(T0, timestamp, cluster.epoch(T0)))
         assert {one.partition: (one.error_code, one.offset) for one in answers.values()} == {T0: (0, expected)}
 
 
 def test_offsets_of_a_partition_that_the_broker_does_not_lead_or_know(cluster: Cluster) -> None:
     unknown = TopicPartition("nope", 0)
-    queries = [OffsetQuery(one, LATEST_TIMESTAMP) for one in (T0, T1, unknown)]
-    answers = cluster.wire.list_offsets(cluster.broker(1), queries, False, within(LATER_S))
+    answers = cluster.offsets(1, *(OffsetQuery(one, LATEST_TIMESTAMP) for one in (T0, T1, unknown)))
 
     assert {one: answer.error_code for one, answer in answers.items()} == {T0: 0, T1: 6, unknown: 3}
+
+
+def ends(cluster: Cluster, timeouts_s: dict[int, float]) -> dict[int, OffsetAnswers | KafkaMetaError]:
+    """What brokers 1 and 2 tell of the end of t-0 and t-1, asked together."""
+    requests = [
+        OffsetsRequest(cluster.broker(node_id), (OffsetQuery(one, LATEST_TIMESTAMP),), timeouts_s[node_id] * 1000)
+        for node_id, one in ((1, T0), (2, T1))
+    ]
+    return dict(cluster.wire.list_offsets(requests, False, within(LATER_S)))
+
+
+def test_leaders_that_are_asked_together_answer_in_the_time_of_one(cluster: Cluster) -> None:
+    ends(cluster, {1: LATER_S, 2: LATER_S})
+    for node_id in (1, 2):
+        cluster.mock.set_rtt_ms(node_id, SLOW_MS)
+    began = time.monotonic()
+    outcomes = ends(cluster, {1: LATER_S, 2: LATER_S})
+
+    assert [isinstance(outcomes[node_id], dict) for node_id in (1, 2)] == [True, True]
+    assert SLOW_MS / 1000 <= time.monotonic() - began < 2 * SLOW_MS / 1000
+
+
+def test_leader_that_does_not_answer_in_time_does_not_cost_the_answer_of_another(cluster: Cluster) -> None:
+    cluster.produce(T1, "a")
+    ends(cluster, {1: LATER_S, 2: LATER_S})
+    cluster.mock.set_rtt_ms(1, SLOW_MS)
+    began = time.monotonic()
+    outcomes = ends(cluster, {1: SOON_S, 2: SOON_S})
+
+    assert isinstance(outcomes[1], RequestTimeoutError)
+    assert not isinstance(outcomes[2], KafkaMetaError)
+    assert outcomes[2][T1].offset == 1
+    assert time.monotonic() - began < SLOW_MS / 1000
+
+
+def test_two_brokers_at_one_address_are_told_apart_by_nobody(cluster: Cluster) -> None:
+    there = cluster.broker(1)
+    requests = [
+        OffsetsRequest(Broker(node_id, there.address), (OffsetQuery(T0, LATEST_TIMESTAMP),), LATER_S * 1000)
+        for node_id in (1, 2)
+    ]
+    outcomes = cluster.wire.list_offsets(requests, False, within(LATER_S))
+
+    assert not isinstance(outcomes[1], KafkaMetaError)
+    assert isinstance(outcomes[2], ProtocolError)
+    assert str(outcomes[2]) == f"brokers 1 and 2 are said to be both at {there.address}"
 
 
 # --- fetch ------------------------------------------------------------------------------------------------------------
@@ -278,7 +332,7 @@ def test_error_code_of_the_whole_answer_reaches_the_caller(cluster: Cluster, cod
 def test_metadata_does_not_wait_behind_a_parked_fetch(cluster: Cluster) -> None:
     cluster.wire.send_fetch(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
     cluster.learn()
-    cluster.wire.list_offsets(cluster.broker(1), [OffsetQuery(T0, LATEST_TIMESTAMP)], False, within(LATER_S))
+    cluster.offsets(1, OffsetQuery(T0, LATEST_TIMESTAMP))
 
     assert cluster.wire.receive_fetch([1], within(0)) is None, "it is parked still"
 
@@ -359,7 +413,7 @@ def test_broker_that_is_down_cannot_be_asked(cluster: Cluster) -> None:
     cluster.mock.broker_down(2)
     questions: list[Callable[[], object]] = [
         lambda: cluster.wire.metadata(broker.address, ["t"], within(LATER_S)),
-        lambda: cluster.wire.list_offsets(broker, [OffsetQuery(T1, -1)], False, within(LATER_S)),
+        lambda: cluster.offsets(2, OffsetQuery(T1, LATEST_TIMESTAMP)),
         lambda: cluster.wire.send_fetch(broker, cluster.ask(T1), within(LATER_S)),
     ]
     for question in questions:
@@ -445,7 +499,7 @@ def test_brokers_get_exactly_the_requests_that_are_sent(cluster: Cluster) -> Non
     for node_id, partition in ((1, T0), (2, T1)):
         for _ in range(2):
             cluster.fetch(node_id, cluster.ask(partition))
-        cluster.wire.list_offsets(cluster.broker(node_id), [OffsetQuery(partition, -1)], False, within(LATER_S))
+        cluster.offsets(node_id, OffsetQuery(partition, LATEST_TIMESTAMP))
     cluster.learn()
 
     ids = {cluster.broker(node_id).address: node_id for node_id in (1, 2)}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_kafka_meta.errors import ConnectError, RequestTimeoutError
+from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.testing.fake_wire import FakeWire
 from pyspark_kafka_meta.wire.messages import (
@@ -19,7 +19,9 @@ from pyspark_kafka_meta.wire.messages import (
     FetchPartition,
     FetchRequest,
     LeaderHint,
+    OffsetAnswer,
     OffsetQuery,
+    OffsetsRequest,
 )
 
 T0 = TopicPartition("t", 0)
@@ -125,9 +127,13 @@ def test_hung_broker_costs_the_deadline_and_a_dead_one_nothing() -> None:
 
 def test_list_offsets_is_answered_by_the_leader_alone() -> None:
     wire = a_wire()
-    queries = [OffsetQuery(T0, LATEST_TIMESTAMP, 0)]
-    ask = wire.list_offsets
 
-    assert ask(wire.cluster.brokers[1], queries, False, wire.clock() + 1)[T0].offset == 20
-    assert ask(wire.cluster.brokers[1], [OffsetQuery(T0, EARLIEST_TIMESTAMP)], False, wire.clock() + 1)[T0].offset == 0
-    assert ask(wire.cluster.brokers[2], queries, False, wire.clock() + 1)[T0].error_code == 6
+    def ask(node_id: int, timestamp: int) -> OffsetAnswer:
+        request = OffsetsRequest(wire.cluster.brokers[node_id], (OffsetQuery(T0, timestamp, 0),), 1000)
+        answers = wire.list_offsets([request], False, wire.clock() + 1)[node_id]
+        assert not isinstance(answers, KafkaMetaError)
+        return answers[T0]
+
+    assert ask(1, LATEST_TIMESTAMP).offset == 20
+    assert ask(1, EARLIEST_TIMESTAMP).offset == 0
+    assert ask(2, LATEST_TIMESTAMP).error_code == 6
