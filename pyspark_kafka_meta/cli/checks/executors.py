@@ -28,6 +28,7 @@ SPARK_TIMEOUT_S = 300
 TASKS_PER_SLOT = 2
 """So that no executor is left out because another one was faster."""
 MAX_TASKS = 400
+UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 
 Row = tuple[str, str, str, str]
 """The fields of a finding: what can be sent from where this package may be missing."""
@@ -86,6 +87,16 @@ def judge_spark_error(text: str) -> Finding:
     return fail("spark", lines[0][:500] if lines else "the job failed", fix)
 
 
+def judge_sockets(unix_sockets: str) -> Finding:
+    """How Spark talks to Python. Over TCP a small message waits until the one before is acknowledged, which Linux puts
+    off for 40 ms (Nagle's algorithm and delayed acknowledgements)."""
+    check = "python sockets"
+    if unix_sockets == "true":
+        return ok(check, "Spark and Python talk over Unix sockets")
+    what = "Spark and Python talk over TCP: each task starts some 40 ms later than it could"
+    return warn(check, what, f"set {UNIX_SOCKETS}=true, which Spark has since 4.1")
+
+
 def worst_of_each(rows: Iterable[Row]) -> list[Finding]:
     """One finding for each check of each executor, of what its tasks sent; in order."""
     severity = list(Verdict)
@@ -134,7 +145,8 @@ def _run(cluster: Mapping[str, str], addresses: Sequence[Address]) -> list[Findi
         context = spark.sparkContext
         tasks = min(context.defaultParallelism * TASKS_PER_SLOT, MAX_TASKS)
         rows = context.parallelize(range(tasks), tasks).flatMap(look).collect()
-        return [ok("spark", f"{spark.version}, master {context.master}"), *worst_of_each(rows)]
+        about_spark = ok("spark", f"{spark.version}, master {context.master}")
+        return [about_spark, judge_sockets(context.getConf().get(UNIX_SOCKETS, "false")), *worst_of_each(rows)]
 
 
 def _by_check(one: Finding) -> str:

@@ -308,6 +308,13 @@ def test_an_error_of_spark_is_told_in_one_line(text: str, what: str, fix: str) -
     assert fix in found.fix
 
 
+def test_tcp_between_spark_and_python_is_warned_of() -> None:
+    assert executors.judge_sockets("true").verdict is OK
+    found = executors.judge_sockets("false")
+    assert found.verdict is WARN
+    assert f"{executors.UNIX_SOCKETS}=true" in found.fix
+
+
 def test_the_worst_that_tasks_of_an_executor_saw_is_kept() -> None:
     rows = [
         ("e1", "ok", "fine", ""),
