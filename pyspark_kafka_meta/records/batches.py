@@ -134,13 +134,13 @@ def _read_header(view: memoryview, position: int, next_offset: int, check_crcs: 
     is_whole = not isinstance(problem, CorruptBatchError)
     if is_whole and check_crcs and crc32c(view[position + _CHECKSUM_COVERS_FROM : header.end]) != header.crc:
         problem = CorruptBatchError("its checksum does not match its bytes")
+    if problem is None:
+        return header
     text = f"record batch with base offset {header.base_offset}: {problem}"
     if isinstance(problem, CorruptBatchError):
         until = _next_base_offset(view, header) or (header.last_offset + 1 if is_whole else None)
         raise CorruptBatchError(text, from_offset=header.base_offset, until_offset=until)
-    if problem is not None:
-        raise type(problem)(text)
-    return header
+    raise type(problem)(text)
 
 
 def _next_base_offset(view: memoryview, corrupt: BatchHeader) -> int | None:
