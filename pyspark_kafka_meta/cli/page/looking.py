@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -16,6 +17,8 @@ from pyspark_kafka_meta.cli.page.view import Move, View, moves_since, view_of
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.tables.rows import BrokerRow
+
+logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 
@@ -82,8 +85,8 @@ class Looker:
     def _do(self, name: str, act: Callable[[State], str], state: State) -> None:
         try:
             self.said = act(state)
-        except KafkaMetaError as error:
-            self.said = f"{name} failed: {error}"
+        except Exception as error:
+            self.said = f"{name} failed: {_told(error)}"
         finally:
             self.doing = None
 
@@ -93,8 +96,8 @@ class Looker:
             try:
                 self._take(self._look())
                 self.trouble = None
-            except KafkaMetaError as error:
-                self.trouble = str(error)
+            except Exception as error:
+                self.trouble = _told(error)
             self._stopped.wait(max(0.0, began + LOOK_EVERY_S - time.monotonic()))
 
     def _take(self, state: State) -> None:
@@ -110,3 +113,12 @@ class Looker:
         }
         view = view_of(state, self._known, self.dead, self._moves, self._by_place)
         self.state, self.picture = state, Picture(view, plots)
+
+
+def _told(error: Exception) -> str:
+    """For people at the page. What is not ours is a mistake of this program: a thread that ended with it would leave a
+    page that stands still and says nothing."""
+    if isinstance(error, KafkaMetaError):
+        return str(error)
+    logger.error("the page met an error that it does not know", exc_info=error)
+    return f"{type(error).__name__}, see the log of kafkameta page"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,9 +12,11 @@ from written_events import learning, made, moving
 from pyspark_kafka_meta.cli import main
 from pyspark_kafka_meta.cli.demo.state import KEPT_MS, State, kept, told_by_caches
 from pyspark_kafka_meta.cli.page.guard import is_ours
+from pyspark_kafka_meta.cli.page.looking import Looker
 from pyspark_kafka_meta.cli.page.plots import Sample, latencies, recoveries, throughput, timeline
 from pyspark_kafka_meta.cli.page.render import render
 from pyspark_kafka_meta.cli.page.view import MOVED_SHOWN_MS, Move, moves_since, view_of
+from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.reading.offsets import Position
@@ -147,6 +149,30 @@ def test_old_events_are_forgotten_but_for_what_live_caches_know() -> None:
 )
 def test_only_the_page_itself_gets_through(host: str | None, origin: str | None, ours: bool) -> None:
     assert is_ours(host, origin, "page.internal") is ours
+
+
+def test_a_mistake_of_the_program_is_told_and_the_page_looks_on(wait_for: Callable[..., Any]) -> None:
+    looks = [RuntimeError("sasl.password=secret"), ConnectError("no broker answered")]
+
+    def look() -> State:
+        seen = looks.pop(0) if looks else state(*STALE)
+        if isinstance(seen, Exception):
+            raise seen
+        return seen
+
+    def act(_: State) -> str:
+        raise ZeroDivisionError
+
+    told: list[str] = []
+    with Looker(look, by_place=False) as looker:
+        for _ in range(2):
+            told.append(wait_for(lambda: looker.trouble if looker.trouble not in told else None))
+        wait_for(lambda: looker.picture)
+        looker.do("restart", act)
+        said = wait_for(lambda: looker.said)
+
+    assert told == ["RuntimeError, see the log of kafkameta page", "no broker answered"]
+    assert said == "restart failed: ZeroDivisionError, see the log of kafkameta page"
 
 
 @pytest.mark.parametrize(
