@@ -17,6 +17,9 @@ from rich.table import Table
 from benchmarks.jvm_source import jvm_source_jars
 from pyspark_kafka_meta.testing import LocalKafka
 
+FILE_WIDTH = 160
+"""Of a table that goes to a file or a pipe, which tell none."""
+
 
 @contextmanager
 def brokers() -> Iterator[str]:
@@ -64,6 +67,6 @@ def report(title: str, rows: Sequence[Mapping[str, object]], json_file: Path | N
     table = Table(*(name.replace("_", " ") for name in rows[0]), title=title)
     for row in rows:
         table.add_row(*map(str, row.values()))
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else FILE_WIDTH).print(table)
     if json_file:
         json_file.write_text(json.dumps(rows, indent=2))

@@ -4,7 +4,7 @@
 
 Streams of this source and of Spark's JVM source take turns on one topic, without a trigger interval, from the latest
 offsets on. What counts is Spark's own `triggerExecution` of micro-batches with rows, later than a turn's first seconds.
-Where a micro-batch takes longer than a turn, the turn lasts for five of them.
+Where a micro-batch takes longer than a turn, the turn lasts for three of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.watching import watch
 
 PARTITIONS = (1, 6, 100, 500)
 RECORDS_PER_S = 1_000
-LEAST_BATCHES = 5
+LEAST_BATCHES = 3
 WARM_UP_S = 8.0
 
 

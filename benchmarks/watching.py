@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 POLL_S = 0.2
-TURN_TIMEOUT_S = 300.0
+TURN_TIMEOUT_S = 600.0
 
 
 def watch(rows: DataFrame, trigger: str = "0 seconds") -> Generator[tuple[float, list[StreamingQueryProgress]]]:
