@@ -57,7 +57,7 @@ def main() -> None:
     lines(planning, "Milliseconds to plan, p50", figures("planning"), "partitions", "later_p50_ms")
     bars(requests, "Requests for a million records", figures("requests"), "query", "requests")
     requests.set_yscale("log")
-    throughput.legend(loc="lower left")
+    figure.legend(*throughput.get_legend_handles_labels(), loc="outside upper center", ncols=len(COLOURS))
     figure.savefig(DOCS / "images" / "benchmarks.png", dpi=90)
 
 
