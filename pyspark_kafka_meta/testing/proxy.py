@@ -108,6 +108,8 @@ class TcpProxy:
                 _hang_up(client)
             broker = socket.create_connection((self.target.host, self.target.port), CONNECT_TIMEOUT_S)
             broker.settimeout(None)
+            for end in (client, broker):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with broker:
                 self._sockets |= {client, broker}
                 look = self._watch() if self._watch is not None else None

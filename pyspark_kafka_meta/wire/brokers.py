@@ -26,6 +26,9 @@ from pyspark_kafka_meta.wire.messages import (
     OffsetsRequest,
 )
 
+LATE_READ_S = 1.0
+"""For ListOffsets answers that came in time, while that of another broker was waited for."""
+
 K = TypeVar("K")
 T = TypeVar("T")
 
@@ -132,7 +135,7 @@ class KafkaWire:
         message = translate.list_offsets_request(connection.version(LIST_OFFSETS), request.queries, read_committed)
         due = min(deadline, time.monotonic() + timeout_s)
         connection.send(LIST_OFFSETS, message, due)
-        return _UnderWay(connection, request, due, timeout_s)
+        return _UnderWay(connection, request, due, LATE_READ_S)
 
     def _receive_list_offsets(
         self, under_way: _UnderWay[OffsetsRequest], has_come: bool
@@ -142,7 +145,7 @@ class KafkaWire:
             connection.close()
             return RequestTimeoutError(f"{connection.address} did not answer ListOffsets in time")
         try:
-            exchange = connection.receive(time.monotonic() + under_way.read_timeout_s)
+            exchange = connection.receive(max(under_way.deadline, time.monotonic() + under_way.read_timeout_s))
             return self._checked(connection, translate.list_offsets_answer, exchange, under_way.request.queries)
         except KafkaMetaError as error:
             return error
@@ -182,7 +185,7 @@ def _close_others(
 
 
 def _check_address(broker: Broker, waiting: Iterable[_UnderWay[OffsetsRequest]]) -> None:
-    """That no other broker is asked there: whose answer is whose could not be told."""
+    """That no other broker is asked there: a connection has one question under way at a time."""
     for one in waiting:
         if one.request.broker.address == broker.address:
             other = one.request.broker.node_id

@@ -90,10 +90,11 @@ class Connection:
         self._socket.close()
 
     def is_usable(self) -> bool:
-        """False once the broker has closed an idle connection. Bytes that nobody asked for also end it."""
-        if self._socket.fileno() < 0:
+        """False once the broker has closed an idle connection. Bytes that nobody asked for also end it, and a question
+        whose asker has gone: its answer would be taken for that of the next."""
+        if self._socket.fileno() < 0 or self._in_flight:
             return False
-        return bool(self._in_flight) or not is_readable(self._socket)
+        return not is_readable(self._socket)
 
     def version(self, api: Api, at_most: int | None = None) -> int:
         """The newest version of `api` that both sides speak.

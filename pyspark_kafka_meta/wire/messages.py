@@ -178,11 +178,12 @@ class Wire(Protocol):
     def list_offsets(
         self, requests: Sequence[OffsetsRequest], read_committed: bool, deadline: float
     ) -> Mapping[int, OffsetAnswers | KafkaMetaError]:
-        """Offsets by time or by end, one request for each broker, all under way at the same time.
+        """Offsets by time or by end, one request for each broker, all under way at the same time once the connections
+        are there, which are made one after the other.
 
         Returns:
-            What each request came to, by node id: its answers, or one of the errors above. What goes wrong with one
-            broker does not keep the others' answers.
+            What each request came to, by node id: its answers, or the error that it ended with, which costs the others
+            nothing.
         """
 
     def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:

@@ -244,6 +244,19 @@ def test_leader_that_does_not_answer_in_time_does_not_cost_the_answer_of_another
     assert time.monotonic() - began < SLOW_MS / 1000
 
 
+def test_question_whose_asker_gave_up_does_not_answer_the_next(cluster: Cluster, monkeypatch: Any) -> None:
+    cluster.produce(T0, "a", "b")
+
+    def give_up(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Connection, "receive", give_up)
+        cluster.offsets(1, OffsetQuery(T0, EARLIEST_TIMESTAMP))
+
+    assert cluster.offsets(1, OffsetQuery(T0, LATEST_TIMESTAMP))[T0].offset == 2
+
+
 def test_two_brokers_at_one_address_are_told_apart_by_nobody(cluster: Cluster) -> None:
     there = cluster.broker(1)
     requests = [

@@ -86,7 +86,7 @@ class Looker:
         try:
             self.said = act(state)
         except Exception as error:
-            self.said = f"{name} failed: {_told(error)}"
+            self.said = f"{name} failed: {_told(error, None)}"
         finally:
             self.doing = None
 
@@ -97,7 +97,7 @@ class Looker:
                 self._take(self._look())
                 self.trouble = None
             except Exception as error:
-                self.trouble = _told(error)
+                self.trouble = _told(error, self.trouble)
             self._stopped.wait(max(0.0, began + LOOK_EVERY_S - time.monotonic()))
 
     def _take(self, state: State) -> None:
@@ -115,10 +115,12 @@ class Looker:
         self.state, self.picture = state, Picture(view, plots)
 
 
-def _told(error: Exception) -> str:
+def _told(error: Exception, before: str | None) -> str:
     """For people at the page. What is not ours is a mistake of this program: a thread that ended with it would leave a
-    page that stands still and says nothing."""
+    page that stands still and says nothing. It is logged once for as long as nothing else is told."""
     if isinstance(error, KafkaMetaError):
         return str(error)
-    logger.error("the page met an error that it does not know", exc_info=error)
-    return f"{type(error).__name__}, see the log of kafkameta page"
+    text = f"{type(error).__name__}, see the log of kafkameta page"
+    if text != before:
+        logger.error("the page met an error that it does not know", exc_info=error)
+    return text

@@ -31,6 +31,7 @@ EVENT = RefreshEvent(
     changes=SnapshotChanges(
         topics_recreated=(TopicRecreated("u", "old", "new"),),
         partitions_added=(TopicPartition("t", 1),),
+        partitions_removed=(TopicPartition("u", 2),),
         leaders_changed=(LeaderChange("t", 0, 1, 2, 5, 6),),
     ),
     origin=Origin(role="reader", executor_id="1"),
@@ -53,6 +54,7 @@ def test_row_is_flat_and_survives_json() -> None:
     ]
     assert row["topics_recreated"] == [{"topic": "u", "old_id": "old", "new_id": "new"}]
     assert row["partitions_added"] == [{"topic": "t", "partition": 1}]
+    assert row["partitions_removed"] == [{"topic": "u", "partition": 2}]
 
 
 def test_columns_are_the_same_in_the_same_order_with_and_without_an_origin() -> None:
