@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 MASTER = "local-cluster[2,1,1024]"
 MAX_AGE_MS = 5_000
 OFFSETS_PER_TRIGGER = 20_000
+ENDS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StreamFailedError(KafkaMetaError):
@@ -86,20 +88,39 @@ class Stream:
         Raises:
             StreamFailedError: the query ended.
         """
-        error = self._query.exception()
+        with _uninterrupted():
+            error, last = self._query.exception(), self._query.lastProgress
         if error is not None:
             raise StreamFailedError(f"the demo's query failed: {str(error).strip().splitlines()[0]}")
-        last = self._query.lastProgress
         if last is None or last.sources[0].endOffset in (None, "null"):  # no batch yet
             return {}, {}, 0.0
         if not self._begins:
-            self._begins = _end_offset(self._query.recentProgress[0]).start
+            with _uninterrupted():
+                self._begins = _end_offset(self._query.recentProgress[0]).start
         if last.numInputRows:
             self._records_per_s = last.processedRowsPerSecond
         return self._begins, _end_offset(last).positions, self._records_per_s
 
     def close(self) -> None:
         self._query.stop()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C and SIGTERM come when this is over: while py4j waits for an answer they cost it the gateway, and the query
+    could not be stopped. They are the main thread's alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    handlers = {one: signal.signal(one, lambda number, _: came.append(number)) for one in ENDS}
+    try:
+        yield
+    finally:
+        for one, handler in handlers.items():
+            signal.signal(one, handler)
+    if came:
+        signal.raise_signal(came[0])
 
 
 def _end_offset(progress: StreamingQueryProgress) -> SourceOffset:
