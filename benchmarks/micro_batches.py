@@ -4,7 +4,8 @@
 
 Streams of this source and of Spark's JVM source take turns on one topic, without a trigger interval, from the latest
 offsets on. What counts is Spark's own `triggerExecution` of micro-batches with rows, later than a turn's first seconds.
-Where a micro-batch takes longer than a turn, the turn lasts for three of them.
+Where a micro-batch takes longer than a turn, the turn lasts for three of them, the first
+of which does not count.
 """
 
 from __future__ import annotations

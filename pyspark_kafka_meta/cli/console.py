@@ -1,9 +1,13 @@
-"""What the commands print: nothing that a broker sent can steer a terminal, and an error is one red line."""
+"""What the commands print: nothing that a broker sent can steer a terminal, and an error is one red line.
+
+And how they end: by Ctrl-C and SIGTERM alike, in good order.
+"""
 
 from __future__ import annotations
 
 import json
 import signal
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +16,8 @@ import typer
 from rich.text import Text
 
 from pyspark_kafka_meta.errors import KafkaMetaError
+
+ENDS = (signal.SIGINT, signal.SIGTERM)
 
 
 def printable(text: str) -> str:
@@ -36,8 +42,26 @@ def note(text: str) -> None:
 
 def end_in_good_order() -> None:
     """Have Ctrl-C and SIGTERM alike end what runs from now on, and what it started, as `reporting` says."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ENDS:
         signal.signal(number, signal.default_int_handler)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C and SIGTERM come when this is over: while py4j waits for an answer they cost it the gateway, and the query
+    could not be stopped. They are the main thread's alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    handlers = {one: signal.signal(one, lambda number, _: came.append(number)) for one in ENDS}
+    try:
+        yield
+    finally:
+        for one, handler in handlers.items():
+            signal.signal(one, handler)
+    if came:
+        signal.raise_signal(came[0])
 
 
 @contextmanager

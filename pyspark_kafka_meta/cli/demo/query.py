@@ -8,7 +8,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
+from pyspark_kafka_meta.cli.console import uninterrupted
 from pyspark_kafka_meta.cli.demo.clusters import Cluster
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.reading.offsets import Positions, SourceOffset
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 MASTER = "local-cluster[2,1,1024]"
 MAX_AGE_MS = 5_000
 OFFSETS_PER_TRIGGER = 20_000
-ENDS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StreamFailedError(KafkaMetaError):
@@ -88,14 +87,14 @@ class Stream:
         Raises:
             StreamFailedError: the query ended.
         """
-        with _uninterrupted():
+        with uninterrupted():
             error, last = self._query.exception(), self._query.lastProgress
         if error is not None:
             raise StreamFailedError(f"the demo's query failed: {str(error).strip().splitlines()[0]}")
         if last is None or last.sources[0].endOffset in (None, "null"):  # no batch yet
             return {}, {}, 0.0
         if not self._begins:
-            with _uninterrupted():
+            with uninterrupted():
                 self._begins = _end_offset(self._query.recentProgress[0]).start
         if last.numInputRows:
             self._records_per_s = last.processedRowsPerSecond
@@ -103,24 +102,6 @@ class Stream:
 
     def close(self) -> None:
         self._query.stop()
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C and SIGTERM come when this is over: while py4j waits for an answer they cost it the gateway, and the query
-    could not be stopped. They are the main thread's alone."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    handlers = {one: signal.signal(one, lambda number, _: came.append(number)) for one in ENDS}
-    try:
-        yield
-    finally:
-        for one, handler in handlers.items():
-            signal.signal(one, handler)
-    if came:
-        signal.raise_signal(came[0])
 
 
 def _end_offset(progress: StreamingQueryProgress) -> SourceOffset:
