@@ -73,6 +73,16 @@ def test_records_without_headers_have_null_and_duplicate_keys_keep_their_order()
     assert rows_of(fetched(batch(rows))) == rows
 
 
+def test_records_of_few_and_of_very_many_headers_are_read_side_by_side() -> None:
+    def headers(count: int) -> tuple[tuple[str, bytes | None], ...]:
+        return tuple((f"key-{at % 7}", None if at % 5 == 0 else bytes(at % 11)) for at in range(count))
+
+    counts = [0, 1, 1000, 31, 0, 32, 33, 2, 64, 1]
+    rows = [Row(offset, headers=headers(count) or None) for offset, count in enumerate(counts)]
+
+    assert rows_of(fetched(batch(rows[:3]) + batch(rows[3:]))) == rows
+
+
 def test_header_key_that_is_not_utf8_is_replaced() -> None:
     body = b"\x00\x00\x00" + nullable(None) + nullable(b"v") + varint(2)
     body += nullable(b"\xff!") + nullable(None) + nullable(b"ok") + nullable(b"1")
@@ -314,9 +324,10 @@ BAD_HEADERS = {
 }
 
 
+@pytest.mark.parametrize("good", [0, 1, 32, 100])
 @pytest.mark.parametrize("headers", BAD_HEADERS.values(), ids=BAD_HEADERS.keys())
-def test_header_that_contradicts_itself_is_corrupt(headers: bytes) -> None:
-    body = b"\x00\x00\x02\x01\x01" + varint(1) + headers
+def test_header_that_contradicts_itself_is_corrupt(headers: bytes, good: int) -> None:
+    body = b"\x00\x00\x02\x01\x01" + varint(good + 1) + (nullable(b"k") + nullable(b"v")) * good + headers
     rows = record(Row(5, headers=(("a", b"1"),)), 5) + varint(len(body)) + body
     part = fetched(
         batch_of(rows, base_offset=5, last_offset_delta=1, record_count=2) + batch([Row(9, value=bytes(99))])
