@@ -14,12 +14,12 @@ import os
 import statistics
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import argument_parser, brokers, report
 from benchmarks.jvm_source import jvm_source_jars
-from benchmarks.peers import JVM, OURS, Reader, ceiling
+from benchmarks.peers import JVM, OURS, Reader, ceiling, take_turns
 from benchmarks.topics import fill, new_topic
 
 PARTITIONS = 6
@@ -46,7 +46,7 @@ print(json.dumps([ready - began, time.time() - ready]))
 """
 
 
-def turn_s(reader: Reader, bootstrap_servers: str, topic: str) -> tuple[float, float]:
+def turn_s(bootstrap_servers: str, topic: str, reader: Reader) -> tuple[float, float]:
     """Seconds to the session, and from there to the first row."""
     jars = ",".join(map(str, jvm_source_jars())) if reader is JVM else ""
     options = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic, **reader.options}
@@ -65,23 +65,20 @@ def turn_s(reader: Reader, bootstrap_servers: str, topic: str) -> tuple[float, f
 def main() -> None:
     arguments = argument_parser(__doc__, rounds=5).parse_args()
     readers = (OURS, JVM, ceiling(PARTITIONS, RECORDS, VALUE_BYTES))
-    turns: dict[str, list[tuple[float, float]]] = {reader.name: [] for reader in readers}
     with brokers() as bootstrap_servers:
         topic = new_topic(bootstrap_servers, "cold-start", PARTITIONS)
         fill(bootstrap_servers, topic, PARTITIONS, RECORDS, VALUE_BYTES)
-        for reader in readers * (arguments.rounds + 1):
-            turns[reader.name].append(turn_s(reader, bootstrap_servers, topic))
-            time.sleep(1)
-    totals = {name: statistics.median(map(sum, of[1:])) for name, of in turns.items()}  # the first warmed the disk
+        turns = take_turns(readers, arguments.rounds, partial(turn_s, bootstrap_servers, topic))
+    totals = {name: statistics.median(map(sum, taken)) for name, taken in turns.items()}
     rows: list[dict[str, object]] = [
         {
             "reader": name,
-            "session_s": round(statistics.median(session for session, _ in of[1:]), 2),
-            "first_row_s": round(statistics.median(row for _, row in of[1:]), 2),
+            "session_s": round(statistics.median(session for session, _ in taken), 2),
+            "first_row_s": round(statistics.median(row for _, row in taken), 2),
             "together_s": round(totals[name], 2),
             "times_the_JVM_source's": round(totals[name] / totals[JVM.name], 2),
         }
-        for name, of in turns.items()
+        for name, taken in turns.items()
     ]
     report(f"Seconds to the first row, {arguments.rounds} turns each", rows, arguments.json)
 

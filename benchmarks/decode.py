@@ -1,6 +1,6 @@
 """How fast fetched bytes become Arrow on one core, by value size, batch size and codec.
 
-    python -m benchmarks.decode [codec ...]
+    python -m benchmarks.decode [CODEC ...]
 
 Prints M records/s and MB/s of decompressed records for all columns but the headers, then M records/s for the value
 column alone, and for all columns with two headers a record. CPU time, so that other work on the machine counts less.
@@ -8,9 +8,9 @@ column alone, and for all columns with two headers a record. CPU time, so that o
 
 from __future__ import annotations
 
+import argparse
 import random
 import struct
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,14 +18,15 @@ from dataclasses import dataclass
 import cramjam
 from crc32c import crc32c
 
+from pyspark_kafka_meta.memory import ReusedMemory
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.records.batches import scan
 from pyspark_kafka_meta.records.columns import FetchedRecords, decode
 from pyspark_kafka_meta.records.compression import Codec
 from pyspark_kafka_meta.schemas import HEADERS_COLUMN, RECORD_COLUMNS
 
-FETCH_BYTES = 16 * 1024 * 1024
-BATCH_BYTES = (16_384, 1_000_000)
+FETCH_BYTES = 8 * 1024 * 1024
+BATCH_BYTES = (16_384, 131_072, 1_000_000)
 VALUE_BYTES = (20, 200, 2000)
 ROUNDS = 5
 
@@ -100,17 +101,21 @@ def make_batch(base_offset: int, count: int, codec: Codec, data: bytes) -> bytes
 
 def records_per_s(fetch: Fetch, columns: Sequence[str]) -> float:
     best_s = float("inf")
+    memory = ReusedMemory()
     for _ in range(ROUNDS):
         start = time.process_time()
         part = FetchedRecords(TopicPartition("topic-0", 0), fetch.records, scan(fetch.records), 0, fetch.count)
-        rows = sum(batch.num_rows for batch in decode([part], columns))
+        rows = sum(batch.num_rows for batch in decode([part], columns, memory=memory))
         best_s = min(best_s, time.process_time() - start)
         assert rows == fetch.count
     return fetch.count / best_s
 
 
 def main() -> None:
-    codecs = [Codec[name.upper()] for name in sys.argv[1:]] or list(Codec)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [codec.name.lower() for codec in Codec]
+    parser.add_argument("codecs", nargs="*", metavar="CODEC", help=f"of {', '.join(names)}", default=names)
+    codecs = [Codec[name.upper()] for name in parser.parse_args().codecs]
     two_headers = b"\x04" + varint(5) + b"trace" + varint(8) + b"12345678" + varint(3) + b"app" + varint(4) + b"shop"
     print(f"{'value':>7} {'batch':>9} {'codec':>7} {'all M/s':>8} {'MB/s':>6} {'value M/s':>10} {'headers M/s':>12}")
     for value_bytes in VALUE_BYTES:

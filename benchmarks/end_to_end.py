@@ -3,7 +3,7 @@
     python -m benchmarks.end_to_end [--rounds 3] [--seconds 20] [--json FILE]
 
 2,000 records a second arrive in 6 partitions. Streams of this source and of Spark's JVM source take turns, with no
-trigger interval; the first turn of each is for warmth. Each record's value is the time of its sending, by the clock
+trigger interval. Each record's value is the time of its sending, by the clock
 that also tells its arrival.
 """
 
@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 import tempfile
 import time
+from functools import partial
 
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.harness import argument_parser, brokers, report, spark_session
-from benchmarks.peers import JVM, OURS, Reader
+from benchmarks.peers import JVM, OURS, Reader, take_turns
 from benchmarks.topics import new_topic, trickle
 
 PARTITIONS = 6
@@ -25,7 +26,7 @@ RECORDS_PER_S = 2_000
 WARM_UP_S = 8.0
 
 
-def turn_s(spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str, seconds: float) -> list[float]:
+def turn_s(spark: SparkSession, bootstrap_servers: str, topic: str, seconds: float, reader: Reader) -> list[float]:
     """The lateness of each record that was sent in one turn, after its first seconds."""
     late: list[float] = []
     warm_at = math.inf  # as long as the stream starts
@@ -45,14 +46,12 @@ def turn_s(spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: s
 
 def main() -> None:
     arguments = argument_parser(__doc__, rounds=3, seconds=20).parse_args()
-    late: dict[str, list[float]] = {OURS.name: [], JVM.name: []}
     with brokers() as bootstrap_servers, spark_session() as spark:
         topic = new_topic(bootstrap_servers, "end-to-end", PARTITIONS)
         with trickle(bootstrap_servers, topic, PARTITIONS, RECORDS_PER_S):
-            for number in range(arguments.rounds + 1):
-                for reader in (OURS, JVM):
-                    taken = turn_s(spark, reader, bootstrap_servers, topic, arguments.seconds)
-                    late[reader.name] += taken if number else []
+            turn = partial(turn_s, spark, bootstrap_servers, topic, arguments.seconds)
+            turns = take_turns((OURS, JVM), arguments.rounds, turn)
+    late = {name: np.concatenate(taken) for name, taken in turns.items()}
     medians = {name: float(np.median(one)) for name, one in late.items()}
     rows: list[dict[str, object]] = [
         {

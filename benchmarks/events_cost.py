@@ -10,17 +10,15 @@ what a query costs in any case, and what events add to that.
 
 from __future__ import annotations
 
-import random
 import statistics
 import tempfile
 from collections.abc import MutableMapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
 from benchmarks.harness import argument_parser, brokers, report, spark_session
-from benchmarks.peers import Reader
+from benchmarks.peers import Reader, take_turns
 from benchmarks.throughput import PARTITIONS, VALUE_BYTES, read
 from benchmarks.topics import fill, new_topic
 from pyspark_kafka_meta import KafkaMetaDataSource
@@ -52,27 +50,12 @@ class SilentSource(KafkaMetaDataSource):
 def readers(folder: str, metrics_topic: str) -> list[Reader]:
     often = {"kafka.metadata.max.age.ms": "100"}
     return [
+        SILENT_READER,
         Reader("no events, as a control", SILENT, {"kafka.client.id": "control"}),
         Reader("events to a folder", TELLING, {"metricsPath": folder}),
         Reader("events to a topic", TELLING, {"metricsTopic": metrics_topic}),
         Reader("events to a folder, often", TELLING, {"metricsPath": folder, **often}),
     ]
-
-
-def measure(
-    spark: SparkSession, bootstrap_servers: str, topic: str, rounds: int, compared: list[Reader]
-) -> list[dict[str, object]]:
-    """One row a reader. In each round all take a turn, in random order, so that a machine that becomes slower or faster
-    favours nobody."""
-    playing = [SILENT_READER, *compared]
-    seconds: dict[str, list[float]] = {reader.name: [] for reader in playing}
-    rng = random.Random(1)
-    for number in range(rounds + 1):
-        for reader in rng.sample(playing, len(playing)):
-            took_s = read(spark, reader, bootstrap_servers, topic).seconds
-            if number > 0:  # the first is for warmth
-                seconds[reader.name].append(took_s)
-    return [result_row(name, taken, seconds[SILENT_READER.name]) for name, taken in seconds.items()]
 
 
 def result_row(name: str, taken: list[float], silent: list[float]) -> dict[str, object]:
@@ -96,9 +79,12 @@ def main() -> None:
         fill(bootstrap_servers, topic, PARTITIONS, arguments.records, VALUE_BYTES, "lz4")
         for source in (TellingSource, SilentSource):
             spark.dataSource.register(source)
-        rows = measure(spark, bootstrap_servers, topic, arguments.rounds, readers(folder, metrics_topic))
+        playing = readers(folder, metrics_topic)
+        turns = take_turns(playing, arguments.rounds, partial(read, spark, bootstrap_servers, topic))
         files = list(Path(folder).glob("*.jsonl"))
         written = sum(len(file.read_text().splitlines()) for file in files)
+    seconds = {name: [turn.seconds for turn in taken] for name, taken in turns.items()}
+    rows = [result_row(name, taken, seconds[SILENT_READER.name]) for name, taken in seconds.items()]
     records, rounds = arguments.records, arguments.rounds
     title = f"{records:,} records of {VALUE_BYTES} B, {rounds} turns each; {written} events in {len(files)} files"
     report(title, rows, arguments.json)

@@ -4,19 +4,20 @@
 
 Streams of this source and of Spark's JVM source take turns on one topic, without a trigger interval, from the latest
 offsets on. What counts is Spark's own `triggerExecution` of micro-batches with rows, later than a turn's first seconds.
-Where a micro-batch takes longer than a turn, the turn lasts for three of them, the first
-of which does not count.
+Where a micro-batch takes longer than a turn, the turn lasts for three of them, the first of which does not count.
 """
 
 from __future__ import annotations
 
 import statistics
 from contextlib import closing
+from functools import partial
+from itertools import chain
 
 from pyspark.sql import SparkSession
 
 from benchmarks.harness import argument_parser, brokers, report, spark_session
-from benchmarks.peers import JVM, OURS, Reader
+from benchmarks.peers import JVM, OURS, Reader, take_turns
 from benchmarks.topics import new_topic, trickle
 from benchmarks.watching import watch
 
@@ -26,7 +27,7 @@ LEAST_BATCHES = 3
 WARM_UP_S = 8.0
 
 
-def turn_ms(spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str, seconds: float) -> list[float]:
+def turn_ms(spark: SparkSession, bootstrap_servers: str, topic: str, seconds: float, reader: Reader) -> list[float]:
     """The time of each micro-batch with rows in one turn."""
     seen: dict[int, float] = {}
     early: set[int] = set()
@@ -50,12 +51,10 @@ def main() -> None:
     with brokers() as bootstrap_servers, spark_session() as spark:
         for partitions in arguments.partitions:
             topic = new_topic(bootstrap_servers, "micro-batches", partitions, replicas=1)
-            times: dict[str, list[float]] = {OURS.name: [], JVM.name: []}
+            turn = partial(turn_ms, spark, bootstrap_servers, topic, arguments.seconds)
             with trickle(bootstrap_servers, topic, partitions, RECORDS_PER_S):
-                for _ in range(arguments.rounds):
-                    for reader in (OURS, JVM):
-                        times[reader.name] += turn_ms(spark, reader, bootstrap_servers, topic, arguments.seconds)
-            rows += result_rows(partitions, times)
+                turns = take_turns((OURS, JVM), arguments.rounds, turn, warm_up_rounds=0)
+            rows += result_rows(partitions, {name: list(chain(*taken)) for name, taken in turns.items()})
     report("Milliseconds a micro-batch", rows, arguments.json)
 
 
@@ -67,7 +66,7 @@ def result_rows(partitions: int, times: dict[str, list[float]]) -> list[dict[str
             "reader": name,
             "batches": len(taken),
             "p50_ms": round(statistics.median(taken)),
-            "p90_ms": round(statistics.quantiles(taken, n=10)[-1]),
+            "p90_ms": round(statistics.quantiles(taken, n=10, method="inclusive")[-1]),
             "times_the_JVM_source's": round(statistics.median(taken) / theirs, 2),
         }
         for name, taken in times.items()

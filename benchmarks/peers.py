@@ -3,10 +3,11 @@ data source that has its Arrow batches ready and no Kafka at all, the ceiling.""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 from confluent_kafka import Consumer, Message, TopicPartition
@@ -20,6 +21,8 @@ CONSUME_RECORDS = 10_000
 CONSUME_TIMEOUT_S = 30.0
 CEILING_BATCH_BYTES = 4 << 20
 RECORD_TIME_US = 1_700_000_000_000_000
+
+Result = TypeVar("Result")
 
 
 class Reader(NamedTuple):
@@ -57,6 +60,24 @@ def ceiling(partitions: int, records: int, value_bytes: int) -> Reader:
     """As many rows as there are in a topic of this size."""
     sizes = {"partitions": partitions, "records": records, "value_bytes": value_bytes}
     return Reader("the same rows without Kafka", "ceiling", {name: str(value) for name, value in sizes.items()})
+
+
+def take_turns(
+    readers: Sequence[Reader], rounds: int, turn: Callable[[Reader], Result], warm_up_rounds: int = 1
+) -> dict[str, list[Result]]:
+    """What each reader's turns gave, by its name; the first rounds are for warmth and do not count.
+
+    All readers take one turn in each round, in random order, so that a machine that becomes slower or faster favours
+    none of them.
+    """
+    results: dict[str, list[Result]] = {reader.name: [] for reader in readers}
+    rng = random.Random(1)
+    for number in range(warm_up_rounds + rounds):
+        for reader in rng.sample(readers, len(readers)):
+            result = turn(reader)
+            if number >= warm_up_rounds:
+                results[reader.name].append(result)
+    return results
 
 
 def register(spark: SparkSession) -> None:

@@ -4,19 +4,20 @@
 
 A stream reads one topic that gets no records. What counts is Spark's own `latestOffset` of the triggers that find
 nothing to do: a planner asks then where all partitions end, as before every micro-batch. The first, which learns the
-partitions, is told apart. A turn of each reader is for warmth: brokers are busy for seconds with thousands of
-partitions that were just made.
+partitions, is told apart. A round for warmth comes first: brokers are busy for seconds with thousands
+of partitions that were just made.
 """
 
 from __future__ import annotations
 
 import statistics
 from contextlib import closing
+from functools import partial
 
 from pyspark.sql import SparkSession
 
 from benchmarks.harness import argument_parser, brokers, report, spark_session
-from benchmarks.peers import JVM, OURS, Reader
+from benchmarks.peers import JVM, OURS, Reader, take_turns
 from benchmarks.topics import new_topic
 from benchmarks.watching import watch
 
@@ -24,7 +25,7 @@ PARTITIONS = (100, 1_000, 10_000)
 TRIGGERS = 10
 
 
-def turn_ms(spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str) -> list[float]:
+def turn_ms(spark: SparkSession, bootstrap_servers: str, topic: str, reader: Reader) -> list[float]:
     """What `latestOffset` took at each trigger of one stream."""
     with closing(watch(reader.read_stream(spark, bootstrap_servers, topic), "1 second")) as looks:
         reports = next(reports for _, reports in looks if len(reports) >= TRIGGERS)
@@ -40,23 +41,18 @@ def main() -> None:
         spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "0")  # a report of every trigger
         for partitions in arguments.partitions:
             topic = new_topic(bootstrap_servers, "planning", partitions, replicas=1)
-            first: dict[str, list[float]] = {OURS.name: [], JVM.name: []}
-            later: dict[str, list[float]] = {OURS.name: [], JVM.name: []}
-            for number in range(arguments.rounds + 1):
-                for reader in (OURS, JVM):
-                    taken = turn_ms(spark, reader, bootstrap_servers, topic)
-                    first[reader.name] += taken[:1] if number else []
-                    later[reader.name] += taken[1:] if number else []
-            rows += [
-                {
-                    "partitions": partitions,
-                    "reader": name,
-                    "first_ms": round(statistics.median(first[name])),
-                    "later_p50_ms": round(statistics.median(later[name])),
-                    "later_worst_ms": round(max(later[name])),
-                }
-                for name in (OURS.name, JVM.name)
-            ]
+            turns = take_turns((OURS, JVM), arguments.rounds, partial(turn_ms, spark, bootstrap_servers, topic))
+            for name, looks in turns.items():
+                later = [ms for _, *after in looks for ms in after]
+                rows.append(
+                    {
+                        "partitions": partitions,
+                        "reader": name,
+                        "first_ms": round(statistics.median(first for first, *_ in looks)),
+                        "later_p50_ms": round(statistics.median(later)),
+                        "later_worst_ms": round(max(later)),
+                    }
+                )
     report("Milliseconds to plan", rows, arguments.json)
 
 

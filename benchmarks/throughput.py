@@ -2,9 +2,9 @@
 
     python -m benchmarks.throughput [--rounds 5] [--megabytes 600] [--json FILE] [CASE ...]
 
-Each case is a topic of its own, of that many megabytes and no more than 3 million records. Every reader reads it once
-for warmth, then they take turns. A turn reads the whole topic into the noop sink, which uses each column of each row
-and keeps none. A figure is the median of the turns; ratios are those of turns next to each other, their median. CPU
+Each case is a topic of its own, of that many megabytes and no more than 3 million records. Its readers take turns. A
+turn reads the whole topic into the noop sink, which uses each column of each row
+and keeps none. A figure is the median of the turns; ratios are those of turns of the same round, their median. CPU
 seconds are means of a turn, by who took them; brokers take some in any case.
 """
 
@@ -13,12 +13,13 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
 from benchmarks.harness import argument_parser, brokers, report, spark_session
-from benchmarks.peers import CONSUME, JVM, OURS, TUNED_JVM, Reader, ceiling, register
+from benchmarks.peers import CONSUME, JVM, OURS, TUNED_JVM, Reader, ceiling, register, take_turns
 from benchmarks.processes import KINDS, cpu_s
 from benchmarks.topics import MAX_RECORD_BYTES, fill, new_topic
 
@@ -67,24 +68,11 @@ class Turn(NamedTuple):
     cpu_s: dict[str, float]
 
 
-def read(spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str) -> Turn:
+def read(spark: SparkSession, bootstrap_servers: str, topic: str, reader: Reader) -> Turn:
     before, started = cpu_s(), time.perf_counter()
     reader.read(spark, bootstrap_servers, topic).write.format("noop").mode("overwrite").save()
     seconds = time.perf_counter() - started
     return Turn(seconds, {kind: max(0.0, taken - before[kind]) for kind, taken in cpu_s().items()})
-
-
-def measure(
-    spark: SparkSession, bootstrap_servers: str, topic: str, readers: list[Reader], rounds: int
-) -> dict[str, list[Turn]]:
-    """The turns of each reader."""
-    for reader in readers:
-        read(spark, reader, bootstrap_servers, topic)
-    turns: dict[str, list[Turn]] = {reader.name: [] for reader in readers}
-    for _ in range(rounds):
-        for reader in readers:
-            turns[reader.name].append(read(spark, reader, bootstrap_servers, topic))
-    return turns
 
 
 def result_rows(case: str, records: int, played: dict[str, list[Turn]]) -> list[dict[str, object]]:
@@ -119,7 +107,8 @@ def play(
     readers = [case.ours, *case.peers]
     if case.with_ceiling:
         readers.append(ceiling(PARTITIONS, records, case.value_bytes))
-    return result_rows(name, records, measure(spark, bootstrap_servers, topic, readers, rounds))
+    turns = take_turns(readers, rounds, partial(read, spark, bootstrap_servers, topic))
+    return result_rows(name, records, turns)
 
 
 def main() -> None:
