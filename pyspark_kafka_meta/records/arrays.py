@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_kafka_meta.errors import CorruptBatchError
 from pyspark_kafka_meta.records.fields import (
     Bytes,
     Fields,
@@ -18,8 +16,6 @@ from pyspark_kafka_meta.records.fields import (
     require,
 )
 from pyspark_kafka_meta.schemas import HEADERS_COLUMN, records_arrow_schema
-
-_STRINGS_TOGETHER = 64  # so that one record with a million headers does not take a million calls of numpy
 
 
 def binary_array(payload: Bytes, at: Ints, length: Ints) -> pa.BinaryArray:
@@ -48,7 +44,9 @@ def headers_array(payload: Bytes, fields: Fields, place: Place) -> pa.ListArray:
     if not rows.size:
         return pa.nulls(len(fields.header_count), kind)
     strings = 2 * fields.header_count[rows]
-    at, length = _find_strings(payload, fields.headers_at[rows], strings, fields.end[rows], _place_in(rows, place))
+    at, length = _find_strings(
+        payload, fields.headers_at[rows], strings, fields.end[rows], lambda index: place(int(rows[index]))
+    )
     keys = _text(binary_array(payload, at[::2], length[::2]))
     values = binary_array(payload, at[1::2], length[1::2])
     headers = pa.StructArray.from_arrays([keys, values], fields=list(kind.value_type))
@@ -58,40 +56,17 @@ def headers_array(payload: Bytes, fields: Fields, place: Place) -> pa.ListArray:
 
 
 def _find_strings(payload: Bytes, starts_at: Ints, counts: Ints, ends: Ints, place: Place) -> tuple[Ints, Ints]:
-    """Positions and lengths of the keys and values in turn, `counts` of them from each of `starts_at` to its end.
+    """Positions and lengths of the keys and values in turn, `counts` of them from each of `starts_at` to its end."""
+    starts = follow_lengths(payload, starts_at, counts, ends)
 
-    numpy goes from string to string in all records at once: with two headers a record six times as fast as
-    `follow_lengths` from record to record, which remains for the rest of the records that have very many.
-    """
-    first = np.cumsum(counts) - counts
-    starts = np.empty(int(counts.sum()), np.int32)
-    records, at = np.arange(len(counts)), starts_at
-    for string in range(_STRINGS_TOGETHER):
-        starts[first[records] + string] = at
-        length, at = read_varints(payload, at, _place_in(records, place))
-        at += np.clip(length, 0, ends[records] - at)  # a wrong length is found below
-        more = counts[records] > string + 1
-        records, at = records[more], at[more]
-        if not records.size:
-            break
-    for record, position in zip(records.tolist(), at.tolist(), strict=True):
-        rest: list[int] = []
-        try:
-            follow_lengths(payload.data[: ends[record]], position, int(counts[record]) - _STRINGS_TOGETHER, rest)
-        except CorruptBatchError as error:
-            raise CorruptBatchError(f"{place(record)}: headers have {error}") from None
-        behind = int(first[record] + counts[record])
-        starts[behind - len(rest) : behind] = rest
-    place_of_string = _place_in(np.repeat(np.arange(len(counts)), counts), place)
-    length, at = read_varints(payload, starts, place_of_string)
+    def place_of(string: int) -> str:
+        return place(int(np.repeat(np.arange(len(counts)), counts)[string]))
+
+    length, at = read_varints(payload, starts, place_of)
     fits = np.maximum(length, 0) == ends_of(starts, counts, ends) - at
     fits[::2] &= length[::2] >= 0  # a key is never null, a value may be
-    require(fits & (length >= -1), "a header length is wrong", place_of_string)
+    require(fits & (length >= -1), "a header length is wrong", place_of)
     return at, length
-
-
-def _place_in(records: npt.NDArray[np.intp], place: Place) -> Place:
-    return lambda index: place(int(records[index]))
 
 
 def _text(keys: pa.BinaryArray) -> pa.StringArray:

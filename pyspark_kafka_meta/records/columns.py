@@ -3,13 +3,10 @@
 Record batches of all partitions are decoded together, `CHUNK_BYTES` or `CHUNK_RECORDS` at a time: about what a cache
 holds, so that numpy's temporary arrays stay cheap, and memory stays bounded however well the data compress.
 
-Measured with values of 200 bytes: the loop over the records' lengths takes 0.1-0.2 us a record, a third to a half of
-all the time; with 20 bytes everything together takes 0.25 us, so half of the rest is the way to memory and back.
 Tried and dropped: a whole fetch at once (numpy two to three times slower, its temporaries being fresh pages); chunks of
-0.5 MB (a sixth slower: numpy's calls) and of 8 MB (no faster); reading uncompressed batches where they lie (no faster:
-the copy warms the cache for the loop); numpy walking all batches of a chunk in lockstep instead of the loop (three
-times faster for batches of 16 kB, ten times slower for 1 MB); finding records by the zero byte of their attributes and
-checking that they follow each other (a tenth faster than the loop, and for text alone).
+0.5 MB (a sixth slower: numpy's calls); reading uncompressed batches where they lie (no faster: the copy warms the cache
+for what follows); finding records by the zero byte of their attributes and checking that they follow each other (a
+tenth faster than the loop over lengths, and for text alone).
 """
 
 from __future__ import annotations
@@ -151,8 +148,8 @@ class _Chunk:
         buffer: what they are decompressed into; used again for the next chunk.
         used: bytes in `buffer`.
         parts, headers: of each batch.
-        starts: position of each record.
-        ends: position behind the last record of each batch.
+        starts, ends: of the records of each batch.
+        records: how many there are.
     """
 
     buffer: memoryview
@@ -161,6 +158,7 @@ class _Chunk:
     headers: list[BatchHeader] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
+    records: int = 0
 
     def add(self, part: FetchedRecords, header: BatchHeader, max_decompressed_bytes: int) -> None:
         data = memoryview(part.records)[header.position + HEADER_BYTES : header.end]
@@ -169,7 +167,8 @@ class _Chunk:
         self.used += decompress_into(codec, data, self.buffer[start : start + room])
         if header.record_count * MIN_RECORD_BYTES > self.used - start:
             raise CorruptBatchError(f"{header.record_count} records in {self.used - start} bytes")
-        follow_lengths(self.buffer[: self.used], start, header.record_count, self.starts)
+        self.starts.append(start)
+        self.records += header.record_count
         self.parts.append(part)
         self.headers.append(header)
         self.ends.append(self.used)
@@ -188,7 +187,7 @@ def _chunks(batches: Sequence[_Batch], max_decompressed_bytes: int, memory: Reus
             chunk.add(part, header, max_decompressed_bytes)
         except CorruptBatchError as error:
             raise CorruptBatchError(f"{name_batch(part.partition, header)}: {error}") from None
-        if chunk.used >= CHUNK_BYTES or len(chunk.starts) >= CHUNK_RECORDS:
+        if chunk.used >= CHUNK_BYTES or chunk.records >= CHUNK_RECORDS:
             yield chunk
             chunk = _Chunk(buffer)
     if chunk.headers:
@@ -205,8 +204,9 @@ def _rows(chunk: _Chunk) -> Rows:
         return name_batch(partitions[batch[record]], headers[batch[record]])
 
     payload = np.frombuffer(chunk.buffer, np.uint8)
-    starts = np.array(chunk.starts, np.int32)
-    fields = find_fields(payload, starts, ends_of(starts, counts, np.array(chunk.ends, np.int32)), place)
+    batch_ends = np.array(chunk.ends, np.int32)
+    starts = follow_lengths(payload, np.array(chunk.starts, np.int32), counts, batch_ends)
+    fields = find_fields(payload, starts, ends_of(starts, counts, batch_ends), place)
     last_delta = np.array([header.last_offset_delta for header in headers], np.int32)
     require(_increase(fields.offset_delta, counts, last_delta), "offsets do not increase up to the batch's last", place)
     base_offset = np.array([header.base_offset for header in headers], np.int64)

@@ -1,4 +1,4 @@
-"""Find the fields of many records at once: numpy over all records, after one plain loop over their lengths.
+"""Find the fields of many records at once: numpy over all records, once their lengths were followed to where each is.
 
 Source: `DefaultRecord` in Apache Kafka. Numbers are zigzag varints, at most 5 bytes for 32 and 10 bytes for 64 bits:
 
@@ -36,6 +36,15 @@ PADDING_BYTES = 32
 # What the first byte and the second byte of a varint add to the position: itself, and its share of the length.
 _FIRST_STEP = tuple(((byte & 0x7F) >> 1) + (2 if byte > 0x7F else 1) for byte in range(256))
 _SECOND_STEP = tuple(byte << 6 for byte in range(128))
+# What both add, by the little-endian number that they are; 0 where the varint has more bytes.
+_BYTE = np.arange(256)
+_STEP_OF_TWO = np.where(_BYTE[:, np.newaxis] < 0x80, np.add.outer(_BYTE << 6, _FIRST_STEP), 0)
+_STEP = np.where(_BYTE < 0x80, _FIRST_STEP, _STEP_OF_TWO).ravel().astype(np.int16)
+_TOO_LONG = 2**31
+"""A step that leads out of any payload: that of a length with more than five bytes."""
+
+MIN_TOGETHER = 48
+"""One turn of numpy's calls takes as long as this many of the plain loop."""
 
 
 class Fields(NamedTuple):
@@ -55,15 +64,40 @@ class Fields(NamedTuple):
         return Fields._make(column[rows] for column in self)
 
 
-def follow_lengths(payload: memoryview, at: int, count: int, starts: list[int]) -> None:
-    """Append to `starts` the positions of `count` things that each begin with their length, the first at `at`.
+def follow_lengths(payload: Bytes, at: Ints, counts: Ints, ends: Ints) -> Ints:
+    """Where things are that each begin with their length: `counts` of them, at least one, from each of `at` to `ends`.
 
-    A plain loop, 0.1-0.2 us each. Only positions inside the payload are appended; whether the
-    lengths are true is for a check of all of them against `ends_of` to say.
+    numpy goes from thing to thing in all groups at once: 0.02 us each in hundreds of groups. A plain loop follows each
+    of the few groups that have more than the others: 0.07 us each, 0.15 where the payload is not in the cache.
 
-    Raises:
-        CorruptBatchError: one of them would start behind the payload.
+    No position is behind its group's end, where the rest of a group is put if a length leads beyond: whether all
+    lengths are true is for a check against `ends_of` to say. Behind the last end lie `PADDING_BYTES` or more.
     """
+    starts = np.empty(int(counts.sum()), np.int32)
+    view, pairs = payload.data, np.ndarray(len(payload) - 1, np.dtype("<u2"), payload, strides=(1,))
+    longest_first = np.argsort(-counts, kind="stable")
+    left, limits = counts[longest_first], ends[longest_first].astype(np.intp)
+    positions = at[longest_first].astype(np.intp)
+    slots = np.cumsum(counts)[longest_first] - left
+    while (groups := np.count_nonzero(left)) >= MIN_TOGETHER:
+        left, limits, positions, slots = left[:groups], limits[:groups], positions[:groups], slots[:groups]
+        starts[slots] = positions
+        steps = _STEP[pairs[positions]].astype(np.intp)
+        if not steps.all():
+            long = np.flatnonzero(steps == 0)
+            steps[long] = [_long_step(view, position) for position in positions[long].tolist()]
+        positions = np.minimum(positions + steps, limits)
+        slots += 1
+        left -= 1
+    for group in range(groups):
+        slot, count = slots[group], int(left[group])
+        starts[slot : slot + count] = _follow_one(view[: limits[group]], int(positions[group]), count)
+    return starts
+
+
+def _follow_one(payload: memoryview, at: int, count: int) -> list[int]:
+    """What `follow_lengths` does, for one group that ends with the payload."""
+    starts: list[int] = []
     add = starts.append
     try:
         for _ in range(count):
@@ -74,20 +108,21 @@ def follow_lengths(payload: memoryview, at: int, count: int, starts: list[int]) 
             elif (second := payload[at + 1]) < 0x80:
                 at += _FIRST_STEP[first] + _SECOND_STEP[second]
             else:
-                at = _follow_long(payload, at)
+                at += _long_step(payload, at)
     except IndexError:
-        raise CorruptBatchError("lengths that lead behind the end") from None
+        starts += [len(payload)] * (count - len(starts))
+    return starts
 
 
-def _follow_long(payload: memoryview, at: int) -> int:
-    """One step of `follow_lengths` over a length of 8 KiB or more: a varint of three to five bytes."""
+def _long_step(payload: memoryview, at: int) -> int:
+    """What a length of 8 KiB or more, a varint of three to five bytes, adds to the position."""
     length = 0
     for size in range(5):
         byte = payload[at + size]
         length |= (byte & 0x7F) << 7 * size
         if byte < 0x80:
-            return at + size + 1 + (length >> 1)
-    raise CorruptBatchError("a length of more than 5 bytes")
+            return size + 1 + (length >> 1)
+    return _TOO_LONG
 
 
 def ends_of(starts: Ints, counts: Ints, group_ends: Ints) -> Ints:
