@@ -98,13 +98,13 @@ class BatchHeader(NamedTuple):
 
 
 def scan(records: bytes | memoryview, check_crcs: bool = True) -> list[BatchHeader]:
-    """The headers of the record batches up to one that is cut off or corrupt: what is fetched next begins with that
-    one. None at all if there are no bytes.
+    """The headers of the record batches up to one that cannot be read: what is fetched next begins with that one. None
+    at all if there are no bytes.
 
     Raises:
         CorruptBatchError: the first batch is cut off, or its lengths, counts, offsets or checksum are wrong. The text
             names its base offset.
-        UnsupportedRecordFormatError: message format v0 or v1, or an unknown codec.
+        UnsupportedRecordFormatError: the first batch is of message format v0 or v1, or has an unknown codec.
     """
     view = memoryview(records)
     headers: list[BatchHeader] = []
@@ -112,7 +112,7 @@ def scan(records: bytes | memoryview, check_crcs: bool = True) -> list[BatchHead
     while position < len(view):
         try:
             header = _read_header(view, position, next_offset, check_crcs)
-        except CorruptBatchError:
+        except (CorruptBatchError, UnsupportedRecordFormatError):
             if headers:
                 break
             raise
@@ -123,32 +123,38 @@ def scan(records: bytes | memoryview, check_crcs: bool = True) -> list[BatchHead
 
 def _read_header(view: memoryview, position: int, next_offset: int, check_crcs: bool) -> BatchHeader:
     left = len(view) - position
-    if left > _MAGIC_AT and view[position + _MAGIC_AT] != _MAGIC:
-        raise _magic_problem(view[position + _MAGIC_AT], next_offset)
-    if left < HEADER_BYTES:
+    if left < HEADER_BYTES:  # but messages of the old formats are shorter
+        if left > _MAGIC_AT and view[position + _MAGIC_AT] != _MAGIC:
+            raise _magic_problem(view[position + _MAGIC_AT])
         raise CorruptBatchError("a record batch is cut off")
     header = BatchHeader(position, *_HEADER.unpack_from(view, position))
-    if header.end > len(view):
-        raise CorruptBatchError(f"record batch with base offset {header.base_offset}: it is cut off")
-    problem = _problem(header, next_offset)
+    problem = _problem(header, next_offset, len(view))
     is_whole = not isinstance(problem, CorruptBatchError)
-    if is_whole and check_crcs and crc32c(view[position + _CHECKSUM_COVERS_FROM : header.end]) != header.crc:
+    if is_whole and header.magic == _MAGIC and check_crcs and not _checksum_matches(view, header):
         problem = CorruptBatchError("its checksum does not match its bytes")
     if problem is None:
         return header
     text = f"record batch with base offset {header.base_offset}: {problem}"
     if isinstance(problem, CorruptBatchError):
-        until = _next_base_offset(view, header) or (header.last_offset + 1 if is_whole else None)
-        raise CorruptBatchError(text, from_offset=header.base_offset, until_offset=until)
+        # Where only the checksum is wrong, the last offset still may be: it is believed if the count of records agrees.
+        agrees = is_whole and header.record_count == header.last_offset_delta + 1
+        until_offset = _next_base_offset(view, header) or (header.last_offset + 1 if agrees else None)
+        raise CorruptBatchError(text, from_offset=header.base_offset, until_offset=until_offset)
     raise type(problem)(text)
 
 
+def _checksum_matches(view: memoryview, header: BatchHeader) -> bool:
+    return bool(crc32c(view[header.position + _CHECKSUM_COVERS_FROM : header.end]) == header.crc)
+
+
 def _next_base_offset(view: memoryview, corrupt: BatchHeader) -> int | None:
-    """Where the batch behind a corrupt one begins, if it is there: nothing in the corrupt one can be relied on."""
+    """Where the batch behind a corrupt one begins, if a sound one is there: not even the corrupt one's length can be
+    relied on."""
     if not HEADER_BYTES <= corrupt.end - corrupt.position <= len(view) - corrupt.position - HEADER_BYTES:
         return None
     following = BatchHeader(corrupt.end, *_HEADER.unpack_from(view, corrupt.end))
-    return following.base_offset if following.magic == _MAGIC and following.base_offset > corrupt.base_offset else None
+    is_sound = _problem(following, corrupt.base_offset + 1, len(view)) is None and _checksum_matches(view, following)
+    return following.base_offset if is_sound else None
 
 
 def next_position(headers: Sequence[BatchHeader]) -> tuple[int, int]:
@@ -157,17 +163,21 @@ def next_position(headers: Sequence[BatchHeader]) -> tuple[int, int]:
     return last.last_offset + 1, last.leader_epoch
 
 
-def _magic_problem(magic: int, next_offset: int) -> KafkaMetaError:
+def _magic_problem(magic: int) -> KafkaMetaError:
     if magic in (0, 1):
         return UnsupportedRecordFormatError(
-            f"record batch from offset {next_offset} on: message format v{magic} is not read; it was written before "
-            "Kafka 0.11 or by a client of that time; start reading behind it"
+            f"message format v{magic} is not read; it was written before Kafka 0.11 or by a client of that time; start "
+            "reading behind it"
         )
-    return CorruptBatchError(f"record batch from offset {next_offset} on: magic byte {magic}")
+    return CorruptBatchError(f"its magic byte is {magic}")
 
 
-def _problem(header: BatchHeader, next_offset: int) -> KafkaMetaError | None:
+def _problem(header: BatchHeader, next_offset: int, available_bytes: int) -> KafkaMetaError | None:
     """What is wrong with a header, taking it that the batch before ends at `next_offset` (exclusive)."""
+    if header.magic != _MAGIC:
+        return _magic_problem(header.magic)
+    if header.end > available_bytes:
+        return CorruptBatchError("it is cut off")
     records_bytes = header.length - (HEADER_BYTES - _LENGTH_STARTS_AT)
     offsets = header.last_offset_delta + 1
     codec = header.attributes & _CODEC_MASK

@@ -12,7 +12,7 @@ tenth faster than the loop over lengths, and for text alone).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -91,7 +91,11 @@ def decode(
         try:
             batches += _batches_with_rows(part)
         except CorruptBatchError as error:
-            unreadable = _located(error, part.partition, part.from_offset, error.until_offset)
+            assert error.from_offset is not None
+            before = [header for header in part.headers if header.base_offset < error.from_offset]
+            batches += _batches_with_rows(replace(part, headers=before))
+            from_offset = max(part.from_offset, error.from_offset)
+            unreadable = _located(error, part.partition, from_offset, error.until_offset)
             break
     yield from _decode(batches, columns, max_decompressed_bytes, memory or ReusedMemory())
     if unreadable is not None:

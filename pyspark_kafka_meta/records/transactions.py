@@ -49,7 +49,9 @@ def _is_abort_marker(header: BatchHeader, records: bytes | memoryview) -> bool:
         _, kind = _MARKER_KEY.unpack_from(memoryview(records)[at + 1 : min(at + 1 + key_length, header.end)])
     except (IndexError, struct.error):
         raise CorruptBatchError(
-            f"control batch with base offset {header.base_offset}: no marker", until_offset=header.last_offset + 1
+            f"control batch with base offset {header.base_offset}: no marker",
+            from_offset=header.base_offset,
+            until_offset=header.last_offset + 1,
         ) from None
     return bool(kind == _ABORT)
 

@@ -76,6 +76,37 @@ def test_a_flipped_bit_is_found_by_the_checksum(at: int) -> None:
         scan(bytes(damaged))
 
 
+FOLLOWING = batch([Row(90)])
+COMPACTED = {"last_offset_delta": 20}  # of which two records are left
+
+
+@pytest.mark.parametrize(
+    ("fields", "behind", "until_offset"),
+    [
+        ({}, FOLLOWING, 90),
+        ({}, b"", 72),
+        (COMPACTED, FOLLOWING, 90),
+        (COMPACTED, b"", None),
+        ({"last_offset_delta": 2**30}, b"", None),
+        ({}, FOLLOWING[:-1], 72),
+        ({}, FOLLOWING[:-1] + b"!", 72),
+        ({}, batch([Row(70)]), 72),
+        ({"length": 50}, FOLLOWING, None),
+        ({"length": -1}, FOLLOWING, None),
+    ],
+)
+def test_log_goes_on_behind_a_corrupt_batch_where_what_is_there_agrees(
+    fields: dict[str, int], behind: bytes, until_offset: int | None
+) -> None:
+    corrupt = bytearray(batch([Row(70), Row(71)], **fields))
+    corrupt[17] ^= 1  # of the checksum
+
+    with pytest.raises(CorruptBatchError) as raised:
+        scan(bytes(corrupt) + behind)
+
+    assert (raised.value.from_offset, raised.value.until_offset) == (70, until_offset)
+
+
 def test_checksums_are_not_looked_at_when_switched_off() -> None:
     damaged = TWO[:17] + b"\x00\x00\x00\x00" + TWO[21:]
 
@@ -96,15 +127,17 @@ def test_old_message_formats_are_refused_by_name(magic: int, size: int) -> None:
         scan(legacy(magic, size))
 
 
-def test_error_of_an_old_message_behind_good_batches_says_from_where_on() -> None:
-    with pytest.raises(UnsupportedRecordFormatError, match="from offset 15 on"):
-        scan(TWO + legacy(1, 30))
+@pytest.mark.parametrize("behind", [legacy(1, 30), legacy(0, 200), batch([Row(90)], attributes=5)])
+def test_good_batches_before_one_of_a_format_that_is_not_read_are_read(behind: bytes) -> None:
+    assert len(scan(TWO + behind)) == len(scan(TWO))
 
 
 @pytest.mark.parametrize("magic", [3, 127, -1])
 def test_unknown_magic_is_corrupt(magic: int) -> None:
-    with pytest.raises(CorruptBatchError, match="magic"):
-        scan(batch([Row(0)], magic=magic))
+    with pytest.raises(CorruptBatchError, match=r"base offset 70: its magic byte") as raised:
+        scan(batch([Row(70)], magic=magic) + batch([Row(90)]))
+
+    assert (raised.value.from_offset, raised.value.until_offset) == (70, 90)
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])

@@ -6,6 +6,7 @@ import pytest
 from handmade import CONTROL, TRANSACTIONAL, Row, batch, batch_of, fetched, marker, record, rows_of
 
 from pyspark_kafka_meta.errors import CorruptBatchError
+from pyspark_kafka_meta.records.columns import decode
 from pyspark_kafka_meta.records.compression import Codec
 
 ALICE, BOB = 1001, 1002
@@ -114,5 +115,10 @@ def test_control_batch_without_a_readable_marker_is_corrupt(key: bytes | None) -
     body = record(Row(7, key=key, value=None), base_offset=7)
     control = batch_of(body, base_offset=7, attributes=TRANSACTIONAL | CONTROL, producer_id=ALICE)
 
-    with pytest.raises(CorruptBatchError, match="base offset 7"):
-        rows_of(fetched(control, read_committed=True))
+    rows = []
+    with pytest.raises(CorruptBatchError, match="base offset 7") as raised:
+        for rows_before in decode([fetched(plain(5) + control + plain(9), read_committed=True)], ["offset"]):
+            rows += rows_before["offset"].to_pylist()
+
+    assert rows == [5]
+    assert (raised.value.from_offset, raised.value.until_offset) == (7, 8)
