@@ -1,4 +1,8 @@
-"""The jars of Spark's own Kafka source, the peer that benchmarks compare with."""
+"""The jars of Spark's own Kafka source, the peer that benchmarks compare with.
+
+It is the connector of release 4.2.0, whatever PySpark is installed: 4.3.0 could not be had from Maven Central when this
+was written. It runs on PySpark 4.3, whose own share of the work both sources have in common.
+"""
 
 from __future__ import annotations
 
