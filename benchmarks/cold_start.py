@@ -2,8 +2,9 @@
 
     python -m benchmarks.cold_start [--rounds 5] [--json FILE]
 
-Each turn is a process of its own: it imports pyspark, makes a session, takes one row of a topic. Sources take turns.
-The JVM source has its jars on disk and named by path, this source is installed; neither resolves or downloads anything.
+Each turn is a process of its own, timed from its start: it imports pyspark, makes a session, takes one row of a topic.
+Sources take turns. The JVM source has its jars on disk and named by path, this source is installed; neither resolves
+or downloads anything.
 A Python source that has its rows ready tells how much of it is Spark's own time for any source in Python.
 """
 
@@ -14,6 +15,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -29,9 +31,8 @@ ROOT = Path(__file__).parent.parent
 TURN_TIMEOUT_S = 180
 PROGRAM = """
 import json, sys, time
-began = time.time()
 from pyspark.sql import SparkSession
-source, options, jars = sys.argv[1:]
+source, options, jars, began = sys.argv[1:]
 builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
 if jars:
     builder = builder.config("spark.jars", jars)
@@ -42,16 +43,16 @@ if source == "ceiling":
     register(spark)
 rows = spark.read.format(source).options(**json.loads(options)).load()
 assert len(rows.take(1)) == 1
-print(json.dumps([ready - began, time.time() - ready]))
+print(json.dumps([ready - float(began), time.time() - ready]))
 """
 
 
 def turn_s(bootstrap_servers: str, topic: str, reader: Reader) -> tuple[float, float]:
-    """Seconds to the session, and from there to the first row."""
+    """Seconds from the start of a process to its session, and from there to the first row."""
     jars = ",".join(map(str, jvm_source_jars())) if reader is JVM else ""
     options = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic, **reader.options}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, reader.source, json.dumps(options), jars],
+        [sys.executable, "-c", PROGRAM, reader.source, json.dumps(options), jars, str(time.time())],
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

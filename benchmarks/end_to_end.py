@@ -3,8 +3,8 @@
     python -m benchmarks.end_to_end [--rounds 3] [--seconds 20] [--json FILE]
 
 2,000 records a second arrive in 6 partitions. Streams of this source and of Spark's JVM source take turns, with no
-trigger interval. Each record's value is the time of its sending, by the clock
-that also tells its arrival.
+trigger interval. Each record's value is the time of its sending, by the clock that also tells its arrival. What counts
+are all records that were sent in the `--seconds` after a turn's first ones: a turn ends when the last of them is there.
 """
 
 from __future__ import annotations
@@ -24,22 +24,33 @@ from benchmarks.topics import new_topic, trickle
 PARTITIONS = 6
 RECORDS_PER_S = 2_000
 WARM_UP_S = 8.0
+ARRIVAL_TIMEOUT_S = 60.0
 
 
 def turn_s(spark: SparkSession, bootstrap_servers: str, topic: str, seconds: float, reader: Reader) -> list[float]:
-    """The lateness of each record that was sent in one turn, after its first seconds."""
+    """The lateness of each record that was sent in one turn, after its first seconds.
+
+    Raises:
+        TimeoutError: some did not arrive.
+    """
     late: list[float] = []
-    warm_at = math.inf  # as long as the stream starts
+    ended: set[int] = set()  # partitions with a record sent later: each holds them in the order of sending
+    begin = end = math.inf  # as long as the stream starts
 
     def arrive(batch: DataFrame, _: int) -> None:
-        sent = batch.selectExpr("CAST(CAST(value AS STRING) AS DOUBLE) AS sent").toArrow()["sent"].to_numpy()
-        late.extend(time.time() - sent[sent > warm_at])
+        got = batch.selectExpr("partition", "CAST(CAST(value AS STRING) AS DOUBLE) AS sent").toArrow()
+        arrived, sent = time.time(), got["sent"].to_numpy()
+        late.extend(arrived - sent[(sent >= begin) & (sent < end)])
+        ended.update(got["partition"].to_numpy()[sent >= end])
 
     rows = reader.read_stream(spark, bootstrap_servers, topic)
     with tempfile.TemporaryDirectory() as checkpoint:
         query = rows.writeStream.foreachBatch(arrive).option("checkpointLocation", checkpoint).start()
-        warm_at = time.time() + WARM_UP_S
-        query.awaitTermination(int(WARM_UP_S + seconds))
+        begin = time.time() + WARM_UP_S
+        end = begin + seconds
+        while len(ended) < PARTITIONS:
+            if query.awaitTermination(1) or time.time() > end + ARRIVAL_TIMEOUT_S:
+                raise TimeoutError(f"{len(ended)} of {PARTITIONS} partitions were read to the end")
         query.stop()
     return late
 

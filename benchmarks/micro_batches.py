@@ -3,8 +3,9 @@
     python -m benchmarks.micro_batches [--rounds 3] [--seconds 15] [--json FILE] [PARTITIONS ...]
 
 Streams of this source and of Spark's JVM source take turns on one topic, without a trigger interval, from the latest
-offsets on. What counts is Spark's own `triggerExecution` of micro-batches with rows, later than a turn's first seconds.
-Where a micro-batch takes longer than a turn, the turn lasts for three of them, the first of which does not count.
+offsets on. What counts is Spark's own `triggerExecution` of micro-batches with rows that began after a turn's first
+seconds, which are for warmth: the first that ends after them began before, and never counts. A turn lasts until two
+micro-batches count, however long these take.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def turn_ms(spark: SparkSession, bootstrap_servers: str, topic: str, seconds: fl
             seen |= {one.batchId: float(one.durationMs["triggerExecution"]) for one in late}
             if passed_s > WARM_UP_S + seconds and len(seen) >= LEAST_BATCHES:
                 break
-    return [seen[batch_id] for batch_id in sorted(seen)[1:]]  # the first compiles the plan
+    return [seen[batch_id] for batch_id in sorted(seen)[1:]]  # the first began during the warm-up
 
 
 def main() -> None:

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-KINDS = {"pyspark.daemon": "python_workers", "SparkSubmit": "spark_jvm", "kafka.Kafka": "brokers"}
+KINDS = {"pyspark.daemon": "python_workers", "SparkSubmit": "spark_jvm"}
 """Part of a command line; workers are forked from the daemon, with its command line."""
+if not os.environ.get("KAFKAMETA_BOOTSTRAP_SERVERS"):  # brokers that others started cannot be told
+    KINDS["kafka.Kafka"] = "brokers"
 _FIELDS_AFTER_NAME = re.compile(r"\) (.*)", re.DOTALL)
 _USER_TICKS, _SYSTEM_TICKS = 11, 12  # of the fields behind the name
 

@@ -4,8 +4,8 @@
 
 Proxies in front of the brokers count what clients send. A batch reads a filled topic of 6 partitions, once for warmth
 and then counted. A stream runs beside a trickle of 2,000 records a second into 100 partitions, and is counted in its
-last `--seconds`; what it sends in a minute of that is told too, because a stream asks as time passes, not as records
-come.
+last `--seconds`, from the end of one micro-batch to that of another; what it sends in a minute of that is told too,
+because a stream asks as time passes, not as records come.
 """
 
 from __future__ import annotations
@@ -48,18 +48,23 @@ def batch(spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: st
 
 def stream(
     spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str, count: Count, seconds: float
-) -> tuple[Counter[str], float]:
-    """What a warm stream sent, and for how long it was counted."""
+) -> tuple[Counter[str], int, float]:
+    """What a warm stream sent, how many records it read meanwhile, and for how many seconds it was counted."""
+    read: dict[int, int] = {}  # records by micro-batch
+    cuts: list[tuple[Counter[str], int, float]] = []
     with closing(watch(reader.read_stream(spark, bootstrap_servers, topic))) as looks:
-        next(passed for passed, _ in looks if passed >= WARM_UP_S)
-        before, began = count.so_far(), time.monotonic()
-        next(passed for passed, _ in looks if passed >= WARM_UP_S + seconds)
-        return count.so_far() - before, time.monotonic() - began
+        for passed_s, reports in looks:
+            batches = len(read)
+            read |= {one.batchId: one.numInputRows for one in reports if one.numInputRows > 0}
+            if len(read) > batches and passed_s >= WARM_UP_S + seconds * len(cuts):
+                cuts.append((count.so_far(), sum(read.values()), time.monotonic()))
+            if len(cuts) == 2:  # the begin and the end
+                break
+    (sent, records, began), (sent_later, records_later, ended) = cuts
+    return sent_later - sent, records_later - records, ended - began
 
 
-def result_row(
-    what: str, reader: Reader, sent: Counter[str], records: float, seconds: float | None
-) -> dict[str, object]:
+def result_row(what: str, reader: Reader, sent: Counter[str], records: int, seconds: float | None) -> dict[str, object]:
     """What was sent for so many records, as if for a million."""
     kinds = (*APIS.values(), OTHERS, CONNECTIONS)
     requests = sent.total() - sent[CONNECTIONS]
@@ -99,9 +104,9 @@ def main() -> None:
         topic = new_topic(admin, "requests", STREAM_PARTITIONS)
         with trickle(admin, topic, STREAM_PARTITIONS, RECORDS_PER_S):
             for reader in readers[:2]:
-                sent, passed_s = stream(spark, reader, servers, topic, count, arguments.seconds)
+                sent, records, passed_s = stream(spark, reader, servers, topic, count, arguments.seconds)
                 what = f"stream, {STREAM_PARTITIONS} partitions"
-                rows.append(result_row(what, reader, sent, RECORDS_PER_S * passed_s, passed_s))
+                rows.append(result_row(what, reader, sent, records, passed_s))
     report("Requests and connections for a million records", rows, arguments.json)
 
 

@@ -5,7 +5,7 @@
 Each case is a topic of its own, of that many megabytes and no more than 3 million records. Its readers take turns. A
 turn reads the whole topic into the noop sink, which uses each column of each row
 and keeps none. A figure is the median of the turns; ratios are those of turns of the same round, their median. CPU
-seconds are means of a turn, by who took them; brokers take some in any case.
+seconds are means of a turn, by who took them; brokers, if they were started for this, take some in any case.
 """
 
 from __future__ import annotations
