@@ -23,6 +23,7 @@ lint: $(INSTALLED) ## check style, formatting and types
 
 bench: java $(INSTALLED) ## measure speed beside the JVM source, for an hour; BENCHMARKS="throughput ..." chooses
 	for one in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$one --json docs/benchmarks/$$one.json || exit 1; done
+	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m benchmarks.plots
 
 recovery: java $(INSTALLED) ## measure what a moving leader costs a running reader

@@ -1,4 +1,4 @@
-"""The pictures of docs/benchmarks.md, out of the figures that the benchmarks left in docs/benchmarks/.
+"""The picture of docs/benchmarks.md, out of the figures that the benchmarks left in docs/benchmarks/.
 
 python -m benchmarks.plots
 """
