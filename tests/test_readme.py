@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 from pyspark.sql import SparkSession
 
+from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.options import ALL_OPTIONS, Table
 from pyspark_kafka_meta.tables.schemas import ROWS, struct_type
 
@@ -35,6 +37,15 @@ def test_the_options_are_those_of_the_code() -> None:
     of_the_code = [(one.name, one.default or "", one.doc) for one in ALL_OPTIONS.values()]
     assert sorted(options_in((ROOT / "docs" / "options.md").read_text())) == sorted(of_the_code)
     assert 10 < len(options_in(section("Options"))) == len(set(options_in(section("Options"))) & set(of_the_code))
+
+
+def test_the_commands_and_their_options_are_those_of_the_program() -> None:
+    rows = dict(re.findall(r"^\| `kafkameta ([\w-]+)` \| (.*) \|$", section("Command line"), re.MULTILINE))
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+    assert rows.keys() == commands.keys()
+    for name, row in rows.items():
+        assert set(re.findall(r"--[a-z-]+", row)) <= {option for one in commands[name].params for option in one.opts}
 
 
 @pytest.mark.kafka

@@ -1,4 +1,5 @@
-"""docs/troubleshooting.md quotes this package: each error text there is one that the code can say."""
+"""docs/troubleshooting.md quotes this package: each error text there is one that the code can say, each check one that
+the doctor makes."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "pyspark_kafka_meta"
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 QUOTED = [
     text
@@ -19,9 +21,9 @@ QUOTED = [
 ]
 
 
-def texts(path: Path) -> Iterator[str]:
-    """Every string of a module, with `...` for what is put in."""
-    for node in ast.walk(ast.parse(path.read_text())):
+def texts(tree: ast.AST) -> Iterator[str]:
+    """Every string in it, the outermost first, with `...` for what is put in."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             parts = (part.value if isinstance(part, ast.Constant) else "..." for part in node.values)
             yield "".join(map(str, parts))
@@ -29,7 +31,19 @@ def texts(path: Path) -> Iterator[str]:
             yield node.value
 
 
-TEXTS = [text for path in (ROOT / "pyspark_kafka_meta").rglob("*.py") for text in texts(path)]
+TEXTS = [text for path in PACKAGE.rglob("*.py") for text in texts(ast.parse(path.read_text()))]
+
+
+def checks(tree: ast.AST) -> Iterator[str]:
+    """The names of checks that can warn or fail: given to one of these functions, maybe as `check` or with `who`."""
+    for node in ast.walk(tree):
+        match node:
+            case (
+                ast.Call(func=ast.Name("warn" | "fail" | "failure"), args=[name, *_])
+                | ast.Assign([ast.Name("check" | "who")], name)
+                | ast.Assign([ast.Tuple([ast.Name("check"), *_])], ast.Tuple([name, *_]))
+            ):
+                yield next(texts(name), "")
 
 
 @pytest.mark.parametrize("symptom", QUOTED)
@@ -40,3 +54,12 @@ def test_the_code_can_say_what_is_quoted(symptom: str) -> None:
 
 def test_there_is_something_quoted() -> None:
     assert len(QUOTED) > 20
+
+
+def test_the_checks_of_the_doctor_are_those_of_the_code() -> None:
+    table = PAGE.partition("## What the doctor finds")[2].partition("\n## ")[0]
+    named = [name for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE) for name in re.findall(r"`(.+?)`", row)]
+    modules = [ast.parse(path.read_text()) for path in (PACKAGE / "cli" / "checks").glob("*.py")]
+    made = {name.split("...")[0] for module in modules for name in checks(module)} - {""}
+
+    assert {name.split("...")[0] for name in named} == made
