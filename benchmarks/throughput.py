@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from benchmarks.harness import argument_parser, brokers, report, spark_session
 from benchmarks.peers import CONSUME, JVM, OURS, TUNED_JVM, Reader, ceiling, register, take_turns
 from benchmarks.processes import KINDS, cpu_s
-from benchmarks.topics import MAX_RECORD_BYTES, fill, new_topic
+from benchmarks.topics import BATCH_BYTES, MAX_RECORD_BYTES, fill, new_topic
 
 PARTITIONS = 6
 VALUE_BYTES = 200
@@ -41,6 +41,7 @@ class Case:
     peers: tuple[Reader, ...] = (JVM,)
     ours: Reader = OURS
     headers: dict[str, bytes] = field(default_factory=dict)
+    batch_bytes: int = BATCH_BYTES
     with_ceiling: bool = False
 
 
@@ -54,6 +55,7 @@ CASES = {
     "200B-headers": Case(
         ours=OURS._replace(options=WITH_HEADERS), peers=(JVM._replace(options=WITH_HEADERS),), headers=HEADERS
     ),
+    "200B-small-batches": Case(batch_bytes=16_384),  # what Kafka's Java producer makes unless told
     "20B": Case(20),
     "2kB": Case(2_000),
     "100kB": Case(100_000),
@@ -103,7 +105,7 @@ def play(
     records = min(MAX_RECORDS, megabytes * 1_000_000 // case.value_bytes)
     config = {"max.message.bytes": str(MAX_RECORD_BYTES)}
     topic = new_topic(bootstrap_servers, "throughput", PARTITIONS, config=config)
-    fill(bootstrap_servers, topic, PARTITIONS, records, case.value_bytes, case.codec, case.headers)
+    fill(bootstrap_servers, topic, PARTITIONS, records, case.value_bytes, case.codec, case.headers, case.batch_bytes)
     readers = [case.ours, *case.peers]
     if case.with_ceiling:
         readers.append(ceiling(PARTITIONS, records, case.value_bytes))

@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+BATCH_BYTES = 131_072
 MAX_RECORD_BYTES = 16 << 20
 MAX_PARTITIONS_AT_ONCE = 4_000
 """A controller takes 10,000 changes in one request, and each partition is two."""
@@ -43,13 +44,14 @@ def fill(
     value_bytes: int,
     codec: str = "none",
     headers: Mapping[str, bytes] | None = None,
+    batch_bytes: int = BATCH_BYTES,
 ) -> None:
     """Produce `records` values of `value_bytes`, evenly over the partitions.
 
     Raises:
         RuntimeError: they were not taken in time.
     """
-    settings = {"compression.type": codec, "linger.ms": 50, "batch.size": 131072, "acks": "1", "log_level": 0}
+    settings = {"compression.type": codec, "linger.ms": 50, "batch.size": batch_bytes, "acks": "1", "log_level": 0}
     bounds = {"queue.buffering.max.messages": 500_000, "message.max.bytes": MAX_RECORD_BYTES}
     producer = Producer({"bootstrap.servers": bootstrap_servers, **settings, **bounds})
     stock = [_value(value_bytes) for _ in range(min(1000, max(1, (64 << 20) // value_bytes)))]
