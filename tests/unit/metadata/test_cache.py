@@ -35,11 +35,24 @@ class Unrandom(random.Random):
         return min(b, 1.0)
 
 
+class ImpatientClock(FakeClock):
+    """Fails a test that waits for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._steps_left = 1_000
+
+    def sleep(self, seconds: float) -> None:
+        self._steps_left -= 1
+        assert self._steps_left > 0, "it waits for ever"
+        super().sleep(seconds)
+
+
 class Scene:
     """A cluster with topic t (two partitions, led by brokers 1 and 2), a cache over it, and what it published."""
 
     def __init__(self, *bootstrap: Address) -> None:
-        self.clock = FakeClock()
+        self.clock = ImpatientClock()
         self.wire = FakeWire(clock=self.clock)
         self.cluster = self.wire.cluster
         self.cluster.create_topic("t", partitions=2)
@@ -672,6 +685,15 @@ def test_cache_answers_while_a_request_is_under_way() -> None:
     assert gate.cache.time_to_next_update_ms() == 0
     gate.finish(thread)
     assert gate.cache.leader(T0) is not None
+
+
+def test_who_waits_for_the_request_of_another_thread_gives_up_by_its_deadline() -> None:
+    gate = Gate()
+    thread = gate.start_refresh()
+
+    assert not gate.cache.refresh_if_due(gate.clock.now + 0.01)
+    assert thread.is_alive()
+    gate.finish(thread)
 
 
 def test_topic_that_came_into_use_while_a_request_was_under_way_is_asked_for_by_another() -> None:

@@ -10,7 +10,6 @@ from pyspark_kafka_meta.metadata.changes import LeaderChange, SnapshotChanges
 from pyspark_kafka_meta.metadata.events import RefreshCause, RefreshReason
 from pyspark_kafka_meta.metadata.model import Address, TopicPartition
 from pyspark_kafka_meta.metadata.policy import (
-    QUIET_REASONS,
     BrokerChoice,
     PolicySettings,
     RefreshPolicy,
@@ -79,7 +78,16 @@ def test_request_makes_a_refresh_due_but_not_right_after_the_last() -> None:
     assert one.begin(0.13)[0] == NOT_LEADER
 
 
-@pytest.mark.parametrize("reason", sorted(QUIET_REASONS))
+@pytest.mark.parametrize(
+    "reason",
+    [
+        RefreshReason.BOOTSTRAP,
+        RefreshReason.NEW_TOPIC,
+        RefreshReason.MAX_AGE,
+        RefreshReason.ON_DEMAND,
+        RefreshReason.LEADER_HINT,
+    ],
+)
 def test_first_trouble_is_the_cause_even_if_something_quiet_was_due(reason: RefreshReason) -> None:
     one = answered()
     for cause in (RefreshCause(reason), NOT_LEADER, LOST):
@@ -236,13 +244,14 @@ def test_reported_trouble_outweighs_that_nobody_answered() -> None:
 
 def test_bootstrap_that_took_several_attempts_tells_the_time_lost() -> None:
     one = policy()
-    one.begin(3)
-    one.failed(4, round_over=False)
-    one.begin(4)
-    one.succeeded(5, SOMETHING)
+    for began in (3, 4):
+        one.begin(began)
+        one.failed(began + 1, round_over=False)
+    one.begin(5)
+    one.succeeded(6, SOMETHING)
 
-    assert one.recovery_ms(5, SOMETHING) == 2_000
-    assert one.recovery_ms(5, SOMETHING) is None, "told once"
+    assert one.recovery_ms(6, SOMETHING) == 3_000
+    assert one.recovery_ms(6, SOMETHING) is None, "told once"
 
 
 CHOICES = {

@@ -66,6 +66,10 @@ def test_first_answer_tells_everything_and_is_one_change() -> None:
     )
 
 
+def test_cluster_id_is_kept_through_an_answer_without_it() -> None:
+    assert merged(answer(), replace(answer(), cluster_id=None))[0].cluster_id == "c"
+
+
 def test_what_is_not_known_is_none_and_no_error() -> None:
     snapshot = MetadataSnapshot()
 
@@ -237,8 +241,10 @@ def test_changes_of_all_answers_and_hints_give_the_leaders_that_are_known() -> N
     first = answer(topic(led(1, 5)), topic(led(2, 3), name="u", topic_id=None))
     grown = answer(topic(led(-1, 6), led(2, 0, number=1)))
     made_again = answer(topic(led(3, 0), led(3, 1, number=2), topic_id=OTHER_ID), topic(name="u", code=3))
+    moved_on = answer(topic(led(2, 7), topic_id=OTHER_ID))
+    made_again_with_the_same_leader = answer(topic(led(2, 7)))
     snapshot, leaders = MetadataSnapshot(), dict[TopicPartition, tuple[int, int]]()
-    for one in (first, grown, made_again, answer(topic(led(2, 7), topic_id=OTHER_ID))):
+    for one in (first, grown, made_again, moved_on, made_again_with_the_same_leader):
         snapshot, changes = snapshot.merge(one, 0.0)
         gone = {*changes.topics_removed, *(recreated.topic for recreated in changes.topics_recreated)}
         leaders = {known: leader for known, leader in leaders.items() if known.topic not in gone}
@@ -421,6 +427,14 @@ def test_rewind_must_be_told_in_a_row(case: str) -> None:
         snapshot, changes = snapshot.merge(rewound, 0.0, told_by)
         assert changes.stale_ignored >= 1
     assert snapshot.merge(rewound, 0.0, 3)[0].leader(T0) == LeaderAndEpoch(broker(2), 2)
+
+
+def test_answer_that_tells_another_lower_epoch_is_not_believed_for_those_before() -> None:
+    snapshot, _ = merged(answer(topic(led(1, 5))))
+    for told_by in (1, 2, 3, 1, 2):
+        snapshot, _ = snapshot.merge(answer(topic(led(2, 2))), 0.0, told_by)
+
+    assert snapshot.merge(answer(topic(led(2, 3))), 0.0, 3)[0].leader(T0) == LeaderAndEpoch(broker(1), 5)
 
 
 def test_newer_hint_begins_the_count_of_a_rewind_anew() -> None:

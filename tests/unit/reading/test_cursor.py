@@ -9,10 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logs import batch, sparse_batch
 
-from pyspark_kafka_meta.errors import BrokerError, UnsupportedRecordFormatError
+from pyspark_kafka_meta.errors import BrokerError, CorruptBatchError, UnsupportedRecordFormatError
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
-from pyspark_kafka_meta.reading.cursor import EMPTY_ANSWERS_TO_BELIEVE, MIN_FETCH_BYTES, PartitionCursor
+from pyspark_kafka_meta.reading.cursor import (
+    EMPTY_ANSWERS_TO_BELIEVE,
+    EMPTY_ANSWERS_TO_LEAVE,
+    MIN_FETCH_BYTES,
+    UNKNOWN_EPOCHS_TO_BELIEVE,
+    PartitionCursor,
+)
 from pyspark_kafka_meta.reading.instructions import (
     Emit,
     Fail,
@@ -28,7 +34,7 @@ from pyspark_kafka_meta.reading.instructions import (
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.replicas import LEADER
 from pyspark_kafka_meta.records.columns import decode
-from pyspark_kafka_meta.wire.codes import CORRUPT_MESSAGE
+from pyspark_kafka_meta.wire.codes import CORRUPT_MESSAGE, UNKNOWN_LEADER_EPOCH
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchedPartition
 
 T0 = TopicPartition("t", 0)
@@ -139,6 +145,25 @@ def test_what_is_corrupt_at_a_follower_is_fetched_from_the_leader() -> None:
     assert reader.on_fetched(answer(flipped(batch(["a"]), 64)), answer_is_empty=False) == ReadFrom(LEADER)
 
 
+def test_every_corrupt_batch_is_fetched_once_more() -> None:
+    reader = cursor()
+
+    for offset in (0, 1):
+        good = batch(["a"], base_offset=offset)
+        assert reader.on_fetched(answer(flipped(good, 64)), answer_is_empty=False) == Wait(CORRUPT_MESSAGE)
+        assert values(reader.on_fetched(answer(good), answer_is_empty=False)) == [(offset, "a")]
+
+
+def test_records_that_cannot_be_decoded_are_fetched_again_without_an_epoch() -> None:
+    reader = cursor()
+    records = batch(["a"], epoch=5) + batch(["b"], base_offset=1, epoch=6)
+    reader.on_fetched(answer(records), answer_is_empty=False)
+
+    assert reader.on_undecodable(CorruptBatchError("no records", from_offset=1)) == Wait(CORRUPT_MESSAGE)
+    request = reader.request(TOPIC_ID, leader_epoch=8)
+    assert (request.fetch_offset, request.last_fetched_epoch) == (1, NO_EPOCH)
+
+
 def test_good_records_before_a_corrupt_batch_come_first_and_the_next_fetch_begins_with_it() -> None:
     reader = cursor()
     records = batch(["a"]) + flipped(batch(["b"], base_offset=1), 64)
@@ -153,11 +178,20 @@ def test_good_records_before_a_corrupt_batch_come_first_and_the_next_fetch_begin
         (flipped(batch(["a", "b"]), 70), 10, 2),
         (flipped(batch(["a", "b"]), 24) + batch(["c"], base_offset=2), 10, 2),  # its last offset is what is damaged
         (flipped(batch(["a", "b"]), 70) + flipped(batch(["c"], base_offset=2), 16), 10, 2),
+        (flipped(batch(["a", "b"], base_offset=5), 70) + batch(["c"], base_offset=3), 10, 7),
         (flipped(batch(["a"] * 20), 70), 10, 10),
         (batch(["a"])[:-1], 10, None),
         (b"\0", 10, None),
     ],
-    ids=["by its header", "by the next batch", "next batch damaged too", "end of the range", "cut off", "no header"],
+    ids=[
+        "by its header",
+        "by the next batch",
+        "next batch damaged too",
+        "next batch leads backwards",
+        "end of the range",
+        "cut off",
+        "no header",
+    ],
 )
 def test_where_a_corrupt_batch_ends_is_what_the_bytes_tell(records: bytes, end: int, until: int | None) -> None:
     reader = cursor(end=end)
@@ -276,6 +310,18 @@ def test_trouble_is_over_with_the_next_good_answer(fetched: FetchedPartition) ->
     reader.on_fetched(fetched, answer_is_empty=False)
 
     assert reader.trouble == 0
+
+
+@pytest.mark.parametrize("between", [answer(), answer(code=7)], ids=["good answer", "another error"])
+def test_only_unknown_epochs_in_a_row_show_that_the_cache_is_wrong(between: FetchedPartition) -> None:
+    reader = cursor()
+    unknown = answer(code=UNKNOWN_LEADER_EPOCH)
+    nearly = [unknown] * (UNKNOWN_EPOCHS_TO_BELIEVE - 1)
+    for fetched in (*nearly, between, *nearly):
+        assert isinstance(reader.on_fetched(fetched, answer_is_empty=False), Wait)
+
+    refresh = Refresh(RefreshReason.UNKNOWN_EPOCH, UNKNOWN_LEADER_EPOCH)
+    assert reader.on_fetched(unknown, answer_is_empty=False) == refresh
 
 
 # --- truncated and shortened logs -------------------------------------------------------------------------------------
@@ -438,6 +484,27 @@ def test_records_end_a_row_of_empty_answers() -> None:
     reader.on_fetched(answer(batch(["a"])), answer_is_empty=False)
 
     assert set(positions_after(reader, *nearly)) == {1}
+
+
+@pytest.mark.parametrize("between", [answer(), answer(batch(["a"]))], ids=["as long as the range", "records"])
+def test_follower_is_left_only_after_answers_in_a_row_that_lag_behind(between: FetchedPartition) -> None:
+    reader = cursor()
+    reader.request(TOPIC_ID, EPOCH, of_follower=True)
+    behind = answer(high_watermark=9)
+    nearly = [behind] * (EMPTY_ANSWERS_TO_LEAVE - 1)
+    for fetched in (*nearly, between, *nearly):
+        assert isinstance(reader.on_fetched(fetched, answer_is_empty=True), Wait | Emit)
+
+    assert reader.on_fetched(behind, answer_is_empty=True) == ReadFrom(LEADER)
+
+
+def test_follower_that_lags_behind_does_not_say_that_the_log_is_short() -> None:
+    reader = cursor()
+    short = answer(high_watermark=0)
+    positions_after(reader, *[(short, True)] * (EMPTY_ANSWERS_TO_BELIEVE - 1))
+    reader.request(TOPIC_ID, EPOCH, of_follower=True)
+
+    assert reader.on_fetched(short, answer_is_empty=True) == Wait()
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------

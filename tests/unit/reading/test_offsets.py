@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.reading import offsets
 from pyspark_kafka_meta.reading.offsets import (
     CheckpointError,
     OffsetRange,
@@ -147,6 +148,17 @@ def test_a_malformed_offset_is_a_checkpoint_error(value: dict[str, Any]) -> None
         SourceOffset.parse(value)
 
 
+def test_an_offset_of_more_partitions_than_any_cluster_has_is_a_checkpoint_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(offsets, "MAX_PARTITIONS", 2)
+    most = offset({T0: (1, 0), T1: (1, 0)})
+
+    assert restored(most) == most
+    with pytest.raises(CheckpointError, match=r"cannot be read \(3 partitions\)"):
+        restored(offset({T0: (1, 0), T1: (1, 0), T2: (1, 0)}))
+
+
 @pytest.mark.parametrize(
     "value", [{"t": {"0": 5}}, changed(("version",), 2), changed(("version",), None), [], None, "1", 1], ids=str
 )
@@ -193,6 +205,12 @@ def test_after_an_empty_batch_0_nothing_new_is_the_same_text() -> None:
     assert ranges(end, end) == []
 
 
+def test_the_records_of_batch_0_are_not_read_again_while_nothing_new_comes() -> None:
+    end = restored(advance(offset({T0: (5, 1)}, initial=True), offset({T0: (8, 1)}), {}))
+
+    assert ranges(end, advance(end, offset({T0: (8, 1)}), {})) == []
+
+
 def test_batch_1_no_longer_carries_the_start_of_batch_0() -> None:
     end = advance(offset({T0: (5, 1)}, initial=True), offset({T0: (8, 1)}), {})
 
@@ -224,8 +242,20 @@ def test_a_topic_made_again_is_read_from_its_start_even_if_it_ends_where_the_old
     assert (end.positions, end.topic_ids) == ({T0: Position(5, 0)}, {"t": NEW_ID})
 
 
-def test_a_partition_that_is_gone_leaves_the_offset() -> None:
-    assert advance(offset({T0: (5, 1), U0: (5, 1)}), offset({T0: (5, 1)}), {}) == offset({T0: (5, 1)})
+def test_a_topic_made_again_before_batch_0_is_read_from_its_start() -> None:
+    initial = offset({T0: (5, 4)}, initial=True)
+
+    end = advance(initial, offset({T0: (9, 0)}, NEW_ID), {T0: Position(2)})
+
+    assert ranges(initial, end) == [OffsetRange(T0, NEW_ID, 2, 9)]
+
+
+@pytest.mark.parametrize("initial", [False, True])
+def test_a_partition_that_is_gone_leaves_the_offset(initial: bool) -> None:
+    end = advance(offset({T0: (5, 1), U0: (5, 1)}, initial=initial), offset({T0: (5, 1)}), {})
+
+    assert "u" not in text(end)
+    assert end.positions == {T0: Position(5, 1)}
 
 
 def test_ranges_are_sorted_carry_the_epoch_before_them_and_are_never_empty() -> None:
@@ -233,6 +263,10 @@ def test_ranges_are_sorted_carry_the_epoch_before_them_and_are_never_empty() -> 
     end = offset({T2: (9, 4), T1: (7, 4), T0: (3, 4)}, NEW_ID)
 
     assert ranges(start, end) == [OffsetRange(T0, NEW_ID, 1, 3, 2), OffsetRange(T1, NEW_ID, 5, 7, 3)]
+
+
+def test_nothing_is_read_of_a_log_that_became_shorter() -> None:
+    assert ranges(offset({T0: (9, 1)}), offset({T0: (5, 2)})) == []
 
 
 def test_a_partition_that_begins_nowhere_is_a_checkpoint_error() -> None:

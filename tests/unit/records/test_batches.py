@@ -170,9 +170,14 @@ def test_header_that_contradicts_itself_is_corrupt(fields: dict[str, int], messa
         scan(batch_of(record(Row(0)), **fields))
 
 
-def test_empty_batch_that_leads_backwards_is_corrupt() -> None:
-    with pytest.raises(CorruptBatchError, match="-1 offsets"):
-        scan(batch_of(b"", base_offset=50, last_offset_delta=-2, record_count=0))
+@pytest.mark.parametrize("delta", [-1, -2])
+def test_empty_batch_that_does_not_lead_forwards_is_corrupt(delta: int) -> None:
+    with pytest.raises(CorruptBatchError, match=f"{delta + 1} offsets"):
+        scan(batch_of(b"", base_offset=50, last_offset_delta=delta, record_count=0))
+
+
+def test_batch_without_a_leader_epoch_is_read() -> None:
+    assert next_position(scan(batch([Row(0)], leader_epoch=-1))) == (1, -1)
 
 
 def test_largest_offset_is_read() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from handmade import CONTROL, TRANSACTIONAL, Row, batch, batch_of, fetched, marker, record, rows_of
+from handmade import CONTROL, TRANSACTIONAL, Row, batch, batch_of, fetched, marker, rows_of, varint
 
 from pyspark_kafka_meta.errors import CorruptBatchError
 from pyspark_kafka_meta.records.columns import decode
@@ -110,9 +110,18 @@ def test_range_starts_and_ends_at_markers() -> None:
         assert [row.offset for row in rows_of(part)] == [1, 2]
 
 
-@pytest.mark.parametrize("key", [None, b"", b"\x00\x00\x00"])
-def test_control_batch_without_a_readable_marker_is_corrupt(key: bytes | None) -> None:
-    body = record(Row(7, key=key, value=None), base_offset=7)
+KEYS = {
+    "no key": varint(-1),
+    "empty key": varint(0),
+    "short key": varint(3) + bytes(3),
+    "marker behind a negative length": varint(-5) + bytes(4),
+}
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS.keys())
+def test_control_batch_without_a_readable_marker_is_corrupt(key: bytes) -> None:
+    of_record = bytes(3) + key + varint(-1) + varint(0)  # attributes, deltas, key, no value, no headers
+    body = varint(len(of_record)) + of_record
     control = batch_of(body, base_offset=7, attributes=TRANSACTIONAL | CONTROL, producer_id=ALICE)
 
     rows = []
