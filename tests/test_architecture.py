@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pyspark_kafka_meta"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 HEAVY = {
     "pyspark",
     "pyarrow",
@@ -28,11 +29,27 @@ HEAVY = {
     "scramp",
     "cryptography",
 }
-IMPURE = {"socket", "selectors", "select", "threading", "time", "subprocess", "asyncio", "tempfile"}
-PURE = re.compile(
-    r"options(\..*)?|metadata\.(?!cache).*|records(\..*)?|reading\.(offsets|plan|limits|cursor|instructions|verdicts)"
-    r"|tables\.(folding|rows|schemas)"
-)
+IMPURE = {
+    "asyncio",
+    "concurrent",
+    "http",
+    "multiprocessing",
+    "os",
+    "pathlib",
+    "secrets",
+    "select",
+    "selectors",
+    "signal",
+    "socket",
+    "ssl",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+    "urllib",
+}
+IMPURE_CALLS = re.compile(r"open|random\.[a-z]\w*|(.*\.)?(now|today|utcnow|uuid1|uuid4)")
+"""Of modules that pure ones need: `datetime` for times that are given, `random` for the `random.Random` that is."""
 
 
 def module_name(path: Path) -> str:
@@ -41,13 +58,13 @@ def module_name(path: Path) -> str:
     return ".".join(part for part in parts if part != "__init__")
 
 
-def imports(path: Path) -> Iterator[str]:
+def imports(source: str) -> Iterator[str]:
     """Every module that is imported anywhere in a file, inside functions and for type checking too."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: a relative import"
+            assert node.level == 0, "a relative import"
             yield node.module or ""
             yield from (f"{node.module}.{alias.name}" for alias in node.names if is_module(node.module, alias.name))
 
@@ -60,7 +77,7 @@ def is_module(package: str | None, name: str) -> bool:
 def ours(path: Path) -> set[str]:
     """The modules of this package among them, by `module_name`."""
     prefix = f"{PACKAGE.name}."
-    return {name.removeprefix(prefix) for name in imports(path) if name.startswith(prefix)}
+    return {name.removeprefix(prefix) for name in imports(path.read_text()) if name.startswith(prefix)}
 
 
 def is_within(module: str, folder: str) -> bool:
@@ -69,7 +86,7 @@ def is_within(module: str, folder: str) -> bool:
 
 def drawn() -> dict[str, set[str]]:
     """The table: each folder or module, and those that it may import."""
-    text = (ROOT / "CONTRIBUTING.md").read_text().partition("| folder or module |")[2].partition("\n\n")[0]
+    text = CONTRIBUTING.partition("| folder or module |")[2].partition("\n\n")[0]
     table: dict[str, set[str]] = {}
     for line in text.splitlines()[2:]:
         names, _, may_import = (cell.strip() for cell in line.strip("|").split("|"))
@@ -83,6 +100,7 @@ def drawn() -> dict[str, set[str]]:
 
 
 TABLE = drawn()
+BY_NAME = {module_name(path): path for path in SOURCES}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: module_name(path) or "__init__")
@@ -98,24 +116,59 @@ def test_table_names_every_floor_and_no_other() -> None:
 
 
 def test_protocol_library_stays_behind_the_wire() -> None:
-    importers = {module_name(path) for path in SOURCES if any(is_within(name, "kio") for name in imports(path))}
+    importers = {
+        module_name(one) for one in SOURCES if any(is_within(name, "kio") for name in imports(one.read_text()))
+    }
 
     assert importers
     assert {name for name in importers if not is_within(name, "wire")} == set()
 
 
-@pytest.mark.parametrize(
-    "path", [one for one in SOURCES if PURE.fullmatch(module_name(one))], ids=lambda path: module_name(path)
-)
-def test_pure_module_needs_no_clock_thread_or_socket(path: Path) -> None:
-    by_name = {module_name(one): one for one in SOURCES}
-    reached, to_come = set[str](), {module_name(path)}
+def said_to_be_pure() -> set[str]:
+    """The modules of the sentence "Pure are ...": whole folders, one of them without a module, and some of a folder."""
+    sentence = " ".join(CONTRIBUTING.split()).partition(" Pure are ")[2].partition(".")[0]
+    part = re.compile(r"((?:`\w+`,? (?:and )?)+)in `(\w+)/`|`(\w+)/`(?: but for its `(\w+)`)?")
+    assert sentence and "`" not in part.sub("", sentence), "a part of the sentence is not understood"
+    pure = set[str]()
+    for some, their_folder, whole_folder, but in part.findall(sentence):
+        pure |= {f"{their_folder}.{name}" for name in re.findall(r"\w+(?=`)", some)}
+        pure |= {name for name in BY_NAME if whole_folder and is_within(name, whole_folder)} - {f"{whole_folder}.{but}"}
+    return pure
+
+
+def impurities(source: str) -> set[str]:
+    """What a module imports or calls that a pure one is given instead."""
+    calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)}
+    imported = {name for name in imports(source) if name.split(".")[0] in IMPURE}
+    return imported | {name for name in calls if IMPURE_CALLS.fullmatch(name)}
+
+
+@pytest.mark.parametrize("module", sorted(said_to_be_pure()))
+def test_pure_module_needs_no_clock_chance_file_thread_or_socket(module: str) -> None:
+    reached, to_come = set[str](), {module}
     while to_come:
         name = to_come.pop()
         reached.add(name)
-        to_come |= (ours(by_name[name]) & by_name.keys()) - reached
+        to_come |= (ours(BY_NAME[name]) & BY_NAME.keys()) - reached
 
-    assert {(name, one) for name in reached for one in imports(by_name[name]) if one.split(".")[0] in IMPURE} == set()
+    assert {(name, one) for name in reached for one in impurities(BY_NAME[name].read_text())} == set()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from datetime import UTC, datetime\ndatetime.now(UTC)",
+        "import datetime\ndatetime.datetime.now()",
+        "import random\nrandom.random()",
+        "import os\nos.environ",
+        "open('/etc/hosts')",
+        "from uuid import uuid4\nuuid4()",
+        "def late():\n    import ssl",
+        "from urllib.request import urlopen",
+    ],
+)
+def test_what_is_not_pure_is_found(source: str) -> None:
+    assert impurities(source)
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
