@@ -22,12 +22,14 @@ QUOTED = [
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
-    """Every string in it, the outermost first, with `...` for what is put in."""
-    for node in ast.walk(tree):
+    """Every string in it but docstrings, the outermost first, with `...` for what is put in."""
+    nodes = list(ast.walk(tree))
+    docstrings = {node.value for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             parts = (part.value if isinstance(part, ast.Constant) else "..." for part in node.values)
             yield "".join(map(str, parts))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
             yield node.value
 
 
