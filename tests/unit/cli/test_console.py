@@ -1,0 +1,69 @@
+"""What must not be cut short ends first: Ctrl-C and SIGTERM wait for it, and are not lost."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from pyspark_kafka_meta.cli.console import uninterrupted
+
+ENDS = (signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.fixture
+def came() -> Iterator[list[int]]:
+    """The signals that the program was told of, in order."""
+    numbers: list[int] = []
+    before = {one: signal.signal(one, lambda number, _: numbers.append(number)) for one in ENDS}
+    yield numbers
+    for one, handler in before.items():
+        signal.signal(one, handler)
+
+
+@pytest.mark.parametrize("number", ENDS)
+def test_a_signal_comes_when_the_block_is_over_and_the_next_one_at_once(came: list[int], number: int) -> None:
+    with uninterrupted():
+        signal.raise_signal(number)
+        assert came == []
+    assert came == [number]
+
+    signal.raise_signal(number)
+    assert came == [number, number]
+
+
+def test_of_several_signals_in_a_block_the_first_one_comes(came: list[int]) -> None:
+    with uninterrupted():
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGINT):
+            signal.raise_signal(number)
+
+    assert came == [signal.SIGTERM]
+
+
+def test_a_block_within_another_does_not_let_the_signal_through(came: list[int]) -> None:
+    with uninterrupted():
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+        assert came == []
+    assert came == [signal.SIGINT]
+
+
+def test_signals_come_at_once_again_after_a_block_that_failed(came: list[int]) -> None:
+    with pytest.raises(ValueError, match="no answer"), uninterrupted():
+        raise ValueError("no answer")
+    signal.raise_signal(signal.SIGINT)
+
+    assert came == [signal.SIGINT]
+
+
+def test_another_thread_than_the_main_one_goes_through_the_block_too(came: list[int]) -> None:
+    def go_through() -> str:
+        with uninterrupted():
+            return "done"
+
+    with ThreadPoolExecutor() as pool:
+        assert pool.submit(go_through).result() == "done"
+    signal.raise_signal(signal.SIGINT)
+    assert came == [signal.SIGINT]
