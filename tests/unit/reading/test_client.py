@@ -30,13 +30,6 @@ GRACE_S = UNKNOWN_GRACE_MS / 1000
 
 
 @pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
-    made = Scene(monkeypatch)
-    made.fill()
-    return made
-
-
-@pytest.fixture
 def client(scene: Scene) -> KafkaClient:
     """It knows the leaders of a moment ago."""
     return scene.warm_client()

@@ -27,14 +27,6 @@ GO_ON = {"failOnDataLoss": "false"}
 HOW_TO_GO_ON = "set the option failOnDataLoss to false"
 
 
-@pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
-    """Topic t with twelve records in each partition."""
-    made = Scene(monkeypatch)
-    made.fill()
-    return made
-
-
 def batch_planner(scene: Scene, **options: str) -> OffsetPlanner:
     return OffsetPlanner(scene.client(**options), scene.options(**options).for_batch())
 
@@ -601,10 +593,6 @@ def test_a_matching_topic_that_is_deleted_is_data_loss_or_left_out_where_that_is
 # --- lost records -----------------------------------------------------------------------------------------------------
 
 
-def shorten(scene: Scene) -> None:
-    del scene.cluster.logs[T0][2:]
-
-
 def recreate(scene: Scene) -> None:
     """With more records than before, so that offsets alone do not tell."""
     scene.cluster.create_topic("t", 3)
@@ -622,7 +610,7 @@ def delete(scene: Scene) -> None:
 
 LOSSES: dict[str, tuple[Any, str, dict[TopicPartition, tuple[int, int]]]] = {
     "truncated": (
-        shorten,
+        lose_the_end,
         "the log of t-0 ends at offset 6, before offset 12 up to which it was read: it was truncated",
         {T0: (6, 7)},
     ),
@@ -750,7 +738,7 @@ def test_policy_may_fail_where_other_losses_are_allowed(scene: Scene) -> None:
 def test_policy_for_topics_that_were_made_again_excuses_no_other_loss(scene: Scene) -> None:
     query = Query(scene, onTopicRecreated="earliest")
     query.step()
-    lose(scene, shorten)
+    lose(scene, lose_the_end)
 
     with pytest.raises(DataLossError, match="it was truncated"):
         query.step()
@@ -788,7 +776,7 @@ def test_kafka_7703_smaller_latest_for_a_moment_is_asked_again_and_is_no_loss(
     query = Query(scene, **options)
     query.step()
     full = list(scene.cluster.logs[T0])
-    shorten(scene)
+    lose_the_end(scene)
     asked = len(scene.sent("ListOffsets"))
     scene.clock.at(2.5, lambda: scene.cluster.logs.update({T0: [*full]}))
 
@@ -801,7 +789,7 @@ def test_kafka_7703_smaller_latest_for_a_moment_is_asked_again_and_is_no_loss(
 def test_a_loss_is_called_one_after_as_many_retries_as_are_allowed(scene: Scene) -> None:
     query = Query(scene, **{"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "7000"})
     query.step()
-    shorten(scene)
+    lose_the_end(scene)
     asked, began = len(scene.sent("ListOffsets")), scene.clock()
 
     with pytest.raises(DataLossError):
