@@ -20,7 +20,7 @@ class MetricsOptions:
         values.parse_location,
         "Option 'metricsPath' must be a folder or the URI of one, such as s3://bucket/folder",
         "Folder for the refresh events of every metadata cache: local, or a URI that pyarrow knows (s3://, gs://, "
-        "hdfs:// ...).",
+        "hdfs:// ...). A relative path begins at the working directory of each process.",
     )
     topic: str | None = row(
         "metricsTopic",

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Collection, Mapping
 from ipaddress import IPv6Address
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 from pyspark_kafka_meta.metadata.model import Address, TopicPartition
 
@@ -20,6 +21,7 @@ INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _PARTITION_KEY = re.compile(r"0|[1-9][0-9]{0,9}")
+_REMOTE_SCHEME = re.compile(r"s3|gs|gcs|abfss?|hdfs|viewfs|hf|fsspec\+.+")
 _UNITS_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -80,8 +82,29 @@ def parse_label(text: str) -> str:
 
 
 def parse_location(text: str) -> str:
-    """A folder, or a URI with something behind its scheme."""
-    if not text.strip() or ("://" in text and re.fullmatch(r"[a-z][a-z0-9+.-]*://\S+", text) is None):
+    """A local path, which a `file:` URI becomes too, or a URI that `pyarrow.fs.FileSystem.from_uri` knows."""
+    location = text.strip()
+    scheme, colon, rest = location.partition(":")
+    if not colon or re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) is None:
+        return _local_path(location)
+    if scheme == "file":
+        if re.match(r"(//)?/(?!/)", rest) is None:
+            raise ValueError("a folder of this machine is file:///folder, without a host, or /folder")
+        return _local_path(unquote(rest.removeprefix("//")))
+    if scheme in ("s3a", "s3n"):
+        raise ValueError(f"write s3:// for {scheme}://")
+    if _REMOTE_SCHEME.fullmatch(scheme) is None:
+        raise ValueError(
+            "pyarrow has no file system of that scheme, but s3, gs, gcs, abfs, abfss, hdfs and viewfs; one that is "
+            "mounted is named by its path"
+        )
+    if re.fullmatch(r"//\S+", rest) is None:
+        raise ValueError
+    return location
+
+
+def _local_path(text: str) -> str:
+    if not text or "://" in text or "\0" in text:
         raise ValueError
     return text
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from pyspark_kafka_meta.metadata.events import Origin
 from pyspark_kafka_meta.options import MetricsOptions
@@ -26,7 +25,8 @@ def new_publisher(options: MetricsOptions | None, origin: Origin) -> EventPublis
     application = origin.application_id or f"driver-{driver_pid()}"
     sinks: list[EventSink] = []
     if options.path is not None:
-        sinks.append(_folder_sink(_folder(options.path)))
+        is_uri = "://" in options.path
+        sinks.append(_folder_sink(RemoteFolder(options.path) if is_uri else LocalFolder(Path(options.path))))
     if options.topic is not None:
         sinks.append(TopicSink(options.bootstrap_servers, options.topic, options.security))
     if not sinks:
@@ -36,9 +36,3 @@ def new_publisher(options: MetricsOptions | None, origin: Origin) -> EventPublis
 
 def _folder_sink(folder: Folder) -> EventSink:
     return BackgroundSink(FolderSink(folder))
-
-
-def _folder(path: str) -> Folder:
-    if path.startswith("file://"):
-        return LocalFolder(Path(unquote(urlsplit(path).path)))
-    return RemoteFolder(path) if "://" in path else LocalFolder(Path(path))

@@ -142,7 +142,10 @@ def test_a_source_option_is_read_whatever_the_case_of_its_name(
 LOCALHOST = (Address("localhost", 9092),)
 GOOD_METRICS = [
     ("metricsPath", "/tmp/my events", MetricsOptions("/tmp/my events", None, LOCALHOST)),
+    ("metricsPath", "file:/tmp/my%20events", MetricsOptions("/tmp/my events", None, LOCALHOST)),
+    ("metricsPath", "file:///tmp/events", MetricsOptions("/tmp/events", None, LOCALHOST)),
     ("metricsPath", "s3://bucket/events", MetricsOptions("s3://bucket/events", None, LOCALHOST)),
+    ("metricsPath", "fsspec+dbfs:///events", MetricsOptions("fsspec+dbfs:///events", None, LOCALHOST)),
     ("metricsTopic", "events", MetricsOptions(None, "events", LOCALHOST)),
 ]
 
@@ -247,6 +250,13 @@ BAD = [
     ("onTopicRecreated", "ignore", "Option 'onTopicRecreated' must be fail, earliest or latest, got 'ignore'"),
     ("failOnDataLoss", "", "Option 'failOnDataLoss' must be true or false, got ''"),
     ("metricsPath", " ", "Option 'metricsPath' must be a folder or the URI of one"),
+    ("metricsPath", "/tmp/\0", "Option 'metricsPath' must be a folder or the URI of one"),
+    ("metricsPath", "s3:/bucket/events", "such as s3://bucket/folder"),
+    ("metricsPath", "s3a://bucket/events", "(write s3:// for s3a://)"),
+    ("metricsPath", "dbfs:/events", "(pyarrow has no file system of that scheme, but s3, gs,"),
+    ("metricsPath", "https://host/events", "(pyarrow has no file system of that scheme"),
+    ("metricsPath", "file://tmp/events", "is file:///folder, without a host, or /folder)"),
+    ("metricsPath", "file:events", "is file:///folder, without a host, or /folder)"),
     ("metricsTopic", "a,b", "Option 'metricsTopic' must be the name of one topic, got 'a,b'"),
     ("metricsBootstrapServers", "a", "Option 'metricsBootstrapServers' must be host:port between commas"),
 ]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow.fs import FileSystem
 from written_events import made
 
-from pyspark_kafka_meta.metadata.events import Origin
-from pyspark_kafka_meta.options import MetricsOptions
-from pyspark_kafka_meta.telemetry.outlets import new_publisher
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.options import OPTIONS
 from pyspark_kafka_meta.telemetry.remote import RemoteFolder
 from pyspark_kafka_meta.telemetry.sinks import FolderSink
 
@@ -33,9 +33,12 @@ def test_trouble_is_told_without_the_uri_that_may_hold_keys(uri: str) -> None:
         assert raised.value.__suppress_context__
 
 
-def test_uri_of_a_local_folder_is_that_folder(tmp_path: Path, wait_for: Callable[..., object]) -> None:
-    publisher = new_publisher(MetricsOptions(f"file://{tmp_path}/my%20events", None, ()), Origin(role="reader"))
-    publisher.publish(made("c0ffee", 1))
-    publisher.flush()
-
-    wait_for(lambda: list((tmp_path / "my events").glob("*.jsonl")))
+@pytest.mark.parametrize("scheme", ["s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs"])
+def test_pyarrow_knows_the_schemes_that_the_option_takes_and_names(scheme: str) -> None:
+    OPTIONS["metrics_path"].value(f"{scheme}://bucket/events")
+    with pytest.raises(OptionError, match=rf"pyarrow has no file system of that scheme, but .*\b{scheme}\b"):
+        OPTIONS["metrics_path"].value("nonsense://bucket/events")
+    try:
+        FileSystem.from_uri(f"{scheme}://")
+    except (OSError, pa.ArrowException) as error:
+        assert "Unrecognized filesystem type" not in str(error)
