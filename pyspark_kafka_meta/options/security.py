@@ -166,9 +166,9 @@ PLAINTEXT = SecurityOptions(**read({}, SECURITY_OPTIONS)[0])
 
 def complete_security(parsed: dict[str, Any]) -> list[str]:
     """Puts the security options, taken out of `parsed`, there as one value. Returns what does not fit together."""
-    values = {name: parsed.pop(name, None) for name in SECURITY_OPTIONS}
-    if values["protocol"] is None:
-        return []  # its value was refused already
+    if not SECURITY_OPTIONS.keys() <= parsed.keys():
+        return []  # a value was refused already: without it, others would seem not to fit
+    values = {name: parsed.pop(name) for name in SECURITY_OPTIONS}
     parsed["security"], problems = SecurityOptions(**values).complete()
     if values["sasl_mechanism"] == "GSSAPI":
         through_librdkafka = {"metrics_topic": "metricsTopic", "commit_group": "commitOffsetsToGroup"}

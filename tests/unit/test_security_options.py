@@ -157,7 +157,21 @@ def test_a_mechanism_whose_package_is_missing_names_the_command(monkeypatch: pyt
 
 
 def test_one_error_lists_all_that_is_wrong() -> None:
-    assert len(problems({**PLAIN, "ssl.keystore.key": VALUE, "ssl.truststore.type": "jks", "ssl.ca.pem": VALUE})) == 4
+    assert len(problems({**PLAIN, "ssl.truststore.type": "jks", "ssl.key.password": " ", "ssl.ca.pem": VALUE})) == 3
+    assert len(problems({**PLAIN, "ssl.keystore.key": VALUE, "ssl.ca.pem": VALUE})) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        ({**SASL_SSL, "sasl.mechanism": "FOO"}, "kafka.sasl.mechanism"),
+        ({**PLAIN, "sasl.jaas.config": "PlainLoginModule"}, "kafka.sasl.jaas.config"),
+        ({**SSL, "ssl.keystore.key": " ", "ssl.keystore.certificate.chain": VALUE}, "kafka.ssl.keystore.key"),
+    ],
+)
+def test_a_value_that_is_refused_is_not_called_missing_too(options: dict[str, str], refused: str) -> None:
+    (told,) = problems(options)
+    assert told.startswith(f"Option '{refused}' must ")
 
 
 @pytest.mark.parametrize("name", ["metricsTopic", "commitOffsetsToGroup"])
