@@ -5,6 +5,7 @@ Spark pickles it, and imports it whenever it looks for data sources: it holds op
 
 from __future__ import annotations
 
+import logging
 from collections.abc import MutableMapping
 from importlib.util import find_spec
 
@@ -14,10 +15,13 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, SourceOptions, Table, choose_table
+from pyspark_kafka_meta.options.rules import batch_warnings
 from pyspark_kafka_meta.reading.source import KafkaMetaReader
 from pyspark_kafka_meta.schemas import Columns, records_struct_type
 from pyspark_kafka_meta.tables.readers import batch_reader
 from pyspark_kafka_meta.tables.schemas import ROWS, struct_type
+
+logger = logging.getLogger(__name__)
 
 
 class KafkaMetaDataSource(DataSource):
@@ -45,6 +49,8 @@ class KafkaMetaDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         columns = _columns(schema, self.schema())
+        for warning in batch_warnings(self.options):
+            logger.warning("%s", warning)
         if isinstance(self._options, SourceOptions):
             return KafkaMetaReader(self._options.for_batch(), columns)
         return batch_reader(self._table, self._options, columns)

@@ -34,6 +34,7 @@ class MetricsOptions:
         None,
         values.parse_addresses,
         "Option 'metricsBootstrapServers' must be host:port between commas, IPv6 as [::1]:9092, got '{value}'",
-        "Brokers of the metrics topic, if it is in another cluster than kafka.bootstrap.servers.",
+        "Brokers of the metrics topic, if it is in another cluster than kafka.bootstrap.servers. They get the "
+        "same login, and must fit the same TLS options.",
     )
     security: SecurityOptions = PLAINTEXT

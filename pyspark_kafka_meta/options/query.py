@@ -171,7 +171,7 @@ class SourceOptions(SpanOptions):
         """
         parsed, problems = read(options, OPTIONS)
         problems += complete_security(parsed) + rules.client_problems(options) + rules.strategy_problems(options)
-        rules.refuse(problems + rules.limit_problems(parsed))
+        rules.refuse(problems + rules.limit_problems(parsed) + rules.metrics_problems(options))
         if parsed["topics"] is None:
             parsed["topics"] = tuple(dict.fromkeys(partition.topic for partition in parsed["assigned"] or ()))
         client = ClientOptions(**{each.name: parsed.pop(each.name) for each in fields(ClientOptions)})
@@ -193,9 +193,6 @@ class SourceOptions(SpanOptions):
         ending = self.end() or OffsetsSpec(LATEST_OFFSET)
         rules.refuse(rules.batch_problems(starting, ending))
         self._warn_of_groups()
-        for name in ("max_offsets_per_trigger", "min_offsets_per_trigger", "on_topic_recreated"):
-            if getattr(self, name) is not None:
-                logger.warning("%s option ignored in batch queries", OPTIONS[name].name)
         # No later micro-batch would read the new topic: what is lost is for failOnDataLoss to judge.
         return replace(self, starting_offsets=starting, ending_offsets=ending, on_topic_recreated=None)
 

@@ -15,6 +15,16 @@ from pyspark_kafka_meta.options.values import name_partitions
 
 _STRATEGIES = {name.lower(): name for name in ("subscribe", "subscribePattern", "assign")}
 
+_STREAM_ONLY = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxFilesPerTrigger",
+    "onTopicRecreated",
+    "newPartitions",
+    "commitOffsetsToGroup",
+)
+
 
 def refuse(problems: Collection[str]) -> None:
     """Raises OptionError: one line for each problem, if there are any."""
@@ -36,6 +46,13 @@ def strategy_problems(options: Mapping[str, str]) -> list[str]:
     return [f"{rule} specified for Kafka source: {', '.join(_STRATEGIES.values())}."]
 
 
+def metrics_problems(options: Mapping[str, str]) -> list[str]:
+    given = {name.lower() for name in options}
+    if "metricsbootstrapservers" not in given or "metricstopic" in given:
+        return []
+    return ["Option 'metricsBootstrapServers' has no effect without 'metricsTopic': name a topic, or leave it out"]
+
+
 def limit_problems(parsed: Mapping[str, Any]) -> list[str]:
     """Limits that contradict each other. Takes values by field of `SourceOptions`, without the bad ones."""
     problems = []
@@ -48,6 +65,12 @@ def limit_problems(parsed: Mapping[str, Any]) -> list[str]:
     if tasks is not None and parsed.get("max_records_per_partition") is not None:
         problems.append("Only one of the following options can be specified: maxTasks, maxRecordsPerPartition.")
     return problems
+
+
+def batch_warnings(options: Mapping[str, str]) -> list[str]:
+    """Options that only a stream heeds, of any table."""
+    given = {name.lower() for name in options}
+    return [f"{name} option ignored in batch queries" for name in _STREAM_ONLY if name.lower() in given]
 
 
 def batch_problems(starting: StartSpec, ending: OffsetsSpec | TimesSpec) -> list[str]:

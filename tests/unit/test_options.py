@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 from dataclasses import fields
 
@@ -156,9 +155,19 @@ def test_events_go_where_the_options_say(name: str, text: str, metrics: MetricsO
 
 
 def test_metrics_topic_may_be_in_another_cluster() -> None:
-    options = SourceOptions.parse({**MINIMAL, "metricsTopic": "events", "metricsBootstrapServers": "other:9093"})
+    given = {**MINIMAL, "metricsTopic": "events", "metricsBootstrapServers": "other:9093"}
 
-    assert options.metrics.bootstrap_servers == (Address("other", 9093),)
+    assert SourceOptions.parse(given).metrics.bootstrap_servers == (Address("other", 9093),)
+    (problem,) = problems({**given, "metricsBootstrapServers": "other"})
+    assert problem.startswith("Option 'metricsBootstrapServers' must be host:port between commas")
+
+
+def test_brokers_of_a_metrics_topic_without_the_topic_are_refused() -> None:
+    assert problems({**MINIMAL, "METRICSBOOTSTRAPSERVERS": "other:9093", "metricsPath": "/e"}) == [
+        "Option 'metricsBootstrapServers' has no effect without 'metricsTopic': name a topic, or leave it out"
+    ]
+    (of_the_topic,) = problems({**MINIMAL, "metricsBootstrapServers": "other:9093", "metricsTopic": "a,b"})
+    assert "'metricsTopic' must be the name of one topic" in of_the_topic
 
 
 GOOD_KAFKA = [
@@ -258,7 +267,6 @@ BAD = [
     ("metricsPath", "file://tmp/events", "is file:///folder, without a host, or /folder)"),
     ("metricsPath", "file:events", "is file:///folder, without a host, or /folder)"),
     ("metricsTopic", "a,b", "Option 'metricsTopic' must be the name of one topic, got 'a,b'"),
-    ("metricsBootstrapServers", "a", "Option 'metricsBootstrapServers' must be host:port between commas"),
 ]
 
 
@@ -507,20 +515,11 @@ def test_a_stream_has_no_end_that_moves(name: str, text: str, what: str) -> None
         SourceOptions.parse({**MINIMAL, name: text}).for_stream()
 
 
-def test_a_batch_warns_that_what_is_said_of_micro_batches_does_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    given = {"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "5", "onTopicRecreated": "latest"}
-    options = SourceOptions.parse({**MINIMAL, **given})
+def test_a_batch_leaves_a_topic_made_again_to_fail_on_data_loss() -> None:
+    options = SourceOptions.parse({**MINIMAL, "onTopicRecreated": "latest"})
 
-    with caplog.at_level(logging.WARNING):
-        options.for_stream()
-        assert caplog.messages == []
-        options.for_batch()
-        assert caplog.messages == [
-            "maxOffsetsPerTrigger option ignored in batch queries",
-            "minOffsetsPerTrigger option ignored in batch queries",
-            "onTopicRecreated option ignored in batch queries",
-        ]
-        assert options.for_batch().on_topic_recreated is None
+    assert options.for_stream().on_topic_recreated == "latest"
+    assert options.for_batch().on_topic_recreated is None
 
 
 @pytest.mark.parametrize("name", ["kafka.group.id", "groupIdPrefix"])

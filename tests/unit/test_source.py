@@ -16,3 +16,27 @@ def test_stream_on_a_pyspark_without_read_limits_is_refused_and_a_batch_is_not(m
     assert isinstance(kafka.reader(kafka.schema()), KafkaMetaReader)
     with pytest.raises(OptionError, match=r"streams need pyspark 4\.2 or later, and this is 4\."):
         kafka.streamReader(kafka.schema())
+
+
+TOPIC = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "t"}
+STREAM_ONLY = {
+    "maxOffsetsPerTrigger": "5",
+    "minOffsetsPerTrigger": "5",
+    "maxTriggerDelay": "15m",
+    "onTopicRecreated": "latest",
+    "newPartitions": "earliest",
+    "commitOffsetsToGroup": "mine",
+}
+EVENTS = {"table": "refresh_events", "metricsPath": "/no/such/folder"}
+
+
+@pytest.mark.parametrize(("options", "ignored"), [(TOPIC, STREAM_ONLY), (EVENTS, {"maxFilesPerTrigger": "1000"})])
+def test_a_batch_warns_once_of_each_option_that_only_a_stream_heeds(
+    options: dict[str, str], ignored: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka = source.KafkaMetaDataSource({name.lower(): text for name, text in {**options, **ignored}.items()})
+
+    kafka.streamReader(kafka.schema())
+    assert caplog.messages == []
+    kafka.reader(kafka.schema())
+    assert caplog.messages == [f"{name} option ignored in batch queries" for name in ignored]
