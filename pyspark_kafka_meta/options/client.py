@@ -22,7 +22,8 @@ class ClientOptions:
         None,
         values.parse_addresses,
         "Option 'kafka.bootstrap.servers' must be host:port between commas, IPv6 as [::1]:9092, got '{value}'",
-        "Required. Brokers to ask first, as host:port between commas; one that answers is enough.",
+        "Required. Brokers to ask first, as host:port between commas; one that answers is enough. A protocol before a "
+        "host, SSL://host:port, says nothing: kafka.security.protocol does.",
     )
     client_id: str = row(
         "kafka.client.id",

@@ -48,7 +48,7 @@ def parse_jaas(text: str) -> JaasLogin:
     options: dict[str, Secret] = {}
     rest = tokens[2:-1]
     for name, sign, value in zip(rest[::3], rest[1::3], rest[2::3], strict=False):
-        if sign != _EQUALS or _END in (name, value):
+        if sign != _EQUALS or {_EQUALS, _END} & {name, value}:
             raise ValueError(f'option {len(options) + 1} is not name="value"')
         options[name] = Secret(value)
     if len(rest) % 3:

@@ -159,7 +159,10 @@ class SourceOptions(SpanOptions):
     )
     fetch_offset_retry_interval_ms: int = whole("fetchOffset.retryIntervalMs", "1000", "Pause before each of these.")
     poll_timeout_ms: int = whole(
-        "kafkaConsumer.pollTimeoutMs", "120000", "How long a task may go without progress.", low=1
+        "kafkaConsumer.pollTimeoutMs",
+        "120000",
+        "How long a task may go without progress. spark.network.timeout does not change it.",
+        low=1,
     )
 
     @classmethod

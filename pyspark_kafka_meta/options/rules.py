@@ -61,7 +61,7 @@ def limit_problems(parsed: Mapping[str, Any]) -> list[str]:
         problems.append(f"The value of minOffsetPerTrigger({fewest}) is higher than the maxOffsetsPerTrigger({most}).")
     tasks, partitions = parsed.get("max_tasks"), parsed.get("min_partitions")
     if tasks is not None and partitions is not None and tasks < partitions:
-        problems.append(f"The value of minPartitions({partitions}) is higher than maxTasks.")
+        problems.append(f"The value of minPartitions({partitions}) is higher than maxTasks({tasks}).")
     if tasks is not None and parsed.get("max_records_per_partition") is not None:
         problems.append("Only one of the following options can be specified: maxTasks, maxRecordsPerPartition.")
     return problems

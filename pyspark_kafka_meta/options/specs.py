@@ -13,6 +13,7 @@ from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options.values import (
     INT64_MAX,
     by_topic,
+    parse_choice,
     parse_duration_ms,
     parse_group,
     parse_number,
@@ -88,7 +89,7 @@ def parse_offsets(text: str) -> OffsetsSpec:
     if word is not None:
         return OffsetsSpec(word)
     topics: Mapping[str, Any] = by_topic(text, dict, str)
-    words = {topic: _WORDS[content] for topic, content in topics.items() if content in ("earliest", "latest")}
+    words = {topic: parse_choice(content, _WORDS) for topic, content in topics.items() if isinstance(content, str)}
     offsets = _by_partition({topic: topics[topic] for topic in topics.keys() - words.keys()}, EARLIEST_OFFSET)
     return OffsetsSpec(by_partition=offsets, by_topic=tuple(sorted(words.items())))
 
@@ -118,6 +119,6 @@ def _by_partition(topics: Mapping[str, Any], low: int) -> tuple[tuple[TopicParti
     pairs = {
         TopicPartition(topic, partition_key(key)): whole_number(number, low, INT64_MAX)
         for topic, partitions in topics.items()
-        for key, number in some(tuple(dict(partitions).items()))
+        for key, number in some(tuple(partitions.items()))
     }
     return tuple(sorted(pairs.items()))

@@ -152,7 +152,8 @@ def some(values: tuple[T, ...]) -> tuple[T, ...]:
 
 
 def _address(item: str) -> Address:
-    match = re.fullmatch(r"(?:\[([^]]+)]|([A-Za-z0-9._-]+)):([0-9]{1,5})", item)
+    # Kafka's `Utils.getHost` passes over a protocol, too.
+    match = re.fullmatch(r"(?:[A-Za-z0-9_]+://)?(?:\[([^]]+)]|([A-Za-z0-9._-]+)):([0-9]{1,5})", item)
     if match is None:
         raise ValueError(f"{item!r} is not one")
     ipv6, host, port = match.groups()

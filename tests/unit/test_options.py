@@ -99,6 +99,7 @@ GOOD = [
     ("startingOffsets", "latest", "starting_offsets", OffsetsSpec(LATEST_OFFSET)),
     ("endingOffsets", '{"t": {"1": -1, "0": 23}}', "ending_offsets", T0_23),
     ("startingOffsets", '{"v": "latest", "t": {"0": 5}, "u": "earliest"}', "starting_offsets", BY_TOPIC),
+    ("startingOffsets", '{"t": "LATEST"}', "starting_offsets", OffsetsSpec(by_topic=(("t", LATEST_OFFSET),))),
     ("startingOffsets", "-10m", "starting_offsets", AgoSpec(600_000)),
     ("startingOffsets", " -2D ", "starting_offsets", AgoSpec(2 * 24 * 3_600_000)),
     ("startingOffsets", "-1000", "starting_offsets", BackSpec(1000)),
@@ -191,6 +192,7 @@ def test_a_kafka_option_is_read(name: str, text: str, field: str, value: object)
     ("text", "addresses"),
     [
         ("b1:1, b_2.x-y:65535", (Address("b1", 1), Address("b_2.x-y", 65535))),
+        ("PLAINTEXT://b1:1,SASL_SSL://[::1]:2", (Address("b1", 1), Address("::1", 2))),
         ("[::1]:9092,[0:0::1]:9092", (Address("::1", 9092),)),
         ("a:9092,,a:9092", (Address("a", 9092),)),
     ],
@@ -211,6 +213,7 @@ def test_assign_names_partitions_and_thereby_topics() -> None:
 OFFSETS = 'Expected e.g. {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, got '
 BAD = [
     ("kafka.bootstrap.servers", "a", "'a' is not one"),
+    ("kafka.bootstrap.servers", "SSL://a", "'SSL://a' is not one"),
     ("kafka.bootstrap.servers", "::1:9092", "IPv6 as [::1]:9092"),
     ("kafka.bootstrap.servers", "[zz]:9092", "got '[zz]:9092'"),
     ("kafka.bootstrap.servers", "a:0", "0 is not a whole number from 1 to 65535"),
@@ -277,6 +280,13 @@ def test_a_value_that_cannot_be_used_is_named(name: str, text: str, said: str) -
     assert name in problem
     assert said in problem
     assert len(problem) < 500
+
+
+def test_a_word_that_is_no_offset_is_refused_without_words_of_python() -> None:
+    text = '{"t":"first"}'
+    assert problems({**MINIMAL, "endingOffsets": text}) == [
+        f"Option 'endingOffsets' must be latest or JSON. {OFFSETS}{text}",
+    ]
 
 
 BAD_ASSIGN = ["t", "[]", "{}", '{"t":[]}', '{"t":0}', '{"t":[-1]}', '{"t":["0"]}', '{"t":[false]}', '{"..":[0]}']
@@ -392,7 +402,7 @@ CONTRADICTIONS = {
         "minOffsetsPerTrigger": "9",
         "maxOffsetsPerTrigger": "3",
     },
-    "The value of minPartitions(5) is higher than maxTasks.": {"minPartitions": "5", "maxTasks": "4"},
+    "The value of minPartitions(5) is higher than maxTasks(4).": {"minPartitions": "5", "maxTasks": "4"},
     "Only one of the following options can be specified: maxTasks, maxRecordsPerPartition.": {
         "maxTasks": "4",
         "maxRecordsPerPartition": "1",
@@ -412,7 +422,7 @@ def test_contradictions_are_named_along_with_values_that_are_bad() -> None:
     assert [one.split(",")[0] for one in found] == [
         "Option 'maxOffsetsPerTrigger' must be a whole number from 1 to 9223372036854775807",
         "Option 'includeHeaders' must be false or true",
-        "The value of minPartitions(5) is higher than maxTasks.",
+        "The value of minPartitions(5) is higher than maxTasks(4).",
     ]
 
 

@@ -112,6 +112,11 @@ WRONG = [
     ({**PLAIN, "sasl.jaas.config": f"PlainLoginModule required password={VALUE}"}, "must end with ';'"),
     ({**PLAIN, "sasl.jaas.config": f'PlainLoginModule required password="{VALUE};'}, "from character 36 on"),
     ({**PLAIN, "sasl.jaas.config": f"PlainLoginModule required {VALUE};"}, "option 1 is not name="),
+    (
+        {**PLAIN, "sasl.jaas.config": f'PlainLoginModule required username== password="{VALUE}";'},
+        "option 1 is not name=",
+    ),
+    ({**PLAIN, "sasl.jaas.config": f'PlainLoginModule required password="{VALUE}" ===;'}, "option 2 is not name="),
     ({**PLAIN, "sasl.jaas.config": f"{VALUE}"}, "must come first"),
     ({**PLAIN, "sasl.jaas.config": "com.sun.Krb5LoginModule required x=y;"}, "is not one for PLAIN"),
     ({**PLAIN, "sasl.jaas.config": "PlainLoginModule required tokenauth=true;"}, "Delegation tokens"),
