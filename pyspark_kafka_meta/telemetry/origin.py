@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+from itertools import pairwise
 from pathlib import Path
 
 from pyspark_kafka_meta.metadata.events import Origin
@@ -59,7 +60,7 @@ def driver_pid() -> int:
         return parent
 
 
-def _executor_id() -> str:
+def _executor_id() -> str | None:
     found = re.search(r"[?&]executorId=([^&]+)", os.environ.get("SPARK_LOG_URL_STDERR", ""))
     if found:
         return found.group(1)
@@ -67,9 +68,9 @@ def _executor_id() -> str:
     # not.
     try:
         arguments = _command_line(_parent_of(os.getppid()))
-        return arguments[arguments.index("--executor-id") + 1]
-    except (OSError, ValueError, IndexError):
-        return "driver"
+    except (OSError, ValueError, IndexError):  # there is no /proc, as on macOS, or it hides other processes
+        return None
+    return dict(pairwise(arguments)).get("--executor-id", "driver")
 
 
 def _parent_of(pid: int) -> int:

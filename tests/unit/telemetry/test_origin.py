@@ -112,11 +112,11 @@ def test_executor_id_comes_from_the_log_url_of_the_cluster_manager(
         ("java\0org.apache.spark.executor.CoarseGrainedExecutorBackend\0--executor-id\0008\0--cores\0001\0", "8"),
         ("java\0org.apache.spark.deploy.SparkSubmit\0pyspark-shell\0", "driver"),
         ("java\0--executor-id", "driver"),
-        (None, "driver"),
+        (None, None),
     ],
 )
 def test_executor_id_comes_from_the_command_line_of_the_executor(
-    monkeypatch: pytest.MonkeyPatch, command: str | None, expected: str
+    monkeypatch: pytest.MonkeyPatch, command: str | None, expected: str | None
 ) -> None:
     files = {f"/proc/{os.getppid()}/stat": "11 (python (daemon)) S 77 11 11 0 -1"}
     if command is not None:
