@@ -91,6 +91,7 @@ def _check_own(path: Path) -> None:
 
 def _remove_old(root: Path, now: float) -> None:
     for path in root.iterdir():
-        found = path.lstat()
-        if stat.S_ISDIR(found.st_mode) and found.st_mtime < now - KEPT_DAYS * 24 * 3600:
-            shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):  # another process was first
+            found = path.lstat()
+            if stat.S_ISDIR(found.st_mode) and found.st_mtime < now - KEPT_DAYS * 24 * 3600:
+                shutil.rmtree(path, ignore_errors=True)

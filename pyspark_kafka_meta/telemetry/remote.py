@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
 
 class RemoteFolder:
     """The folder at a URI that `pyarrow.fs.FileSystem.from_uri` takes. Object stores need no folder to be made."""
@@ -11,31 +18,25 @@ class RemoteFolder:
 
     def write(self, name: str, content: bytes) -> None:
         """Raises OSError."""
-        import pyarrow as pa
-        from pyarrow.fs import FileSystem
-
-        try:
-            files, folder = FileSystem.from_uri(self._uri)
+        with self._opened() as (files, folder):
             with files.open_output_stream(f"{folder}/.{name}.tmp") as file:
                 file.write(content)
             files.move(f"{folder}/.{name}.tmp", f"{folder}/{name}")
-        except (OSError, pa.ArrowException) as error:
-            raise self._without_secrets(error) from None
 
     def delete(self, name: str) -> None:
         """Raises OSError."""
+        with self._opened() as (files, folder):
+            files.delete_file(f"{folder}/{name}")
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[FileSystem, str]]:
+        """The file system, and the folder's path in it. What fails there is an OSError with neither the URI, which may
+        hold keys, nor a text that may repeat it."""
         import pyarrow as pa
         from pyarrow.fs import FileSystem
 
         try:
-            files, folder = FileSystem.from_uri(self._uri)
-            files.delete_file(f"{folder}/{name}")
+            yield FileSystem.from_uri(self._uri)
         except (OSError, pa.ArrowException) as error:
-            raise self._without_secrets(error) from None
-
-    def _without_secrets(self, error: Exception) -> OSError:
-        """Neither the URI, which may hold keys, nor a text that may repeat it."""
-        scheme = self._uri.partition("://")[0]
-        return OSError(
-            f"{type(error).__name__} from the {scheme} folder of metricsPath: check its URI and access to it"
-        )
+            scheme, kind = self._uri.partition("://")[0], type(error).__name__
+            raise OSError(f"{kind} from the {scheme} folder of metricsPath: check its URI and access to it") from None

@@ -177,3 +177,13 @@ def test_folders_of_applications_that_were_silent_for_a_week_go(temporary: Path)
 
     assert sorted(one.name for one in root.iterdir()) == ["link", "new", "young"]
     assert elsewhere.exists()
+
+
+def test_old_folder_that_another_process_removes_first_costs_no_event(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: iter([path / "removed", *listed(path)]))
+    FolderSink(DefaultFolder("new")).write([made("c0ffee", 1)])
+
+    assert len(list(temporary.rglob("*.jsonl"))) == 1
