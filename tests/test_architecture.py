@@ -46,7 +46,7 @@ IMPURE = {
     "tempfile",
     "threading",
     "time",
-    "urllib",
+    "urllib.request",
 }
 IMPURE_CALLS = re.compile(r"open|random\.[a-z]\w*|(.*\.)?(now|today|utcnow|uuid1|uuid4)")
 """Of modules that pure ones need: `datetime` for times that are given, `random` for the `random.Random` that is."""
@@ -139,7 +139,7 @@ def said_to_be_pure() -> set[str]:
 def impurities(source: str) -> set[str]:
     """What a module imports or calls that a pure one is given instead."""
     calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)}
-    imported = {name for name in imports(source) if name.split(".")[0] in IMPURE}
+    imported = {name for name in imports(source) if not {name, name.split(".")[0]}.isdisjoint(IMPURE)}
     return imported | {name for name in calls if IMPURE_CALLS.fullmatch(name)}
 
 
