@@ -6,6 +6,7 @@ from __future__ import annotations
 import http.client
 import re
 import signal
+import socket
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -80,3 +81,14 @@ def test_it_ends_at_once_while_somebody_looks_on(serve: Any, page: Page, events:
     assert time.monotonic() - began < 15
     with pytest.raises(ConnectionRefusedError):
         answer(url, "/", {})
+
+
+def test_brokers_that_do_not_answer_are_told_of_and_do_not_hold_up_the_end(serve: Any, page: Page) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        server = f"127.0.0.1:{silent.getsockname()[1]}"
+        with serve("--topic", "events", "--bootstrap-servers", server) as url:
+            page.goto(url)
+            expect(page.get_by_text("no broker answered")).to_be_visible(timeout=30_000)
+            began = time.monotonic()
+
+        assert time.monotonic() - began < 15

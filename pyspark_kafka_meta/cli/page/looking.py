@@ -21,6 +21,8 @@ from pyspark_kafka_meta.tables.rows import BrokerRow
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
+END_S = 2.0
+"""So long the end waits for a look: one at brokers that do not answer takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Looker:
         self._known: dict[int, BrokerRow] = {}
         self._samples: deque[Sample] = deque(maxlen=int(WINDOW_MS / 1000 / LOOK_EVERY_S))
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kafkameta-page-look")
+        self._thread = threading.Thread(target=self._run, name="kafkameta-page-look", daemon=True)
         self._actor = ThreadPoolExecutor(1, "kafkameta-page-act")
 
     def __enter__(self) -> Self:
@@ -73,7 +75,7 @@ class Looker:
 
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
-        self._thread.join()
+        self._thread.join(END_S)
         self._actor.shutdown(cancel_futures=True)
 
     def do(self, name: str, act: Callable[[State], str]) -> None:
