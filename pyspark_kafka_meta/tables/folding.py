@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
 from itertools import groupby
@@ -26,10 +26,15 @@ def fold(events: Iterable[Event], now_ms: int) -> list[CacheRow]:
         now_ms: what ages are counted to, ms since 1970 UTC.
     """
     once = {(event["cache_id"], event["sequence"]): event for event in events}
-    ended = {one["cache_id"] for one in once.values() if one.get("kind") == EventKind.CLOSED}
-    ended.update(cache_id for one in once.values() for cache_id in one.get("died_cache_ids") or ())
+    ended = ended_caches(once.values())
     in_order = [once[key] for key in sorted(once) if key[0] not in ended]
     return [row for _, of_cache in groupby(in_order, itemgetter("cache_id")) for row in _rows(list(of_cache), now_ms)]
+
+
+def ended_caches(events: Collection[Event]) -> set[str]:
+    """The ids of those that closed, and of those that others found dead."""
+    closed = {one["cache_id"] for one in events if one.get("kind") == EventKind.CLOSED}
+    return closed.union(*(one.get("died_cache_ids") or () for one in events))
 
 
 def _rows(events: list[Event], now_ms: int) -> Iterator[CacheRow]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark_kafka_meta.metadata.events import EventKind, Outcome
+from pyspark_kafka_meta.metadata.events import Outcome
 from pyspark_kafka_meta.metadata.model import NO_LEADER, TopicPartition
 from pyspark_kafka_meta.reading.offsets import Positions
-from pyspark_kafka_meta.tables.folding import Event
+from pyspark_kafka_meta.tables.folding import Event, ended_caches
 from pyspark_kafka_meta.tables.lagging import lag_rows
 from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, PartitionRow
 
@@ -94,7 +94,7 @@ def is_stale(row: CacheRow, live: Mapping[TopicPartition, PartitionRow]) -> bool
 
 def kept(events: Sequence[Event], now_ms: int) -> list[Event]:
     """The events that are needed further on: a page may stay open for days."""
-    ended = {one["cache_id"] for one in events if one["kind"] == EventKind.CLOSED}
+    ended = ended_caches(events)
     return [
         one
         for one in events

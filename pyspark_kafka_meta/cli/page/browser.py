@@ -67,7 +67,7 @@ class Page:
             part.set_content(render(name, view=picture.view, truth=self._truth))
         for broker in picture.view.brokers:
             card = self._brokers.get(broker.node_id) or self._add_broker(broker.node_id)
-            card.item.classes(replace="broker" if broker.is_alive else "broker dead")
+            card.item.classes(replace="broker dead" if broker.is_alive is False else "broker")
             card.html.set_content(render("broker", broker=broker))
             if card.button is not None:
                 verb = "Restore" if broker.node_id in looker.dead else "Kill"

@@ -44,9 +44,13 @@ class Led:
 
 @dataclass(frozen=True, slots=True)
 class BrokerCard:
+    """Attributes:
+    is_alive: None where no cluster is asked: that a cache asked it once says nothing of now.
+    """
+
     node_id: int
     address: str
-    is_alive: bool
+    is_alive: bool | None
     leads: Sequence[Led]
 
 
@@ -164,7 +168,7 @@ def _broker_cards(
         BrokerCard(
             node_id=node_id,
             address=f"{row.host}:{row.port}" if row.host else "address not told",
-            is_alive=node_id in alive,
+            is_alive=node_id in alive if row.answered_by else None,
             leads=[
                 Led(each, moves[each].old_leader_id if each in moves else None)
                 for each, one in live.items()
