@@ -18,6 +18,7 @@ from rich.text import Text
 from pyspark_kafka_meta.errors import KafkaMetaError
 
 ENDS = (signal.SIGINT, signal.SIGTERM)
+INTERRUPTED = 128 + signal.SIGINT
 
 
 def printable(text: str) -> str:
@@ -65,8 +66,13 @@ def uninterrupted() -> Iterator[None]:
 
 
 @contextmanager
-def reporting() -> Iterator[None]:
-    """Ends the command with exit code 1 after an error of ours, and with 0 after Ctrl-C."""
+def reporting(until_ended: bool = False) -> Iterator[None]:
+    """Ends the command with exit code 1 after an error of ours, and after Ctrl-C as shells do, so that nothing goes on
+    behind an `&&`.
+
+    Args:
+        until_ended: whether Ctrl-C is how the command is meant to end: with 0.
+    """
     try:
         yield
     except KafkaMetaError as error:
@@ -74,4 +80,4 @@ def reporting() -> Iterator[None]:
         typer.secho(f"kafkameta: {printable(text)}", err=True, fg=typer.colors.RED)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        raise typer.Exit(0) from None
+        raise typer.Exit(0 if until_ended else INTERRUPTED) from None

@@ -60,7 +60,7 @@ def metadata(
     from pyspark_kafka_meta.options import ClientOptions
 
     console = None if as_json else Console()
-    with reporting(), ExitStack() as opened:
+    with reporting(until_ended=watch is not None and count is None), ExitStack() as opened:
         if count is not None and watch is None:
             raise OptionError("--count ends a --watch: give both, or leave it out")
         client = within(ClientOptions.parse(cluster_options(bootstrap_servers, option, config)), timeout_ms)
@@ -93,7 +93,7 @@ def events(
 
     console = Console()
     show = EventTables(console) if console.is_terminal and not as_json else print_events
-    with reporting():
+    with reporting(until_ended=follow):
         earliest_ms = 0 if since is None else since_ms(since, int(time.time() * 1000))
         wanted = EventFilter(reason or (), role, earliest_ms)
         given = events_options(path, topic, cluster_options(bootstrap_servers, option, config))
@@ -211,7 +211,7 @@ def page(
 
     Those are at a --path, or in a --topic at --bootstrap-servers.
     """
-    with reporting():
+    with reporting(until_ended=True):
         if find_spec("nicegui") is None:
             raise OptionError("the page needs more packages: pip install 'pyspark-kafka-meta[page]'")
         from pyspark_kafka_meta.cli.page.stage import Where, serve_demo, serve_events

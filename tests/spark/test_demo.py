@@ -79,7 +79,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
             next(line for line in process.stdout if line.startswith("1. "))
             process.send_signal(signal.SIGINT)
             process.stdout.read()
-            assert process.wait(60) == 0, (tmp_path / "stderr").read_text()[-3000:]
+            assert process.wait(60) == 130, (tmp_path / "stderr").read_text()[-3000:]
         finally:
             process.kill()
     assert left_in(tmp_path) == []

@@ -1,14 +1,19 @@
-"""What must not be cut short ends first: Ctrl-C and SIGTERM wait for it, and are not lost."""
+"""How commands end. What must not be cut short ends first: Ctrl-C and SIGTERM wait for it, and are not lost."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from typer.testing import CliRunner
 
+from pyspark_kafka_meta.cli import doctor, events, metadata, migrate
 from pyspark_kafka_meta.cli.console import uninterrupted
+from pyspark_kafka_meta.cli.main import app
 
 ENDS = (signal.SIGINT, signal.SIGTERM)
 
@@ -67,3 +72,32 @@ def test_another_thread_than_the_main_one_goes_through_the_block_too(came: list[
         assert pool.submit(go_through).result() == "done"
     signal.raise_signal(signal.SIGINT)
     assert came == [signal.SIGINT]
+
+
+def interrupted(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("command", "busy", "code"),
+    [
+        (["doctor"], (doctor, "machine_findings"), 130),
+        (["migrate-checkpoint", "old"], (migrate, "starting_offsets"), 130),
+        (["events", "--path", "."], (events, "show_events"), 130),
+        (["events", "--path", ".", "--follow"], (events, "sleep"), 0),
+        (["metadata", "--bootstrap-servers", "b:9"], (metadata, "look_at"), 130),
+        (["metadata", "--bootstrap-servers", "b:9", "--watch", "1"], (metadata, "look_at"), 0),
+        (["metadata", "--bootstrap-servers", "b:9", "--watch", "1", "--count", "2"], (metadata, "look_at"), 130),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_ctrl_c_is_a_good_end_only_of_what_runs_until_then(
+    command: list[str],
+    busy: tuple[object, str],
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(*busy, interrupted)
+    assert CliRunner().invoke(app, command).exit_code == code
