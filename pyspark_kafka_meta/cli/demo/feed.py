@@ -6,8 +6,9 @@ import threading
 from contextlib import suppress
 from typing import Self
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Message, Producer
 
+from pyspark_kafka_meta.cli.console import note
 from pyspark_kafka_meta.cli.demo.clusters import Cluster
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
@@ -22,11 +23,13 @@ class Feed:
     """Produces to each topic of the cluster until the end of `with`; the keys spread records over partitions.
 
     Attributes:
-        produced: records handed to the producer.
+        produced: records that the brokers took.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self.produced = 0
+        self._sent = 0
+        self._failed = False
         self._cluster = cluster
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kafkameta-demo-feed")
@@ -51,5 +54,13 @@ class Feed:
     def _produce(self, producer: Producer) -> None:
         for topic in list(self._cluster.topics):
             for _ in range(RECORDS_PER_S // ROUNDS_PER_S):
-                producer.produce(topic, value=f"click {self.produced}", key=str(self.produced))
-                self.produced += 1
+                key = str(self._sent)
+                producer.produce(topic, value=f"click {key}", key=key, on_delivery=self._on_delivery)
+                self._sent += 1
+
+    def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
+        if error is None:
+            self.produced += 1
+        elif not self._failed:
+            self._failed = True
+            note(f"the feed could not write a record, and goes on: {error.str()}")

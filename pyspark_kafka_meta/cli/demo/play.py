@@ -20,6 +20,7 @@ from pyspark_kafka_meta.cli.demo.scenes import Act, Scene, scenes_of
 from pyspark_kafka_meta.cli.demo.screen import Screen
 from pyspark_kafka_meta.cli.demo.watcher import Watcher
 from pyspark_kafka_meta.cli.sources import FolderEvents
+from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
 from pyspark_kafka_meta.testing.jars import KAFKA_JARS, find_java, jar_folder
 
@@ -64,9 +65,13 @@ class Stage:
 @contextmanager
 def set_stage(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[Stage]:
     """Two executors that read the cluster's topics; all is gone afterwards. Raises KafkaMetaError: it cannot be set."""
+    SourceOptions.parse({**cluster.options, **cluster.selection})
+    ClientOptions.parse(cluster.options)  # of the looks and the feed, which take no others
     find_java()
     with ExitStack() as stage:
-        folder = Path(stage.enter_context(tempfile.TemporaryDirectory(prefix="kafkameta-demo-")))
+        # An executor that ends late may write there still.
+        temporary = tempfile.TemporaryDirectory(prefix="kafkameta-demo-", ignore_cleanup_errors=True)
+        folder = Path(stage.enter_context(temporary))
         console.print(f"Two executors start, to read from {cluster.name}", highlight=False, soft_wrap=True)
         spark = stage.enter_context(spark_session(folder))
         feed = stage.enter_context(Feed(cluster)) if is_fed else None

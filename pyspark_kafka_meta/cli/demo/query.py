@@ -31,7 +31,14 @@ OFFSETS_PER_TRIGGER = 20_000
 
 
 class StreamFailedError(KafkaMetaError):
-    """The demo's own query ended with an error; the text is its first line."""
+    """The demo's own query ended with an error; the text is what `sentence` finds in it."""
+
+
+def sentence(text: str) -> str:
+    """Of a StreamingQueryException: what the error of ours says that is the cause, else the first line."""
+    lines = text.strip().splitlines()
+    ours = [said for line in lines if (said := line.partition("pyspark_kafka_meta.errors.")[2])]
+    return ours[-1].partition(": ")[2] if ours else lines[0]
 
 
 @contextmanager
@@ -90,7 +97,7 @@ class Stream:
         with uninterrupted():
             error, last = self._query.exception(), self._query.lastProgress
         if error is not None:
-            raise StreamFailedError(f"the demo's query failed: {str(error).strip().splitlines()[0]}")
+            raise StreamFailedError(f"the demo's query failed: {sentence(str(error))}")
         if last is None or last.sources[0].endOffset in (None, "null"):  # no batch yet
             return {}, {}, 0.0
         if not self._begins:

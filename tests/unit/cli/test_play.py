@@ -1,0 +1,32 @@
+"""Where the demo's stage is not set."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import pytest
+from typer.testing import CliRunner
+
+from pyspark_kafka_meta.cli.demo import play
+from pyspark_kafka_meta.cli.main import app
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--topic", "t", "--option", "security.protocol=NONE"], "kafka.security.protocol"),
+        (["--topic", "t", "--option", "startingOffsets=latest"], "Unknown option 'startingoffsets'"),
+        (["--topic", " "], "subscribe"),
+    ],
+)
+def test_a_bad_option_is_told_before_anything_starts(
+    arguments: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: object) -> NoReturn:
+        pytest.fail("something was started")
+
+    monkeypatch.setattr(play, "find_java", start)
+    result = CliRunner().invoke(app, ["demo", "--bootstrap-servers", "b:9", *arguments])
+
+    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
+    assert complaint in result.stderr

@@ -1,0 +1,29 @@
+"""The demo's feed, at mock brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pyspark_kafka_meta.cli.demo.clusters import TOPIC, Embedded
+from pyspark_kafka_meta.cli.demo.feed import Feed
+from pyspark_kafka_meta.testing import MockCluster
+
+
+def test_records_that_brokers_took_are_counted(mock_cluster: MockCluster, wait_for: Callable[..., Any]) -> None:
+    with Feed(Embedded(mock_cluster)) as feed:
+        wait_for(lambda: feed.produced)
+
+
+def test_records_that_brokers_refuse_are_not_counted_and_the_first_error_is_told(
+    mock_cluster: MockCluster, wait_for: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = Embedded(mock_cluster)
+    mock_cluster.set_topic_error(TOPIC, 29)
+    with Feed(cluster) as feed:
+        told = wait_for(lambda: capsys.readouterr().err)
+
+    assert "authorization failed" in told.lower()
+    assert (feed.produced, capsys.readouterr().err) == (0, "")
