@@ -16,7 +16,7 @@ from pyspark_kafka_meta.cli.events import ID_SHOWN
 from pyspark_kafka_meta.cli.sources import EventSource
 from pyspark_kafka_meta.metadata.model import NO_LEADER, PartitionMetadata, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.tables.folding import Event, fold
+from pyspark_kafka_meta.tables.folding import Event, complete, fold
 from pyspark_kafka_meta.tables.live import ask_cluster
 from pyspark_kafka_meta.tables.rows import CacheRow
 
@@ -127,8 +127,8 @@ def stale_rows(known: KnownCaches, live: Mapping[TopicPartition, PartitionMetada
 def _first_seen(events: Iterable[Event]) -> SeenMs:
     seen: dict[tuple[TopicPartition, int], int] = {}
     for event in events:
-        learned = [(one, one["leader_epoch"]) for one in event["partitions_learned"] or ()]
-        changed = [(one, one["new_epoch"]) for one in event["leaders_changed"] or ()]
+        learned = [(one, one["leader_epoch"]) for one in complete(event, "partitions_learned")]
+        changed = [(one, one["new_epoch"]) for one in complete(event, "leaders_changed")]
         for one, epoch in learned + changed:
             key = (TopicPartition(one["topic"], one["partition"]), epoch)
             seen[key] = min(seen.get(key, event["time_ms"]), event["time_ms"])

@@ -37,6 +37,11 @@ def ended_caches(events: Collection[Event]) -> set[str]:
     return closed.union(*(one.get("died_cache_ids") or () for one in events))
 
 
+def complete(event: Event, name: str) -> list[Mapping[str, Any]]:
+    """The changes of this name; what another version wrote may lack parts, and says nothing then."""
+    return [each for each in event.get(name) or () if None not in each.values()]
+
+
 def _rows(events: list[Event], now_ms: int) -> Iterator[CacheRow]:
     """The rows of one cache, from all of its events in order."""
     leaders: dict[TopicPartition, tuple[int, int]] = {}
@@ -70,24 +75,19 @@ def _rows(events: list[Event], now_ms: int) -> Iterator[CacheRow]:
 
 def _apply(event: Event, leaders: dict[TopicPartition, tuple[int, int]], topic_ids: dict[str, str]) -> None:
     """Bring what is known up to date with the changes of one event."""
-    recreated = {each["topic"]: each["new_id"] for each in _complete(event, "topics_recreated")}
+    recreated = {each["topic"]: each["new_id"] for each in complete(event, "topics_recreated")}
     gone = {*(event.get("topics_removed") or ()), *recreated}
     for one in [one for one in leaders if one.topic in gone]:
         del leaders[one]
     for topic in gone:
         topic_ids.pop(topic, None)
     topic_ids.update(recreated)
-    for each in _complete(event, "partitions_removed"):
+    for each in complete(event, "partitions_removed"):
         leaders.pop(_partition(each), None)
-    for each in _complete(event, "partitions_learned"):
+    for each in complete(event, "partitions_learned"):
         leaders[_partition(each)] = (each["leader_id"], each["leader_epoch"])
-    for each in _complete(event, "leaders_changed"):
+    for each in complete(event, "leaders_changed"):
         leaders[_partition(each)] = (each["new_leader_id"], each["new_epoch"])
-
-
-def _complete(event: Event, name: str) -> list[Mapping[str, Any]]:
-    """The changes of this name; what another version wrote may lack parts, and says nothing then."""
-    return [each for each in event.get(name) or () if None not in each.values()]
 
 
 def _partition(change: Mapping[str, Any]) -> TopicPartition:

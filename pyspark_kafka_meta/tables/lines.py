@@ -1,6 +1,6 @@
 """Refresh events out of JSON lines, and rows into Arrow: what cannot be an event is left out and counted, never fatal.
 
-Fields that a newer version added are ignored, fields that an older one lacks are null.
+Fields that a newer version added are ignored, fields that an older one lacks are null; nulls in lists are left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ def parse_events(lines: Iterable[bytes | None]) -> Iterator[dict[str, Any]]:
         except (ValueError, RecursionError):
             event = None
         if _is_event(event):
-            yield {**event, "time": event["time_ms"] * 1_000}
+            lists = {
+                name: [one for one in value if one is not None]
+                for name, value in event.items()
+                if isinstance(value, list)
+            }
+            yield {**event, **lists, "time": event["time_ms"] * 1_000}
         else:
             bad += 1
     _warn_of(bad)

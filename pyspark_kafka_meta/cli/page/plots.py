@@ -47,14 +47,14 @@ class Plot:
 def timeline(events: Sequence[Event], now_ms: int) -> Plot:
     """When events came, a lane for each reason."""
     recent = _recent(events, now_ms)
-    counts = Counter(one["reason"] for one in recent)
+    counts = Counter(map(_reason, recent))
     lanes = sorted(counts)
     series = [
         _scatter(
             name,
             symbol,
             color,
-            [[one["time_ms"], lanes.index(one["reason"])] for one in recent if one["outcome"] == outcome],
+            [[one["time_ms"], lanes.index(_reason(one))] for one in recent if one["outcome"] == outcome],
         )
         for outcome, (name, symbol, color) in SERIES.items()
     ]
@@ -105,6 +105,10 @@ def _times(events: Sequence[Event], field: str, now_ms: int, noun: str) -> Plot:
 
 def _recent(events: Sequence[Event], now_ms: int) -> list[Event]:
     return [one for one in events if one["time_ms"] > now_ms - WINDOW_MS][-POINTS:]
+
+
+def _reason(event: Event) -> str:
+    return event["reason"] or "unknown"  # another version may tell none
 
 
 def _count(number: int, noun: str) -> str:

@@ -30,6 +30,12 @@ def test_unknown_fields_are_ignored_and_missing_ones_null(caplog: pytest.LogCapt
     assert not caplog.records
 
 
+def test_nulls_among_parts_are_left_out() -> None:
+    (row,) = rows({**GOOD, "partitions_added": [None, {"topic": "t", "partition": 1}, None]})
+
+    assert row["partitions_added"] == [{"topic": "t", "partition": 1}]
+
+
 def test_time_is_that_of_the_event() -> None:
     (row,) = rows(GOOD)
 
