@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark_kafka_meta.errors import CheckpointError
@@ -30,31 +32,49 @@ def starting_offsets(checkpoint: Path) -> tuple[list[str], int | None]:
     Raises:
         CheckpointError: it is none of a query on Spark's own Kafka source, or of one that never began.
     """
-    last = _batches(checkpoint)[-1]
-    pending = None if (checkpoint / "commits" / str(last)).exists() else last
-    found = [offsets for offsets in _before(checkpoint, last + (pending is None)) if offsets]
+    with _in_one_line(checkpoint):
+        last = _batches(checkpoint)[-1]
+        pending = None if (checkpoint / "commits" / str(last)).exists() else last
+        found = [offsets for offsets in _before(checkpoint, last + (pending is None)) if offsets]
     if not found:
         raise CheckpointError(f"no source of the query in {checkpoint} is Spark's own Kafka source: nothing to migrate")
     return [json.dumps(_by_topic(offsets)) for offsets in found], pending
 
 
 def write_checkpoint(checkpoint: Path, target: Path) -> None:
-    """Copy the checkpoint to `target`, its Kafka offsets made into those of kafkameta.
+    """Copy the checkpoint to `target`, its Kafka offsets made into those of kafkameta. It is there whole or not at all.
 
     All else stays: the query's id, its state, the numbers of its batches, and a batch that was planned and not
     committed. So a sink that tells batches by their number, as Spark's file sink does, neither skips nor repeats one.
 
     Raises:
-        CheckpointError: as `starting_offsets`, or `target` exists.
+        CheckpointError: as `starting_offsets`, or `target` exists, is in the checkpoint or cannot be made.
     """
     starting_offsets(checkpoint)
     if target.exists():
         raise CheckpointError(f"{target} exists: name a folder to be made")
-    translated = {batch: _translated(checkpoint, batch) for batch in _batches(checkpoint)}
-    shutil.copytree(checkpoint, target)
-    for batch, text in translated.items():
-        (target / "offsets" / str(batch)).write_text(text)
-        (target / "offsets" / f".{batch}.crc").unlink(missing_ok=True)  # Hadoop's checksum of what it was
+    if checkpoint.resolve() in target.resolve().parents:
+        raise CheckpointError(f"{target} is in the checkpoint itself: name a folder elsewhere")
+    with _in_one_line(checkpoint):
+        translated = {batch: _translated(checkpoint, batch) for batch in _batches(checkpoint)}
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f"{target.name}-") as scratch:
+            copy = shutil.copytree(checkpoint, Path(scratch, target.name))
+            for batch, text in translated.items():
+                (copy / "offsets" / str(batch)).write_text(text)
+                (copy / "offsets" / f".{batch}.crc").unlink(missing_ok=True)  # Hadoop's checksum of what it was
+            copy.rename(target)
+
+
+@contextmanager
+def _in_one_line(checkpoint: Path) -> Iterator[None]:
+    """What files do not give becomes a CheckpointError."""
+    try:
+        yield
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(
+            f"{checkpoint} cannot be read or copied ({str(error)[:500]}): mend that, or restore the checkpoint"
+        ) from None
 
 
 def _batches(checkpoint: Path) -> list[int]:

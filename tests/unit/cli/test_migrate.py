@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from typer.testing import CliRunner
@@ -124,3 +125,37 @@ def test_the_command_prints_offsets_alone_and_says_what_is_read_again(tmp_path: 
     refused = CliRunner().invoke(app, ["migrate-checkpoint", str(tmp_path)])
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr.startswith("kafkameta: ")
+
+
+@pytest.mark.parametrize("damage", ["no text", "no file", "a link to nowhere"])
+def test_what_files_do_not_give_is_one_line_and_no_checkpoint_is_made(damage: str, tmp_path: Path) -> None:
+    checkpoint = make(tmp_path / "old", {2: ['{"t":{"0":5}}']}, committed=2)
+    logged = checkpoint / "offsets" / "2"
+    if damage == "a link to nowhere":
+        (checkpoint / "state").symlink_to(tmp_path / "nowhere")
+    else:
+        logged.unlink()
+        logged.mkdir() if damage == "no file" else logged.write_bytes(b"v1\n\xff\n{}")
+    refused = CliRunner().invoke(app, ["migrate-checkpoint", str(checkpoint), "--write", str(tmp_path / "new")])
+
+    assert (refused.exit_code, refused.stdout, len(refused.stderr.splitlines())) == (1, "", 1)
+    assert f"{checkpoint} cannot be read or copied" in refused.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_an_interrupted_copy_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = make(tmp_path / "old", {2: ['{"t":{"0":5}}']}, committed=2)
+
+    def interrupted(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_checkpoint(checkpoint, tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_copy_into_the_checkpoint_itself_is_refused(tmp_path: Path) -> None:
+    checkpoint = make(tmp_path / "old", {2: ['{"t":{"0":5}}']}, committed=2)
+    with pytest.raises(CheckpointError, match="in the checkpoint itself"):
+        write_checkpoint(checkpoint, checkpoint / "new")
