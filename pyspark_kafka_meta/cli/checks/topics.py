@@ -88,7 +88,7 @@ def one_of_each_leader(rows: Sequence[PartitionRow]) -> list[PartitionRow]:
     """A partition of each topic and leader, rather one with records than one without."""
     chosen: dict[tuple[str, int | None], PartitionRow] = {}
     for row in sorted(rows, key=lambda row: row.end_offset == row.start_offset):
-        if row.end_offset is not None:
+        if None not in (row.start_offset, row.end_offset):
             chosen.setdefault((row.topic, row.leader_id), row)
     return list(chosen.values())
 
