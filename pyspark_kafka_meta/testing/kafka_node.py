@@ -54,11 +54,16 @@ def format_controller(folder: Path, runtime: JavaRuntime, cluster_id: str, argum
     """Format the data folder of a controller by Kafka's own tool, which also takes down users.
 
     Raises:
-        ClusterError: the tool refuses, with what it says.
+        ClusterError: the tool refuses, with what it says, or does not end.
     """
     settings = ["--cluster-id", cluster_id, "--config", str(folder / "server.properties")]
     command = runtime.command("kafka.tools.StorageTool", folder, "format", *settings, *arguments)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=FORMAT_TIMEOUT_S)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=FORMAT_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise ClusterError(
+            f"To format the controller's folder took over {FORMAT_TIMEOUT_S:.0f} s: the machine is busy, try again."
+        ) from None
     if done.returncode != 0:
         raise ClusterError(f"Kafka cannot format the controller's folder: {done.stderr or done.stdout}")
 
