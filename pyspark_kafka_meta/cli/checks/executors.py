@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark_kafka_meta.cli.checks.brokers import Reached, reach_all
 from pyspark_kafka_meta.cli.checks.findings import Finding, Verdict, fail, failure, ok, warn
 from pyspark_kafka_meta.cli.checks.machine import DISTRIBUTION, package_findings, version_of
+from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.telemetry.origin import task_origin
@@ -120,7 +121,11 @@ def look_around(release: str | None, cluster: Mapping[str, str], addresses: Sequ
 
 
 def _ways(who: str, cluster: Mapping[str, str], addresses: Sequence[Address]) -> list[Finding]:
-    reaches = reach_all(addresses, ClientOptions.parse(cluster))
+    try:
+        options = ClientOptions.parse(cluster)
+    except OptionError as error:  # good on the driver: a file or an extra is missing here
+        return [failure(f"{who}: options", error)]
+    reaches = reach_all(addresses, options)
     lost = [failure(f"{who}: {one}", error) for one, error in reaches.items() if not isinstance(error, Reached)]
     return lost or [ok(f"{who}: brokers", f"all {len(addresses)} can be reached")]
 
