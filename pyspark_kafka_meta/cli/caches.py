@@ -91,6 +91,9 @@ def show_caches(known: KnownCaches, console: Console | None) -> None:
 
 def show_stale(known: KnownCaches, client: ClientOptions, console: Console | None) -> None:
     """Only what is behind the live cluster. Raises ConnectError: no broker answered."""
+    if not known.rows:
+        note("no cache is known, and so none that is behind the cluster")
+        return
     topics = {row.topic for row in known.rows if row.topic is not None}
     answer = ask_cluster(client, sorted(topics)).answer
     live = {TopicPartition(topic.name, one.partition): one for topic in answer.topics for one in topic.partitions}

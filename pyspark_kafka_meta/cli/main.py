@@ -97,7 +97,7 @@ def events(
         earliest_ms = 0 if since is None else since_ms(since, int(time.time() * 1000))
         wanted = EventFilter(reason or (), role, earliest_ms)
         given = events_options(path, topic, cluster_options(bootstrap_servers, option, config))
-        with closing(open_events(given)) as source:
+        with closing(open_events(given, must_exist=not follow)) as source:
             show_events(source, wanted, show, last)
             if follow:
                 follow_events(source, wanted, show)
@@ -128,7 +128,8 @@ def caches(
     with reporting():
         cluster = cluster_options(bootstrap_servers, option, config)
         client = ClientOptions.parse(cluster) if stale else None
-        with closing(open_events(events_options(path, topic, cluster, asks_brokers=stale))) as source:
+        given = events_options(path, topic, cluster, asks_brokers=stale)
+        with closing(open_events(given, must_exist=True)) as source:
             known = known_caches(source, since_ms(since, now_ms), now_ms)
         if client is None:
             show_caches(known, shown_on)

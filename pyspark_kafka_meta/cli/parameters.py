@@ -103,6 +103,8 @@ def check_demo(cluster: DemoCluster | None, topic: str | None, feed: bool, yours
 def since_ms(text: str, now_ms: int) -> int:
     """When it was, ms since 1970 UTC. Raises OptionError."""
     try:
+        if text.strip().isdecimal():  # milliseconds, where minutes are meant
+            raise ValueError
         return now_ms - parse_duration_ms(text)
     except ValueError:
         raise OptionError("--since must be a time like 10m, 30s or 2h") from None

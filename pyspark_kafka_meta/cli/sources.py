@@ -40,29 +40,37 @@ class EventSource(Protocol):
     def close(self) -> None: ...
 
 
-def open_events(options: Mapping[str, str]) -> EventSource:
-    """The place that options of the table `refresh_events` name. Raises OptionError."""
+def open_events(options: Mapping[str, str], must_exist: bool = False) -> EventSource:
+    """The place that options of the table `refresh_events` name. Raises OptionError.
+
+    Args:
+        must_exist: whether a folder that is named must exist; else it may come later.
+    """
     parsed = EventsOptions.parse(options)
-    return FolderEvents(parsed.path or str(default_root())) if parsed.topic is None else TopicEvents(parsed.topic)
+    if parsed.topic is not None:
+        return TopicEvents(parsed.topic)
+    return FolderEvents(parsed.path or str(default_root()), must_exist and parsed.path is not None)
 
 
 class FolderEvents:
     """The event files below a folder."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, must_exist: bool = False) -> None:
         scheme, sign, _ = root.partition("://")
         self.name = f"the {scheme} folder of --path" if sign else root  # a URI may hold keys
-        self._folder = EventFolder(root)
+        self._folder = EventFolder(root, must_exist)
         self._offset = FilesOffset({})
 
     def read(self) -> Iterator[Event]:
-        """Raises OptionError: the folder cannot be read."""
+        """Raises OptionError: the folder cannot be read, or does not exist where it must."""
         missing: list[EventFile] = []
         try:
             files = self._folder.files()
             while (end := advance(self._offset, files, FILES_AT_ONCE)) != self._offset:
                 yield from _events(self._folder.lines(between(self._offset, end, files), missing))
                 self._offset = end
+        except FileNotFoundError:
+            raise OptionError(f"{self.name} does not exist: correct --path") from None
         except (OSError, ValueError, NotImplementedError) as error:
             kind = type(error).__name__
             raise OptionError(f"no events can be read there ({kind}): check --path and access to it") from None

@@ -114,14 +114,16 @@ class EventFolder:
     """The event files below a folder, at any depth.
 
     Args:
-        root: a local path, or a URI that pyarrow knows. It need not exist yet.
+        root: a local path, or a URI that pyarrow knows.
+        must_exist: whether it is an error that it does not exist yet.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, must_exist: bool = False) -> None:
         self._root = root
+        self._must_exist = must_exist
 
     def files(self) -> list[EventFile]:
-        """All complete files, in order."""
+        """All complete files, in order. Raises FileNotFoundError: the folder must exist, and does not."""
         found = self._list()
         numbers = latest(found)
         if len(found) < sum(numbers.values()):
@@ -146,7 +148,7 @@ class EventFolder:
         from pyarrow.fs import FileSelector
 
         system, path = self._open()
-        entries = system.get_file_info(FileSelector(path, allow_not_found=True, recursive=True))
+        entries = system.get_file_info(FileSelector(path, allow_not_found=not self._must_exist, recursive=True))
         named = [(entry.path, _NAME.fullmatch(entry.base_name)) for entry in entries if entry.is_file]
         return {EventFile(name[1], int(name[2]), path) for path, name in named if name is not None}
 

@@ -100,5 +100,8 @@ def test_only_what_is_behind_the_live_cluster_is_stale(metrics: Metrics) -> None
 
 
 def test_caches_that_are_up_to_date_are_said_to_be(metrics: Metrics) -> None:
+    metrics.cluster.create_topic("t")
+    metrics.cluster.move_leader("t", 0, 1)  # epoch 1
+    metrics.publish(made("a" * 32, 1, int(time.time() * 1000), **learning("t", 1, epoch=1)))
     result = metrics.run("caches", "--stale", env=TERMINAL)
     assert (result.exit_code, result.stdout.strip()) == (0, "No cache is behind the cluster.")

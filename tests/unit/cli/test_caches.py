@@ -45,3 +45,9 @@ def test_parts_that_are_not_there_say_nothing(folder: Path) -> None:
 def test_every_command_reads_them(command: str, env: dict[str, str], folder: Path) -> None:
     result = CliRunner().invoke(app, [command, "--path", str(folder), "--since", "9999d"], env=env)
     assert (result.exit_code, "a" * 8 in result.stdout) == (0, True)
+
+
+def test_that_no_cache_is_known_is_not_called_up_to_date(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["caches", "--path", str(tmp_path), "--stale", "--bootstrap-servers", "b:9"])
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "no cache is known" in result.stderr

@@ -94,9 +94,10 @@ def test_a_cache_that_is_born_tells_a_person_of_those_that_died(tmp_path: Path) 
 
 def test_what_is_left_out_and_what_is_not_there_is_said_beside_the_output(folder: Path, tmp_path: Path) -> None:
     assert "before the newest 2 are left out" in run(folder, "--last", "2").stderr
-    nothing = run(tmp_path / "elsewhere")
+    (tmp_path / "empty").mkdir()
+    nothing = run(tmp_path / "empty")
     assert (nothing.exit_code, nothing.stdout) == (0, "")
-    assert str(tmp_path / "elsewhere") in nothing.stderr
+    assert str(tmp_path / "empty") in nothing.stderr
 
 
 def test_without_a_place_the_default_folders_of_this_machine_are_read(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kafka_meta.cli.parameters import cluster_options
+from pyspark_kafka_meta.cli.parameters import cluster_options, since_ms
 from pyspark_kafka_meta.errors import OptionError
 
 FILE = """
@@ -44,3 +44,9 @@ def test_a_line_that_cannot_be_read_is_refused_without_being_repeated(text: str 
     with pytest.raises(OptionError, match=r"client\.properties") as refused:
         cluster_options(None, None, config)
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["10", " 0 ", "soon", "m"])
+def test_a_time_without_a_unit_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="like 10m"):
+        since_ms(text, 0)
