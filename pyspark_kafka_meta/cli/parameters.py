@@ -54,13 +54,16 @@ def cluster_options(servers: str | None, options: Sequence[str] | None, config: 
     """
     try:
         pairs = [*(parse_properties(config.read_text()) if config is not None else ())]
-    except (OSError, ValueError):
+    except (OSError, UnicodeDecodeError):
         raise OptionError(f"{config} must be a text file of lines NAME=VALUE") from None
+    except ValueError as error:
+        raise OptionError(f"line {error} of {config} is not NAME=VALUE") from None
     try:
         pairs += map(split_pair, options or ())
     except ValueError:
         raise OptionError("--option must be NAME=VALUE") from None
     found = {_full_name(name.lower()): value for name, value in pairs}
+    found.pop("kafka.group.id", None)  # files of Kafka's tools have it; no group is joined here
     return found if servers is None else {**found, "kafka.bootstrap.servers": servers}
 
 

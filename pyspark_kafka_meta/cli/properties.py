@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+_LINE = re.compile(r"(?:[^\\\n]|\\[\s\S]?)+")
 _CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\n[ \t]*")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
 _NAMED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
@@ -14,11 +15,14 @@ def parse_properties(text: str) -> Iterator[tuple[str, str]]:
     """Names and values. A line that ends in a backslash goes on in the next one; a backslash in a value is two.
 
     Raises:
-        ValueError: a line is not NAME=VALUE.
+        ValueError: a line is not NAME=VALUE; the text is its number.
     """
-    for line in _CONTINUED.sub(r"\1", text).split("\n"):
-        if (said := line.lstrip()) and said[0] not in "#!":
-            name, value = split_pair(said)
+    for line in _LINE.finditer(text):
+        if (said := _CONTINUED.sub(r"\1", line[0]).lstrip()) and said[0] not in "#!":
+            try:
+                name, value = split_pair(said)
+            except ValueError:
+                raise ValueError(text.count("\n", 0, line.start()) + 1) from None
             yield name, _ESCAPE.sub(_unescaped, value.lstrip())
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from pyspark_kafka_meta.cli.parameters import cluster_options, since_ms
 from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.options import ClientOptions
 
 FILE = """
 # Kafka's tools leave out the kafka. in front
@@ -50,3 +51,18 @@ def test_a_line_that_cannot_be_read_is_refused_without_being_repeated(text: str 
 def test_a_time_without_a_unit_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match="like 10m"):
         since_ms(text, 0)
+
+
+def test_a_line_of_another_layout_is_named(tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("# one\n\nclient.id=a \\\n  b\nsasl.password: hunter2\n")
+
+    with pytest.raises(OptionError, match=r"line 5 of .*client\.properties is not NAME=VALUE"):
+        cluster_options(None, None, config)
+
+
+def test_the_group_that_a_file_of_kafkas_tools_names_is_left_out(tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("group.id=g\nclient.id=c\\\n")
+
+    assert ClientOptions.parse(cluster_options("b:9092", None, config)).client_id == "c"
