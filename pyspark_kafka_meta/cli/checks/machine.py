@@ -164,7 +164,8 @@ def _java() -> Finding:
     try:
         return ok("java", str(find_java()))
     except ClusterError as error:
-        return fail("java", str(error), "install Java 17 or later and put it on PATH, or set JAVA_HOME to it")
+        what, _, fix = str(error).rstrip(".").partition(": ")
+        return fail("java", what, fix)
 
 
 def _output(command: Sequence[str]) -> str | None:
