@@ -106,6 +106,7 @@ class TcpProxy:
         with client, contextlib.suppress(OSError):
             if self._network is Network.RESETS:
                 _hang_up(client)
+                return
             broker = socket.create_connection((self.target.host, self.target.port), CONNECT_TIMEOUT_S)
             broker.settimeout(None)
             for end in (client, broker):

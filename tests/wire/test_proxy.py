@@ -1,0 +1,30 @@
+"""A bad network in front of a broker, where there is none behind it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.testing.proxy import Network, TcpProxy
+
+
+def connected(proxy: TcpProxy) -> socket.socket:
+    return socket.create_connection((proxy.address.host, proxy.address.port))
+
+
+def test_a_connection_that_is_reset_does_not_get_to_the_broker() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as broker, TcpProxy() as proxy:
+        broker.settimeout(10)
+        proxy.target = Address(*broker.getsockname())
+        proxy.network = Network.RESETS
+        for _ in range(20):
+            with connected(proxy) as client, contextlib.suppress(ConnectionError):
+                assert client.recv(1) == b""
+        proxy.network = Network.GOOD
+        with connected(proxy) as client:
+            client.sendall(b"hello")
+            first, _ = broker.accept()
+            with first:
+                first.settimeout(10)
+                assert first.recv(5) == b"hello"
