@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
 from typing import Self
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from pyspark_kafka_meta.cli.console import note
 from pyspark_kafka_meta.cli.demo.clusters import Cluster
@@ -46,8 +45,12 @@ class Feed:
         options = ClientOptions.parse(self._cluster.options)
         producer = Producer({**librdkafka_settings(options.security, options.bootstrap_servers), **SETTINGS})
         while not self._stopped.wait(1 / ROUNDS_PER_S):
-            with suppress(BufferError):  # the brokers take nothing just now
+            try:
                 self._produce(producer)
+            except BufferError:
+                pass  # the brokers take nothing just now
+            except KafkaException as error:  # what is known to be refused is not even queued
+                self._tell(error.args[0])
             producer.poll(0)
         producer.flush(STOP_TIMEOUT_S)
 
@@ -61,6 +64,11 @@ class Feed:
     def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
         if error is None:
             self.produced += 1
-        elif not self._failed:
+        else:
+            self._tell(error)
+
+    def _tell(self, error: KafkaError) -> None:
+        """Of the first; there may be hundreds a second."""
+        if not self._failed:
             self._failed = True
             note(f"the feed could not write a record, and goes on: {error.str()}")
