@@ -61,8 +61,8 @@ def uninterrupted() -> Iterator[None]:
     finally:
         for one, handler in handlers.items():
             signal.signal(one, handler)
-    if came:
-        signal.raise_signal(came[0])
+        if came:
+            signal.raise_signal(came[0])
 
 
 @contextmanager

@@ -109,7 +109,7 @@ def worst_of_each(rows: Iterable[Row]) -> list[Finding]:
 def look_around(release: str | None, cluster: Mapping[str, str], addresses: Sequence[tuple[str, int]]) -> list[Row]:
     """What a task sees where it runs. `release` is that of this package on the driver."""
     origin = task_origin()
-    who = f"executor {origin.executor_id} on {origin.host}"
+    who = f"executor {origin.executor_id or 'of unknown id'} on {origin.host}"
     found = [replace(one, check=f"{who}: {one.check}") for one in package_findings() if one.verdict is Verdict.FAIL]
     if not found:
         found.append(ok(who, f"Python {sys.version.split()[0]} at {sys.executable} has all packages"))
