@@ -159,6 +159,8 @@ class MetadataCache:
             suspect = self._snapshot.brokers.get(node_id) if node_id is not None else None
             if suspect is not None and reason in UNREACHABLE_REASONS:
                 self._choice.avoid(suspect.address)
+            if reason is RefreshReason.ON_DEMAND:
+                self._choice.avoid_last()  # who doubts an answer wants another broker's word
             return True
 
     def time_to_next_update_ms(self) -> float:

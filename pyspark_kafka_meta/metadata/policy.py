@@ -174,6 +174,7 @@ class BrokerChoice:
         self._failed: set[Address] = set()
         self._suspect: Address | None = None
         self._last_good: Address | None = None
+        self._answered: Address | None = None  # the last one to do so, also from the bootstrap list
         self._asks_member = False  # the last one to be asked was a known broker then
         self.is_rebootstrapping = False
 
@@ -188,6 +189,10 @@ class BrokerChoice:
         """Ask another one next, if there is another."""
         self._suspect = address
 
+    def avoid_last(self) -> None:
+        """Ask another one next than the one that answered last, if there is another."""
+        self._suspect = self._answered
+
     def rebootstrap(self) -> None:
         """Until a good answer comes only the bootstrap addresses are asked: a broker said so (KIP-1102)."""
         self.is_rebootstrapping = True
@@ -198,14 +203,15 @@ class BrokerChoice:
         self._failed.clear()
         # All clients begin with the same few addresses: if they stayed there, the other brokers would have no share.
         self._suspect, self._last_good = None, address if self._asks_member else None
+        self._answered = address
 
     def failed(self, address: Address, brokers: Collection[Address]) -> bool:
         """Returns whether that was the last one to try: then all may be tried again."""
         self._failed.add(address)
-        self._suspect = address
         round_over = self._choose(brokers) is None
         if round_over:
             self._failed.clear()
+            self._suspect = address
         return round_over
 
     def _choose(self, brokers: Collection[Address]) -> Address | None:

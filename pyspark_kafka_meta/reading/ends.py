@@ -103,8 +103,8 @@ class LogEnds:
 
     def confirmed(self, start: SourceOffset, target: Positions) -> SourceOffset:
         """The ends and topic ids; asked for again where reading cannot go on from `start`, or not up to `target`, with
-        new metadata, which tells a topic that was made again from a log that became shorter. A lost target is told
-        once, where losing it is allowed."""
+        new metadata of another broker, which tells a topic that was made again from a log that became shorter, and from
+        a broker that lags behind. A lost target is told once, where losing it is allowed."""
         target = {one: position for one, position in target.items() if one not in self._passed_over}
         expected = start.positions.keys() | target.keys()
         latest = self._latest_left(expected, start)

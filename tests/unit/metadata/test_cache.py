@@ -347,18 +347,37 @@ def test_error_names_nobody_who_failed_before_the_last_good_answer() -> None:
     with pytest.raises(ConnectError) as caught:
         scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline(4))
 
-    assert "broker 1 did not answer in time" in str(caught.value)
+    assert "broker 2 did not answer in time" in str(caught.value)
     assert "dead" not in str(caught.value)
 
 
 def test_one_hung_broker_does_not_use_up_the_deadline() -> None:
     scene = Scene().bootstrapped()
-    scene.wire.hung.add(1)
+    scene.wire.hung.add(2)
     started = scene.clock()
     scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline(60))
 
     assert scene.clock() - started == FIRST_ATTEMPT_TIMEOUT_MS / 1000 < REQUEST_TIMEOUT_S
-    assert [event.broker_id == 1 for event in scene.events] == [True, False]
+    assert [event.broker_id == 2 for event in scene.events] == [True, False]
+
+
+def test_who_asks_on_demand_hears_another_broker_each_time_even_if_one_is_down() -> None:
+    scene = Scene().bootstrapped()
+    scene.wire.down.add(2)
+    answered = [1]
+    for _ in range(4):
+        scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
+        answered.append(scene.events[-1].broker_id or 0)
+
+    assert answered == [1, 3, 1, 3, 1]
+
+
+def test_in_a_cluster_of_one_broker_its_word_is_enough() -> None:
+    scene = Scene().bootstrapped()
+    scene.wire.down |= {2, 3}
+    scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
+
+    assert scene.events[-1].broker_id == 1
 
 
 def test_attempt_ends_by_the_callers_deadline() -> None:

@@ -16,7 +16,7 @@ from scene import T0, T1, T2, Scene
 
 from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicError
 from pyspark_kafka_meta.metadata.events import EventKind
-from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.metadata.model import TopicMetadata, TopicPartition
 from pyspark_kafka_meta.options.specs import AgoSpec, GroupSpec
 from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, SourceOffset, ranges
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
@@ -752,6 +752,32 @@ def test_topic_that_was_deleted_and_comes_back_is_read_from_its_start(scene: Sce
     lose(scene, recreate)
 
     assert query.step() == {T0: (0, 30), T1: (0, 30), T2: (0, 30)}
+
+
+def lag(scene: Scene, node_id: int, topic: TopicMetadata) -> None:
+    """This broker tells the topic as it was."""
+    now, scene.cluster.topics["t"] = scene.cluster.topics["t"], topic
+    scene.wire.cut_off(node_id)
+    scene.cluster.topics["t"] = now
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("options", [{}, GO_ON, {"onTopicRecreated": "earliest"}], ids=str)
+def test_broker_that_still_tells_the_old_id_neither_fails_the_query_nor_repeats_rows(
+    scene: Scene, caplog: pytest.LogCaptureFixture, options: dict[str, str], restarted: bool
+) -> None:
+    old = scene.cluster.topics["t"]
+    recreate(scene)
+    query = Query(scene, startingOffsets="earliest", **options)
+    query.step()
+    if restarted:
+        query.planner = scene.planner(**options)
+    lag(scene, 1 if restarted else scene.sent("Metadata")[-1], old)
+    scene.write(T0, "new")
+    scene.clock.sleep(300)
+
+    assert query.step() == {T0: (30, 31)}
+    assert caplog.records == []
 
 
 def test_topic_that_is_not_seen_for_a_while_is_not_read_again(scene: Scene) -> None:
