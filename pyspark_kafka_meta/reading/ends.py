@@ -136,10 +136,6 @@ class LogEnds:
     def _latest_left(self, expected: Collection[TopicPartition], start: SourceOffset) -> SourceOffset:
         """The ends of the partitions there are now, and the ids that go with them."""
         partitions = self.partitions_left(expected, start)
-        try:
-            latest = self._logs.latest(partitions)
-        except UnknownTopicError:  # gone since the cache was refreshed, which has been done again by now
-            partitions = self.partitions_left(expected, start)
-            latest = self._logs.latest(partitions)
+        latest = self._logs.latest(partitions)
         left = SourceOffset(latest, self.topic_ids(partitions))
         return replace(left, positions={**latest, **self._held_back(start, left)})

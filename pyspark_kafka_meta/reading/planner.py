@@ -10,9 +10,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import suppress
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
-from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.errors import OptionError, UnknownTopicError
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import LATEST_OFFSET, SourceOptions
 from pyspark_kafka_meta.options.specs import TimesSpec
@@ -34,6 +36,25 @@ from pyspark_kafka_meta.reading.verdicts import (
 
 logger = logging.getLogger(__name__)
 
+MAX_LOOKS = 5
+"""So often the cluster is looked at for one plan, should a topic go away in the middle of each look."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def looks_again(plan: Callable[P, T]) -> Callable[P, T]:
+    """Plan anew if a topic went away while its offsets were asked for. The next look knows, and says what follows."""
+
+    @wraps(plan)
+    def planned(*args: P.args, **kwargs: P.kwargs) -> T:
+        for _ in range(MAX_LOOKS - 1):
+            with suppress(UnknownTopicError):
+                return plan(*args, **kwargs)
+        return plan(*args, **kwargs)
+
+    return planned
+
 
 class OffsetPlanner:
     """Plans the offsets and tasks of one query, with a client of its own."""
@@ -54,6 +75,7 @@ class OffsetPlanner:
         self._latest_seen: SourceOffset | None = None
         self._gone: frozenset[TopicPartition] = frozenset()  # at the last look, though the query had read them
 
+    @looks_again
     def available_now(self) -> dict[TopicPartition, Position]:
         """The end of each log as the target of a query that ends there, without what is gone where that is allowed."""
         ends = self._ends
@@ -78,6 +100,7 @@ class OffsetPlanner:
         """Write the refresh events and close the connections."""
         self._client.close()
 
+    @looks_again
     def batch_ranges(self) -> list[OffsetRange]:
         """What a batch query reads, pinned now, so that a retried task reads the same.
 
@@ -109,6 +132,7 @@ class OffsetPlanner:
             for partition in partitions
         ]
 
+    @looks_again
     def initial_offset(self) -> SourceOffset:
         """Where a new streaming query begins."""
         starting = self._options.starting_offsets
@@ -125,6 +149,7 @@ class OffsetPlanner:
             )
         return partitions
 
+    @looks_again
     def next_offset(self, start: SourceOffset, target: Positions | None, limited: bool) -> SourceOffset:
         """The end of the micro-batch that begins at `start`; the same JSON where there is nothing to read.
 
@@ -190,6 +215,9 @@ class OffsetPlanner:
         lost = lost_starts(start, latest)
         recreated = [one for one in lost if is_recreated(one, start, latest)]
         fails, policy = self._options.fail_on_data_loss, self._options.on_topic_recreated
+        begun = {partition: latest.positions[partition] for partition in lost}
+        if policy != "latest":
+            begun |= self._logs.earliest(recreated)  # which may begin a new look: the loss is told after it
         if len(lost) > len(recreated):
             shorter = [one for one in lost if one not in recreated]
             accept_loss(explain_all(shorter, start, latest), fails)
@@ -198,5 +226,4 @@ class OffsetPlanner:
             accept_loss(text, fails) if policy is None else accept_loss(text, policy == "fail", "onTopicRecreated")
         for one in lost:
             self._client.cache.record_loss(one, start.positions[one].offset, None, explain(one, start, latest))
-        begun = {partition: latest.positions[partition] for partition in lost}
-        return begun if policy == "latest" else begun | self._logs.earliest(recreated)
+        return begun

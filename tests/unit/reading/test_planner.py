@@ -754,6 +754,65 @@ def test_topic_that_was_deleted_and_comes_back_is_read_from_its_start(scene: Sce
     assert query.step() == {T0: (0, 30), T1: (0, 30), T2: (0, 30)}
 
 
+PATTERN = {"subscribePattern": "^[tu]$", "startingOffsets": "earliest"}
+
+
+def before_offsets_are_asked(scene: Scene, nth: int, happens: Any) -> None:
+    """Let it happen just before the nth time from now, from 0."""
+    real, left = scene.wire.list_offsets, iter(range(nth, -1, -1))
+
+    def list_offsets(*arguments: Any) -> Any:
+        if next(left, -1) == 0:
+            happens(scene)
+        return real(*arguments)
+
+    scene.wire.list_offsets = list_offsets  # type: ignore[method-assign]
+
+
+def delete_u(scene: Scene) -> None:
+    del scene.cluster.topics["u"]
+
+
+@pytest.mark.parametrize("nth", [0, 1], ids=["before its end is asked for", "before its start is"])
+def test_new_topic_that_is_deleted_while_it_is_planned_fails_no_query_that_allows_loss(scene: Scene, nth: int) -> None:
+    query = Query(scene, **PATTERN, **GO_ON)
+    query.step()
+    scene.cluster.create_topic("u", 1)
+    scene.write(T0, "new")
+    scene.clock.sleep(300)
+    before_offsets_are_asked(scene, nth, delete_u)
+
+    assert query.step() == {T0: (12, 13)}
+
+
+def test_topic_made_again_and_deleted_while_it_is_planned_is_told_once_as_lost(scene: Scene) -> None:
+    scene.cluster.create_topic("u", 1)
+    scene.write(TopicPartition("u", 0), "old")
+    query = Query(scene, **PATTERN, **GO_ON)
+    query.step()
+    scene.cluster.create_topic("u", 1)
+    scene.clock.sleep(300)
+    scene.events.clear()
+    retries = 3
+    before_offsets_are_asked(scene, 1 + retries, delete_u)
+
+    assert query.step() == {}
+    losses = [(one.cause_topic, one.lost_from_offset) for one in scene.events if one.kind is EventKind.DATA_LOSS]
+    assert losses == [("u", 1)]
+
+
+def test_topic_that_is_deleted_while_a_query_begins_is_left_out_under_a_pattern(scene: Scene) -> None:
+    scene.cluster.create_topic("u", 1)
+    planner = scene.planner(**PATTERN, **GO_ON)
+    before_offsets_are_asked(scene, 0, delete_u)
+    assert sorted(planner.available_now()) == [T0, T1, T2]
+
+    scene.cluster.create_topic("u", 1)
+    scene.clock.sleep(300)
+    before_offsets_are_asked(scene, 0, delete_u)
+    assert sorted(planner.initial_offset().positions) == [T0, T1, T2]
+
+
 def lag(scene: Scene, node_id: int, topic: TopicMetadata) -> None:
     """This broker tells the topic as it was."""
     now, scene.cluster.topics["t"] = scene.cluster.topics["t"], topic
