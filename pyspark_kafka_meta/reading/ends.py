@@ -5,7 +5,8 @@ Follows Spark's `KafkaOffsetReaderAdmin`, which asks again where the latest offs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from uuid import UUID
 
@@ -64,7 +65,19 @@ class LogEnds:
             return self._options.topics
         return {*self._client.cache.snapshot.topics, *(partition.topic for partition in expected)}
 
-    def topic_ids(self, partitions: Collection[TopicPartition]) -> dict[str, UUID | None]:
+    @contextmanager
+    def same_topics(self, partitions: Collection[TopicPartition]) -> Iterator[dict[str, UUID | None]]:
+        """The ids that belong to the offsets of `partitions` that are asked for within this context.
+
+        Raises:
+            UnknownTopicError: a topic is not the same any more, or not known any more, at the end.
+        """
+        ids = self._topic_ids(partitions)
+        yield ids
+        if ids != self._topic_ids(partitions):
+            raise UnknownTopicError("a topic was deleted, or made again, while its offsets were asked for: try again")
+
+    def _topic_ids(self, partitions: Collection[TopicPartition]) -> dict[str, UUID | None]:
         """The ids of the topics of `partitions`, as cached."""
         snapshot = self._client.cache.snapshot
         return {topic: snapshot.topic_id(topic) for topic in {partition.topic for partition in partitions}}
@@ -84,7 +97,7 @@ class LogEnds:
             return [one for one in sorted(found) if wanted is None or one in wanted]
         gone = set(expected) - set(partitions)
         if start is not None and self._options.on_topic_recreated in ("earliest", "latest"):
-            ids = self.topic_ids(gone)
+            ids = self._topic_ids(gone)
             gone = {one for one in gone if ids[one.topic] in (None, start.topic_ids.get(one.topic))}
         if not gone:
             self._told = ""
@@ -136,6 +149,7 @@ class LogEnds:
     def _latest_left(self, expected: Collection[TopicPartition], start: SourceOffset) -> SourceOffset:
         """The ends of the partitions there are now, and the ids that go with them."""
         partitions = self.partitions_left(expected, start)
-        latest = self._logs.latest(partitions)
-        left = SourceOffset(latest, self.topic_ids(partitions))
+        with self.same_topics(partitions) as ids:
+            latest = self._logs.latest(partitions)
+        left = SourceOffset(latest, ids)
         return replace(left, positions={**latest, **self._held_back(start, left)})

@@ -110,9 +110,9 @@ class OffsetPlanner:
         starting, ending = self._options.starting_offsets, self._options.ending_offsets
         assert starting is not None and ending is not None, "for_batch() completes the options"
         partitions = self._first_partitions()
-        starts = self._logs.resolve(starting, partitions, "startingOffsets")
-        ends = self._logs.resolve(ending, partitions, "endingOffsets")
-        ids = self._ends.topic_ids(partitions)
+        with self._ends.same_topics(partitions) as ids:
+            starts = self._logs.resolve(starting, partitions, "startingOffsets")
+            ends = self._logs.resolve(ending, partitions, "endingOffsets")
         for partition in partitions:
             # Only an end that was given can be a mistake: an open transaction may hold the latest one back.
             is_given = isinstance(ending, TimesSpec) or dict(ending.by_partition).get(partition, LATEST_OFFSET) >= 0
@@ -138,8 +138,9 @@ class OffsetPlanner:
         starting = self._options.starting_offsets
         assert starting is not None, "for_stream() completes the options"
         partitions = self._first_partitions()
-        positions = self._logs.resolve(starting, partitions, "startingOffsets")
-        return SourceOffset(positions, self._ends.topic_ids(partitions), initial=True)
+        with self._ends.same_topics(partitions) as ids:
+            positions = self._logs.resolve(starting, partitions, "startingOffsets")
+        return SourceOffset(positions, ids, initial=True)
 
     def _first_partitions(self) -> list[TopicPartition]:
         partitions = self._ends.partitions()

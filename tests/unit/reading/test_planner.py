@@ -813,6 +813,34 @@ def test_topic_that_is_deleted_while_a_query_begins_is_left_out_under_a_pattern(
     assert sorted(planner.initial_offset().positions) == [T0, T1, T2]
 
 
+def hide_t_for_a_moment(scene: Scene) -> None:
+    """The brokers that are asked who leads u now do not know t."""
+    scene.wire.metadata_errors["t"] = 3
+    scene.clock.at(1, scene.wire.metadata_errors.clear)
+    scene.cluster.move_leader(TopicPartition("u", 0), 3)
+
+
+BOTH = {"subscribe": "t,u", "startingOffsets": "earliest"}
+NOTHING_READ = SourceOffset({}, {})
+PLANS: dict[str, Any] = {
+    "start": (0, lambda scene: scene.planner(**BOTH).initial_offset().topic_ids),
+    "micro-batch": (0, lambda scene: scene.planner(**BOTH).next_offset(NOTHING_READ, None, False).topic_ids),
+    "batch, asked for ends": (
+        1,
+        lambda scene: {one.partition.topic: one.topic_id for one in batch_planner(scene, **BOTH).batch_ranges()},
+    ),
+}
+
+
+@pytest.mark.parametrize(("nth", "plan"), PLANS.values(), ids=PLANS.keys())
+def test_topic_that_is_unknown_for_a_moment_leaves_no_plan_without_its_id(scene: Scene, nth: int, plan: Any) -> None:
+    scene.cluster.create_topic("u", 1)
+    scene.write(TopicPartition("u", 0), "one")
+    before_offsets_are_asked(scene, nth, hide_t_for_a_moment)
+
+    assert plan(scene) == {topic: scene.cluster.topics[topic].topic_id for topic in ("t", "u")}
+
+
 def lag(scene: Scene, node_id: int, topic: TopicMetadata) -> None:
     """This broker tells the topic as it was."""
     now, scene.cluster.topics["t"] = scene.cluster.topics["t"], topic
