@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
+from uuid import UUID
 
 from pyspark_kafka_meta.errors import OptionError, UnknownTopicError
 from pyspark_kafka_meta.metadata.model import TopicPartition
@@ -73,7 +74,7 @@ class OffsetPlanner:
         self._logs = OffsetResolver(client, options)
         self._ends = LogEnds(client, options, self._logs, sleep)
         self._latest_seen: SourceOffset | None = None
-        self._gone: frozenset[TopicPartition] = frozenset()  # at the last look, though the query had read them
+        self._left_off: dict[tuple[TopicPartition, UUID | None], Position] = {}  # of what is gone
 
     @looks_again
     def available_now(self) -> dict[TopicPartition, Position]:
@@ -166,8 +167,8 @@ class OffsetPlanner:
         if not latest_seen.positions:
             return start  # SPARK-41375: should the topics be seen again, they are not to be read from their start
         self._latest_seen, latest, ids = latest_seen, latest_seen.positions, latest_seen.topic_ids
-        begun = self._begin_new(start, latest)
-        begun |= self._begin_after_loss(start, self._latest_seen)
+        begun = self._begin_new(start, latest_seen)
+        begun |= self._begin_after_loss(start, latest_seen)
         starts = {**start.positions, **begun}
         for bound in (target, self._ending()):
             latest = latest if bound is None else draw_in(starts, latest, bound)
@@ -192,23 +193,32 @@ class OffsetPlanner:
         return False
 
     def _record_gone(self, start: SourceOffset, latest: SourceOffset) -> None:
-        """An event for each partition that the query goes on without, once for as long as it stays away."""
-        gone = frozenset(start.positions.keys() - latest.positions.keys())
-        for one in sorted(gone - self._gone):
-            why = "the partition is gone: its topic was deleted, or made again with fewer"
-            self._client.cache.record_loss(one, start.positions[one].offset, None, why)
-        self._gone = gone
+        """An event for each partition that the query goes on without, once for where it left off there."""
+        for one in sorted(start.positions.keys() - latest.positions.keys()):
+            left_off, key = start.positions[one], (one, start.topic_ids[one.topic])
+            if self._left_off.get(key) != left_off:
+                why = "the partition is gone: its topic was deleted, or made again with fewer"
+                self._client.cache.record_loss(one, left_off.offset, None, why)
+            self._left_off[key] = left_off
 
-    def _begin_new(self, start: SourceOffset, latest: Positions) -> dict[TopicPartition, Position]:
-        """New partitions are read from their start, wherever that is by now, unless newPartitions says otherwise."""
-        partitions = latest.keys() - start.positions.keys()
+    def _begin_new(self, start: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, Position]:
+        """New partitions are read from their start, wherever that is by now, unless newPartitions says otherwise; those
+        that were only not seen for a while, as their topic's id tells, from where the query left off."""
+        ends, ids = latest.positions, latest.topic_ids
+        new = ends.keys() - start.positions.keys()
+        back = {
+            one: min(self._left_off[one, topic_id], ends[one])
+            for one in new
+            if (topic_id := ids[one.topic]) is not None and (one, topic_id) in self._left_off
+        }
+        new -= back.keys()
         if self._options.new_partitions_at_latest:
-            return {partition: latest[partition] for partition in partitions}
-        begun = self._logs.earliest(partitions)
+            return back | {partition: ends[partition] for partition in new}
+        begun = self._logs.earliest(new)
         late = [partition for partition, position in begun.items() if position.offset > 0]
         if late:
             logger.warning("%s are new, and their first records are gone already", name_partitions(late))
-        return begun
+        return back | begun
 
     def _begin_after_loss(self, start: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, Position]:
         """Where to begin in partitions that cannot be read from `start` on: in a topic that was made again at its

@@ -882,6 +882,27 @@ def test_topic_that_is_not_seen_for_a_while_is_not_read_again(scene: Scene) -> N
     assert query.step() == {T0: (12, 13)}
 
 
+@pytest.mark.parametrize("options", [{}, {"newPartitions": "latest"}], ids=str)
+def test_topic_that_is_not_seen_for_a_while_beside_others_is_read_on_where_it_was_left(
+    scene: Scene, options: dict[str, str]
+) -> None:
+    u = TopicPartition("u", 0)
+    scene.cluster.create_topic("u", 1)
+    scene.write(u, "0", "1")
+    query = Query(scene, **PATTERN, **GO_ON, **options)
+    query.step()
+    for seen in (2, 3):
+        hidden = scene.cluster.topics.pop("u")
+        lose(scene, lambda scene: scene.write(T0, "new"))
+        assert query.step().keys() == {T0}
+
+        scene.cluster.topics["u"] = hidden
+        lose(scene, lambda scene: scene.write(u, "while it was not seen"))
+        assert query.step() == {u: (seen, seen + 1)}
+    losses = [(one.cause_topic, one.lost_from_offset) for one in scene.events if one.kind is EventKind.DATA_LOSS]
+    assert losses == [("u", 2), ("u", 3)]
+
+
 @pytest.mark.parametrize("options", [{}, GO_ON], ids=["fail", "go on"])
 def test_kafka_7703_smaller_latest_for_a_moment_is_asked_again_and_is_no_loss(
     scene: Scene, options: dict[str, str], caplog: pytest.LogCaptureFixture
