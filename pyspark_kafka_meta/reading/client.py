@@ -23,7 +23,15 @@ from pyspark_kafka_meta.reading.replicas import ReadReplicas
 from pyspark_kafka_meta.reading.throttles import Throttles
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.wire.brokers import KafkaWire
-from pyspark_kafka_meta.wire.codes import UNKNOWN_LEADER_EPOCH, Action, action_for, describe, refresh_reason, refusal
+from pyspark_kafka_meta.wire.codes import (
+    UNKNOWN_LEADER_EPOCH,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    Action,
+    action_for,
+    describe,
+    refresh_reason,
+    refusal,
+)
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.messages import OffsetAnswer, OffsetQuery, OffsetsRequest, Wire
 
@@ -72,7 +80,7 @@ class KafkaClient:
         )
         self._rng = random.Random()
         self._unanswered: Counter[int] = Counter()  # ListOffsets in a row, by node id
-        self._given_up: set[str] = set()  # topics that were unknown for the whole grace period
+        self._given_up: set[str | TopicPartition] = set()  # what was unknown for the whole grace period
 
     def api_deadline(self) -> float:
         """By when a question to the cluster must be answered, retries included."""
@@ -104,12 +112,12 @@ class KafkaClient:
             self.cache.refresh_if_due(deadline)
         grace_ends = min(deadline, time.monotonic() + UNKNOWN_GRACE_MS / 1000)
         wanted = {one for one in expected if one.topic in topics}
-        while self._may_yet_come(topics, wanted) and time.monotonic() < grace_ends:
-            self.cache.request_update(RefreshReason.UNKNOWN_TOPIC, self.cache.snapshot.generation, error_code=3)
+        while not self._missing(topics, wanted) <= self._given_up and time.monotonic() < grace_ends:
+            generation = self.cache.snapshot.generation
+            self.cache.request_update(RefreshReason.UNKNOWN_TOPIC, generation, error_code=UNKNOWN_TOPIC_OR_PARTITION)
             self._pause(grace_ends, deadline)
-        unknown = self._unknown(topics)
-        self._given_up = set(unknown)
-        if unknown:
+        self._given_up = self._missing(topics, wanted)
+        if unknown := self._unknown(topics):
             raise UnknownTopicError(
                 f"topic {', '.join(unknown)} does not exist in the cluster at {self._servers()}: "
                 "check the name, or create the topic first"
@@ -143,7 +151,7 @@ class KafkaClient:
             if not gone:
                 all_known_at = time.monotonic()
             elif time.monotonic() >= all_known_at + UNKNOWN_GRACE_MS / 1000:
-                self._given_up.update(self._unknown({partition.topic for partition in gone}))
+                self._given_up |= self._missing({partition.topic for partition in gone}, gone)
                 raise UnknownTopicError(f"{name_partitions(gone)} does not exist in the cluster at {self._servers()}")
             if time.monotonic() >= deadline:
                 missing = sorted(timestamps.keys() - answers.keys())
@@ -165,12 +173,10 @@ class KafkaClient:
                 unknown.append(topic)
         return unknown
 
-    def _may_yet_come(self, topics: Collection[str], wanted: Collection[TopicPartition]) -> bool:
-        """Whether something is missing that was not waited for in vain before."""
-        unknown = set(self._unknown(topics))
-        return not unknown <= self._given_up or bool(
-            self._not_there([partition for partition in wanted if partition.topic not in unknown])
-        )
+    def _missing(self, topics: Collection[str], wanted: Collection[TopicPartition]) -> set[str | TopicPartition]:
+        """The topics that are unknown, and of the others those of their partitions `wanted` that are."""
+        unknown = self._unknown(topics)
+        return {*unknown, *self._not_there([partition for partition in wanted if partition.topic not in unknown])}
 
     def _not_there(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Those of `partitions` that the last answer of the brokers does not have."""

@@ -867,6 +867,18 @@ def test_broker_that_still_tells_the_old_id_neither_fails_the_query_nor_repeats_
     assert caplog.records == []
 
 
+def test_assigned_partition_that_is_gone_is_waited_for_once(scene: Scene) -> None:
+    query = Query(scene, assign='{"t":[0,1,2]}', **GO_ON)
+    query.step()
+    lose(scene, lambda scene: scene.cluster.create_topic("t", 2))
+    query.step()
+    scene.clock.sleep(10)
+    began, asked = scene.clock(), len(scene.sent("Metadata"))
+
+    query.step()
+    assert (scene.clock() - began, len(scene.sent("Metadata")) - asked) == (0, 0)
+
+
 def test_topic_that_is_not_seen_for_a_while_is_not_read_again(scene: Scene) -> None:
     query = Query(scene, **GO_ON)
     query.step()
