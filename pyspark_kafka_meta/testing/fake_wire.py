@@ -190,14 +190,14 @@ class FakeWire:
     def _offset(self, node_id: int, query: OffsetQuery, read_committed: bool) -> OffsetAnswer:
         code = self._take_error(node_id, query)
         if code != 0:
-            return OffsetAnswer(query.partition, code, -1, -1, NO_EPOCH)
+            return OffsetAnswer(query.partition, code, -1, NO_EPOCH)
         start, end = self.cluster.bounds(query.partition)
         if query.timestamp >= 0:
-            return OffsetAnswer(query.partition, 0, self.cluster.offset_at(query.partition, query.timestamp), -1, 0)
+            return OffsetAnswer(query.partition, 0, self.cluster.offset_at(query.partition, query.timestamp), 0)
         is_start = query.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP)
         stable = self.open_transactions.get(query.partition, end) if read_committed else end
         offset = start if is_start else stable
-        return OffsetAnswer(query.partition, 0, offset, -1, self.cluster.partition(query.partition).leader_epoch)
+        return OffsetAnswer(query.partition, 0, offset, self.cluster.partition(query.partition).leader_epoch)
 
     def _ends_at(self, node_id: int) -> float:
         """When the Fetch under way is answered: now if there is something to tell, else when it was parked enough."""

@@ -62,7 +62,6 @@ class OffsetAnswer:
     partition: TopicPartition
     error_code: int
     offset: int
-    timestamp: int
     leader_epoch: int
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pyspark_kafka_meta.metadata.model import MetadataAnswer, PartitionMetadata, TopicMetadata, TopicPartition
@@ -108,7 +108,7 @@ def _timestamp(timestamp: int, version: int) -> int:
 
 
 def list_offsets_answer(exchange: Exchange, queries: Sequence[OffsetQuery]) -> dict[TopicPartition, OffsetAnswer]:
-    asked = {query.partition for query in queries}
+    asked = {query.partition: query.timestamp for query in queries}
     answers = unique(
         (_offset(str(topic.name), entry, asked) for topic in exchange.message.topics for entry in topic.partitions),
         lambda answer: answer.partition,
@@ -117,10 +117,10 @@ def list_offsets_answer(exchange: Exchange, queries: Sequence[OffsetQuery]) -> d
     return {answer.partition: answer for answer in answers}
 
 
-def _offset(topic: str, entry: Any, asked: Collection[TopicPartition]) -> OffsetAnswer:
+def _offset(topic: str, entry: Any, asked: Mapping[TopicPartition, int]) -> OffsetAnswer:
     partition = TopicPartition(topic, int(entry.partition_index))
     check(partition in asked, "%s unasked", partition)
-    check(entry.offset >= -1 and entry.leader_epoch >= -1, "a negative offset or epoch for %s", partition)
-    return OffsetAnswer(
-        partition, int(entry.error_code), int(entry.offset), int(entry.timestamp), int(entry.leader_epoch)
-    )
+    # Every log has a start and an end; that no record is as late as a time is no error.
+    smallest = 0 if asked[partition] < 0 and entry.error_code == 0 else -1
+    check(entry.offset >= smallest and entry.leader_epoch >= -1, "a negative offset or epoch for %s", partition)
+    return OffsetAnswer(partition, int(entry.error_code), int(entry.offset), int(entry.leader_epoch))

@@ -221,9 +221,7 @@ def offsets_message(*partitions: tuple[str, int], version: int = 7, **changed: A
 def test_list_offsets_answer_is_read_and_may_leave_partitions_out(version: int) -> None:
     message = offsets_message(("t", 0), version=version)
 
-    assert translate.list_offsets_answer(exchange(LIST_OFFSETS, message), QUERIES) == {
-        T0: OffsetAnswer(T0, 0, 42, 5, 3)
-    }
+    assert translate.list_offsets_answer(exchange(LIST_OFFSETS, message), QUERIES) == {T0: OffsetAnswer(T0, 0, 42, 3)}
 
 
 @pytest.mark.parametrize(
@@ -232,13 +230,25 @@ def test_list_offsets_answer_is_read_and_may_leave_partitions_out(version: int) 
         (offsets_message(("t", 0), ("t", 5)), "t-5 unasked"),
         (offsets_message(("v", 0)), "v-0 unasked"),
         (offsets_message(("t", 0), ("t", 0)), "the same partition twice"),
-        (offsets_message(("t", 0), offset=-2), "a negative offset or epoch for t-0"),
+        (offsets_message(("t", 0), offset=-1), "a negative offset or epoch for t-0"),
+        (offsets_message(("t", 1), offset=-1), "a negative offset or epoch for t-1"),
+        (offsets_message(("u", 0), offset=-2), "a negative offset or epoch for u-0"),
         (offsets_message(("t", 0), leader_epoch=-2), "a negative offset or epoch for t-0"),
     ],
 )
 def test_list_offsets_answer_that_breaks_the_rules_is_not_read(message: Any, said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
         translate.list_offsets_answer(exchange(LIST_OFFSETS, message), QUERIES)
+
+
+@pytest.mark.parametrize(
+    ("partition", "code"), [(U0, ErrorCode.none), (T0, ErrorCode.not_leader_or_follower)], ids=["no such time", "error"]
+)
+def test_answer_without_an_offset_is_read_where_there_may_be_none(partition: TopicPartition, code: ErrorCode) -> None:
+    message = offsets_message((partition.topic, partition.partition), offset=-1, error_code=code)
+    [answer] = translate.list_offsets_answer(exchange(LIST_OFFSETS, message), QUERIES).values()
+
+    assert (answer.partition, answer.offset, answer.error_code) == (partition, -1, int(code))
 
 
 # --- fetch ------------------------------------------------------------------------------------------------------------
