@@ -56,7 +56,7 @@ class OffsetResolver:
             case BackSpec(offsets):
                 return self._before_end(offsets, partitions)
             case GroupSpec(group):
-                return self._of_group(group, partitions, option)
+                return self._of_group(group, partitions)
             case OffsetsSpec(None):
                 return self._at_offsets(spec, partitions, option)
             case OffsetsSpec(everywhere):
@@ -84,9 +84,7 @@ class OffsetResolver:
         earliest, latest = self.earliest(partitions), self.latest(partitions)
         return {one: Position(max(earliest[one].offset, latest[one].offset - offsets)) for one in partitions}
 
-    def _of_group(
-        self, group: str, partitions: Collection[TopicPartition], option: str
-    ) -> dict[TopicPartition, Position]:
+    def _of_group(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         committed = self._committed(self._client.options, group, partitions)
         without = set(partitions) - committed.keys()
         if without:
@@ -96,7 +94,8 @@ class OffsetResolver:
                 name_partitions(without),
             )
         offsets = committed | dict.fromkeys(without, EARLIEST_OFFSET)
-        return self._at_offsets(OffsetsSpec(by_partition=tuple(sorted(offsets.items()))), partitions, option)
+        spec = OffsetsSpec(by_partition=tuple(sorted(offsets.items())))
+        return self._at_offsets(spec, partitions, f"the commit of consumer group {group}")
 
     def _at_offsets(
         self, spec: OffsetsSpec, partitions: Collection[TopicPartition], option: str

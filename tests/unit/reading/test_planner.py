@@ -261,6 +261,10 @@ def test_a_start_is_where_a_group_would_read_on(scene: Scene, caplog: pytest.Log
     with pytest.raises(DataLossError, match="offset 2 of t-0, and its log starts at 3"):
         resolve({T0: 2, T1: 7})
     assert resolve({T0: 2, T1: 7}, **GO_ON)[T0] == Position(3)
+    with pytest.raises(
+        OptionError, match="the commit of consumer group g names offset 13 of t-1, and its log ends at 12"
+    ):
+        resolve({T0: 5, T1: 13})
 
 
 def test_stream_begins_at_a_time_and_reads_later_partitions_from_their_start(later: Scene) -> None:
