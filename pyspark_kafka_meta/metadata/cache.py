@@ -28,6 +28,8 @@ RETRIABLE_ERRORS = (ConnectError, ProtocolError, RequestTimeoutError)
 """Another broker, or the same one later, may answer."""
 REBOOTSTRAP_REQUIRED = 129
 """Error code of a whole Metadata answer: what the client knows of the cluster is of no use any more (KIP-1102)."""
+MAX_IDLE_S = 300.0
+"""This long brokers are asked for a topic that is gone and that nobody wants (Kafka's metadata.max.idle.ms)."""
 UNREACHABLE_REASONS = frozenset({RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT})
 
 
@@ -79,7 +81,7 @@ class MetadataCache:
         self._policy = RefreshPolicy(settings, rng)
         self._choice = BrokerChoice(bootstrap, rng)
         self._recorder = EventRecorder(self.cache_id, wall_clock)
-        self._topics: frozenset[str] = frozenset()
+        self._topics: dict[str, float] = {}  # when each was last wanted
         self._failures: dict[Address, KafkaMetaError] = {}  # since the last good answer
         self._publish(self._recorder.born(self._snapshot, self._clock()))
 
@@ -91,14 +93,16 @@ class MetadataCache:
     def track(self, topics: Collection[str]) -> None:
         """Ask for these topics too from now on. A new one makes a refresh due."""
         with self._lock:
-            if not self._topics.issuperset(topics):
-                self._topics = self._topics.union(topics)
-                self._policy.request_update(RefreshCause(RefreshReason.NEW_TOPIC), self._clock())
+            now = self._clock()
+            if not self._topics.keys() >= set(topics):
+                self._policy.request_update(RefreshCause(RefreshReason.NEW_TOPIC), now)
+            self._topics.update(dict.fromkeys(topics, now))
 
     def leader(self, partition: TopicPartition) -> LeaderAndEpoch | None:
         """Whom to fetch from; None if nobody is known to lead. Never a request."""
         with self._lock:
-            self._recorder.count_lookup(self._clock())
+            self._topics[partition.topic] = self._clock()
+            self._recorder.count_lookup(self._topics[partition.topic])
         return self._snapshot.leader(partition)
 
     def count_throttle(self, throttle_ms: int) -> None:
@@ -261,11 +265,17 @@ class MetadataCache:
     def _begin(self) -> Attempt:
         with self._lock:
             now, brokers = self._clock(), self._addresses()
+            # A query over topics of a day would else ask for all that ever were.
+            self._topics = {
+                topic: wanted_at
+                for topic, wanted_at in self._topics.items()
+                if topic in self._snapshot.topics or now < wanted_at + MAX_IDLE_S
+            }
             cause, number = self._policy.begin(now)
             address = self._choice.next(brokers)
             if brokers and (self._choice.is_rebootstrapping or address not in brokers):
                 cause = replace(cause, reason=RefreshReason.REBOOTSTRAP)
-            return Attempt(cause, number, self._snapshot, self._topics, address, now)
+            return Attempt(cause, number, self._snapshot, frozenset(self._topics), address, now)
 
     def _fail(self, attempt: Attempt, error: KafkaMetaError) -> RefreshEvent:
         with self._lock:
@@ -292,7 +302,7 @@ class MetadataCache:
             recovery_ms = self._policy.recovery_ms(now, changes)
             if self._policy.in_trouble:
                 self._choice.avoid(attempt.address)  # it may be cut off from the cluster, and never learn better
-            if self._topics != attempt.topics:
+            if self._topics.keys() != attempt.topics:
                 self._policy.request_update(RefreshCause(RefreshReason.NEW_TOPIC), now)
             elif hinted_meanwhile:
                 self._policy.request_update(RefreshCause(RefreshReason.LEADER_HINT), now)

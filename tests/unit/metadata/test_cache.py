@@ -507,6 +507,28 @@ def test_only_tracked_topics_are_asked_for() -> None:
     assert sorted(scene.cache.snapshot.topics) == ["other", "t"]
 
 
+def test_topic_that_is_gone_is_not_asked_for_any_more_once_nobody_wants_it() -> None:
+    scene = Scene()
+    scene.cluster.create_topic("yesterday")
+    scene.cache.track(["yesterday"])
+    scene.bootstrapped()
+    del scene.cluster.topics["yesterday"]
+    real, asked = scene.wire.metadata, []
+
+    def metadata(address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
+        asked.append(sorted(topics or ()))
+        return real(address, topics, deadline)
+
+    scene.wire.metadata = metadata  # type: ignore[method-assign]
+    for wanted in (True, True, False, False):
+        scene.clock.sleep(200)
+        if wanted:
+            scene.cache.leader(TopicPartition("yesterday", 0))
+        scene.cache.refresh(RefreshReason.MAX_AGE, scene.deadline())
+
+    assert asked == [["t", "yesterday"]] * 3 + [["t"]]
+
+
 @pytest.mark.parametrize("code", [3, 29])
 def test_topic_error_is_for_the_caller_to_judge(code: int) -> None:
     scene = Scene()
