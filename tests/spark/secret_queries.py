@@ -2,7 +2,8 @@
 
 Started as `python secret_queries.py FOLDER` with the options of each query as a JSON list on standard input; prints
 plans, errors, the command lines of all processes, and which files in the folder hold a secret: while it runs, as Spark
-removes its own. All loggers are at DEBUG, but for Py4J's, which writes out each call.
+removes its own, and after it, as Spark writes the end of its event log last. All loggers are at DEBUG, but for Py4J's,
+which writes out each call.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 REDACTED = "(?i)url|keystore[.]key"
 """As SECURITY.md advises: without it the plan of a stream shows the text of a private key, alone among the secrets."""
+TOPIC = rb"{\"t\":"
+"""In the event log: its JSON holds that of offsets as text."""
 
 
 def command_lines() -> str:
@@ -50,6 +53,10 @@ def stream(spark: SparkSession, options: dict[str, str], checkpoint: Path) -> st
     return plans(rows) + str(query.lastProgress) + str(query.exception()) + str(query.status)
 
 
+def files_with(folder: Path, text: bytes) -> list[str]:
+    return [str(path) for path in folder.rglob("*") if path.is_file() and text in path.read_bytes()]
+
+
 def main(folder: Path) -> None:
     logging.getLogger("py4j").setLevel(logging.INFO)
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
@@ -61,7 +68,8 @@ def main(folder: Path) -> None:
         (folder / place).mkdir()
         builder = builder.config(name, str(folder / place))
     builder = builder.config("spark.sql.redaction.options.regex", REDACTED)
-    spark = builder.config("spark.eventLog.enabled", "true").getOrCreate()
+    builder = builder.config("spark.eventLog.enabled", "true").config("spark.eventLog.compress", "false")
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("INFO")
     for number, options in enumerate(json.load(sys.stdin)):
         try:
@@ -70,9 +78,10 @@ def main(folder: Path) -> None:
                 sys.stdout.write(stream(spark, options, folder / "checkpoint"))
         except Exception as error:
             sys.stdout.write("".join(traceback.format_exception(error)) + repr(error))
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    sys.stdout.write(f"files with a secret: {[str(path) for path in files if b'canary' in path.read_bytes()]}\n")
+    found = files_with(folder, b"canary")
     spark.stop()
+    sys.stdout.write(f"files with a secret: {found + files_with(folder, b'canary')}\n")
+    sys.stdout.write(f"files of the event log with the topic: {len(files_with(folder / 'log', TOPIC))}\n")
 
 
 if __name__ == "__main__":

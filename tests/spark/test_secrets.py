@@ -214,6 +214,7 @@ def test_no_secret_is_in_anything_written_or_printed(tmp_path: Path) -> None:
     assert "DEBUG:pyspark_kafka_meta" in done.stderr or "INFO:pyspark_kafka_meta.events" in done.stderr
     assert {"checkpoint", "events", "local", "log"} <= {path.name for path in folder.iterdir()}
     assert "files with a secret: []" in done.stdout
+    assert "files of the event log with the topic: 1" in done.stdout, "it can be searched"
     assert "canary" not in done.stdout + done.stderr
     assert "\x1b[31m" not in done.stdout + done.stderr
     assert not any(line.startswith("FATAL") for line in (done.stdout + done.stderr).splitlines())
