@@ -61,7 +61,9 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Serve:
         ):
             try:
                 assert process.stdout is not None
-                yield next((line.strip() for line in process.stdout if line.startswith("http")), "")
+                url = next((line.strip() for line in process.stdout if line.startswith("http")), None)
+                assert url, (folder / "stderr").read_text()[-3000:]
+                yield url
                 process.send_signal(end_by)
                 assert process.wait(60) == 0, (folder / "stderr").read_text()[-3000:]
             finally:
