@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.cimpl import NewTopic
 from harness import Stream
-from test_security_tokens import token_endpoint
+from token_endpoint import token_endpoint
 
 from pyspark_kafka_meta.testing import LocalKafka
 

@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from answer_frames import fetch_frame, metadata_frame
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -25,7 +26,6 @@ from kio.schema.list_offsets.v7 import response as offsets
 from kio.serial import entity_reader
 from scripted_broker import Behaviour, answer_versions, frame, read_frame, scripted_broker
 from secured_broker import agree_on_mechanism, authenticate, over_tls, parrot
-from test_hostile_broker import fetch_frame, metadata_frame
 
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority

@@ -11,8 +11,7 @@ from uuid import UUID
 
 import handmade
 import pytest
-from kio.schema.errors import ErrorCode
-from kio.schema.fetch.v16 import response as fetch
+from answer_frames import TOPIC_ID, fetch_frame, metadata_frame
 from kio.schema.metadata.v12 import response as metadata
 from scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
 
@@ -33,54 +32,8 @@ DEADLINE_S = POLL_TIMEOUT_S + 2.5
 """With the last request's time-out, and a machine that is busy."""
 CONNECTIONS = 40
 """Pauses double from 0.1 s to 1 s; a hot loop would make thousands in this time."""
-TOPIC_ID = UUID(int=7)
-ROW = handmade.batch([handmade.Row(0)])
 Answer = Callable[[socket.socket, int], None]
 """Sends what a broker answers a Fetch with, given the correlation id."""
-
-
-def fetch_frame(correlation_id: int, *partitions: int, topic_id: UUID = TOPIC_ID, records: bytes = ROW) -> bytes:
-    entries = tuple(
-        fetch.PartitionData(
-            partition_index=one,  # type: ignore[arg-type]
-            error_code=ErrorCode.none,
-            high_watermark=1,  # type: ignore[arg-type]
-            aborted_transactions=None,
-            records=records,
-        )
-        for one in partitions
-    )
-    topic = fetch.FetchableTopicResponse(topic_id=topic_id, partitions=entries)
-    message = fetch.FetchResponse(
-        throttle_time=milliseconds(0),
-        error_code=ErrorCode.none,
-        session_id=0,  # type: ignore[arg-type]
-        responses=(topic,),
-    )
-    return frame(message, correlation_id)
-
-
-def metadata_frame(correlation_id: int, peer: socket.socket) -> bytes:
-    """Topic t, whose one partition the answering broker leads."""
-    host, port = peer.getsockname()
-    partition = metadata.MetadataResponsePartition(
-        error_code=ErrorCode.none,
-        partition_index=0,  # type: ignore[arg-type]
-        leader_id=1,  # type: ignore[arg-type]
-        leader_epoch=0,  # type: ignore[arg-type]
-        replica_nodes=(1,),  # type: ignore[arg-type]
-        isr_nodes=(1,),  # type: ignore[arg-type]
-        offline_replicas=(),
-    )
-    topic = metadata.MetadataResponseTopic(
-        error_code=ErrorCode.none,
-        name="t",  # type: ignore[arg-type]
-        topic_id=TOPIC_ID,
-        partitions=(partition,),
-    )
-    broker = metadata.MetadataResponseBroker(node_id=1, host=host, port=port)  # type: ignore[arg-type]
-    message = metadata.MetadataResponse(throttle_time=milliseconds(0), brokers=(broker,), topics=(topic,))  # type: ignore[call-arg]
-    return frame(message, correlation_id)
 
 
 def serving(answer: Answer, connections: list[socket.socket]) -> Behaviour:

@@ -10,12 +10,11 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from token_endpoint import token_endpoint
 
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError
 from pyspark_kafka_meta.metadata.model import Address
@@ -58,33 +57,6 @@ def by_endpoint(url: str) -> SecurityOptions:
 
 def soon() -> float:
     return time.monotonic() + 5
-
-
-@contextmanager
-def token_endpoint(status: int, answer: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Its URL, and what it was asked: the Authorization header and the body."""
-    asked = []
-
-    class Endpoint(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            asked.append((self.headers["Authorization"], body))
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.end_headers()
-            self.wfile.write(json.dumps(answer).encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Endpoint) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/token", asked
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def test_client_credentials_are_exchanged_for_a_token_that_serves_all_connections() -> None:
