@@ -51,9 +51,9 @@ class Rounds(Stream):
             self.run_batch()
 
     def assert_unharmed(self) -> None:
-        """Every record was read, and no flush held its batch up by more than half a second."""
+        """Every record was read, and no flush held its batch up by more than a second: it may wait 0.2 s."""
         assert sorted(int(row.value) for row in self.rows) == list(range(self._written))
-        assert max(self.waited_s) < 0.5
+        assert max(self.waited_s) < 1
 
     def _client(self, role: str, max_age_ms: int) -> KafkaClient:
         publisher = new_publisher(self._options.metrics, Origin(role=role))

@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts sockets as Linux tells them"),
 ]
 
-IDLE_S = float(os.environ.get("KAFKAMETA_IDLE_S", "8"))
+IDLE_S = float(os.environ.get("KAFKAMETA_IDLE_S", "4"))
 """How long each test looks on; hours show leaks that seconds do not."""
 MAX_AGE_S = IDLE_S / 4
 PARTITIONS = 50
@@ -73,9 +73,10 @@ def idle_cost(client: KafkaClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
     monkeypatch.setattr(client.wire, "metadata", count)
     generation = client.cache.snapshot.generation
-    sockets, cpu_s, began = open_sockets(), time.process_time(), time.monotonic()
+    # Of this thread, which does all the work: others here are those of earlier tests.
+    sockets, cpu_s, began = open_sockets(), time.thread_time(), time.monotonic()
     yield
-    lasted_s, cpu_s = time.monotonic() - began, time.process_time() - cpu_s
+    lasted_s, cpu_s = time.monotonic() - began, time.thread_time() - cpu_s
     assert lasted_s >= IDLE_S * 0.9
     assert 1 <= len(asked) <= lasted_s / MAX_AGE_S + 1
     assert client.cache.snapshot.generation - generation == len(asked), "each of them was answered"

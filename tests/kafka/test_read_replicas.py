@@ -22,6 +22,7 @@ from pyspark_kafka_meta.wire.messages import FetchRequest
 pytestmark = pytest.mark.kafka
 
 RECORDS = 100
+REQUEST_TIMEOUT_S = 10
 
 
 class RackedWorker:
@@ -29,7 +30,7 @@ class RackedWorker:
 
     def __init__(self, kafka: LocalKafka, topic: str, rack: str, metrics_path: Path) -> None:
         where = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "kafka.client.rack": rack}
-        self._options = SourceOptions.parse({**where, "kafka.request.timeout.ms": "3000"})
+        self._options = SourceOptions.parse({**where, "kafka.request.timeout.ms": f"{REQUEST_TIMEOUT_S}000"})
         publisher = new_publisher(MetricsOptions(str(metrics_path), None, ()), Origin(role="reader"))
         self.client = KafkaClient(self._options.client, publisher, 300_000)
         self._partition = TopicPartition(topic, 0)
@@ -97,5 +98,5 @@ def test_death_of_the_replica_costs_neither_rows_nor_time(
     began = time.monotonic()
 
     assert worker.read() == (RECORDS, [replica, leader])
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < REQUEST_TIMEOUT_S, "it is not waited for"
     assert worker.read() == (RECORDS, [leader])
