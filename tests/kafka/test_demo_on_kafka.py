@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.cli.demo.clusters import TOPIC, Real
-from pyspark_kafka_meta.cli.demo.play import NOTICED_AFTER
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.live import partition_rows
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.testing.jars import find_java
 
 
 def leaders(cluster: Real) -> list[int | None]:
@@ -21,16 +19,15 @@ def leaders(cluster: Real) -> list[int | None]:
 
 
 @pytest.mark.kafka
-@pytest.mark.slow
-def test_a_restored_broker_leads_again_though_another_is_dead_and_a_topic_grows_twice(wait_for: Any) -> None:
-    find_java()
-    with LocalKafka(config=NOTICED_AFTER) as kafka:
-        cluster = Real(kafka)
-        cluster.kill(2)
-        cluster.kill(4)
-        cluster.revive(2)
-        wait_for(lambda: leaders(cluster)[0] == leaders(cluster)[3] == 2)
-        cluster.revive(4)
-        added = [cluster.grow(), cluster.grow()]
+def test_a_restored_broker_leads_again_though_another_is_dead_and_a_topic_grows_twice(
+    breakable_kafka: LocalKafka, wait_for: Any
+) -> None:
+    cluster = Real(breakable_kafka)
+    cluster.kill(2)
+    cluster.kill(4)
+    cluster.revive(2)
+    wait_for(lambda: leaders(cluster)[0] == leaders(cluster)[3] == 2)
+    cluster.revive(4)
+    added = [cluster.grow(), cluster.grow()]
 
     assert added == [TopicPartition(TOPIC, 4), TopicPartition(TOPIC, 5)]

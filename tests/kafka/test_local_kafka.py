@@ -86,19 +86,16 @@ def test_a_paused_broker_hangs_and_goes_on(breakable_kafka: LocalKafka) -> None:
 
 
 @pytest.mark.kafka
-def test_a_stopped_broker_is_missing_at_once(breakable_kafka: LocalKafka, wait_for: Callable[..., Any]) -> None:
-    breakable_kafka.stop(4)
-    wait_for(lambda: live_brokers(breakable_kafka.address(2)) == {2, 3}, timeout_s=3)
-    with pytest.raises(ClusterError, match="Node 4 is not running"):
-        breakable_kafka.kill(4)
-
-
-@pytest.mark.kafka
-def test_a_broker_comes_back_on_another_port(breakable_kafka: LocalKafka) -> None:
+def test_a_stopped_broker_is_missing_at_once_and_comes_back_on_another_port(
+    breakable_kafka: LocalKafka, wait_for: Callable[..., Any]
+) -> None:
     old = breakable_kafka.address(4)
     with pytest.raises(ClusterError, match="Node 4 is running"):
         breakable_kafka.start(4, port=0)
     breakable_kafka.stop(4)
+    wait_for(lambda: live_brokers(breakable_kafka.address(2)) == {2, 3}, timeout_s=3)
+    with pytest.raises(ClusterError, match="Node 4 is not running"):
+        breakable_kafka.kill(4)
     breakable_kafka.start(4, port=0)
     breakable_kafka.wait_until_up()
     assert breakable_kafka.address(4) != old
