@@ -15,6 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import window
 from pyspark.sql.streaming.query import StreamingQuery
+from traces import rows_by_batch
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -53,10 +54,6 @@ class Query:
 @pytest.fixture
 def query(spark: SparkSession, kafka: Any, tmp_path: Path) -> Query:
     return Query(spark, tmp_path, kafka.bootstrap_servers)
-
-
-def rows_by_batch(query: StreamingQuery) -> list[int]:
-    return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
 
 
 def delete(kafka: Any, topic: str) -> None:

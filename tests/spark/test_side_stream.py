@@ -12,30 +12,21 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from traces import Key, gapless, keys, logged
 
 import pyspark_kafka_meta as kafkameta
 from pyspark_kafka_meta.testing import MockCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-ROUNDS = 6
-Key = tuple[str, int]
+WAIT_FOR = ("offsets", "", "commits", "", "offsets", "commits")
+"""By round: a new micro-batch in this log of the checkpoint, planned or done, or nothing."""
 
 
 def start(rows: DataFrame, folder: Path, **trigger: Any) -> StreamingQuery:
     """A query into a folder of rows that goes on from its checkpoint."""
     sink = rows.writeStream.format("parquet").option("path", str(folder / "rows"))
     return sink.option("checkpointLocation", str(folder / "checkpoint")).trigger(**trigger).start()
-
-
-def keys(events: DataFrame) -> list[Key]:
-    return sorted((row.cache_id, row.sequence) for row in events.select("cache_id", "sequence").collect())
-
-
-def gapless(found: list[Key]) -> list[Key]:
-    """What there would be of these caches, each from its first event on."""
-    counts = {cache_id: sum(one == cache_id for one, _ in found) for cache_id, _ in found}
-    return sorted((cache_id, number) for cache_id, count in counts.items() for number in range(1, count + 1))
 
 
 @pytest.mark.parametrize("way", ["path", "topic"])
@@ -59,17 +50,20 @@ def test_side_stream_survives_its_own_restarts_without_a_gap_or_a_repeat(
     records = spark.readStream.format("kafkameta").options(**cluster, **metrics).load()
     first = start(records, tmp_path / "records", processingTime="300 milliseconds")
     producer, chance = Producer({"bootstrap.servers": servers, "linger.ms": 0}), random.Random(11)
+    checkpoint = tmp_path / "side" / "checkpoint"
 
     def events() -> DataFrame:
         return kafkameta.refresh_events(spark, stream=True, **source)
 
-    for number in range(ROUNDS):
+    for number, log in enumerate(WAIT_FOR):
         mock_cluster.move_leader("t", number % 3, 1 + number % 2)
         producer.produce("t", str(number), partition=number % 3)
         assert producer.flush(30) == 0
+        before = logged(checkpoint, log)
         second = start(events(), tmp_path / "side", processingTime="0 seconds")
-        # From at once, in the middle of planning or of a task, to a while later.
-        second.awaitTermination(chance.choice([0.001, 0.3, 1, 2]))
+        if log:
+            wait_for(lambda log=log, before=before: logged(checkpoint, log) > before)
+        second.awaitTermination(chance.choice([0.001, 0.1, 0.5]))
         second.stop()
     first.processAllAvailable()
     assert first.exception() is None

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from traces import logged, rows_by_batch
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -50,22 +51,21 @@ def pipeline(spark: SparkSession, kafka: Any, topic: str, tmp_path: Path) -> Pip
     return Pipeline(spark, options, tmp_path)
 
 
-def batches(query: StreamingQuery) -> list[int]:
-    return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
-
-
 def test_each_record_once_when_stopped_at_any_point(
     pipeline: Pipeline, topic: str, produce: Any, wait_for: Any
 ) -> None:
     expected: list[str] = []
     chance = random.Random(7)
-    for round_number in range(5):
+    for round_number, log in enumerate(("offsets", "", "commits", "offsets", "")):
         values = [f"{round_number}-{number}" for number in range(400)]
         produce(topic, values)
         expected += values
+        before = logged(pipeline.checkpoint, log)
         query = pipeline.start(processingTime="0 seconds")
-        # From at once, in the middle of planning or of a task, to a while later.
-        query.awaitTermination(chance.choice([0.001, 0.3, 1, 2]))
+        # Once a batch is planned or done, or from at once to a while later, maybe in the middle of planning.
+        if log:
+            wait_for(lambda log=log, before=before: logged(pipeline.checkpoint, log) > before)
+        query.awaitTermination(chance.choice([0.001, 0.1, 0.5]))
         query.stop()
     pipeline.run_to_the_end()
     assert Counter(pipeline.values()) == Counter(expected)
@@ -140,7 +140,7 @@ def test_available_now_keeps_the_rate_limit_and_ends(pipeline: Pipeline, topic: 
     pipeline.options["maxOffsetsPerTrigger"] = "5"
     query = pipeline.start(availableNow=True)
     assert query.awaitTermination(120)
-    assert batches(query) == [5, 5, 5]
+    assert rows_by_batch(query) == [5, 5, 5]
     assert sorted(map(int, pipeline.values())) == list(range(15))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from traces import gapless, keys
 
 import pyspark_kafka_meta as kafkameta
 from pyspark_kafka_meta.errors import KafkaMetaError
@@ -57,15 +58,6 @@ class Scene:
 def scene(spark: SparkSession, kafka: Any, topic: str, produce: Any, tmp_path: Path) -> Scene:
     produce(topic, ["a", "b", "c"])
     return Scene(spark, kafka, topic, tmp_path)
-
-
-def keys(events: DataFrame) -> list[tuple[str, int]]:
-    return sorted((row.cache_id, row.sequence) for row in events.select("cache_id", "sequence").collect())
-
-
-def gapless(found: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    counts = {cache_id: sum(one == cache_id for one, _ in found) for cache_id, _ in found}
-    return sorted((cache_id, number) for cache_id, count in counts.items() for number in range(1, count + 1))
 
 
 def test_events_of_a_stream_are_read_back_by_a_batch_and_by_a_stream_through_restarts(
