@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -13,41 +14,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from killed_driver import start
 from pyspark.sql import SparkSession
+from traces import logged
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
 KILLS = int(os.environ.get("KAFKAMETA_KILLS", "5"))
 SEED = 20
-DRIVER = """
-import sys
-from pyspark.sql import SparkSession
-
-servers, topic, folder, trigger = sys.argv[1:]
-settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "1", "spark.local.dir": folder + "/spark"}
-spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
-source = spark.readStream.format("kafkameta").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
-rows = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "40").load()
-sink = rows.selectExpr("CAST(value AS STRING) AS value", "partition", "offset").writeStream.format("parquet")
-sink = sink.option("path", folder + "/rows").option("checkpointLocation", folder + "/checkpoint")
-query = sink.trigger(availableNow=True) if trigger == "to the end" else sink.trigger(processingTime="0 seconds")
-query = query.start()
-print("begun", flush=True)
-query.awaitTermination()
-"""
 
 
 class Driver:
     """A Spark driver in a session of its own, its JVM and Python workers with it."""
 
-    def __init__(self, kafka: Any, topic: str, folder: Path, trigger: str) -> None:
-        arguments = [sys.executable, "-c", DRIVER, kafka.bootstrap_servers, topic, str(folder), trigger]
+    def __init__(self, kafka: Any, topic: str, folder: Path) -> None:
+        program = [sys.executable, str(Path(__file__).parent / "killed_driver.py")]
         # What a killed process leaves of its temporary files goes with the test's folder.
         java = f"-Djava.io.tmpdir={folder} -XX:-UsePerfData"
         environment = {**os.environ, "TMPDIR": str(folder), "JAVA_TOOL_OPTIONS": java}
         # Python workers have a process group of their own; a session holds all.
         self.process = subprocess.Popen(
-            arguments,
+            [*program, kafka.bootstrap_servers, topic, str(folder)],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -87,34 +74,28 @@ def kill_session(session: int) -> list[int]:
 def test_killed_drivers_cost_no_record_and_repeat_none(
     spark: SparkSession, kafka: Any, topic: str, produce: Any, wait_for: Any, tmp_path: Path
 ) -> None:
-    def logged(log: str) -> int:
-        """Micro-batches in one of the checkpoint's logs: offsets, once planned; commits, once done."""
-        return sum(file.name.isdecimal() for file in (tmp_path / "checkpoint" / log).glob("*"))
-
-    chance = random.Random(SEED)
+    chance, checkpoint = random.Random(SEED), tmp_path / "checkpoint"
     expected = []
     unfinished = 0
-    for number in range(KILLS):
+    for number in itertools.count():
+        if number >= KILLS and unfinished:  # without one, nothing was tried
+            break
         values = [f"{number}-{each}" for each in range(240)]
         produce(topic, values)
         expected += values
-        driver = Driver(kafka, topic, tmp_path, "until killed")
+        driver = Driver(kafka, topic, tmp_path)
         try:
             driver.wait_until_begun()
             # Up to two more batches and a second: 240 new records in batches of 40 are enough for that.
-            wanted = logged("offsets") + chance.randrange(3)
-            wait_for(lambda wanted=wanted: logged("offsets") >= wanted, timeout_s=120)
+            wanted = logged(checkpoint, "offsets") + chance.randrange(3)
+            wait_for(lambda wanted=wanted: logged(checkpoint, "offsets") >= wanted, timeout_s=120)
             with pytest.raises(subprocess.TimeoutExpired):  # unless it ended by itself
                 driver.process.wait(chance.uniform(0, 1))
         finally:
             driver.kill(wait_for)
-        unfinished += logged("offsets") > logged("commits")
-    assert unfinished, "no driver was killed within a micro-batch, so nothing was tried"
-    last = Driver(kafka, topic, tmp_path, "to the end")
-    try:
-        assert last.process.wait(300) == 0
-    finally:
-        last.kill(wait_for)
+        unfinished += logged(checkpoint, "offsets") > logged(checkpoint, "commits")
+    last = start(spark, kafka.bootstrap_servers, topic, tmp_path, availableNow=True)
+    assert last.awaitTermination(120), "the query did not end"
     rows = spark.read.parquet(str(tmp_path / "rows"))
     assert Counter(row.value for row in rows.collect()) == Counter(expected)
     assert rows.select("partition", "offset").distinct().count() == len(expected)

@@ -1,0 +1,38 @@
+"""A Spark driver to kill: a rate-limited stream from a topic into a folder of rows, as `start` makes it.
+
+Started as `python killed_driver.py SERVERS TOPIC FOLDER`; says `begun` once the stream runs, and goes on until killed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+
+def start(spark: SparkSession, servers: str, topic: str, folder: Path, **trigger: Any) -> StreamingQuery:
+    """Goes on from the checkpoint in the folder."""
+    source = spark.readStream.format("kafkameta").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
+    rows = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "40").load()
+    sink = rows.selectExpr("CAST(value AS STRING) AS value", "partition", "offset").writeStream.format("parquet")
+    sink = sink.option("path", str(folder / "rows")).option("checkpointLocation", str(folder / "checkpoint"))
+    return sink.trigger(**trigger).start()
+
+
+def main(servers: str, topic: str, folder: Path) -> None:
+    settings: dict[str, bool | float | int | str | None] = {
+        "spark.ui.enabled": "false",
+        "spark.local.dir": str(folder / "spark"),
+    }
+    spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    query = start(spark, servers, topic, folder, processingTime="0 seconds")
+    sys.stdout.write("begun\n")
+    sys.stdout.flush()
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
