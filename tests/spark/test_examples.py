@@ -24,6 +24,9 @@ from shell import EXAMPLES, PROGRAMS, TIMEOUT_S, User
 from benchmarks.jvm_source import jvm_source_jars
 from pyspark_kafka_meta.testing import ClusterError, LocalKafka, MockCluster
 
+STEP = 'TOPIC, PARTITIONS, STEP_S = "clicks", 6, 3'
+"""In the notebook: seconds that a broker is down, and up again."""
+
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
 
@@ -100,7 +103,7 @@ def test_the_side_stream_shows_the_refreshes_of_the_main_one(user: User, kafka: 
     at = ["--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic]
     feed = user.start(sys.executable, EXAMPLES / "producer.py", *at, "--records", "20", "--seconds", str(TIMEOUT_S))
     try:
-        out = user.run("side_stream.py", *at, "--seconds", "8")
+        out = user.run("side_stream.py", *at, "--seconds", "4")
     finally:
         feed.kill()
         feed.communicate()
@@ -199,6 +202,8 @@ def test_the_notebook_plots_the_refreshes_of_a_rolling_restart(user: User) -> No
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert not any(cell["outputs"] or cell["execution_count"] for cell in cells), "it is kept without outputs"
     code = "\n".join("".join(cell["source"]) for cell in cells)
+    assert STEP in code
+    code = code.replace(STEP, STEP.replace("3", "1"))
     user.home.joinpath("notebook.py").write_text(code + "\nfigure.savefig('refreshes.png')\n")
     out = user.run(user.home / "notebook.py")
     assert re.search(r"\|\s*bootstrap\|\s*reader\|", out)
