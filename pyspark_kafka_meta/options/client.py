@@ -61,7 +61,7 @@ class ClientOptions:
         "kafka.request.timeout.ms", "30000", "How long one request may go unanswered.", low=1
     )
     default_api_timeout_ms: int = whole(
-        "kafka.default.api.timeout.ms", "60000", "How long one question to the cluster may take, retries included.", low=1
+        "kafka.default.api.timeout.ms", "60000", "How long one question to brokers may take, retries included.", low=1
     )
     connection_setup_timeout_ms: int = whole(
         "kafka.socket.connection.setup.timeout.ms", "10000", "How long connecting may take.", low=1
