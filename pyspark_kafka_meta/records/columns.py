@@ -37,7 +37,7 @@ from pyspark_kafka_meta.records.transactions import without_aborted
 from pyspark_kafka_meta.schemas import records_arrow_schema
 
 CHUNK_BYTES = 4 * 1024 * 1024
-CHUNK_RECORDS = 16_384
+CHUNK_RECORDS = 65_536
 MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
 
 _MAX_BUFFER_BYTES = 2**31 - 1  # positions are int32, as Arrow's are
