@@ -43,9 +43,8 @@ MIN_FETCH_BYTES = 64 * 1024
 """A partition's share of a Fetch is never below this, so that an estimate that is too small costs little."""
 FIRST_GUESS_BYTES_PER_OFFSET = 1024
 EMPTY_ANSWERS_TO_BELIEVE = 3
-"""After so many empty answers in a row the leader is asked whether it has anything up to the end of the range."""
-EMPTY_ANSWERS_TO_LEAVE = 3
-"""After so many empty answers in a row from a follower that lacks what is wanted, the leader is asked."""
+"""After so many empty answers in a row the leader is asked: for the records if they came from a follower, else whether
+it has anything up to the end of the range."""
 UNKNOWN_EPOCHS_TO_BELIEVE = 3
 """How many UNKNOWN_LEADER_EPOCH in a row show that the cache is wrong, not that the broker lags behind."""
 
@@ -76,7 +75,6 @@ class PartitionCursor:
         self._bytes_per_offset: float = FIRST_GUESS_BYTES_PER_OFFSET
         self._empty_answers = 0
         self._short_answers = 0
-        self._answers_behind = 0
         self._unknown_epochs = 0
         self._corrupt_at = -1  # the position of the last batch that could not be read
 
@@ -90,6 +88,8 @@ class PartitionCursor:
 
     def request(self, topic_id: UUID | None, leader_epoch: int, of_follower: bool = False) -> FetchPartition:
         """What to ask for: about as many bytes as the rest of the range is likely to take."""
+        if of_follower != self.asked_follower:  # empty answers of one say nothing about the other
+            self._empty_answers = self._short_answers = 0
         self.asked_follower = of_follower
         wanted = int((self.range.until_offset - self.position) * self._bytes_per_offset * 1.1)
         return FetchPartition(
@@ -204,14 +204,14 @@ class PartitionCursor:
 
     def _on_empty(self, fetched: FetchedPartition, answer_is_empty: bool) -> Instruction:
         end = fetched.last_stable_offset if self._read_committed else fetched.high_watermark
-        lags_behind = self.asked_follower and end < self.range.until_offset
-        self._answers_behind = self._answers_behind + 1 if lags_behind else 0
-        if self._answers_behind >= EMPTY_ANSWERS_TO_LEAVE:
-            return ReadFrom(LEADER)
-        has_all = answer_is_empty and end >= self.range.until_offset
+        has_all = end >= self.range.until_offset
+        if self.asked_follower:
+            # It lags behind, or is slow at remote storage: what is not there at all, only the leader knows.
+            self._empty_answers = self._empty_answers + 1 if answer_is_empty or not has_all else 0
+            return Wait() if self._empty_answers < EMPTY_ANSWERS_TO_BELIEVE else ReadFrom(LEADER)
         # An open transaction holds back the last stable offset alone: that is no short log.
-        is_short = not self.asked_follower and 0 <= fetched.high_watermark <= self.position
-        self._empty_answers = self._empty_answers + 1 if has_all else 0
+        is_short = 0 <= fetched.high_watermark <= self.position
+        self._empty_answers = self._empty_answers + 1 if answer_is_empty and has_all else 0
         self._short_answers = self._short_answers + 1 if is_short else 0
         if max(self._empty_answers, self._short_answers) < EMPTY_ANSWERS_TO_BELIEVE:
             return Wait()
@@ -219,7 +219,7 @@ class PartitionCursor:
         return NothingMore(log_is_short=is_short)
 
     def _on_records(self, fetched: FetchedPartition) -> Instruction:
-        self._empty_answers = self._short_answers = self._answers_behind = 0
+        self._empty_answers = self._short_answers = 0
         from_offset = self.position
         try:
             headers = scan(fetched.records, self._check_crcs)

@@ -52,7 +52,12 @@ class Losses:
                 return cursor.on_log_bounds(self._offset_of(cursor, EARLIEST_TIMESTAMP), latest)
             if doubt.log_is_short or latest < cursor.range.until_offset:
                 return self._on_short_log(cursor, latest, now)
-            return cursor.on_local_start(self._offset_of(cursor, EARLIEST_LOCAL_TIMESTAMP))
+            position = cursor.position
+            instruction = cursor.on_local_start(self._offset_of(cursor, EARLIEST_LOCAL_TIMESTAMP))
+            if cursor.done:
+                text = "offsets %d to %d of %s hold no records any more: compaction has removed them"
+                logger.info(text, position, cursor.range.until_offset - 1, cursor.range.partition)
+            return instruction
         except UnknownTopicError:
             return cursor.on_error(UNKNOWN_TOPIC_OR_PARTITION)
         except NoLeaderError:

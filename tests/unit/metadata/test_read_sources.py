@@ -12,6 +12,7 @@ from reader_scene import MAX_AGE_S, ReaderScene
 from pyspark_kafka_meta.errors import DataLossError, ReadTimeoutError
 from pyspark_kafka_meta.metadata.events import Outcome, RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.wire.messages import FetchAnswer
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 FIVE = [0, 1, 2, 3, 4]
@@ -125,6 +126,56 @@ def test_replica_that_lags_behind_is_left_after_three_empty_answers(monkeypatch:
     assert scene.read(T0, start=5) == list(range(5, 10))
     assert scene.fetched_from() == [1, 3, 3, 3, 1]
     assert scene.clock() == began + 3 * 0.5
+
+
+def serve_nothing(scene: ReaderScene, *node_ids: int) -> None:
+    """These brokers have all records, by their high watermark, and send none: their remote storage is slow."""
+
+    def emptied(answer: FetchAnswer) -> FetchAnswer:
+        if answer.node_id not in node_ids:
+            return answer
+        return replace(answer, partitions=tuple(replace(one, records=b"") for one in answer.partitions))
+
+    scene.wire.change = emptied
+
+
+def test_replica_that_has_all_and_sends_nothing_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch)
+    serve_nothing(scene, 3)
+
+    assert scene.read(T0) == list(range(10))
+    assert scene.fetched_from() == [1, 3, 3, 3, 1]
+
+
+def test_empty_answers_of_a_replica_are_not_counted_against_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch)
+    serve_nothing(scene, 1, 3)
+    scene.clock.at(0.15, lambda: scene.wire.replica_errors.update({(3, T0): 6}))
+    scene.clock.at(0.35, lambda: serve_nothing(scene))
+
+    assert scene.read(T0) == list(range(10))
+    assert scene.fetched_from() == [1, 3, 3, 3, 1, 1, 1], "two of them empty, one refused; then two empty ones again"
+
+
+def test_replica_whose_share_went_to_another_partition_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker fills its answer in the order of the request: the partition at the end of the line waits its turn."""
+    scene = a_scene(monkeypatch, **{"kafka.max.partition.fetch.bytes": "1"})
+    scene.cluster.move_leader(T1, 1)
+    scene.wire.preferred_replicas[T1] = 3
+    for _ in range(10):
+        scene.append(T1)
+    left = iter(range(5))
+
+    def starved(answer: FetchAnswer) -> FetchAnswer:
+        if answer.node_id != 3 or next(left, None) is None:
+            return answer
+        parts = tuple(replace(one, records=b"") if one.partition == T0 else one for one in answer.partitions)
+        return replace(answer, partitions=parts)
+
+    scene.wire.change = starved
+
+    assert sorted(scene.read(T0, T1)) == sorted([*range(10), *range(50)])
+    assert set(scene.fetched_from()[2:]) == {3}
 
 
 def test_replica_that_catches_up_in_time_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

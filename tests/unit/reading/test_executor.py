@@ -343,7 +343,10 @@ def test_partition_that_the_answer_leaves_out_is_asked_for_again_after_a_pause(s
     assert len(scene.wire.fetches) <= 11 * POLL_TIMEOUT_S
 
 
-def test_compacted_end_of_a_range_is_believed_after_a_few_empty_answers(scene: Scene) -> None:
+def test_compacted_end_of_a_range_is_believed_after_a_few_empty_answers_and_logged(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "pyspark_kafka_meta.reading")
     scene.write(T0, "a")
     scene.cluster.append(T0, sparse_batch({0: "b", 9: "compacted away"}))
     last = scene.cluster.logs[T0].pop()
@@ -352,6 +355,7 @@ def test_compacted_end_of_a_range_is_believed_after_a_few_empty_answers(scene: S
 
     assert rows(scene.reader().read([scene.range(T0)])) == [(T0, 0, "a"), (T0, 1, "b")]
     assert len(scene.wire.fetches) == 4
+    assert "offsets 2 to 10 of t-0 hold no records any more" in caplog.text
 
 
 # --- no progress ------------------------------------------------------------------------------------------------------
