@@ -93,10 +93,10 @@ class TaskReader:
             self._fetches.drop()
 
     def _prepare_cache(self, topics: set[str], others: Collection[str]) -> None:
-        """Only what is read now is waited for."""
+        """Only what is read now is waited for. A topic that was refused is asked for anew: it may be allowed by now."""
         cache = self._client.cache
         cache.track(topics.union(others))
-        if any(not cache.snapshot.partitions(one) and cache.snapshot.topic_error(one) is None for one in topics):
+        if not all(map(cache.snapshot.partitions, topics)):
             cache.refresh(RefreshReason.NEW_TOPIC, self._client.api_deadline())
 
     def _rows(self, fetch: Fetch, records: list[FetchedRecords]) -> Iterator[pa.RecordBatch]:

@@ -8,7 +8,7 @@ import pytest
 from reader_scene import ReaderScene
 from scene import T0, T1, rows
 
-from pyspark_kafka_meta.errors import DataLossError, UnknownTopicError
+from pyspark_kafka_meta.errors import AuthorizationError, DataLossError, UnknownTopicError
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP
 
@@ -136,3 +136,34 @@ def test_offsets_of_a_deleted_topic_are_given_up_within_seconds(scene: ReaderSce
     with pytest.raises(UnknownTopicError, match="topic t "):
         scene.worker.partitions(["t"], began + 60)
     assert scene.clock() - began < 5, "what is known to be gone is not waited for twice"
+
+
+def test_task_that_is_tried_again_asks_anew_whether_its_topic_may_be_read(scene: ReaderScene) -> None:
+    scene.wire.metadata_errors["t"] = 29
+    scene.worker.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + 60)
+    with pytest.raises(AuthorizationError):
+        scene.read(T0)
+    scene.wire.metadata_errors.clear()
+
+    assert scene.read(T0) == ALL
+    assert len(scene.sent("Metadata")) == 4, "the worker's first, the one that was refused, and one of each task"
+
+
+def test_right_that_is_taken_away_while_a_replica_is_read_ends_the_task_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = a_scene(monkeypatch, **{"kafka.client.rack": "here"})
+    scene.wire.preferred_replicas[T0] = 3
+    scene.wire.replica_ends[3, T0] = 10
+    scene.append(T0)
+
+    def take_away() -> None:
+        scene.wire.metadata_errors["t"] = 29
+        scene.worker.cache.request_update(RefreshReason.ON_DEMAND, scene.worker.cache.snapshot.generation)
+
+    scene.clock.at(0.2, take_away)
+    began = scene.clock()
+
+    with pytest.raises(AuthorizationError, match="t-0"):
+        scene.read(T0)
+    assert scene.clock() - began < 2
