@@ -121,13 +121,14 @@ class TaskReader:
         """Wait for an answer with records. When it comes, the next Fetch is on its way before this returns."""
         while self._cursors:
             self._client.cache.refresh_if_due(self._stalls_at())
-            self._send_fetches()
-            if not self._cursors:
-                break  # what was left is lost
-            received = self._fetches.receive(self._wake_up_at())
+            received = self._fetches.receive_overdue()
+            if received is None:
+                self._send_fetches()
+                if not self._cursors:
+                    break  # what was left is lost
+                received = self._fetches.receive(self._wake_up_at())
             if received is None:
                 self._pause()
-                self._fetches.leave_hung_brokers()
                 continue
             records = self._absorb(*received)
             self._send_fetches()

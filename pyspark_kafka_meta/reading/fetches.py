@@ -5,7 +5,7 @@ are read from it. Follows Kafka's `AbstractFetch`.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
@@ -98,7 +98,21 @@ class Fetches:
 
     def receive(self, deadline: float) -> tuple[Fetch, FetchAnswer | FetchFailure] | None:
         """The first answer, or failure, and what it is about; None if there is none by `deadline`."""
-        answer = self._client.wire.receive_fetch(self._under_way.keys(), deadline)
+        return self._receive(self._under_way.keys(), deadline)
+
+    def receive_overdue(self) -> tuple[Fetch, FetchAnswer | FetchFailure] | None:
+        """The answer, or failure, of one that is overdue, if it has come by now; brokers whose answers have not are
+        left. They are looked at one by one, as others that always have answers ready would hide one that hangs."""
+        now = time.monotonic()
+        for node_id in [node_id for node_id, fetch in self._under_way.items() if now >= fetch.overdue_at]:
+            received = self._receive([node_id], now)
+            if received is not None:
+                return received
+            self._leave_hung_broker(node_id, now)
+        return None
+
+    def _receive(self, node_ids: Collection[int], deadline: float) -> tuple[Fetch, FetchAnswer | FetchFailure] | None:
+        answer = self._client.wire.receive_fetch(node_ids, deadline)
         return None if answer is None else (self._under_way.pop(answer.node_id), answer)
 
     def overdue_at(self) -> float:
@@ -110,22 +124,19 @@ class Fetches:
         for fetch in self._under_way.values():
             fetch.cursors[:] = [one for one in fetch.cursors if one is not cursor]
 
-    def leave_hung_brokers(self) -> None:
-        """Ask who leads while a Fetch is overdue, and take from it the partitions that others lead by now."""
-        cache, now = self._client.cache, time.monotonic()
-        for node_id, fetch in list(self._under_way.items()):
-            if now < fetch.overdue_at:
-                continue
-            leaders = [(cursor, cache.snapshot.leader(cursor.range.partition)) for cursor in fetch.cursors]
-            for cursor in fetch.cursors:
-                if cursor.asked_follower:
-                    self._client.replicas.choose(cursor.range.partition, LEADER, now)
-            fetch.cursors[:] = [cursor for cursor, one in leaders if one is None or one.broker == fetch.broker]
-            if fetch.cursors:
-                cache.request_update(RefreshReason.REQUEST_TIMEOUT, cache.snapshot.generation, node_id=node_id)
-            else:
-                self._client.wire.drop_fetch(node_id)
-                del self._under_way[node_id]
+    def _leave_hung_broker(self, node_id: int, now: float) -> None:
+        """Ask who leads now, and take from its Fetch the partitions that others lead by now."""
+        cache, fetch = self._client.cache, self._under_way[node_id]
+        leaders = [(cursor, cache.snapshot.leader(cursor.range.partition)) for cursor in fetch.cursors]
+        for cursor in fetch.cursors:
+            if cursor.asked_follower:
+                self._client.replicas.choose(cursor.range.partition, LEADER, now)
+        fetch.cursors[:] = [cursor for cursor, one in leaders if one is None or one.broker == fetch.broker]
+        if fetch.cursors:
+            cache.request_update(RefreshReason.REQUEST_TIMEOUT, cache.snapshot.generation, node_id=node_id)
+        else:
+            self._client.wire.drop_fetch(node_id)
+            del self._under_way[node_id]
 
     def drop(self) -> None:
         """Forget them all: nobody waits for their answers."""

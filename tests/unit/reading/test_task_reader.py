@@ -6,10 +6,11 @@ from collections import deque
 
 import pytest
 from reader_scene import ReaderScene
-from scene import T0, T1, rows
+from scene import COLUMNS, T0, T1, rows
 
 from pyspark_kafka_meta.errors import AuthorizationError, DataLossError, UnknownTopicError
 from pyspark_kafka_meta.metadata.events import RefreshReason
+from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP
 
 ALL = list(range(10))
@@ -167,3 +168,34 @@ def test_right_that_is_taken_away_while_a_replica_is_read_ends_the_task_at_once(
     with pytest.raises(AuthorizationError, match="t-0"):
         scene.read(T0)
     assert scene.clock() - began < 2
+
+
+ONE_BATCH = {"kafka.max.partition.fetch.bytes": "1"}
+
+
+def test_hung_leader_is_left_while_other_brokers_always_have_answers_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch, **ONE_BATCH)
+    for _ in range(20):
+        scene.append(T1)
+    scene.wire.hung.add(1)
+    scene.cluster.move_leader(T0, 3)
+    batches = TaskReader(scene.worker, scene.settings, COLUMNS).read([scene.range(T0), scene.range(T1)])
+    began = scene.clock()
+    while next(batches)["partition"][0].as_py() != T0.partition:
+        scene.clock.sleep(1)
+
+    assert scene.clock() - began <= 5, "overdue after 2.5 s, and seen between batches that take a second each"
+
+
+def test_brokers_whose_answers_wait_for_a_slow_consumer_are_not_taken_for_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch, **ONE_BATCH)
+    for _ in range(5):
+        scene.append(T0)
+        scene.append(T1)
+    seen = 0
+    for batch in TaskReader(scene.worker, scene.settings, COLUMNS).read([scene.range(T0), scene.range(T1)]):
+        seen += batch.num_rows
+        scene.clock.sleep(10)
+
+    assert seen == 70
+    assert set(scene.reasons()) == {RefreshReason.BOOTSTRAP}
