@@ -139,13 +139,11 @@ class PartitionCursor:
             case _:
                 return Fail(refusal(f"{self.range.partition} cannot be read", code, self.range.partition.topic, "READ"))
 
-    def on_log_bounds(self, earliest: int, latest: int) -> Instruction:
-        """After `OutOfRange`: what the leader's first and last offset (exclusive) mean for the position."""
+    def on_log_start(self, earliest: int) -> Instruction:
+        """After `OutOfRange`: what the leader's first offset means for the position, which is not behind its log."""
         if self.position < earliest:
             until = min(earliest, self.range.until_offset)
             return Lost(f"they aged out or were deleted; the log starts at offset {earliest} now", self.position, until)
-        if self.position > latest:
-            return Lost(f"the log ends at offset {latest} now", latest, self.range.until_offset)
         # A leader that does not know the epoch at all answers this way too.
         self.last_fetched_epoch = NO_EPOCH
         return Wait(self.trouble)

@@ -48,9 +48,9 @@ class Losses:
         """Ask the leader for its offsets before anything is called lost, or at its end."""
         try:
             latest = self._offset_of(cursor, LATEST_TIMESTAMP)
-            if isinstance(doubt, OutOfRange):
-                return cursor.on_log_bounds(self._offset_of(cursor, EARLIEST_TIMESTAMP), latest)
-            if doubt.log_is_short or latest < cursor.range.until_offset:
+            if isinstance(doubt, OutOfRange) and latest >= cursor.position:
+                return cursor.on_log_start(self._offset_of(cursor, EARLIEST_TIMESTAMP))
+            if isinstance(doubt, OutOfRange) or doubt.log_is_short or latest < cursor.range.until_offset:
                 return self._on_short_log(cursor, latest, now)
             position = cursor.position
             instruction = cursor.on_local_start(self._offset_of(cursor, EARLIEST_LOCAL_TIMESTAMP))
@@ -65,9 +65,10 @@ class Losses:
 
     def _on_short_log(self, cursor: PartitionCursor, latest: int, now: float) -> Instruction:
         """The leader's log ends before the range, which was planned by a log that did not: it was cut by an unclean
-        election, or made again. Believed when whoever leads by new metadata says so for the time of grace; a leader
-        whose high watermark still lags after its election does not answer (error 78, KIP-207). That it has caught up
-        when it does answer says nothing about the records: they are still to be fetched."""
+        election, or made again, which the next Fetch by topic id tells. Believed when whoever leads by new metadata
+        says so for the time of grace; a leader whose high watermark still lags after its election does not answer
+        (error 78, KIP-207). That it has caught up when it does answer says nothing about the records: they are still to
+        be fetched."""
         if latest > cursor.position:
             self._short_since.pop(cursor, None)
             return Wait()
@@ -76,7 +77,7 @@ class Losses:
             self._short_since[cursor] = (cursor.position, now)
             return Refresh(RefreshReason.ON_DEMAND, 0)
         if now < since + LOSS_GRACE_MS / 1000:
-            return Wait()
+            return Wait(cursor.trouble)
         return Lost(f"the log ends at offset {latest} now", cursor.position, cursor.range.until_offset)
 
     def is_gone(self, cursor: PartitionCursor, now: float) -> bool:

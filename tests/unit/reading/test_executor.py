@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import handmade
 import pytest
@@ -467,8 +468,8 @@ LOSSES: dict[str, tuple[Fault, str, slice]] = {
         slice(3, 12),
     ),
     "log became shorter": (
-        [lambda scene: scene.cluster.logs[T2].clear(), lambda scene: scene.script(T2, 1)],
-        "offsets 0 to 11 of t-2 cannot be read: the log ends at offset 0 now",
+        [lambda scene: scene.cluster.logs[T2].clear(), lambda scene: change(scene, failing(1))],
+        "offsets 3 to 11 of t-2 cannot be read: the log ends at offset 0 now",
         slice(3, 12),
     ),
     "log ends before the range": (
@@ -526,6 +527,26 @@ def test_policy_lets_a_task_go_on_without_the_rest_of_a_topic_that_was_made_agai
     assert by_partition(rows(iter([first, *reading]))) == {T2: written()[T2][:3]}
     [event] = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
     assert (event.lost_from_offset, event.lost_until_offset) == (3, 12)
+
+
+def test_topic_made_again_after_an_offset_was_out_of_range_is_known_as_that(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.fill()
+    planned, list_offsets = scene.range(T0, 5), scene.wire.list_offsets
+    scene.script(T0, 1)
+
+    def just_too_late(*asked: Any) -> Any:
+        if scene.cluster.topics["t"].topic_id == planned.topic_id:
+            scene.cluster.create_topic("t", 3)
+        return list_offsets(*asked)
+
+    monkeypatch.setattr(scene.wire, "list_offsets", just_too_late)
+
+    assert rows(scene.reader(onTopicRecreated="earliest").read([planned])) == []
+    [event] = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
+    assert (event.lost_from_offset, event.lost_until_offset) == (5, 12)
+    assert "made again under its name" in str(event.error)
 
 
 POLICY_DOES_NOT_COVER: dict[str, tuple[dict[str, str], Fault, str]] = {
@@ -609,6 +630,20 @@ def test_log_that_ends_before_the_range_for_a_moment_loses_nothing(scene: Scene,
     scene.undergo(fault)
 
     assert [offset for _, offset, _ in rows(reading)] == list(range(6))
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_range_that_begins_behind_the_log_is_waited_for_as_long(scene: Scene, grows: bool) -> None:
+    scene.write(T0, "0", "1", "2")
+    reading = scene.reader().read([scene.range(T0, 4, 6)])
+    if grows:
+        scene.clock.at(LOSS_GRACE_MS / 1000 - 1, partial(grow, scene))
+
+        assert [offset for _, offset, _ in rows(reading)] == [4, 5]
+    else:
+        with pytest.raises(DataLossError, match="offsets 4 to 5 of t-0 cannot be read: the log ends at offset 3 now"):
+            rows(reading)
+    assert len(scene.wire.requests) < 150, "ten times a second it is asked at most"
 
 
 def test_log_that_ends_before_the_range_is_asked_about_now_and_then_after_new_metadata(scene: Scene) -> None:
