@@ -166,7 +166,8 @@ class TaskReader:
         return ReadTimeoutError(
             f"no progress in {self._options.poll_timeout_ms} ms reading {cursor.range.partition} at offset "
             f"{cursor.position} (of {cursor.range.from_offset} to {cursor.range.until_offset}): {trouble}. If brokers "
-            "are merely slow, raise kafkaConsumer.pollTimeoutMs"
+            "or the network are merely slow, raise kafkaConsumer.pollTimeoutMs and kafka.request.timeout.ms, or lower "
+            "kafka.fetch.max.bytes"
         )
 
     def _send_fetches(self) -> None:

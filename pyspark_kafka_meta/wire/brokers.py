@@ -9,7 +9,7 @@ from __future__ import annotations
 import selectors
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from pyspark_kafka_meta.errors import KafkaMetaError, ProtocolError, RequestTimeoutError
@@ -28,6 +28,10 @@ from pyspark_kafka_meta.wire.messages import (
 
 LATE_READ_S = 1.0
 """For ListOffsets answers that came in time, while that of another broker was waited for."""
+SHRINK = 8
+"""So many times less is asked of a broker whose answer did not come whole in time: over a slow link, as much would be
+late again. Twice as much is asked for after each full answer that came in a quarter of the time."""
+MIN_ANSWER_BYTES = 64 * 1024
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -52,6 +56,7 @@ class KafkaWire:
         # By node id, as fetches under way are: a broker may have taken the place of another at its address.
         self._fetch: dict[int, Connection] = {}
         self._under_way: dict[int, _UnderWay[FetchRequest]] = {}
+        self._max_bytes: dict[int, int] = {}  # of a Fetch answer, for brokers that one was late from, by node id
         self._memory = ReusedMemory()
 
     def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
@@ -86,6 +91,8 @@ class KafkaWire:
         connection = self._connection(self._fetch, broker.node_id, broker.address, deadline)
         by_name = any(entry.topic_id is None for entry in request.partitions)
         version = connection.version(FETCH, at_most=translate_fetch.TOPIC_IDS_SINCE - 1 if by_name else None)
+        wanted = min(request.max_bytes, sum(entry.max_bytes for entry in request.partitions))
+        request = replace(request, max_bytes=min(wanted, self._max_bytes.get(broker.node_id, wanted)))
         connection.send(FETCH, translate_fetch.fetch_request(version, request), deadline)
         self._under_way[broker.node_id] = _UnderWay(connection, request, deadline, deadline - time.monotonic())
 
@@ -121,11 +128,18 @@ class KafkaWire:
         read_deadline = time.monotonic() + under_way.read_timeout_s
         try:
             exchange = under_way.connection.receive(read_deadline, self._memory)
-            return self._checked(
+            answer = self._checked(
                 under_way.connection, translate_fetch.fetch_answer, exchange, under_way.request, node_id
             )
         except KafkaMetaError as error:
+            if isinstance(error, RequestTimeoutError):
+                self._max_bytes[node_id] = max(under_way.request.max_bytes // SHRINK, MIN_ANSWER_BYTES)
             return FetchFailure(node_id, error)
+        was_full = answer.response_bytes * 2 > under_way.request.max_bytes
+        was_quick = answer.latency_ms * 4 < under_way.read_timeout_s * 1000
+        if node_id in self._max_bytes and was_full and was_quick:
+            self._max_bytes[node_id] = under_way.request.max_bytes * 2
+        return answer
 
     def _send_list_offsets(
         self, request: OffsetsRequest, read_committed: bool, deadline: float

@@ -38,6 +38,8 @@ from pyspark_kafka_meta.wire.sockets import connect, is_readable, remaining_s
 
 LOGIN_AGAIN_AT = (0.85, 0.95)
 """Shares of a session's lifetime between which it is renewed, as Kafka's `SaslClientAuthenticator` does."""
+SILENCE_S = 5.0
+"""A broker that sends nothing for so long in the middle of an answer counts as hung: meanwhile nobody else is heard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +225,7 @@ class Connection:
         received = 0
         while received < size:
             try:
-                self._socket.settimeout(remaining_s(deadline))
+                self._socket.settimeout(min(remaining_s(deadline), SILENCE_S if received else math.inf))
                 count = self._socket.recv_into(buffer[received:])
             except OSError as error:
                 raise self._failure(error, what) from error

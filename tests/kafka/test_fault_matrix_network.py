@@ -127,6 +127,29 @@ def test_r14_a_slow_network_is_read_through(
     scene.assert_invariants(batch_deadline_s=25)
 
 
+@pytest.mark.slow
+def test_r14_a_network_too_slow_for_a_whole_answer_is_read_through_in_smaller_ones(
+    proxied: ProxiedKafka, tmp_path: Path
+) -> None:
+    topic = proxied.create_topic(1)
+    written = [f"{number}-" + "x" * 100_000 for number in range(6)]
+    one_record_a_batch = {"batch.num.messages": 1, "log_level": 0}
+    producer = Producer({"bootstrap.servers": proxied.kafka.admin_servers, **one_record_a_batch})
+    for text in written:
+        producer.produce(topic, text, partition=0)
+    assert producer.flush(30) == 0
+    stream = proxied.stream(topic, tmp_path)
+    for proxy in proxied.proxies.values():
+        proxy.network = Network.SLOW
+    try:
+        stream.run_until(lambda: len(stream.rows) == len(written), timeout_s=60)
+    finally:
+        for proxy in proxied.proxies.values():
+            proxy.network = Network.GOOD
+        stream.close()
+    assert [row.value for row in stream.rows] == written
+
+
 def test_r19_a_record_larger_than_any_fetch_limit_comes_whole(proxied: ProxiedKafka, tmp_path: Path) -> None:
     topic = proxied.create_topic(1, {"max.message.bytes": "8000000"})
     value = "x" * 5_000_000

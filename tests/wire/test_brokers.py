@@ -17,15 +17,16 @@ from confluent_kafka import Producer
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.response import FetchableTopicResponse, FetchResponse, PartitionData
 from kio.static.primitive import i32
-from scripted_broker import answer_versions, frame, read_request, scripted_broker
+from scripted_broker import answer_versions, frame, read_message, read_request, scripted_broker
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
 from pyspark_kafka_meta.metadata.model import Address, Broker, MetadataAnswer, TopicPartition
 from pyspark_kafka_meta.records.batches import scan
 from pyspark_kafka_meta.records.columns import FetchedRecords, decode
 from pyspark_kafka_meta.testing import MockCluster
+from pyspark_kafka_meta.wire import connection
 from pyspark_kafka_meta.wire.brokers import KafkaWire
-from pyspark_kafka_meta.wire.codec import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA, Api, milliseconds
+from pyspark_kafka_meta.wire.codec import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA, Api, milliseconds, request_schema
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.wire.messages import (
     EARLIEST_TIMESTAMP,
@@ -536,9 +537,9 @@ def test_brokers_get_exactly_the_requests_that_are_sent(cluster: Cluster) -> Non
 # --- scripted brokers -------------------------------------------------------------------------------------------------
 
 
-def fetch_frame(correlation_id: int, *partitions: int, topic_id: UUID) -> bytes:
-    """An answer without records for these partitions."""
-    nothing: dict[str, Any] = {"high_watermark": 0, "aborted_transactions": None, "records": None}
+def fetch_frame(correlation_id: int, *partitions: int, topic_id: UUID, records: bytes | None = None) -> bytes:
+    """An answer with the same for each of these partitions."""
+    nothing: dict[str, Any] = {"high_watermark": 0, "aborted_transactions": None, "records": records}
     entries = tuple(
         PartitionData(partition_index=i32(number), error_code=ErrorCode.none, **nothing) for number in partitions
     )
@@ -572,6 +573,53 @@ def test_answer_whose_deadline_passed_while_nobody_looked_is_still_read_to_its_e
     wire.close()
 
     assert only(answer).partition == T0
+
+
+def test_less_is_asked_of_a_broker_whose_answer_was_late_and_then_more_again() -> None:
+    topic_id, passes_in_time, asked = uuid4(), 200_000, []
+
+    def answer_over_a_slow_link(peer: socket.socket) -> None:
+        answer_versions(peer)
+        while True:
+            correlation_id, message = read_message(peer, request_schema(FETCH, FETCH.max_version).FetchRequest)
+            asked.append(message.max_bytes)
+            whole = fetch_frame(correlation_id, 0, topic_id=topic_id, records=bytes(message.max_bytes))
+            peer.sendall(whole[:passes_in_time])
+
+    wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=2_000, max_frame_bytes=1 << 24))
+    request = FetchRequest((FetchPartition(T0, topic_id, 0, 0, -1, 1 << 20),), 0, 1, 1 << 23, False)
+    came = []
+    with scripted_broker(answer_over_a_slow_link) as address:
+        for _ in range(4):
+            wire.send_fetch(Broker(1, address), request, within(1))
+            came.append(isinstance(wire.receive_fetch([1], within(LATER_S)), FetchAnswer))
+    wire.close()
+
+    assert list(zip(asked, came, strict=True)) == [(1 << 20, False), (1 << 17, True), (1 << 18, False), (1 << 16, True)]
+
+
+def test_broker_that_falls_silent_in_an_answer_is_left_long_before_the_time_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "SILENCE_S", SOON_S)
+    topic_id = uuid4()
+
+    def fall_silent(peer: socket.socket) -> None:
+        answer_versions(peer)
+        _, _, correlation_id = read_request(peer)
+        peer.sendall(fetch_frame(correlation_id, 0, topic_id=topic_id)[:20])
+
+    wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=2_000, max_frame_bytes=1 << 20))
+    request = FetchRequest((FetchPartition(T0, topic_id, 0, 0, -1, 100),), 0, 1, 100, False)
+    with scripted_broker(fall_silent) as address:
+        wire.send_fetch(Broker(1, address), request, within(LATER_S))
+        began = time.monotonic()
+        failure = wire.receive_fetch([1], within(LATER_S))
+    wire.close()
+
+    assert isinstance(failure, FetchFailure)
+    assert isinstance(failure.error, RequestTimeoutError)
+    assert time.monotonic() - began < LATER_S / 2
 
 
 @pytest.mark.parametrize(("partitions", "said"), [((0, 5), "t-5 unasked"), ((0, 0), "the same partition twice")])

@@ -14,7 +14,6 @@ from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
 from pyspark_kafka_meta.reading.cursor import (
     EMPTY_ANSWERS_TO_BELIEVE,
-    EMPTY_ANSWERS_TO_LEAVE,
     MIN_FETCH_BYTES,
     UNKNOWN_EPOCHS_TO_BELIEVE,
     PartitionCursor,
@@ -484,16 +483,19 @@ def test_records_end_a_row_of_empty_answers() -> None:
     assert set(positions_after(reader, *nearly)) == {1}
 
 
-@pytest.mark.parametrize("between", [answer(), answer(batch(["a"]))], ids=["as long as the range", "records"])
-def test_follower_is_left_only_after_answers_in_a_row_that_lag_behind(between: FetchedPartition) -> None:
+@pytest.mark.parametrize("high_watermark", [9, 100], ids=["lags behind", "has all"])
+@pytest.mark.parametrize("between", [(answer(), False), (answer(batch(["a"])), True)], ids=["full answer", "records"])
+def test_follower_is_left_only_after_empty_answers_in_a_row(
+    between: tuple[FetchedPartition, bool], high_watermark: int
+) -> None:
     reader = cursor()
     reader.request(TOPIC_ID, EPOCH, of_follower=True)
-    behind = answer(high_watermark=9)
-    nearly = [behind] * (EMPTY_ANSWERS_TO_LEAVE - 1)
-    for fetched in (*nearly, between, *nearly):
-        assert isinstance(reader.on_fetched(fetched, answer_is_empty=True), Wait | Emit)
+    empty = answer(high_watermark=high_watermark)
+    nearly = [(empty, True)] * (EMPTY_ANSWERS_TO_BELIEVE - 1)
+    for fetched, answer_is_empty in (*nearly, between, *nearly):
+        assert isinstance(reader.on_fetched(fetched, answer_is_empty), Wait | Emit)
 
-    assert reader.on_fetched(behind, answer_is_empty=True) == ReadFrom(LEADER)
+    assert reader.on_fetched(empty, answer_is_empty=True) == ReadFrom(LEADER)
 
 
 def test_follower_that_lags_behind_does_not_say_that_the_log_is_short() -> None:

@@ -393,6 +393,8 @@ def test_no_progress_ends_at_the_poll_timeout_and_says_where_and_why(scene: Scen
         next(reading)
 
     assert f"no progress in 120000 ms {text}" in str(raised.value)
+    for option in ("kafkaConsumer.pollTimeoutMs", "kafka.request.timeout.ms", "kafka.fetch.max.bytes"):
+        assert option in str(raised.value)
     assert scene.clock() - began == pytest.approx(POLL_TIMEOUT_S, abs=0.01)
     assert len(scene.wire.requests) < 21 * POLL_TIMEOUT_S, "each partition every 100 ms at most"
 
