@@ -132,7 +132,7 @@ class PartitionCursor:
                 return Refresh(refresh_reason(code), code)
             case Action.REFRESH:
                 return Refresh(refresh_reason(code), code)
-            case Action.RETRY | Action.WAIT:
+            case Action.RETRY:
                 return Wait(code)
             case Action.DATA_LOSS:
                 return OutOfRange()

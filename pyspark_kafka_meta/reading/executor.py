@@ -1,8 +1,8 @@
 """Reads the offset ranges of one task: the loop that sends Fetches, and does what cursors make of the answers.
 
 The next Fetch is sent before the records of the last answer are decoded, so that the broker and the network work
-while Python does. Several partitions that one leader holds share a Fetch. Nothing waits longer than the poll time-out
-without progress.
+while Python does. Several partitions that one leader holds share a Fetch. A read without progress ends at the poll
+time-out, or with the one request that is waited for then, which has a time-out of its own.
 
 Measured: reading 3 million records of 200 bytes takes a core 1.8 s, four fifths of it in `records`; it took 2.2 s when
 the protocol library copied the records out of each answer, and each answer lay in fresh memory.

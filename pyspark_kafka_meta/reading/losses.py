@@ -24,13 +24,17 @@ from pyspark_kafka_meta.reading.instructions import (
     Wait,
 )
 from pyspark_kafka_meta.reading.verdicts import HOW_TO_FOLLOW
-from pyspark_kafka_meta.wire.codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
+from pyspark_kafka_meta.wire.codes import (
+    INCONSISTENT_TOPIC_ID,
+    LEADER_NOT_AVAILABLE,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from pyspark_kafka_meta.wire.messages import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
 logger = logging.getLogger(__name__)
 
-UNKNOWN_TOPIC_CODES = (UNKNOWN_TOPIC_OR_PARTITION, 100, 103)
-"""The others are UNKNOWN_TOPIC_ID and INCONSISTENT_TOPIC_ID."""
+UNKNOWN_TOPIC_CODES = (UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID)
 LOSS_GRACE_MS = 5_000
 """This long a topic may be unknown to the brokers, or its log end too early, before records are called lost."""
 

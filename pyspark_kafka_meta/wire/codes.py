@@ -18,19 +18,21 @@ UNKNOWN_TOPIC_OR_PARTITION = 3
 LEADER_NOT_AVAILABLE = 5
 REQUEST_TIMED_OUT = 7
 TOPIC_AUTHORIZATION_FAILED = 29
+UNSUPPORTED_SASL_MECHANISM = 33
+ILLEGAL_SASL_STATE = 34
 UNKNOWN_LEADER_EPOCH = 75
 """Retried, because a broker may lag behind its own election. Should it not pass, the epoch that was sent is wrong."""
+UNKNOWN_TOPIC_ID = 100
+INCONSISTENT_TOPIC_ID = 103
 
 
 class Action(Enum):
     """What to do about an error code."""
 
     RETRY = auto()
-    """Ask the same broker again after a pause: something went wrong inside it, or it lags behind."""
+    """Ask the same broker again after a pause: something went wrong inside it, it lags behind, or asks for patience."""
     REFRESH = auto()
     """The cache is out of date: refresh it, then ask whom it names."""
-    WAIT = auto()
-    """Ask the same broker again after a pause: it asks for patience."""
     DATA_LOSS = auto()
     """The offset is outside the log: records may be gone."""
     FAIL = auto()
@@ -56,8 +58,8 @@ _RULES = {
     17: _Rule("INVALID_TOPIC_EXCEPTION"),
     TOPIC_AUTHORIZATION_FAILED: _Rule("TOPIC_AUTHORIZATION_FAILED"),
     31: _Rule("CLUSTER_AUTHORIZATION_FAILED"),
-    33: _Rule("UNSUPPORTED_SASL_MECHANISM"),
-    34: _Rule("ILLEGAL_SASL_STATE"),
+    UNSUPPORTED_SASL_MECHANISM: _Rule("UNSUPPORTED_SASL_MECHANISM"),
+    ILLEGAL_SASL_STATE: _Rule("ILLEGAL_SASL_STATE"),
     35: _Rule("UNSUPPORTED_VERSION"),
     42: _Rule("INVALID_REQUEST"),
     43: _Rule("UNSUPPORTED_FOR_MESSAGE_FORMAT"),
@@ -73,9 +75,9 @@ _RULES = {
     # The leader is the right one, and waits for its followers after the election (KIP-207); Kafka's exception for it is
     # no `InvalidMetadataException` either.
     78: _Rule("OFFSET_NOT_AVAILABLE", Action.RETRY),
-    89: _Rule("THROTTLING_QUOTA_EXCEEDED", Action.WAIT),
-    100: _Rule("UNKNOWN_TOPIC_ID", Action.REFRESH, RefreshReason.UNKNOWN_TOPIC_ID),
-    103: _Rule("INCONSISTENT_TOPIC_ID", Action.REFRESH, RefreshReason.UNKNOWN_TOPIC_ID),
+    89: _Rule("THROTTLING_QUOTA_EXCEEDED", Action.RETRY),
+    UNKNOWN_TOPIC_ID: _Rule("UNKNOWN_TOPIC_ID", Action.REFRESH, RefreshReason.UNKNOWN_TOPIC_ID),
+    INCONSISTENT_TOPIC_ID: _Rule("INCONSISTENT_TOPIC_ID", Action.REFRESH, RefreshReason.UNKNOWN_TOPIC_ID),
     106: _Rule("FETCH_SESSION_TOPIC_ID_ERROR"),
 }
 

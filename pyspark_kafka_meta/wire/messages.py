@@ -167,9 +167,10 @@ class FetchFailure:
 
 
 class Wire(Protocol):
-    """Requests to brokers. Every call ends by `deadline` (seconds of `time.monotonic`) or raises ConnectError,
-    RequestTimeoutError, ProtocolError or UnsupportedBrokerError. After any of these the connection is dropped and the
-    next call opens a new one. Metadata has a connection of its own, so it never waits behind a Fetch."""
+    """Requests to brokers. Deadlines are in seconds of `time.monotonic`. A call that ends without an answer raises, or
+    tells where it says so, a ConnectError, RequestTimeoutError or ProtocolError, which may pass; or what does not: an
+    UnsupportedBrokerError, TlsError, AuthenticationError or OptionError. After any of these the connection is dropped
+    and the next call opens a new one. Metadata has a connection of its own, so it never waits behind a Fetch."""
 
     def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
         """Ask the broker at `address` for the cluster and `topics` (None: all of them). Never creates a topic."""
@@ -186,10 +187,12 @@ class Wire(Protocol):
         """
 
     def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
-        """Send a Fetch and return at once; at most one may be under way for each broker."""
+        """Send a Fetch and return, at once if there is a connection; at most one may be under way for each broker. Its
+        answer must begin by `deadline`."""
 
     def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchAnswer | FetchFailure | None:
-        """The first answer, or failure, of the Fetches under way to `node_ids`; None if none came by `deadline`."""
+        """The first answer, or failure, of the Fetches under way to `node_ids`; None if none began by `deadline`. One
+        that has begun is read to its end: at most for as long as it might have taken to begin."""
 
     def drop_fetch(self, node_id: int) -> None:
         """Forget the Fetch under way to this broker, if any, and its connection."""

@@ -14,11 +14,10 @@ from pyspark_kafka_meta.options import SecurityOptions
 from pyspark_kafka_meta.options.secret import HIDDEN
 from pyspark_kafka_meta.wire import codec
 from pyspark_kafka_meta.wire.codec import SASL_AUTHENTICATE, SASL_HANDSHAKE, Api
+from pyspark_kafka_meta.wire.codes import ILLEGAL_SASL_STATE, UNSUPPORTED_SASL_MECHANISM
 from pyspark_kafka_meta.wire.security import sasl
 from pyspark_kafka_meta.wire.security.tokens import forget_token
 
-UNSUPPORTED_SASL_MECHANISM = 33
-ILLEGAL_SASL_STATE = 34
 MAX_ROUNDS = 10
 MAX_SHOWN = 500
 

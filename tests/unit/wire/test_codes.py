@@ -24,7 +24,7 @@ OTHERS = {
     7: Action.RETRY,
     75: Action.RETRY,
     78: Action.RETRY,
-    89: Action.WAIT,
+    89: Action.RETRY,
     1: Action.DATA_LOSS,
 }
 ALL_CODES = [code.value for code in ErrorCode if code is not ErrorCode.none]
@@ -37,7 +37,7 @@ def test_stale_cache_is_refreshed_for_a_reason(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", OTHERS)
-def test_what_is_retried_waited_for_or_lost(code: int) -> None:
+def test_what_is_retried_or_lost(code: int) -> None:
     assert action_for(code) is OTHERS[code]
 
 
