@@ -36,7 +36,8 @@ logger = logging.getLogger(__name__)
 
 UNKNOWN_TOPIC_CODES = (UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID)
 LOSS_GRACE_MS = 5_000
-"""This long a topic may be unknown to the brokers, or its log end too early, before records are called lost."""
+"""This long a topic may be unknown to the brokers, or its log end too early, before records are called lost, or
+compacted away."""
 
 
 class Losses:
@@ -46,7 +47,7 @@ class Losses:
         self._client = client
         self._options = options
         self._unknown_since: dict[PartitionCursor, float] = {}
-        self._short_since: dict[PartitionCursor, tuple[int, float]] = {}  # at which position, and when
+        self._doubted_since: dict[PartitionCursor, tuple[int, float]] = {}  # at which position, and when
 
     def confirm(self, cursor: PartitionCursor, doubt: OutOfRange | NothingMore, now: float) -> Instruction:
         """Ask the leader for its offsets before anything is called lost, or at its end."""
@@ -56,6 +57,8 @@ class Losses:
                 return cursor.on_log_start(self._offset_of(cursor, EARLIEST_TIMESTAMP))
             if isinstance(doubt, OutOfRange) or doubt.log_is_short or latest < cursor.range.until_offset:
                 return self._on_short_log(cursor, latest, now)
+            if self._doubted_s(cursor, now) < LOSS_GRACE_MS / 1000:
+                return Wait()
             position = cursor.position
             instruction = cursor.on_local_start(self._offset_of(cursor, EARLIEST_LOCAL_TIMESTAMP))
             if cursor.done:
@@ -74,15 +77,20 @@ class Losses:
         (error 78, KIP-207). That it has caught up when it does answer says nothing about the records: they are still to
         be fetched."""
         if latest > cursor.position:
-            self._short_since.pop(cursor, None)
+            self._doubted_since.pop(cursor, None)
             return Wait()
-        position, since = self._short_since.get(cursor, (-1, now))
-        if position != cursor.position:
-            self._short_since[cursor] = (cursor.position, now)
+        doubted_s = self._doubted_s(cursor, now)
+        if doubted_s == 0:
             return Refresh(RefreshReason.ON_DEMAND, 0)
-        if now < since + LOSS_GRACE_MS / 1000:
+        if doubted_s < LOSS_GRACE_MS / 1000:
             return Wait(cursor.trouble)
         return Lost(f"the log ends at offset {latest} now", cursor.position, cursor.range.until_offset)
+
+    def _doubted_s(self, cursor: PartitionCursor, now: float) -> float:
+        """For how long there has been nothing at the position; 0 the first time."""
+        if self._doubted_since.get(cursor, (-1, now))[0] != cursor.position:
+            self._doubted_since[cursor] = (cursor.position, now)
+        return now - self._doubted_since[cursor][1]
 
     def is_gone(self, cursor: PartitionCursor, now: float) -> bool:
         """Whether the topic that the range was planned for is gone, brokers having said so for the time of grace. The

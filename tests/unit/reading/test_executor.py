@@ -344,7 +344,7 @@ def test_partition_that_the_answer_leaves_out_is_asked_for_again_after_a_pause(s
     assert len(scene.wire.fetches) <= 11 * POLL_TIMEOUT_S
 
 
-def test_compacted_end_of_a_range_is_believed_after_a_few_empty_answers_and_logged(
+def test_compacted_end_of_a_range_is_believed_after_the_time_of_grace_and_logged(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "pyspark_kafka_meta.reading")
@@ -354,9 +354,20 @@ def test_compacted_end_of_a_range_is_believed_after_a_few_empty_answers_and_logg
     kept = replace(last, until_offset=2, data=batch(["b"], base_offset=1))
     scene.cluster.logs[T0] += [kept, StoredBatch(11, 11, b"")]
 
-    assert rows(scene.reader().read([scene.range(T0)])) == [(T0, 0, "a"), (T0, 1, "b")]
-    assert len(scene.wire.fetches) == 4
+    reader, began = scene.reader(), scene.clock()
+
+    assert rows(reader.read([scene.range(T0)])) == [(T0, 0, "a"), (T0, 1, "b")]
+    assert 0 <= scene.clock() - began - LOSS_GRACE_MS / 1000 <= 3
+    assert len(scene.wire.fetches) <= 16
     assert "offsets 2 to 10 of t-0 hold no records any more" in caplog.text
+
+
+def test_leader_that_sends_nothing_of_what_it_has_for_a_moment_loses_nothing(scene: Scene) -> None:
+    scene.fill()
+    scene.wire.change = with_partitions(records=b"")
+    scene.clock.at(LOSS_GRACE_MS / 1000 - 1, lambda: change(scene, lambda answer: answer))
+
+    assert by_partition(rows(scene.reader(scene.client()).read(scene.ranges()))) == written()
 
 
 # --- no progress ------------------------------------------------------------------------------------------------------
