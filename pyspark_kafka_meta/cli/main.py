@@ -237,6 +237,7 @@ def migrate_checkpoint(
     """Go on where a query on Spark's own Kafka source stopped: print its startingOffsets, one line a source."""
     from pyspark_kafka_meta.cli.migrate import starting_offsets, write_checkpoint
 
+    end_in_good_order()  # half a copy is removed
     with reporting():
         found, pending = starting_offsets(checkpoint)
         if write is not None:

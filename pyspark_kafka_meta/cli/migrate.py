@@ -72,9 +72,7 @@ def _in_one_line(checkpoint: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(
-            f"{checkpoint} cannot be read or copied ({str(error)[:500]}): mend that, or restore the checkpoint"
-        ) from None
+        raise CheckpointError(f"{checkpoint} cannot be read or copied ({str(error)[:500]}): mend that first") from None
 
 
 def _batches(checkpoint: Path) -> list[int]:

@@ -53,17 +53,17 @@ def cluster_options(servers: str | None, options: Sequence[str] | None, config: 
         OptionError: the file, or an option, cannot be read. It does not repeat what may be a secret.
     """
     try:
-        pairs = [*(parse_properties(config.read_text()) if config is not None else ())]
+        in_file = [*(parse_properties(config.read_text()) if config is not None else ())]
     except (OSError, UnicodeDecodeError):
         raise OptionError(f"{config} must be a text file of lines NAME=VALUE") from None
     except ValueError as error:
         raise OptionError(f"line {error} of {config} is not NAME=VALUE") from None
+    pairs = [pair for pair in in_file if pair[0] != "group.id"]  # Kafka's tools have it; no group is joined here
     try:
         pairs += map(split_pair, options or ())
     except ValueError:
         raise OptionError("--option must be NAME=VALUE") from None
     found = {_full_name(name.lower()): value for name, value in pairs}
-    found.pop("kafka.group.id", None)  # files of Kafka's tools have it; no group is joined here
     return found if servers is None else {**found, "kafka.bootstrap.servers": servers}
 
 

@@ -95,8 +95,8 @@ def parse_location(text: str) -> str:
         raise ValueError(f"write s3:// for {scheme}://")
     if _REMOTE_SCHEME.fullmatch(scheme) is None:
         raise ValueError(
-            "pyarrow has no file system of that scheme, but s3, gs, gcs, abfs, abfss, hdfs and viewfs; one that is "
-            "mounted is named by its path"
+            "pyarrow has no file system of that scheme, but s3, gs, gcs, abfs, abfss, hdfs, viewfs, hf and fsspec+...; "
+            "one that is mounted is named by its path, and a folder with such a name by ./ before it"
         )
     if re.fullmatch(r"//\S+", rest) is None:
         raise ValueError
@@ -153,7 +153,7 @@ def some(values: tuple[T, ...]) -> tuple[T, ...]:
 
 def _address(item: str) -> Address:
     # Kafka's `Utils.getHost` passes over a protocol, too.
-    match = re.fullmatch(r"(?:[A-Za-z0-9_]+://)?(?:\[([^]]+)]|([A-Za-z0-9._-]+)):([0-9]{1,5})", item)
+    match = re.fullmatch(r"(?:[A-Za-z0-9%._-]*://)?(?:\[([^]]+)]|([A-Za-z0-9._-]+)):([0-9]{1,5})", item)
     if match is None:
         raise ValueError(f"{item!r} is not one")
     ipv6, host, port = match.groups()

@@ -148,7 +148,10 @@ class EventFolder:
         from pyarrow.fs import FileSelector
 
         system, path = self._open()
-        entries = system.get_file_info(FileSelector(path, allow_not_found=not self._must_exist, recursive=True))
+        is_local = system.type_name == "local"  # object stores have no folders that could be missing
+        if self._must_exist and is_local and not Path(path).exists():
+            raise FileNotFoundError(path)
+        entries = system.get_file_info(FileSelector(path, allow_not_found=True, recursive=True))
         named = [(entry.path, _NAME.fullmatch(entry.base_name)) for entry in entries if entry.is_file]
         return {EventFile(name[1], int(name[2]), path) for path, name in named if name is not None}
 

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-MOVES = int(os.environ.get("KAFKAMETA_VOLUME_S", "4"))
+MOVES = int(os.environ.get("KAFKAMETA_MOVES", "4"))
 """One a second, after as many seconds without any."""
 PARTITIONS = 6
 MAX_CACHES = 5

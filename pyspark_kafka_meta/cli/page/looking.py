@@ -99,6 +99,8 @@ class Looker:
                 self._take(self._look())
                 self.trouble = None
             except Exception as error:
+                if self._stopped.is_set():
+                    return  # what it looks at is being closed
                 self.trouble = _told(error, self.trouble)
             self._stopped.wait(max(0.0, began + LOOK_EVERY_S - time.monotonic()))
 

@@ -65,7 +65,7 @@ def serve_events(events: Mapping[str, str], cluster: Mapping[str, str], where: W
     with ExitStack() as opened:
         listening = opened.enter_context(_listen(where))
         patience = PATIENCE if "metricsTopic" in events else {}
-        source = opened.enter_context(closing(open_events({**events, **patience})))
+        source = opened.enter_context(closing(open_events({**patience, **events})))
         watcher = Watcher(
             source,
             cluster,
