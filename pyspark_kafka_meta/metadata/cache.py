@@ -266,10 +266,11 @@ class MetadataCache:
         with self._lock:
             now, brokers = self._clock(), self._addresses()
             # A query over topics of a day would else ask for all that ever were.
+            gone = self._snapshot.topic_errors.keys() - self._snapshot.topics.keys()
             self._topics = {
                 topic: wanted_at
                 for topic, wanted_at in self._topics.items()
-                if topic in self._snapshot.topics or now < wanted_at + MAX_IDLE_S
+                if topic not in gone or now < wanted_at + MAX_IDLE_S
             }
             cause, number = self._policy.begin(now)
             address = self._choice.next(brokers)

@@ -116,7 +116,7 @@ class KafkaClient:
             generation = self.cache.snapshot.generation
             self.cache.request_update(RefreshReason.UNKNOWN_TOPIC, generation, error_code=UNKNOWN_TOPIC_OR_PARTITION)
             self._pause(grace_ends, deadline)
-        self._given_up = self._missing(topics, wanted)
+        self._given_up = self._given_up.difference(topics, wanted) | self._missing(topics, wanted)
         if unknown := self._unknown(topics):
             raise UnknownTopicError(
                 f"topic {', '.join(unknown)} does not exist in the cluster at {self._servers()}: "

@@ -88,9 +88,7 @@ class PartitionCursor:
 
     def request(self, topic_id: UUID | None, leader_epoch: int, of_follower: bool = False) -> FetchPartition:
         """What to ask for: about as many bytes as the rest of the range is likely to take."""
-        if of_follower != self.asked_follower:  # empty answers of one say nothing about the other
-            self._empty_answers = self._short_answers = 0
-        self.asked_follower = of_follower
+        self._turn_to(of_follower)
         wanted = int((self.range.until_offset - self.position) * self._bytes_per_offset * 1.1)
         return FetchPartition(
             partition=self.range.partition,
@@ -118,6 +116,16 @@ class PartitionCursor:
         if not fetched.records:
             return self._on_empty(fetched, answer_is_empty)
         return self._on_records(fetched)
+
+    def _turn_to(self, follower: bool) -> None:
+        if follower != self.asked_follower:  # empty answers of one say nothing about the other
+            self._empty_answers = self._short_answers = 0
+        self.asked_follower = follower
+
+    def on_no_leader(self, code: int) -> Instruction:
+        """What to do about an error code of the metadata: no replica knows better."""
+        self._turn_to(False)
+        return self.on_error(code)
 
     def on_error(self, code: int) -> Instruction:
         """What to do about an error code of the partition, or of the whole answer."""

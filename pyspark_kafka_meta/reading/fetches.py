@@ -101,14 +101,14 @@ class Fetches:
         return self._receive(self._under_way.keys(), deadline)
 
     def receive_overdue(self) -> tuple[Fetch, FetchAnswer | FetchFailure] | None:
-        """The answer, or failure, of one that is overdue, if it has come by now; brokers whose answers have not are
-        left. They are looked at one by one, as others that always have answers ready would hide one that hangs."""
+        """The answer, or failure, of one that is overdue, if it has come by now; else brokers may be left. They are
+        looked at one by one, as others that always have answers ready would hide one that hangs."""
         now = time.monotonic()
         for node_id in [node_id for node_id, fetch in self._under_way.items() if now >= fetch.overdue_at]:
             received = self._receive([node_id], now)
             if received is not None:
                 return received
-            self._leave_hung_broker(node_id, now)
+            self._leave_if_moved(node_id, now)
         return None
 
     def _receive(self, node_ids: Collection[int], deadline: float) -> tuple[Fetch, FetchAnswer | FetchFailure] | None:
@@ -124,7 +124,7 @@ class Fetches:
         for fetch in self._under_way.values():
             fetch.cursors[:] = [one for one in fetch.cursors if one is not cursor]
 
-    def _leave_hung_broker(self, node_id: int, now: float) -> None:
+    def _leave_if_moved(self, node_id: int, now: float) -> None:
         """Ask who leads now, and take from its Fetch the partitions that others lead by now."""
         cache, fetch = self._client.cache, self._under_way[node_id]
         leaders = [(cursor, cache.snapshot.leader(cursor.range.partition)) for cursor in fetch.cursors]

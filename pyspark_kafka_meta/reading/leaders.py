@@ -32,8 +32,7 @@ class Leaders:
             return leader
         is_known = partition in snapshot.partitions(partition.topic)
         code = LEADER_NOT_AVAILABLE if is_known else UNKNOWN_TOPIC_OR_PARTITION
-        cursor.asked_follower = False  # it is the metadata that says so, not a replica: nobody knows better
-        instruction = cursor.on_error(snapshot.topic_error(partition.topic) or code)
+        instruction = cursor.on_no_leader(snapshot.topic_error(partition.topic) or code)
         if isinstance(instruction, Fail):
             raise instruction.error
         reason = instruction.reason if isinstance(instruction, Refresh) else RefreshReason.NO_LEADER

@@ -47,17 +47,18 @@ class Losses:
         self._client = client
         self._options = options
         self._unknown_since: dict[PartitionCursor, float] = {}
-        self._doubted_since: dict[PartitionCursor, tuple[int, float]] = {}  # at which position, and when
+        self._doubted_since: dict[PartitionCursor, tuple[tuple[int, bool], float]] = {}  # what, as in _doubted_s; when
 
     def confirm(self, cursor: PartitionCursor, doubt: OutOfRange | NothingMore, now: float) -> Instruction:
         """Ask the leader for its offsets before anything is called lost, or at its end."""
         try:
             latest = self._offset_of(cursor, LATEST_TIMESTAMP)
             if isinstance(doubt, OutOfRange) and latest >= cursor.position:
+                self._doubted_since.pop(cursor, None)
                 return cursor.on_log_start(self._offset_of(cursor, EARLIEST_TIMESTAMP))
             if isinstance(doubt, OutOfRange) or doubt.log_is_short or latest < cursor.range.until_offset:
                 return self._on_short_log(cursor, latest, now)
-            if self._doubted_s(cursor, now) < LOSS_GRACE_MS / 1000:
+            if self._doubted_s(cursor, False, now) < LOSS_GRACE_MS / 1000:
                 return Wait()
             position = cursor.position
             instruction = cursor.on_local_start(self._offset_of(cursor, EARLIEST_LOCAL_TIMESTAMP))
@@ -79,18 +80,20 @@ class Losses:
         if latest > cursor.position:
             self._doubted_since.pop(cursor, None)
             return Wait()
-        doubted_s = self._doubted_s(cursor, now)
+        doubted_s = self._doubted_s(cursor, True, now)
         if doubted_s == 0:
             return Refresh(RefreshReason.ON_DEMAND, 0)
         if doubted_s < LOSS_GRACE_MS / 1000:
             return Wait(cursor.trouble)
         return Lost(f"the log ends at offset {latest} now", cursor.position, cursor.range.until_offset)
 
-    def _doubted_s(self, cursor: PartitionCursor, now: float) -> float:
-        """For how long there has been nothing at the position; 0 the first time."""
-        if self._doubted_since.get(cursor, (-1, now))[0] != cursor.position:
-            self._doubted_since[cursor] = (cursor.position, now)
-        return now - self._doubted_since[cursor][1]
+    def _doubted_s(self, cursor: PartitionCursor, log_is_short: bool, now: float) -> float:
+        """For how long there has been nothing at the position, for that reason; 0 the first time."""
+        doubted, since = self._doubted_since.get(cursor, (None, now))
+        if doubted != (cursor.position, log_is_short):
+            since = now
+            self._doubted_since[cursor] = ((cursor.position, log_is_short), now)
+        return now - since
 
     def is_gone(self, cursor: PartitionCursor, now: float) -> bool:
         """Whether the topic that the range was planned for is gone, brokers having said so for the time of grace. The

@@ -170,6 +170,8 @@ class OffsetPlanner:
         begun = self._begin_new(start, latest_seen)
         begun |= self._begin_after_loss(start, latest_seen)
         starts = {**start.positions, **begun}
+        # What is back may end before where the query left off: it waits there, and the next look says what that means.
+        latest = {**latest, **{one: max(latest[one], position) for one, position in begun.items()}}
         for bound in (target, self._ending()):
             latest = latest if bound is None else draw_in(starts, latest, bound)
         if target is None and limited and not begun and self._is_put_off(backlog(starts, latest)):
@@ -207,7 +209,7 @@ class OffsetPlanner:
         ends, ids = latest.positions, latest.topic_ids
         new = ends.keys() - start.positions.keys()
         back = {
-            one: min(self._left_off[one, topic_id], ends[one])
+            one: self._left_off[one, topic_id]
             for one in new
             if (topic_id := ids[one.topic]) is not None and (one, topic_id) in self._left_off
         }

@@ -148,12 +148,14 @@ def _checksum_matches(view: memoryview, header: BatchHeader) -> bool:
 
 
 def _next_base_offset(view: memoryview, corrupt: BatchHeader) -> int | None:
-    """Where the batch behind a corrupt one begins, if a sound one is there: not even the corrupt one's length can be
-    relied on."""
+    """Where the batch behind a corrupt one begins, if a sound one is there, be it cut off: not even the corrupt one's
+    length can be relied on."""
     if not HEADER_BYTES <= corrupt.end - corrupt.position <= len(view) - corrupt.position - HEADER_BYTES:
         return None
     following = BatchHeader(corrupt.end, *_HEADER.unpack_from(view, corrupt.end))
-    is_sound = _problem(following, corrupt.base_offset + 1, len(view)) is None and _checksum_matches(view, following)
+    if _problem(following, corrupt.base_offset + 1, max(following.end, len(view))) is not None:
+        return None
+    is_sound = following.end > len(view) or _checksum_matches(view, following)
     return following.base_offset if is_sound else None
 
 

@@ -138,7 +138,7 @@ class KafkaWire:
         was_full = answer.response_bytes * 2 > under_way.request.max_bytes
         was_quick = answer.latency_ms * 4 < under_way.read_timeout_s * 1000
         if node_id in self._max_bytes and was_full and was_quick:
-            self._max_bytes[node_id] = under_way.request.max_bytes * 2
+            self._max_bytes[node_id] = max(self._max_bytes[node_id], under_way.request.max_bytes * 2)
         return answer
 
     def _send_list_offsets(

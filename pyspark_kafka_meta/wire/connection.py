@@ -137,7 +137,7 @@ class Connection:
         """The answer to the oldest request under way, in fresh memory or in this."""
         request = self._in_flight.popleft()
         what = f"waiting for its {request.api.title} answer"
-        prefix = self._receive_exactly(LENGTH_BYTES, deadline, what)
+        prefix = self._receive_exactly(LENGTH_BYTES, deadline, what, math.inf)
         size = int.from_bytes(prefix, "big", signed=True)
         if not LENGTH_BYTES <= size <= self._settings.max_frame_bytes:
             self.close()
@@ -147,7 +147,7 @@ class Connection:
                 f"{self.address} announced {size} bytes where {self._settings.max_frame_bytes} are accepted: "
                 "if it is a Kafka broker and holds such large records, raise kafka.fetch.max.bytes"
             )
-        frame = self._receive_exactly(size, deadline, what, memory)
+        frame = self._receive_exactly(size, deadline, what, SILENCE_S, memory)
         received_at = time.monotonic()
         try:
             message, records = codec.decode(request.api, request.version, request.correlation_id, frame)
@@ -219,13 +219,15 @@ class Connection:
             raise UnsupportedBrokerError(f"{self.address} refused ApiVersions with error {int(answer.error_code)}")
         self._versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
 
-    def _receive_exactly(self, size: int, deadline: float, what: str, memory: ReusedMemory | None = None) -> memoryview:
+    def _receive_exactly(
+        self, size: int, deadline: float, what: str, silence_s: float, memory: ReusedMemory | None = None
+    ) -> memoryview:
         # It is not touched until bytes arrive, so a lying length costs address space only.
         buffer = (memory or ReusedMemory()).of(size)
         received = 0
         while received < size:
             try:
-                self._socket.settimeout(min(remaining_s(deadline), SILENCE_S if received else math.inf))
+                self._socket.settimeout(min(remaining_s(deadline), silence_s))
                 count = self._socket.recv_into(buffer[received:])
             except OSError as error:
                 raise self._failure(error, what) from error

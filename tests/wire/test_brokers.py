@@ -598,8 +598,9 @@ def test_less_is_asked_of_a_broker_whose_answer_was_late_and_then_more_again() -
     assert list(zip(asked, came, strict=True)) == [(1 << 20, False), (1 << 17, True), (1 << 18, False), (1 << 16, True)]
 
 
+@pytest.mark.parametrize("sent_bytes", [4, 20])
 def test_broker_that_falls_silent_in_an_answer_is_left_long_before_the_time_out(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, sent_bytes: int
 ) -> None:
     monkeypatch.setattr(connection, "SILENCE_S", SOON_S)
     topic_id = uuid4()
@@ -607,7 +608,7 @@ def test_broker_that_falls_silent_in_an_answer_is_left_long_before_the_time_out(
     def fall_silent(peer: socket.socket) -> None:
         answer_versions(peer)
         _, _, correlation_id = read_request(peer)
-        peer.sendall(fetch_frame(correlation_id, 0, topic_id=topic_id)[:20])
+        peer.sendall(fetch_frame(correlation_id, 0, topic_id=topic_id)[:sent_bytes])
 
     wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=2_000, max_frame_bytes=1 << 20))
     request = FetchRequest((FetchPartition(T0, topic_id, 0, 0, -1, 100),), 0, 1, 100, False)

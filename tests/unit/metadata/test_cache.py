@@ -529,6 +529,20 @@ def test_topic_that_is_gone_is_not_asked_for_any_more_once_nobody_wants_it() -> 
     assert asked == [["t", "yesterday"]] * 3 + [["t"]]
 
 
+def test_topic_that_was_never_answered_for_stays_wanted_however_long_brokers_are_down() -> None:
+    scene = Scene()
+    real, back_at = scene.wire.metadata, scene.clock() + 400
+
+    def metadata(address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
+        if scene.clock() < back_at:
+            raise ConnectError("down")
+        return real(address, topics, deadline)
+
+    scene.wire.metadata = metadata  # type: ignore[method-assign]
+
+    assert list(scene.cache.refresh(RefreshReason.BOOTSTRAP, back_at + 100).topics) == ["t"]
+
+
 @pytest.mark.parametrize("code", [3, 29])
 def test_topic_error_is_for_the_caller_to_judge(code: int) -> None:
     scene = Scene()

@@ -919,6 +919,25 @@ def test_topic_that_is_not_seen_for_a_while_beside_others_is_read_on_where_it_wa
     assert losses == [("u", 2), ("u", 3)]
 
 
+def test_topic_that_comes_back_with_an_earlier_end_for_a_moment_is_not_read_twice(scene: Scene) -> None:
+    u = TopicPartition("u", 0)
+    scene.cluster.create_topic("u", 1)
+    scene.write(u, "0", "1")
+    query = Query(scene, **PATTERN, **GO_ON)
+    query.step()
+    hidden = scene.cluster.topics.pop("u")
+    lose(scene, lambda scene: scene.write(T0, "new"))
+    query.step()
+    full = list(scene.cluster.logs[u])
+    scene.cluster.topics["u"] = hidden
+    lose(scene, lambda scene: scene.cluster.logs.update({u: full[:1]}))
+    assert query.step() == {}
+
+    scene.cluster.logs[u] = full
+    scene.write(u, "while it was not seen")
+    assert query.step() == {u: (2, 3)}
+
+
 @pytest.mark.parametrize("options", [{}, GO_ON], ids=["fail", "go on"])
 def test_kafka_7703_smaller_latest_for_a_moment_is_asked_again_and_is_no_loss(
     scene: Scene, options: dict[str, str], caplog: pytest.LogCaptureFixture
