@@ -922,7 +922,8 @@ def test_topic_that_is_not_seen_for_a_while_beside_others_is_read_on_where_it_wa
 def test_topic_that_comes_back_with_an_earlier_end_for_a_moment_is_not_read_twice(scene: Scene) -> None:
     u = TopicPartition("u", 0)
     scene.cluster.create_topic("u", 1)
-    scene.write(u, "0", "1")
+    scene.write(u, "0")
+    scene.write(u, "1")
     query = Query(scene, **PATTERN, **GO_ON)
     query.step()
     hidden = scene.cluster.topics.pop("u")
