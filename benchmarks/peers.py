@@ -1,5 +1,6 @@
-"""What this source is measured beside: Spark's JVM source, a Python data source over a confluent-kafka consumer, and a
-data source that has its Arrow batches ready and no Kafka at all, the ceiling."""
+"""What this source is measured beside: Spark's JVM source, a Python data source over a confluent-kafka consumer, a data
+source that has its Arrow batches ready and no Kafka at all, the ceiling, and this source with such batches in place of
+what it fetched."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
+from unittest import mock
 
 import pyarrow as pa
 from confluent_kafka import Consumer, Message, TopicPartition
@@ -15,11 +17,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_kafka_meta import KafkaMetaDataSource
+from pyspark_kafka_meta.reading.source import KafkaMetaReader
+from pyspark_kafka_meta.records.columns import FetchedRecords
 from pyspark_kafka_meta.schemas import RECORD_COLUMNS, records_arrow_schema, records_struct_type
 
 CONSUME_RECORDS = 10_000
 CONSUME_TIMEOUT_S = 30.0
 CEILING_BATCH_BYTES = 4 << 20
+NOT_DECODED_VALUE_BYTES = 200
 RECORD_TIME_US = 1_700_000_000_000_000
 
 Result = TypeVar("Result")
@@ -54,6 +60,7 @@ TUNED_JVM = Reader(
     {"kafka.max.poll.records": "20000", "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024)},
 )
 CONSUME = Reader("confluent-kafka consume()", "consume")
+NOT_DECODED = Reader("kafkameta, ready rows for those fetched", "not_decoded")
 
 
 def ceiling(partitions: int, records: int, value_bytes: int) -> Reader:
@@ -84,6 +91,7 @@ def register(spark: SparkSession) -> None:
     """Make the peers that are Python data sources known to Spark."""
     spark.dataSource.register(ConsumeSource)
     spark.dataSource.register(CeilingSource)
+    spark.dataSource.register(NotDecodedSource)
 
 
 @dataclass
@@ -197,3 +205,34 @@ def ready_batch(value_bytes: int) -> pa.RecordBatch:
     return pa.record_batch(
         [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema
     )
+
+
+class NotDecodedSource(KafkaMetaDataSource):
+    """This source, but for decoding: it fetches and checks all records, and hands out ready rows, as many as came."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NOT_DECODED.source
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return NotDecodedReader(super().reader(schema))
+
+
+class NotDecodedReader(DataSourceReader):
+    def __init__(self, reader: DataSourceReader) -> None:
+        assert isinstance(reader, KafkaMetaReader)
+        self._reader = reader
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return self._reader.partitions()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with mock.patch("pyspark_kafka_meta.reading.executor.decode", _ready_rows):
+            yield from self._reader.read(partition)
+
+
+def _ready_rows(parts: Sequence[FetchedRecords], *_: Any) -> Iterator[pa.RecordBatch]:
+    batch, left = ready_batch(NOT_DECODED_VALUE_BYTES), sum(one.record_count for part in parts for one in part.headers)
+    while left > 0:
+        yield batch.slice(0, left)
+        left -= batch.num_rows

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 
 from benchmarks.harness import argument_parser, brokers, report, spark_session
-from benchmarks.peers import CONSUME, JVM, OURS, TUNED_JVM, Reader, ceiling, register, take_turns
+from benchmarks.peers import CONSUME, JVM, NOT_DECODED, OURS, TUNED_JVM, Reader, ceiling, register, take_turns
 from benchmarks.processes import KINDS, cpu_s
 from benchmarks.topics import BATCH_BYTES, MAX_RECORD_BYTES, fill, new_topic
 
@@ -45,7 +45,7 @@ class Case:
     with_ceiling: bool = False
 
 
-EVERYBODY = (JVM, TUNED_JVM, VALUE_ALONE, CONSUME)
+EVERYBODY = (JVM, TUNED_JVM, VALUE_ALONE, CONSUME, NOT_DECODED)
 CASES = {
     "200B": Case(peers=EVERYBODY, with_ceiling=True),
     "200B-lz4": Case(codec="lz4", peers=EVERYBODY, with_ceiling=True),
