@@ -182,10 +182,14 @@ class CeilingReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Range)
-        batch, left = ready_batch(self._value_bytes), partition.until_offset
-        while left > 0:
-            yield batch.slice(0, left)
-            left -= batch.num_rows
+        yield from ready_rows(self._value_bytes, partition.until_offset)
+
+
+def ready_rows(value_bytes: int, left: int) -> Iterator[pa.RecordBatch]:
+    batch = ready_batch(value_bytes)
+    while left > 0:
+        yield batch.slice(0, left)
+        left -= batch.num_rows
 
 
 @cache
@@ -227,12 +231,9 @@ class NotDecodedReader(DataSourceReader):
         return self._reader.partitions()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        with mock.patch("pyspark_kafka_meta.reading.executor.decode", _ready_rows):
+        with mock.patch("pyspark_kafka_meta.reading.executor.decode", _as_many_ready_rows):
             yield from self._reader.read(partition)
 
 
-def _ready_rows(parts: Sequence[FetchedRecords], *_: Any) -> Iterator[pa.RecordBatch]:
-    batch, left = ready_batch(NOT_DECODED_VALUE_BYTES), sum(one.record_count for part in parts for one in part.headers)
-    while left > 0:
-        yield batch.slice(0, left)
-        left -= batch.num_rows
+def _as_many_ready_rows(parts: Sequence[FetchedRecords], *_: Any) -> Iterator[pa.RecordBatch]:
+    return ready_rows(NOT_DECODED_VALUE_BYTES, sum(one.record_count for part in parts for one in part.headers))

@@ -21,14 +21,20 @@ HEADERS = {"krec_s": "thousand records a second", "kafkameta_is_faster_by": "kaf
 NO_DECIMALS_FROM = 100
 
 
+def figures(file: str, folder: Path = FIGURES) -> list[dict[str, Any]]:
+    """The rows that a benchmark's last run left; none if it was not run."""
+    path = folder / file
+    return list(json.loads(path.read_text())) if path.exists() else []
+
+
 def rewritten(page: str, folder: Path = FIGURES) -> str:
     """The page with its tables as the figures in `folder` say."""
 
     def block(found: re.Match[str]) -> str:
         begin, file, case, columns, _, end = found.groups()
-        if not (folder / file).exists():
+        rows = figures(file, folder)
+        if not rows:
             return found[0]
-        rows = json.loads((folder / file).read_text())
         if case:
             rows = [row for row in rows if row["case"] == case]
         return f"{begin}\n{table(rows, columns.split() or list(rows[0]))}\n{end}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Protocol
 
 from pyspark_kafka_meta.errors import OptionError
@@ -44,33 +45,35 @@ def open_events(options: Mapping[str, str], must_exist: bool = False) -> EventSo
     """The place that options of the table `refresh_events` name. Raises OptionError.
 
     Args:
-        must_exist: whether a folder that is named must exist; else it may come later.
+        must_exist: whether a local folder that is named must exist; else it may come later. Object stores have no
+            folders that could be missing.
     """
     parsed = EventsOptions.parse(options)
     if parsed.topic is not None:
         return TopicEvents(parsed.topic)
-    return FolderEvents(parsed.path or str(default_root()), must_exist and parsed.path is not None)
+    path = parsed.path or str(default_root())
+    if must_exist and path == parsed.path and "://" not in path and not Path(path).exists():
+        raise OptionError(f"{path} does not exist: correct --path")
+    return FolderEvents(path)
 
 
 class FolderEvents:
     """The event files below a folder."""
 
-    def __init__(self, root: str, must_exist: bool = False) -> None:
+    def __init__(self, root: str) -> None:
         scheme, sign, _ = root.partition("://")
         self.name = f"the {scheme} folder of --path" if sign else root  # a URI may hold keys
-        self._folder = EventFolder(root, must_exist)
+        self._folder = EventFolder(root)
         self._offset = FilesOffset({})
 
     def read(self) -> Iterator[Event]:
-        """Raises OptionError: the folder cannot be read, or does not exist where it must."""
+        """Raises OptionError: the folder cannot be read."""
         missing: list[EventFile] = []
         try:
             files = self._folder.files()
             while (end := advance(self._offset, files, FILES_AT_ONCE)) != self._offset:
                 yield from _events(self._folder.lines(between(self._offset, end, files), missing))
                 self._offset = end
-        except FileNotFoundError:
-            raise OptionError(f"{self.name} does not exist: correct --path") from None
         except (OSError, ValueError, NotImplementedError) as error:
             kind = type(error).__name__
             raise OptionError(f"no events can be read there ({kind}): check --path and access to it") from None

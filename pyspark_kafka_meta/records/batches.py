@@ -153,7 +153,7 @@ def _next_base_offset(view: memoryview, corrupt: BatchHeader) -> int | None:
     if not HEADER_BYTES <= corrupt.end - corrupt.position <= len(view) - corrupt.position - HEADER_BYTES:
         return None
     following = BatchHeader(corrupt.end, *_HEADER.unpack_from(view, corrupt.end))
-    if _problem(following, corrupt.base_offset + 1, max(following.end, len(view))) is not None:
+    if _problem(following, corrupt.base_offset + 1, following.end) is not None:
         return None
     is_sound = following.end > len(view) or _checksum_matches(view, following)
     return following.base_offset if is_sound else None

@@ -114,16 +114,14 @@ class EventFolder:
     """The event files below a folder, at any depth.
 
     Args:
-        root: a local path, or a URI that pyarrow knows.
-        must_exist: whether it is an error that it does not exist yet.
+        root: a local path, or a URI that pyarrow knows. It need not exist yet.
     """
 
-    def __init__(self, root: str, must_exist: bool = False) -> None:
+    def __init__(self, root: str) -> None:
         self._root = root
-        self._must_exist = must_exist
 
     def files(self) -> list[EventFile]:
-        """All complete files, in order. Raises FileNotFoundError: the folder must exist, and does not."""
+        """All complete files, in order."""
         found = self._list()
         numbers = latest(found)
         if len(found) < sum(numbers.values()):
@@ -148,9 +146,6 @@ class EventFolder:
         from pyarrow.fs import FileSelector
 
         system, path = self._open()
-        is_local = system.type_name == "local"  # object stores have no folders that could be missing
-        if self._must_exist and is_local and not Path(path).exists():
-            raise FileNotFoundError(path)
         entries = system.get_file_info(FileSelector(path, allow_not_found=True, recursive=True))
         named = [(entry.path, _NAME.fullmatch(entry.base_name)) for entry in entries if entry.is_file]
         return {EventFile(name[1], int(name[2]), path) for path, name in named if name is not None}
