@@ -10,11 +10,10 @@ from pyspark_kafka_meta.records.fields import (
     Fields,
     Ints,
     Place,
-    ends_of,
-    follow_lengths,
     read_varints,
     require,
 )
+from pyspark_kafka_meta.records.lengths import ends_of, follow_lengths
 from pyspark_kafka_meta.schemas import HEADERS_COLUMN, records_arrow_schema
 
 

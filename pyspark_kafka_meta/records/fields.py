@@ -1,4 +1,4 @@
-"""Find the fields of many records at once: numpy over all records, once their lengths were followed to where each is.
+"""Find the fields of many records at once: numpy over all records, once `lengths` has found where each begins.
 
 Source: `DefaultRecord` in Apache Kafka. Numbers are zigzag varints, at most 5 bytes for 32 and 10 bytes for 64 bits:
 
@@ -33,19 +33,6 @@ Place: TypeAlias = Callable[[int], str]
 PADDING_BYTES = 32
 """How far behind a record's end its checks may look: an attributes byte and three varints come before the first."""
 
-# What the first byte and the second byte of a varint add to the position: itself, and its share of the length.
-_FIRST_STEP = tuple(((byte & 0x7F) >> 1) + (2 if byte > 0x7F else 1) for byte in range(256))
-_SECOND_STEP = tuple(byte << 6 for byte in range(128))
-# What both add, by the little-endian number that they are; 0 where the varint has more bytes.
-_BYTE = np.arange(256)
-_STEP_OF_TWO = np.where(_BYTE[:, np.newaxis] < 0x80, np.add.outer(_BYTE << 6, _FIRST_STEP), 0)
-_STEP = np.where(_BYTE < 0x80, _FIRST_STEP, _STEP_OF_TWO).ravel().astype(np.int16)
-_TOO_LONG = 2**31
-"""A step that leads out of any payload: that of a length with more than five bytes."""
-
-MIN_TOGETHER = 48
-"""One turn of numpy's calls takes as long as this many of the plain loop."""
-
 
 class Fields(NamedTuple):
     """Where n records have what: positions and lengths in their payload, in bytes. Lengths are -1 for null."""
@@ -62,76 +49,6 @@ class Fields(NamedTuple):
 
     def select(self, rows: Flags) -> Fields:
         return Fields._make(column[rows] for column in self)
-
-
-def follow_lengths(payload: Bytes, at: Ints, counts: Ints, ends: Ints) -> Ints:
-    """Where things are that each begin with their length: `counts` of them, at least one, from each of `at` to `ends`.
-
-    numpy goes from thing to thing in all groups at once: 0.02 us each in hundreds of groups. A plain loop follows each
-    of the few groups that have more than the others: 0.07 us each, 0.15 where the payload is not in the cache.
-
-    No position is behind its group's end, where the rest of a group is put if a length leads beyond: whether all
-    lengths are true is for a check against `ends_of` to say. Behind the last end lie `PADDING_BYTES` or more.
-    """
-    starts = np.empty(int(counts.sum()), np.int32)
-    view, pairs = payload.data, np.ndarray(len(payload) - 1, np.dtype("<u2"), payload, strides=(1,))
-    longest_first = np.argsort(-counts, kind="stable")
-    left, limits = counts[longest_first], ends[longest_first].astype(np.intp)
-    positions = at[longest_first].astype(np.intp)
-    slots = np.cumsum(counts)[longest_first] - left
-    while (groups := np.count_nonzero(left)) >= MIN_TOGETHER:
-        left, limits, positions, slots = left[:groups], limits[:groups], positions[:groups], slots[:groups]
-        starts[slots] = positions
-        steps = _STEP[pairs[positions]].astype(np.intp)
-        if not steps.all():
-            long = np.flatnonzero(steps == 0)
-            steps[long] = [_long_step(view, position) for position in positions[long].tolist()]
-        positions = np.minimum(positions + steps, limits)
-        slots += 1
-        left -= 1
-    for group in range(groups):
-        slot, count = slots[group], int(left[group])
-        starts[slot : slot + count] = _follow_one(view[: limits[group]], int(positions[group]), count)
-    return starts
-
-
-def _follow_one(payload: memoryview, at: int, count: int) -> list[int]:
-    """What `follow_lengths` does, for one group that ends with the payload."""
-    starts: list[int] = []
-    add = starts.append
-    try:
-        for _ in range(count):
-            first = payload[at]
-            add(at)
-            if first < 0x80:
-                at += _FIRST_STEP[first]
-            elif (second := payload[at + 1]) < 0x80:
-                at += _FIRST_STEP[first] + _SECOND_STEP[second]
-            else:
-                at += _long_step(payload, at)
-    except IndexError:
-        starts += [len(payload)] * (count - len(starts))
-    return starts
-
-
-def _long_step(payload: memoryview, at: int) -> int:
-    """What a length of 8 KiB or more, a varint of three to five bytes, adds to the position."""
-    length = 0
-    for size in range(5):
-        byte = payload[at + size]
-        length |= (byte & 0x7F) << 7 * size
-        if byte < 0x80:
-            return size + 1 + (length >> 1)
-    return _TOO_LONG
-
-
-def ends_of(starts: Ints, counts: Ints, group_ends: Ints) -> Ints:
-    """Where each thing has to end: where the next one of its group starts, the last one at the end of the group.
-    Each group has at least one."""
-    ends = np.empty_like(starts)
-    ends[:-1] = starts[1:]
-    ends[np.cumsum(counts) - 1] = group_ends
-    return ends
 
 
 def find_fields(payload: Bytes, starts: Ints, ends: Ints, place: Place) -> Fields:

@@ -24,16 +24,19 @@ from handmade import (
 
 from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError, UnsupportedRecordFormatError
 from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.records import columns, fields
+from pyspark_kafka_meta.records import columns, lengths
 from pyspark_kafka_meta.records.columns import FetchedRecords, decode
 from pyspark_kafka_meta.records.compression import Codec
 from pyspark_kafka_meta.schemas import records_arrow_schema
 
 
-@pytest.fixture(autouse=True, params=[1, fields.MIN_TOGETHER], ids=["together", "one by one"])
+@pytest.fixture(autouse=True, params=["one by one", "together", "guessed"])
 def following(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of following lengths, for tests that have few record batches."""
-    monkeypatch.setattr(fields, "MIN_TOGETHER", request.param)
+    """All ways of following lengths, for tests that have few record batches."""
+    if request.param != "one by one":
+        monkeypatch.setattr(lengths, "MIN_TOGETHER", 1)
+    if request.param == "guessed":
+        monkeypatch.setattr(lengths, "MIN_GUESSED_RECORDS", 1)
 
 
 def decoded(part: FetchedRecords, *names: str) -> pa.Table:

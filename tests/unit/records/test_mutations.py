@@ -22,6 +22,7 @@ from handmade import (
 )
 
 from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.records import lengths
 from pyspark_kafka_meta.records.columns import decode
 from pyspark_kafka_meta.records.compression import Codec
 
@@ -110,9 +111,12 @@ def outcome(records: bytes, check_crcs: bool) -> str:
 
 @pytest.mark.parametrize("kind", [damaged_fetch, damaged_batch, damaged_records])
 @pytest.mark.parametrize("check_crcs", [True, False])
+@pytest.mark.parametrize("guess", [True, False])
 def test_damaged_bytes_end_in_a_typed_error_or_in_ordered_rows(
-    kind: Callable[[random.Random], bytes], check_crcs: bool
+    kind: Callable[[random.Random], bytes], check_crcs: bool, guess: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if guess:
+        monkeypatch.setattr(lengths, "MIN_GUESSED_RECORDS", 1)
     seen = set()
     for seed in range(CASES_OF_EACH_KIND):
         seen.add(outcome(kind(random.Random(seed)), check_crcs))
