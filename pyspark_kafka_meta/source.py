@@ -18,8 +18,6 @@ from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, SourceOpti
 from pyspark_kafka_meta.options.rules import batch_warnings
 from pyspark_kafka_meta.reading.source import KafkaMetaReader
 from pyspark_kafka_meta.schemas import Columns, records_struct_type
-from pyspark_kafka_meta.tables.readers import batch_reader
-from pyspark_kafka_meta.tables.schemas import ROWS, struct_type
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +43,8 @@ class KafkaMetaDataSource(DataSource):
     def schema(self) -> StructType:
         if isinstance(self._options, SourceOptions):
             return records_struct_type(self._options.include_headers)
+        from pyspark_kafka_meta.tables.schemas import ROWS, struct_type
+
         return struct_type(ROWS[self._table])
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -53,6 +53,8 @@ class KafkaMetaDataSource(DataSource):
             logger.warning("%s", warning)
         if isinstance(self._options, SourceOptions):
             return KafkaMetaReader(self._options.for_batch(), columns)
+        from pyspark_kafka_meta.tables.readers import batch_reader
+
         return batch_reader(self._table, self._options, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
@@ -61,12 +63,13 @@ class KafkaMetaDataSource(DataSource):
                 f"streams need pyspark 4.2 or later, and this is {pyspark.__version__}, which does not tell a source "
                 "where a micro-batch begins: upgrade pyspark, or read batches"
             )
-        from pyspark_kafka_meta.reading.stream import KafkaMetaStreamReader
-        from pyspark_kafka_meta.tables.streams import stream_reader
-
         columns = _columns(schema, self.schema())
         if isinstance(self._options, SourceOptions):
+            from pyspark_kafka_meta.reading.stream import KafkaMetaStreamReader
+
             return KafkaMetaStreamReader(self._options.for_stream(), columns)
+        from pyspark_kafka_meta.tables.streams import stream_reader
+
         return stream_reader(self._table, self._options, columns)
 
 
