@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,8 +9,6 @@ from queue import Full, Queue
 
 from pyspark_kafka_meta.metadata.events import RefreshEvent
 from pyspark_kafka_meta.telemetry.sinks import EventSink, LossCount
-
-logger = logging.getLogger(__name__)
 
 MAX_WAITING = 16
 WAIT_S = 0.2
@@ -49,16 +46,8 @@ class BackgroundSink:
         self._last.wait(WAIT_S)
 
     def _work(self) -> None:
-        losses, has_failed = LossCount(), False  # of this thread alone
         while (batch := self._waiting.get()) is not None:
             events, done = batch
-            told = losses.told_by(events)
-            try:
-                self._sink.write(told)
-            except Exception as error:
-                losses.add(told)
-                if not has_failed:  # its text may hold a URI with keys
-                    logger.warning("refresh events cannot be written, and count as lost: %s", type(error).__name__)
-                has_failed = True
+            self._sink.write(events)
             done.set()
         self._sink.close()

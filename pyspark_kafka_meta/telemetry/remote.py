@@ -32,11 +32,10 @@ class RemoteFolder:
     def _opened(self) -> Iterator[tuple[FileSystem, str]]:
         """The file system, and the folder's path in it. What fails there is an OSError with neither the URI, which may
         hold keys, nor a text that may repeat it."""
-        import pyarrow as pa
-        from pyarrow.fs import FileSystem
-
         try:
+            from pyarrow.fs import FileSystem
+
             yield FileSystem.from_uri(self._uri)
-        except (OSError, pa.ArrowException) as error:
+        except Exception as error:  # a file system of fsspec's raises what it likes
             scheme, kind = self._uri.partition("://")[0], type(error).__name__
             raise OSError(f"{kind} from the {scheme} folder of metricsPath: check its URI and access to it") from None

@@ -64,6 +64,7 @@ class FolderSink:
         self._number = 0
         self._kept: deque[tuple[str, int]] = deque()  # name and bytes of each file, oldest first
         self._losses = LossCount()
+        self._failing = False  # and a warning has said so
 
     def write(self, events: Sequence[RefreshEvent]) -> None:
         told = self._losses.told_by(events)
@@ -73,8 +74,11 @@ class FolderSink:
             self._folder.write(name, content)
         except OSError as error:
             self._losses.add(told)
-            logger.warning("%d refresh events were not written: %s", len(told), error)
+            if not self._failing:
+                logger.warning("%d refresh events were not written: %s", len(told), error)
+            self._failing = True
             return
+        self._failing = False
         self._number += 1
         self._kept.append((name, len(content)))
         self._delete_oldest()

@@ -90,27 +90,6 @@ def test_what_a_store_is_too_slow_for_is_counted(slow: SlowSink) -> None:
     assert slow.next() == (100, 3)
 
 
-def test_what_breaks_a_store_down_costs_the_events_at_hand_and_they_are_counted(
-    slow: SlowSink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    failures, write = [ImportError("key:hunter2"), ValueError("embedded null byte")], slow.write
-
-    def fail_at_first(events: Sequence[RefreshEvent]) -> None:
-        if failures:
-            raise failures.pop()
-        write(events)
-
-    monkeypatch.setattr(slow, "write", fail_at_first)
-    slow.may_go_on.set()
-    sink = BackgroundSink(slow)
-    for sequence in (1, 2, 3, 4):
-        sink.write([made("c0ffee", sequence)])
-
-    assert [slow.next(), slow.next()] == [(3, 2), (4, 0)]
-    [said] = caplog.messages
-    assert "ValueError" in said
-
-
 def test_a_local_folder_that_hangs_holds_up_a_read_for_a_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

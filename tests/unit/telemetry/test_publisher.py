@@ -201,7 +201,7 @@ def test_what_cannot_be_written_raises_nothing_leaves_nothing_and_is_counted(
         published.flush()
         publish(published, 4, 4)
         published.flush()
-    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    assert [record.levelname for record in caplog.records] == ["WARNING"], "once, until one gets through"
 
     if folder.parent.is_file():
         folder.parent.unlink()

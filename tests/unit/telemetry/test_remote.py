@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from pyarrow.fs import FileSystem
+from pyarrow.fs import FileSystem, LocalFileSystem
 from written_events import made
 
 from pyspark_kafka_meta.errors import OptionError
@@ -31,6 +33,33 @@ def test_trouble_is_told_without_the_uri_that_may_hold_keys(uri: str) -> None:
             attempt()
         assert "hunter2" not in str(raised.value)
         assert raised.value.__suppress_context__
+
+
+def test_whatever_breaks_a_file_system_down_costs_the_events_at_hand_and_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures: list[Exception | None] = [
+        ImportError("key:hunter2"),
+        RuntimeError("key:hunter2"),
+        None,
+        ValueError(),
+        None,
+    ]
+
+    def from_uri(_: str) -> tuple[FileSystem, str]:
+        if (error := failures.pop(0)) is not None:
+            raise error
+        return LocalFileSystem(), str(tmp_path)
+
+    monkeypatch.setattr("pyarrow.fs.FileSystem", SimpleNamespace(from_uri=from_uri))
+    sink = FolderSink(RemoteFolder("fsspec+nonsense://key:hunter2@host"))
+    for sequence in range(1, 6):
+        sink.write([made("c0ffee", sequence)])
+
+    rows = [json.loads(path.read_text()) for path in sorted(tmp_path.iterdir())]
+    assert [(row["sequence"], row["dropped_before"]) for row in rows] == [(3, 2), (5, 1)]
+    assert [("ImportError" in text, "ValueError" in text) for text in caplog.messages] == [(True, False), (False, True)]
+    assert "hunter2" not in caplog.text
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs"])
