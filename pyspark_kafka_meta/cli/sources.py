@@ -13,7 +13,7 @@ from pyspark_kafka_meta.options import EventsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import SourceOffset, ranges
-from pyspark_kafka_meta.reading.planner import OffsetPlanner
+from pyspark_kafka_meta.reading.planner import PLANNER_MAX_AGE_MS, OffsetPlanner
 from pyspark_kafka_meta.tables.files import EventFile, EventFolder, FilesOffset, advance, between
 from pyspark_kafka_meta.tables.folding import Event
 from pyspark_kafka_meta.tables.lines import parse_events, to_batches
@@ -24,8 +24,6 @@ from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 logger = logging.getLogger(__name__)
 
 FILES_AT_ONCE = 200
-MAX_AGE_MS = 5_000
-"""A partition that is added to the topic is noticed after this time at the latest."""
 
 
 class EventSource(Protocol):
@@ -89,7 +87,7 @@ class TopicEvents:
 
     def __init__(self, options: SourceOptions) -> None:
         self.name = f"topic {options.topics[0]}"
-        max_age_ms = min(options.client.metadata_max_age_ms, MAX_AGE_MS)
+        max_age_ms = min(options.client.metadata_max_age_ms, PLANNER_MAX_AGE_MS)
         self._client = KafkaClient(options.client, EventPublisher((), Origin(role="cli")), max_age_ms)
         self._planner = OffsetPlanner(self._client, options.for_stream())
         self._reader = TaskReader(self._client, options, ["value"])

@@ -37,6 +37,9 @@ from pyspark_kafka_meta.reading.verdicts import (
 
 logger = logging.getLogger(__name__)
 
+PLANNER_MAX_AGE_MS = 5_000
+"""A stream's planner looks for new topics and partitions at least this often: their records are read from the start."""
+
 MAX_LOOKS = 5
 """So often the cluster is looked at for one plan, should a topic go away in the middle of each look."""
 

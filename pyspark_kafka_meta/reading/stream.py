@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PLANNER_MAX_AGE_MS = 5_000
-"""A stream's planner looks for new topics and partitions at least this often: their records are read from the start."""
-
 
 class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches beside the driver and reads their tasks on executors."""
@@ -106,6 +103,8 @@ class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _planner(self) -> OffsetPlanner:
         """Made when it is first needed: Spark pickles the reader, and executors plan nothing."""
         if self._opened is None:
+            from pyspark_kafka_meta.reading.planner import PLANNER_MAX_AGE_MS
+
             max_age_ms = min(self._options.client.metadata_max_age_ms, PLANNER_MAX_AGE_MS)
             self._opened = new_planner(self._options, max_age_ms)
         return self._opened

@@ -24,8 +24,7 @@ from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange, SourceOffset, ranges
-from pyspark_kafka_meta.reading.planner import OffsetPlanner
-from pyspark_kafka_meta.reading.stream import PLANNER_MAX_AGE_MS
+from pyspark_kafka_meta.reading.planner import PLANNER_MAX_AGE_MS, OffsetPlanner
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 
 BATCH_PAUSE_S = 0.05

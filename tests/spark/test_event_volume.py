@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from metrics_rounds import events_in
 from pyspark.sql import SparkSession
 
-from pyspark_kafka_meta.reading.stream import PLANNER_MAX_AGE_MS
+from pyspark_kafka_meta.reading.planner import PLANNER_MAX_AGE_MS
 from pyspark_kafka_meta.testing import MockCluster
 
 logger = logging.getLogger(__name__)
