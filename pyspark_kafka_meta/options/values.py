@@ -32,9 +32,14 @@ def whole_number(value: object, low: int, high: int) -> int:
     return value
 
 
+def is_topic_name(name: str) -> bool:
+    """Whether Kafka lets a topic have this name (`org.apache.kafka.common.internals.Topic`)."""
+    return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
 def topic_name(name: str) -> str:
-    """`name`, if Kafka lets a topic have it (`org.apache.kafka.common.internals.Topic`)."""
-    if _TOPIC_NAME.fullmatch(name) is None or name in (".", ".."):
+    """`name`, if it is one."""
+    if not is_topic_name(name):
         raise ValueError(f"{name!r} is not a topic name")
     return name
 

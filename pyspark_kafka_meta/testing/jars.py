@@ -26,6 +26,7 @@ KAFKA_JARS = ("org.apache.kafka:kafka_2.13:4.1.1", "org.apache.logging.log4j:log
 """Maven coordinates of the broker (its Scala library comes along) and of what writes its log."""
 
 MIN_JAVA_VERSION = 17
+HOW_TO_GET_JAVA = f"install Java {MIN_JAVA_VERSION} or later and put it on PATH, or set JAVA_HOME"
 RESOLVE_TIMEOUT_S = 600.0
 LOCK_POLL_S = 0.2
 
@@ -38,16 +39,15 @@ def find_java() -> Path:
     """
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    fix = f"install Java {MIN_JAVA_VERSION} or later and put it on PATH, or set JAVA_HOME"
     if found is None:
-        raise ClusterError(f"No Java found: {fix}.")
+        raise ClusterError(f"No Java found: {HOW_TO_GET_JAVA}.")
     try:
         told = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
     except (OSError, subprocess.SubprocessError) as error:
-        raise ClusterError(f"{found} does not run: {fix}.") from error
+        raise ClusterError(f"{found} does not run: {HOW_TO_GET_JAVA}.") from error
     version = java_version(told)
     if version < MIN_JAVA_VERSION:
-        raise ClusterError(f"{found} is Java {version}: {fix}.")
+        raise ClusterError(f"{found} is Java {version}: {HOW_TO_GET_JAVA}.")
     return Path(found)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pyspark_kafka_meta.metadata.model import MetadataAnswer, PartitionMetadata, TopicMetadata, TopicPartition
+from pyspark_kafka_meta.options.values import is_topic_name
 from pyspark_kafka_meta.wire import codec
 from pyspark_kafka_meta.wire.codec import LIST_OFFSETS, METADATA, Exchange
 from pyspark_kafka_meta.wire.messages import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP, OffsetAnswer, OffsetQuery
@@ -15,7 +15,6 @@ from pyspark_kafka_meta.wire.rules import broker, check, grouped, label, ms, uni
 MAX_BROKERS = 10_000
 LOCAL_OFFSETS_SINCE = 8
 """ListOffsets knows `EARLIEST_LOCAL_TIMESTAMP` from this version on (KIP-405)."""
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def metadata_request(version: int, topics: Collection[str] | None) -> Any:
@@ -53,7 +52,7 @@ def metadata_answer(exchange: Exchange, topics: Collection[str] | None) -> Metad
 def _topic(topic: Any, asked: Collection[str] | None) -> TopicMetadata:
     name = topic.name or ""
     # A name that breaks Kafka's rule can come back only because it was asked for (error 17).
-    check(name in asked if asked is not None else _TOPIC_NAME.fullmatch(name) is not None, "topic %r unasked", name)
+    check(name in asked if asked is not None else is_topic_name(name), "topic %r unasked", name)
     return TopicMetadata(
         name=str(name),
         topic_id=getattr(topic, "topic_id", None) or None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,11 @@ def moving(topic: str, partition: int, leaders: tuple[int, int], epochs: tuple[i
         "recovery_ms": 120.0,
         "changes": SnapshotChanges(leaders_changed=(LeaderChange(topic, partition, *leaders, *epochs),)),
     }
+
+
+def sequences(printed: str) -> list[int]:
+    """Of events that a command printed as JSON lines."""
+    return [json.loads(line)["sequence"] for line in printed.splitlines()]
 
 
 def write(folder: Path, *events: RefreshEvent) -> None:

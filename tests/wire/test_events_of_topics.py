@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
-from written_events import learning, made, moving
+from written_events import learning, made, moving, sequences
 
 from pyspark_kafka_meta.cli import events as events_module
 from pyspark_kafka_meta.cli.main import app
@@ -40,10 +40,6 @@ class Metrics:
 @pytest.fixture
 def metrics(mock_cluster: MockCluster) -> Metrics:
     return Metrics(mock_cluster)
-
-
-def sequences(text: str) -> list[int]:
-    return [json.loads(line)["sequence"] for line in text.splitlines()]
 
 
 def test_events_of_a_topic_are_shown_newest_last_and_followed(

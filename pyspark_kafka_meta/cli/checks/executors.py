@@ -21,6 +21,7 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.telemetry.origin import task_origin
+from pyspark_kafka_meta.testing.jars import HOW_TO_GET_JAVA
 from pyspark_kafka_meta.wire.sockets import within
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _PYTHON_FIX = (
     f"{DISTRIBUTION}"
 )
 _SIGNS = {
-    "JAVA_GATEWAY_EXITED": "install Java 17 or later and put it on PATH, or set JAVA_HOME to it",
+    "JAVA_GATEWAY_EXITED": HOW_TO_GET_JAVA,
     "PYTHON_VERSION_MISMATCH": _PYTHON_FIX,
     "Cannot run program": _PYTHON_FIX,
     "Connection reset": _PYTHON_FIX,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from typer.testing import CliRunner
-from written_events import learning, made, moving, write
+from written_events import learning, made, moving, sequences, write
 
 from pyspark_kafka_meta.cli import events as events_module
 from pyspark_kafka_meta.cli.events import EventFilter, follow_events
@@ -27,10 +27,6 @@ NOW_MS = 1_800_000_000_000
 
 def run(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Any:
     return CliRunner().invoke(app, ["events", "--path", str(folder), *arguments], env=env)
-
-
-def sequences(text: str) -> list[int]:
-    return [json.loads(line)["sequence"] for line in text.splitlines()]
 
 
 @pytest.fixture
