@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
 from pyspark_kafka_meta.errors import KafkaMetaError
@@ -29,6 +30,12 @@ def printable(text: str) -> str:
 def plain(value: object, style: str = "") -> Text:
     """A cell that shows brackets as brackets, not as rich's markup; empty for None."""
     return Text("" if value is None else printable(str(value)), style)
+
+
+def for_people(as_json: bool) -> Console | None:
+    """Where to show tables; None where there is to be JSON: it was asked for, or nobody looks on."""
+    console = Console()
+    return console if console.is_terminal and not as_json else None
 
 
 def print_json(row: Mapping[str, Any]) -> None:

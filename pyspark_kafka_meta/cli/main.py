@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from pyspark_kafka_meta.cli.console import end_in_good_order, reporting
+from pyspark_kafka_meta.cli.console import end_in_good_order, for_people, reporting
 from pyspark_kafka_meta.cli.parameters import (
     AsJson,
     Config,
@@ -86,13 +86,11 @@ def events(
     config: Config = None,
 ) -> None:
     """What the metadata caches did and why: the refresh events, newest last."""
-    from rich.console import Console
-
     from pyspark_kafka_meta.cli.events import EventFilter, EventTables, follow_events, print_events, show_events
     from pyspark_kafka_meta.cli.sources import open_events
 
-    console = Console()
-    show = EventTables(console) if console.is_terminal and not as_json else print_events
+    console = for_people(as_json)
+    show = print_events if console is None else EventTables(console)
     with reporting(until_ended=follow):
         earliest_ms = 0 if since is None else since_ms(since, int(time.time() * 1000))
         wanted = EventFilter(reason or (), role, earliest_ms)
@@ -117,14 +115,11 @@ def caches(
     config: Config = None,
 ) -> None:
     """What each metadata cache knows, side by side: the leader and epoch of each partition."""
-    from rich.console import Console
-
     from pyspark_kafka_meta.cli.caches import known_caches, show_caches, show_stale
     from pyspark_kafka_meta.cli.sources import open_events
     from pyspark_kafka_meta.options import ClientOptions
 
-    console, now_ms = Console(), int(time.time() * 1000)
-    shown_on = console if console.is_terminal and not as_json else None
+    console, now_ms = for_people(as_json), int(time.time() * 1000)
     with reporting():
         cluster = cluster_options(bootstrap_servers, option, config)
         client = ClientOptions.parse(cluster) if stale else None
@@ -132,9 +127,9 @@ def caches(
         with closing(open_events(given, must_exist=True)) as source:
             known = known_caches(source, since_ms(since, now_ms), now_ms)
         if client is None:
-            show_caches(known, shown_on)
+            show_caches(known, console)
         else:
-            show_stale(known, client, shown_on)
+            show_stale(known, client, console)
 
 
 @app.command()
@@ -148,17 +143,13 @@ def doctor(
     config: Config = None,
 ) -> None:
     """Say what would go wrong here, at the brokers and on the executors, and how to mend it."""
-    from rich.console import Console
-
     from pyspark_kafka_meta.cli.doctor import examine, show_findings
 
-    console = Console()
     with reporting():
         cluster = cluster_options(bootstrap_servers, option, config)
         if topic and not cluster:
             raise OptionError("--topic is one of a cluster: give --bootstrap-servers too")
-        shown_on = console if console.is_terminal and not as_json else None
-        if not show_findings(examine(cluster, topic or (), executors, timeout_ms), shown_on):
+        if not show_findings(examine(cluster, topic or (), executors, timeout_ms), for_people(as_json)):
             raise typer.Exit(1)
 
 
