@@ -191,12 +191,11 @@ class FakeWire:
         code = self._take_error(node_id, query)
         if code != 0:
             return OffsetAnswer(query.partition, code, -1, NO_EPOCH)
-        start, end = self.cluster.bounds(query.partition)
         if query.timestamp >= 0:
             return OffsetAnswer(query.partition, 0, self.cluster.offset_at(query.partition, query.timestamp), 0)
         is_start = query.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP)
-        stable = self.open_transactions.get(query.partition, end) if read_committed else end
-        offset = start if is_start else stable
+        start, _ = self.cluster.bounds(query.partition)
+        offset = start if is_start else self._readable_end(node_id, query.partition, read_committed)
         return OffsetAnswer(query.partition, 0, offset, self.cluster.partition(query.partition).leader_epoch)
 
     def _ends_at(self, node_id: int) -> float:
@@ -227,16 +226,17 @@ class FakeWire:
         diverging = self.cluster.diverging_epoch(entry)
         if diverging is not None:
             return FetchedPartition(entry.partition, 0, b"", end, end, diverging_epoch=diverging)
-        end = self.replica_ends.get((node_id, entry.partition), end)
-        stable = min(self.open_transactions.get(entry.partition, end), end)
+        high_watermark, last_stable = (self._readable_end(node_id, entry.partition, one) for one in (False, True))
         records = self._records(node_id, entry, request.read_committed)
-        return FetchedPartition(entry.partition, 0, records, end, stable)
+        return FetchedPartition(entry.partition, 0, records, high_watermark, last_stable)
 
     def _records(self, node_id: int, entry: FetchPartition, read_committed: bool) -> bytes:
-        end = self.replica_ends.get((node_id, entry.partition), self.cluster.bounds(entry.partition)[1])
-        if read_committed:
-            end = min(self.open_transactions.get(entry.partition, end), end)
+        end = self._readable_end(node_id, entry.partition, read_committed)
         return self.cluster.records(entry.partition, entry.fetch_offset, end, entry.max_bytes)
+
+    def _readable_end(self, node_id: int, partition: TopicPartition, read_committed: bool) -> int:
+        end = self.replica_ends.get((node_id, partition), self.cluster.bounds(partition)[1])
+        return min(self.open_transactions.get(partition, end), end) if read_committed else end
 
     def _redirects_to(self, node_id: int, partition: TopicPartition, rack: str) -> int | None:
         is_leader = self.cluster.partition(partition).leader_id == node_id
