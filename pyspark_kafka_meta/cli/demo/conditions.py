@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
-from pyspark_kafka_meta.cli.demo.state import State
+from pyspark_kafka_meta.cli.demo.state import State, executor_name
 from pyspark_kafka_meta.metadata.events import EventKind, Outcome, RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.tables.folding import Event
@@ -128,10 +128,11 @@ def demanded(since_ms: int) -> Condition:
 
 def side_by_side(state: State) -> str | None:
     """Two executors have a cache each."""
-    ids = {row.executor_id: row.cache_id for row in state.caches if row.role == "reader" and row.topic is not None}
+    readers = [row for row in state.caches if row.role == "reader" and row.topic is not None]
+    ids = {executor_name(row.executor_id, row.pid): row.cache_id for row in readers}
     if len(ids) < 2:
         return None
-    return "; ".join(f"executor {executor_id}: cache {cache_id[:8]}" for executor_id, cache_id in sorted(ids.items()))
+    return "; ".join(f"{executor}: cache {cache_id[:8]}" for executor, cache_id in sorted(ids.items()))
 
 
 def learned_apart(partition: TopicPartition, epoch: int, since_ms: int) -> Condition:
@@ -141,12 +142,12 @@ def learned_apart(partition: TopicPartition, epoch: int, since_ms: int) -> Condi
         at_ms: dict[str, int] = {}
         for one in state.since(since_ms, "reader"):
             if any(learned > epoch for learned in _epochs(one, partition)):
-                at_ms.setdefault(one["executor_id"], one["time_ms"])
+                at_ms.setdefault(_who(one), one["time_ms"])
         if len(at_ms) < 2:
             return None
         first, second = sorted(at_ms, key=lambda each: at_ms[each])[:2]
         apart_s = (at_ms[second] - at_ms[first]) / 1000
-        return f"executor {first} knew first; executor {second} was stale for {apart_s:.1f} s more"
+        return f"{first} knew first; {second} was stale for {apart_s:.1f} s more"
 
     return seen
 
@@ -240,7 +241,7 @@ def _address(event: Event) -> str:
 
 
 def _who(event: Event) -> str:
-    return f"executor {event['executor_id']}"
+    return executor_name(event["executor_id"], event["pid"])
 
 
 def _ms(event: Event) -> str:

@@ -15,7 +15,7 @@ from rich.text import Text
 from pyspark_kafka_meta.cli.caches import OLD, leader_text
 from pyspark_kafka_meta.cli.console import plain
 from pyspark_kafka_meta.cli.demo.scenes import Scene
-from pyspark_kafka_meta.cli.demo.state import Place, State, is_stale, newest_caches
+from pyspark_kafka_meta.cli.demo.state import State, is_stale, newest_caches
 from pyspark_kafka_meta.cli.events import events_table, what_changed, who, why
 from pyspark_kafka_meta.metadata.events import Outcome, RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
@@ -107,7 +107,7 @@ def _brokers_table(state: State) -> Table:
 def _caches_table(state: State) -> Table:
     """The leader and epoch of each partition: the truth, and beside it what each cache knows."""
     live, caches = state.live(), newest_caches(state.caches)
-    table = Table("partition", "now", *map(_name, caches), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table("partition", "now", *(name for _, name in caches), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for partition, row in sorted(live.items()):
         cells = _cells(partition, live, list(caches.values()))
         table.add_row(plain(partition), plain(leader_text(row.leader_id, row.leader_epoch)), *cells)
@@ -128,8 +128,3 @@ def _cell(row: CacheRow | None, live: Mapping[TopicPartition, PartitionRow]) -> 
         return plain("-")
     text = leader_text(row.leader_id, row.leader_epoch)
     return plain(f"{text}*", OLD) if is_stale(row, live) else plain(text)
-
-
-def _name(place: Place) -> str:
-    role, executor_id = place
-    return f"executor {executor_id}" if role == "reader" else role

@@ -16,7 +16,7 @@ KEPT_MS = 3_600_000
 """Of older events, only those are kept that say what caches know."""
 
 Place = tuple[str, str]
-"""Role and executor id of a cache."""
+"""Role of a cache, and what people call the process that it is in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,17 @@ class State:
         return (one for one in self.events if one["time_ms"] >= time_ms and role in (None, one["role"]))
 
 
+def executor_name(executor_id: str | None, pid: int | None) -> str:
+    """For people. Not every process can find out which executor it works for."""
+    return f"executor with pid {pid}" if executor_id is None else f"executor {executor_id}"
+
+
 def newest_caches(caches: Sequence[CacheRow]) -> dict[Place, dict[TopicPartition, CacheRow]]:
     """What the planner and each executor know now. A process that was started anew counts, not the one before."""
     latest: dict[Place, CacheRow] = {}
     for row in caches:
         if row.role in ("planner", "reader"):
-            place = (row.role, row.executor_id or "")
+            place = (row.role, executor_name(row.executor_id, row.pid) if row.role == "reader" else row.role)
             latest[place] = max(latest.get(place, row), row, key=lambda one: one.last_refresh)
     return {
         place: {

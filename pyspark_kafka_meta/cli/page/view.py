@@ -181,8 +181,8 @@ def _broker_cards(
 
 def _by_place(state: State) -> list[tuple[tuple[str, str], Mapping[TopicPartition, CacheRow]]]:
     return [
-        ((f"executor {executor_id}" if role == "reader" else role, _process(next(iter(rows.values())))), rows)
-        for (role, executor_id), rows in newest_caches(state.caches).items()
+        ((name, _process(next(iter(rows.values())))), rows)
+        for (_, name), rows in newest_caches(state.caches).items()
         if rows
     ]
 

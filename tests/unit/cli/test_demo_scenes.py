@@ -170,6 +170,20 @@ def test_the_figures_say_how_long_one_executor_was_stale_after_the_other_knew() 
     assert told == "executor 1 knew first; executor 2 was stale for 2.5 s more"
 
 
+def test_executors_that_do_not_know_their_ids_are_told_apart_by_process() -> None:
+    here, there = ({"origin": Origin(role="reader", host="worker", pid=pid)} for pid in (7, 9))
+    learned = [made(one, 1, NOW_MS, **learning("t", 1, 2), **at) for one, at in ((FIRST, here), (SECOND, there))]
+    moved = [made(FIRST, 2, NOW_MS, **moving("t", 1, (2, 3), (4, 5)), **here)]
+    moved.append(made(SECOND, 2, NOW_MS + 2_500, **moving("t", 1, (2, 3), (4, 5)), **there))
+
+    assert "executor with pid 7" in shown(state(*learned))
+    told = "executor with pid 7: cache aaaaaaaa; executor with pid 9: cache bbbbbbbb"
+    assert conditions.side_by_side(state(*learned)) == told
+    assert (conditions.healed(T1, 2, NOW_MS)(state(*moved)) or "").startswith("executor with pid 7: not_leader")
+    told = "executor with pid 7 knew first; executor with pid 9 was stale for 2.5 s more"
+    assert conditions.learned_apart(T1, 4, NOW_MS)(state(*moved)) == told
+
+
 def test_a_scene_that_was_not_seen_says_so_in_the_summary() -> None:
     scene = Scene(6, "Refresh on error", "A leader moves.", ())
     console = Console(width=100, record=True, file=StringIO())
