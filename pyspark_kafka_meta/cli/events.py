@@ -26,6 +26,8 @@ SHOWN = 3
 """Of a list of changes, so many are spelt out."""
 ID_SHOWN = 8
 """So much of a cache's id tells it from others."""
+UNKNOWN = "unknown"
+"""Where another version tells nothing."""
 COLORS = {"changed": "green", "failed": "red"}
 
 
@@ -109,9 +111,15 @@ def events_table(events: Iterable[Event], show_header: bool = True) -> Table:
     return table
 
 
+def joined(*words: str | None) -> str:
+    """The words that there are."""
+    return " ".join(word for word in words if word is not None)
+
+
 def who(event: Event) -> str:
     """The cache and its process, for people: `reader 1 host:4242 c0ffee12`."""
-    return f"{event['role']} {event['executor_id'] or ''} {event['host']}:{event['pid']} {event['cache_id'][:ID_SHOWN]}"
+    process = None if event["host"] is None else f"{event['host']}:{event['pid']}"
+    return joined(event["role"], event["executor_id"], process, event["cache_id"][:ID_SHOWN])
 
 
 def why(event: Event) -> str:
@@ -120,13 +128,14 @@ def why(event: Event) -> str:
     broker = None if event["cause_node_id"] is None else f"broker {event['cause_node_id']}"
     error = describe(event["cause_error_code"]) if event["cause_error_code"] else None
     detail = ", ".join(part for part in (where, broker, error) if part is not None)
-    return f"{event['reason']}: {detail}" if detail else str(event["reason"])
+    reason = event["reason"] or UNKNOWN
+    return f"{reason}: {detail}" if detail else str(reason)
 
 
 def what_changed(event: Event) -> str:
     """The changes of one event in a few words; why it failed, where it did."""
     parts = [*_losses(event), *_changes(event)]
-    return ", ".join(parts) or str(event["outcome"])
+    return ", ".join(parts) or str(event["outcome"] or UNKNOWN)
 
 
 def _cells(event: Event) -> list[Text]:
@@ -149,7 +158,7 @@ def _order(event: Event) -> tuple[int, str, int]:
 
 def asked(event: Event) -> str:
     if event["broker_host"] is None:
-        return f"({event['kind']})"
+        return f"({event['kind'] or UNKNOWN})"
     asked = "bootstrap" if event["broker_id"] is None else f"broker {event['broker_id']}"
     return f"{asked} {event['broker_host']}:{event['broker_port']}"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
 
+from pyspark_kafka_meta.cli.events import UNKNOWN
 from pyspark_kafka_meta.metadata.events import Outcome
 from pyspark_kafka_meta.tables.folding import Event
 
@@ -108,7 +109,7 @@ def _recent(events: Sequence[Event], now_ms: int) -> list[Event]:
 
 
 def _reason(event: Event) -> str:
-    return event["reason"] or "unknown"  # another version may tell none
+    return event["reason"] or UNKNOWN
 
 
 def _count(number: int, noun: str) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pyspark_kafka_meta.cli.caches import leader_text
 from pyspark_kafka_meta.cli.demo.frames import event_line, is_news
 from pyspark_kafka_meta.cli.demo.state import State, is_stale, newest_caches
-from pyspark_kafka_meta.cli.events import ID_SHOWN, asked, ms, what_changed, who, why
+from pyspark_kafka_meta.cli.events import ID_SHOWN, asked, joined, ms, what_changed, who, why
 from pyspark_kafka_meta.metadata.events import Outcome
 from pyspark_kafka_meta.metadata.model import NO_LEADER, TopicPartition
 from pyspark_kafka_meta.tables.folding import Event
@@ -194,7 +194,7 @@ def _by_cache(state: State) -> list[tuple[tuple[str, str], Mapping[TopicPartitio
         if row.last_refresh.timestamp() * 1000 > state.now_ms - SILENT_MS:
             by_id.setdefault(row.cache_id, []).append(row)
     return [
-        ((f"{rows[0].role} {rows[0].executor_id or ''}".rstrip(), _process(rows[0])), _by_partition(rows))
+        ((joined(rows[0].role, rows[0].executor_id), _process(rows[0])), _by_partition(rows))
         for rows in sorted(by_id.values(), key=lambda rows: rows[0].last_refresh, reverse=True)
     ]
 
