@@ -27,6 +27,7 @@ VIEWS = ("refresh_events", "caches", "partitions", "lag")
 OLD, NEW, GAPS = "a" * 32, "b" * 32, "c" * 32
 FIRST = {"origin": Origin(role="reader", executor_id="1", host="worker-1", pid=11)}
 SECOND = {"origin": Origin(role="reader", executor_id="2", host="worker-2", pid=22)}
+OF_UNKNOWN_ID = {"origin": Origin(role="reader", host="worker-3", pid=33)}
 
 FOUND: dict[str, dict[str, Any]] = {
     "Who is stale, and since when?": {"executor_id": "1", "topic": "t", "partition": 0, "leader_now": 3},
@@ -75,6 +76,7 @@ def events(now_ms: int) -> list[RefreshEvent]:
         made(GAPS, 1, now_ms - 4_000, latency_ms=40.0, **slow),
         made(GAPS, 3, now_ms - 4_000, latency_ms=80.0, dropped_before=1, **slow),
         made(GAPS, 5, now_ms - 4_000, latency_ms=190.0, **slow),
+        made("d" * 32, 1, now_ms - 3_000, fetches=(BrokerFetches(8, 1, 10),), fetch_throttle_ms=9, **OF_UNKNOWN_ID),
     ]
 
 
@@ -132,6 +134,11 @@ def test_nobody_is_stale_but_who_missed_the_elections(views: SparkSession) -> No
 def test_those_who_disagree_are_named_with_what_they_know(views: SparkSession) -> None:
     (row,) = views.sql(QUERIES["Which executors disagree now?"]).collect()
     assert {"reader 1 11 1@0", "reader 2 22 3@2"} <= set(row.views)
+
+
+def test_an_executor_that_does_not_know_its_id_fetches_too(views: SparkSession) -> None:
+    rows = views.sql(QUERIES["Who fetches how much, and who is throttled?"]).collect()
+    assert (None, 8, 1, 10, 9) in rows
 
 
 def test_what_was_made_again_is_found_beside_what_was_lost(views: SparkSession) -> None:
