@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FLUSH_S = 0.2
+CONNECT_PAUSE_S = 30.0
+"""Between two attempts: one that waits for a token which does not come takes 10 s."""
 SETTINGS = {
     "client.id": "kafkameta-events",
     # In order, but not idempotent: that would hold up the first event by half a second, the life of some processes.
@@ -49,6 +52,7 @@ class TopicSink:
         self._security = security
         self._topic = topic
         self._producer: Producer | None = None
+        self._connect_after = 0.0  # of the monotonic clock
         self._losses = LossCount()
         self._is_slow = False  # nobody waits until the next delivery
         self._failing = False  # as is_slow, and a warning has said so
@@ -56,7 +60,7 @@ class TopicSink:
     def write(self, events: Sequence[RefreshEvent]) -> None:
         try:
             producer = self._producer = self._producer or self._connect()
-        except OptionError as error:  # a store of keys that cannot be read, or not any more
+        except OptionError as error:
             for event in events:
                 self._lose(event, str(error))
             return
@@ -71,11 +75,10 @@ class TopicSink:
 
     def _connect(self) -> Producer:
         """When there is something to send: importing the client takes a while."""
-        from confluent_kafka import Producer
-
-        from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
-
-        return Producer({**SETTINGS, **librdkafka_settings(self._security, self._bootstrap_servers)})
+        if time.monotonic() < self._connect_after:
+            raise OptionError("it failed a moment ago")
+        self._connect_after = time.monotonic() + CONNECT_PAUSE_S
+        return new_producer(self._bootstrap_servers, self._security, SETTINGS)
 
     def _produce(self, producer: Producer, event: RefreshEvent) -> None:
         from confluent_kafka import KafkaException
@@ -109,3 +112,21 @@ class TopicSink:
     def _wait(self, producer: Producer) -> None:
         if not (self._is_slow or self._failing):
             self._is_slow = producer.flush(FLUSH_S) > 0
+
+
+def new_producer(
+    bootstrap_servers: Sequence[Address], security: SecurityOptions, settings: Mapping[str, object]
+) -> Producer:
+    """A client of librdkafka's with these settings of its own.
+
+    Raises:
+        OptionError: a store of keys cannot be read or holds what does not fit together, or no token came in time.
+    """
+    from confluent_kafka import KafkaException, Producer
+
+    from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
+
+    try:
+        return Producer({**librdkafka_settings(security, bootstrap_servers), **settings})
+    except KafkaException as error:
+        raise OptionError(f"no producer can be made with the security options: {error.args[0].str()}") from None

@@ -8,10 +8,10 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from written_events import made
 
 from pyspark_kafka_meta.metadata.events import Origin
@@ -21,6 +21,7 @@ from pyspark_kafka_meta.telemetry import topic
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.telemetry.topic import TopicSink
 from pyspark_kafka_meta.testing import MockCluster
+from pyspark_kafka_meta.testing.certificates import CertificateAuthority
 
 ORIGIN = Origin(role="reader", executor_id="7")
 TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC = 29, 3
@@ -158,6 +159,43 @@ def test_store_that_cannot_be_read_costs_events_alone(tmp_path: Path, caplog: py
     [warning] = [one.message for one in caplog.records if one.levelno == logging.WARNING]
     assert warning.startswith("refresh event 1 did not reach topic events: ")
     assert "kafka.ssl.truststore.location" in warning
+
+
+def test_login_that_no_producer_can_be_made_with_costs_events_alone_and_is_not_tried_each_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = []
+
+    def producer(settings: object) -> NoReturn:
+        tries.append(settings)
+        raise KafkaException(KafkaError(58, "OAuth token not set within 10 seconds timeout"))
+
+    monkeypatch.setattr("confluent_kafka.Producer", producer)
+    sink = TopicSink([NOBODY], "events")
+    for sequence in (1, 2):
+        sink.write([made("c", sequence)])
+    monkeypatch.setattr(topic, "CONNECT_PAUSE_S", 0)
+    sink._connect_after = 0
+    sink.write([made("c", 3)])
+
+    [told] = sink._losses.told_by([made("c", 4)])
+    assert (told.dropped_before, len(tries)) == (3, 2)
+    [warning] = [one.message for one in caplog.records if one.levelno == logging.WARNING]
+    assert "token not set" in warning
+
+
+def test_key_that_is_not_the_certificates_costs_events_alone(caplog: pytest.LogCaptureFixture) -> None:
+    authority = CertificateAuthority()
+    one, other = authority.issue("one"), authority.issue("other")
+    secured = {
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.keystore.key": one.key,
+        "kafka.ssl.keystore.certificate.chain": other.certificate,
+    }
+    client = ClientOptions.parse({"kafka.bootstrap.servers": str(NOBODY), **secured})
+    TopicSink(client.bootstrap_servers, "events", client.security).write([made("c", 1)])
+
+    assert "key values mismatch" in caplog.text
 
 
 def test_child_of_a_fork_does_not_use_its_parents_producer(cluster: MockCluster) -> None:

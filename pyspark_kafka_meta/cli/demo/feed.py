@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Self
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from pyspark_kafka_meta.cli.console import note
 from pyspark_kafka_meta.cli.demo.clusters import Cluster
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
+from pyspark_kafka_meta.telemetry.topic import new_producer
 
 RECORDS_PER_S = 500
 ROUNDS_PER_S = 10
@@ -19,7 +19,8 @@ SETTINGS = {"client.id": "kafkameta-demo", "log_level": 0, "topic.metadata.refre
 
 
 class Feed:
-    """Produces to each topic of the cluster until the end of `with`; the keys spread records over partitions.
+    """Produces to each topic of the cluster until the end of `with`; the keys spread records over partitions. Raises
+    OptionError where it is made: nobody can produce with the cluster's security options.
 
     Attributes:
         produced: records that the brokers took.
@@ -30,6 +31,8 @@ class Feed:
         self._sent = 0
         self._failed = False
         self._cluster = cluster
+        options = ClientOptions.parse(cluster.options)
+        self._producer = new_producer(options.bootstrap_servers, options.security, SETTINGS)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kafkameta-demo-feed")
 
@@ -42,23 +45,21 @@ class Feed:
         self._thread.join()
 
     def _run(self) -> None:
-        options = ClientOptions.parse(self._cluster.options)
-        producer = Producer({**librdkafka_settings(options.security, options.bootstrap_servers), **SETTINGS})
         while not self._stopped.wait(1 / ROUNDS_PER_S):
             try:
-                self._produce(producer)
+                self._produce()
             except BufferError:
                 pass  # the brokers take nothing just now
             except KafkaException as error:  # what is known to be refused is not even queued
                 self._tell(error.args[0])
-            producer.poll(0)
-        producer.flush(STOP_TIMEOUT_S)
+            self._producer.poll(0)
+        self._producer.flush(STOP_TIMEOUT_S)
 
-    def _produce(self, producer: Producer) -> None:
+    def _produce(self) -> None:
         for topic in list(self._cluster.topics):
             for _ in range(RECORDS_PER_S // ROUNDS_PER_S):
                 key = str(self._sent)
-                producer.produce(topic, value=f"click {key}", key=key, on_delivery=self._on_delivery)
+                self._producer.produce(topic, value=f"click {key}", key=key, on_delivery=self._on_delivery)
                 self._sent += 1
 
     def _on_delivery(self, error: KafkaError | None, _: Message) -> None:

@@ -67,6 +67,7 @@ def set_stage(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[Stag
     """Two executors that read the cluster's topics; all is gone afterwards. Raises KafkaMetaError: it cannot be set."""
     SourceOptions.parse({**cluster.options, **cluster.selection})
     ClientOptions.parse(cluster.options)  # of the looks and the feed, which take no others
+    feed = Feed(cluster) if is_fed else None
     find_java()
     with ExitStack() as stage:
         # An executor that ends late may write there still.
@@ -74,7 +75,8 @@ def set_stage(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[Stag
         folder = Path(stage.enter_context(temporary))
         console.print(f"Two executors start, to read from {cluster.name}", highlight=False, soft_wrap=True)
         spark = stage.enter_context(spark_session(folder))
-        feed = stage.enter_context(Feed(cluster)) if is_fed else None
+        if feed is not None:
+            stage.enter_context(feed)
         stream = stage.enter_context(closing(Stream(spark, cluster, folder)))
         events = folder / "events"
         source = FolderEvents(str(events))

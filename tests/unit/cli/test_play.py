@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 from pyspark_kafka_meta.cli.demo import play
 from pyspark_kafka_meta.cli.main import app
 
+NO_STORE = ["--option", "security.protocol=SSL", "--option", "ssl.truststore.location=/no/such.pem"]
+
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
@@ -17,6 +19,7 @@ from pyspark_kafka_meta.cli.main import app
         (["--topic", "t", "--option", "security.protocol=NONE"], "kafka.security.protocol"),
         (["--topic", "t", "--option", "startingOffsets=latest"], "Unknown option 'startingoffsets'"),
         (["--topic", " "], "subscribe"),
+        (["--topic", "t", "--feed", *NO_STORE], "ssl.truststore.location' names a file that cannot be read"),
     ],
 )
 def test_a_bad_option_is_told_before_anything_starts(
