@@ -67,14 +67,15 @@ class FolderEvents:
     def read(self) -> Iterator[Event]:
         """Raises OptionError: the folder cannot be read."""
         missing: list[EventFile] = []
+        start = self._offset
         try:
             files = self._folder.files()
-            while (end := advance(self._offset, files, FILES_AT_ONCE)) != self._offset:
-                yield from _events(self._folder.lines(between(self._offset, end, files), missing))
-                self._offset = end
-        except (OSError, ValueError, NotImplementedError) as error:
-            kind = type(error).__name__
-            raise OptionError(f"no events can be read there ({kind}): check --path and access to it") from None
+            while (end := advance(start, files, FILES_AT_ONCE)) != start:
+                yield from _events(self._folder.lines(between(start, end, files), missing))
+                start = end
+        except OSError as error:
+            raise OptionError(f"no events can be read from --path: {error}") from None
+        self._offset = end  # only now: who meets an error in between reads all of it again
         if missing:
             logger.warning("%d files of events were deleted by their writers before they were read", len(missing))
 

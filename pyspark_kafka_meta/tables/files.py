@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark_kafka_meta.errors import CheckpointError
 from pyspark_kafka_meta.options.values import INT64_MAX, whole_number
+from pyspark_kafka_meta.telemetry.remote import opened
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -115,6 +117,8 @@ class EventFolder:
 
     Args:
         root: a local path, or a URI that pyarrow knows. It need not exist yet.
+
+    What it cannot read is an OSError, whose text holds no key out of a URI.
     """
 
     def __init__(self, root: str) -> None:
@@ -132,31 +136,30 @@ class EventFolder:
 
     def lines(self, files: Sequence[EventFile], missing: list[EventFile]) -> Iterator[bytes]:
         """The lines of `files`. Files that are gone by now are put into `missing`."""
-        system, _ = self._open()
-        for file in files:
-            try:
-                with system.open_input_stream(file.path) as stream:
-                    content = stream.read()
-            except FileNotFoundError:
-                missing.append(file)
-                continue
-            yield from content.splitlines()
+        with self._opened() as (system, _):
+            for file in files:
+                try:
+                    with system.open_input_stream(file.path) as stream:
+                        content = stream.read()
+                except FileNotFoundError:
+                    missing.append(file)
+                else:
+                    yield from content.splitlines()
 
     def _list(self) -> set[EventFile]:
         from pyarrow.fs import FileSelector
 
-        system, path = self._open()
-        entries = system.get_file_info(FileSelector(path, allow_not_found=True, recursive=True))
+        with self._opened() as (system, path):
+            entries = system.get_file_info(FileSelector(path, allow_not_found=True, recursive=True))
         named = [(entry.path, _NAME.fullmatch(entry.base_name)) for entry in entries if entry.is_file]
         return {EventFile(name[1], int(name[2]), path) for path, name in named if name is not None}
 
-    def _open(self) -> tuple[FileSystem, str]:
-        from pyarrow.fs import FileSystem, LocalFileSystem
+    def _opened(self) -> AbstractContextManager[tuple[FileSystem, str]]:
+        from pyarrow.fs import LocalFileSystem
 
         if "://" in self._root:
-            system, path = FileSystem.from_uri(self._root)
-            return system, path
-        return LocalFileSystem(), str(Path(self._root).absolute())
+            return opened(self._root)
+        return nullcontext((LocalFileSystem(), str(Path(self._root).absolute())))
 
 
 def _numbers(value: Mapping[str, Any]) -> dict[str, int]:

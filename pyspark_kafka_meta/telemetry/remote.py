@@ -18,24 +18,25 @@ class RemoteFolder:
 
     def write(self, name: str, content: bytes) -> None:
         """Raises OSError."""
-        with self._opened() as (files, folder):
+        with opened(self._uri) as (files, folder):
             with files.open_output_stream(f"{folder}/.{name}.tmp") as file:
                 file.write(content)
             files.move(f"{folder}/.{name}.tmp", f"{folder}/{name}")
 
     def delete(self, name: str) -> None:
         """Raises OSError."""
-        with self._opened() as (files, folder):
+        with opened(self._uri) as (files, folder):
             files.delete_file(f"{folder}/{name}")
 
-    @contextmanager
-    def _opened(self) -> Iterator[tuple[FileSystem, str]]:
-        """The file system, and the folder's path in it. What fails there is an OSError with neither the URI, which may
-        hold keys, nor a text that may repeat it."""
-        try:
-            from pyarrow.fs import FileSystem
 
-            yield FileSystem.from_uri(self._uri)
-        except Exception as error:  # a file system of fsspec's raises what it likes
-            scheme, kind = self._uri.partition("://")[0], type(error).__name__
-            raise OSError(f"{kind} from the {scheme} folder of metricsPath: check its URI and access to it") from None
+@contextmanager
+def opened(uri: str) -> Iterator[tuple[FileSystem, str]]:
+    """The file system at a URI, and the path in it. What fails there is an OSError with neither the URI, which may hold
+    keys, nor a text that may repeat it."""
+    try:
+        from pyarrow.fs import FileSystem
+
+        yield FileSystem.from_uri(uri)
+    except Exception as error:  # a file system of fsspec's raises what it likes
+        scheme, kind = uri.partition("://")[0], type(error).__name__
+        raise OSError(f"{kind} from the {scheme} folder of metricsPath: check its URI and access to it") from None

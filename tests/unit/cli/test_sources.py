@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 from typer.testing import CliRunner
+from written_events import made, write
 
-from pyspark_kafka_meta.cli import events
+from pyspark_kafka_meta.cli import events, sources
 from pyspark_kafka_meta.cli.main import app
+from pyspark_kafka_meta.cli.sources import FolderEvents
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.tables.files import EventFile, EventFolder
 
 
 @pytest.mark.parametrize("command", ["events", "caches"])
@@ -26,6 +31,28 @@ def test_one_that_is_followed_may_come_later(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(events, "sleep", interrupted)
     assert CliRunner().invoke(app, ["events", "--path", str(tmp_path / "later"), "--follow"]).exit_code == 0
+
+
+def test_what_was_read_before_an_error_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "FILES_AT_ONCE", 1)
+    for number in range(2):
+        write(tmp_path, made(f"{number:032x}", 1))
+    source = FolderEvents(str(tmp_path))
+    with monkeypatch.context() as broken:
+        read, lines = [], EventFolder.lines
+
+        def one_file(folder: EventFolder, files: list[EventFile], missing: list[EventFile]) -> Iterator[bytes]:
+            if read:
+                raise PermissionError("access denied")
+            read.extend(files)
+            return lines(folder, files, missing)
+
+        broken.setattr(EventFolder, "lines", one_file)
+        with pytest.raises(OptionError, match="from --path: access denied"):
+            list(source.read())
+
+    assert len(list(source.read())) == 2
+    assert list(source.read()) == []
 
 
 def test_without_a_path_there_may_be_no_folders_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,5 +117,15 @@ def test_a_folder_gives_complete_event_files_at_any_depth(tmp_path: Path) -> Non
     assert missing == there[1:]
 
 
+@pytest.mark.parametrize("uri", ["s3://key:hun/ter2@bucket/events", "fsspec+nonsense://key:hunter2@host/events"])
+def test_a_uri_that_cannot_be_read_is_told_of_without_its_keys(uri: str) -> None:
+    folder = EventFolder(uri)
+    for attempt in (folder.files, lambda: list(folder.lines([EventFile(A, 0, "one")], []))):
+        with pytest.raises(OSError, match="folder of metricsPath: check its URI") as raised:
+            attempt()
+        assert "ter2" not in str(raised.value)
+        assert raised.value.__suppress_context__
+
+
 def test_a_uri_and_a_folder_still_to_come_are_fine(tmp_path: Path) -> None:
     assert EventFolder(f"file://{tmp_path}/later").files() == []
