@@ -76,8 +76,10 @@ def next_timestamps(
     with closing(KafkaClient(source.client, publisher, source.client.metadata_max_age_ms)) as client:
         try:
             for batch in TaskReader(client, source, ["topic", "partition", "timestamp"]).read(ranges):
-                for row in batch.to_pylist():
-                    found[TopicPartition(row["topic"], row["partition"])] = row["timestamp"].timestamp()
+                # In microseconds: Spark knows later times than Python's datetime.
+                numbers = batch.set_column(2, "timestamp", batch.column("timestamp").cast("int64"))
+                for row in numbers.to_pylist():
+                    found[TopicPartition(row["topic"], row["partition"])] = row["timestamp"] / 1_000_000
         except KafkaMetaError as error:
             logger.warning("not every next record could be read for its timestamp: %s", error)
     return found

@@ -6,7 +6,10 @@ import pytest
 from confluent_kafka import Producer
 
 from pyspark_kafka_meta.errors import ConnectError
+from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.reading.offsets import Position, SourceOffset
+from pyspark_kafka_meta.tables.lagging import next_timestamps
 from pyspark_kafka_meta.tables.live import ask_cluster, broker_rows, partition_rows
 from pyspark_kafka_meta.testing import MockCluster
 
@@ -84,6 +87,19 @@ def test_a_topic_that_is_not_there_is_a_row_with_an_error(cluster: MockCluster) 
 
     assert (row.topic, row.partition) == ("t", None)
     assert "TOPIC_AUTHORIZATION_FAILED" in str(row.error)
+
+
+def test_a_record_from_beyond_the_times_that_python_knows_has_a_timestamp(cluster: MockCluster) -> None:
+    cluster.create_topic("u", partitions=1)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    microseconds = 1_700_000_000_000_000  # where milliseconds are meant
+    producer.produce("u", b"v", partition=0, timestamp=microseconds)
+    assert producer.flush(30) == 0
+    u0 = TopicPartition("u", 0)
+    read_up_to = SourceOffset({u0: Position(0)}, {"u": None})
+
+    found = next_timestamps({"kafka.bootstrap.servers": cluster.bootstrap_servers}, read_up_to, [u0])
+    assert found == {u0: microseconds / 1000}
 
 
 def test_looking_asks_each_leader_twice_and_one_broker_for_metadata(cluster: MockCluster) -> None:
