@@ -98,18 +98,22 @@ class Stream:
             error, last = self._query.exception(), self._query.lastProgress
         if error is not None:
             raise StreamFailedError(f"the demo's query failed: {sentence(str(error))}")
-        if last is None or last.sources[0].endOffset in (None, "null"):  # no batch yet
+        offset = None if last is None else _end_offset(last)
+        if last is None or offset is None:
             return {}, {}, 0.0
         if not self._begins:
             with uninterrupted():
-                self._begins = _end_offset(self._query.recentProgress[0]).start
+                ends = map(_end_offset, self._query.recentProgress)
+            self._begins = next(one.start for one in ends if one is not None)
         if last.numInputRows:
             self._records_per_s = last.processedRowsPerSecond
-        return self._begins, _end_offset(last).positions, self._records_per_s
+        return self._begins, offset.positions, self._records_per_s
 
     def close(self) -> None:
         self._query.stop()
 
 
-def _end_offset(progress: StreamingQueryProgress) -> SourceOffset:
-    return SourceOffset.parse(json.loads(progress.sources[0].endOffset))
+def _end_offset(progress: StreamingQueryProgress) -> SourceOffset | None:
+    """None before the first batch, of which Spark reports too that it waits."""
+    text = progress.sources[0].endOffset
+    return None if text in (None, "null") else SourceOffset.parse(json.loads(text))
