@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError
+from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError
 from pyspark_kafka_meta.metadata.model import (
     Address,
     Broker,
@@ -160,6 +160,8 @@ def _ask(wire: Wire, options: ClientOptions, topics: Collection[str] | None, dea
         asked_at = time.monotonic()
         try:
             answer = wire.metadata(address, topics, asked_at + (deadline - asked_at) / remaining)
+            if answer.error_code:
+                raise ProtocolError(f"{address} answered {describe(answer.error_code)}")
         except KafkaMetaError as error:
             failures.append(str(error))
         else:

@@ -1,0 +1,37 @@
+"""The live cluster, where an address answers that it cannot tell of it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+
+from pyspark_kafka_meta.errors import ConnectError
+from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.tables import live
+from pyspark_kafka_meta.testing.fake_wire import FakeWire
+
+REBOOTSTRAP_REQUIRED = 129
+OPTIONS = ClientOptions.parse({"kafka.bootstrap.servers": "broker-1:9092,broker-2:9092"})
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> FakeWire:
+    fake = FakeWire()
+    monkeypatch.setattr(live, "KafkaWire", lambda _: fake)
+    return fake
+
+
+def test_an_address_that_refuses_is_passed_over(wire: FakeWire) -> None:
+    wire.metadata_refusals[1] = deque([REBOOTSTRAP_REQUIRED])
+    told = live.ask_cluster(OPTIONS, ())
+
+    assert (told.address, len(told.answer.brokers)) == (Address("broker-2", 9092), 3)
+
+
+def test_a_cluster_that_refuses_has_not_answered(wire: FakeWire) -> None:
+    for node_id in (1, 2):
+        wire.metadata_refusals[node_id] = deque([REBOOTSTRAP_REQUIRED])
+    with pytest.raises(ConnectError, match=r"broker-1:9092 answered .*error 129.*; broker-2:9092 answered"):
+        live.ask_cluster(OPTIONS, ())
