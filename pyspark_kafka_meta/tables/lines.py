@@ -18,7 +18,8 @@ logger = logging.getLogger(__name__)
 ROWS_A_BATCH = 4_096
 _NEEDED = {"cache_id": str, "sequence": int, "time_ms": int}
 """Without these nobody can tell which event it is."""
-_YEAR_10000_MS = 253_402_300_800_000
+_TOO_LATE_MS = 253_402_300_800_000 - 24 * 3_600_000
+"""A day before the year 10000, of which Python knows nothing in any time zone."""
 
 
 def parse_events(lines: Iterable[bytes | None]) -> Iterator[dict[str, Any]]:
@@ -58,7 +59,7 @@ def _is_event(value: Any) -> bool:
     return (
         isinstance(value, dict)
         and all(type(value.get(name)) is kind for name, kind in _NEEDED.items())
-        and 0 <= value["time_ms"] < _YEAR_10000_MS  # what Python and Spark know as a time
+        and 0 <= value["time_ms"] < _TOO_LATE_MS
     )
 
 
