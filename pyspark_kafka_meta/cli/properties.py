@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-_LINE = re.compile(r"(?:[^\\\n]|\\[\s\S]?)+")
+_LINE = re.compile(r"\s*[#!].*|(?:[^\\\n]|\\[\s\S]?)+")
 _CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\n[ \t]*")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
 _NAMED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> Iterator[tuple[str, str]]:
-    """Names and values. A line that ends in a backslash goes on in the next one; a backslash in a value is two.
+    """Names and values. A line that ends in a backslash goes on in the next one, unless it is a comment; a backslash in
+    a value is two.
 
     Raises:
         ValueError: a line is not NAME=VALUE; the text is its number.

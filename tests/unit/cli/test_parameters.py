@@ -11,9 +11,9 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import ClientOptions
 
 FILE = """
-# Kafka's tools leave out the kafka. in front
+# Kafka's tools leave out the kafka. in front \\
 security.protocol = SASL_SSL
-! so may the line of another kind of comment
+  ! so may the line of another kind of comment, in C:\\
 sasl.jaas.config=org.apache.kafka.Module required \\
     username="u" \\
     password="a=b\\\\c";
