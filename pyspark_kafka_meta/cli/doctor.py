@@ -15,8 +15,6 @@ from pyspark_kafka_meta.metadata.model import Address
 
 Section = tuple[str, Iterable[Finding]]
 LOOK = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
-
-
 TIMEOUTS = ("kafka.socket.connection.setup.timeout.ms", "kafka.default.api.timeout.ms")
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
 from pyspark_kafka_meta.cli.demo.state import State, executor_name
+from pyspark_kafka_meta.cli.events import ID_SHOWN
 from pyspark_kafka_meta.metadata.events import EventKind, Outcome, RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.tables.folding import Event
@@ -132,7 +133,7 @@ def side_by_side(state: State) -> str | None:
     ids = {executor_name(row.executor_id, row.pid): row.cache_id for row in readers}
     if len(ids) < 2:
         return None
-    return "; ".join(f"{executor}: cache {cache_id[:8]}" for executor, cache_id in sorted(ids.items()))
+    return "; ".join(f"{executor}: cache {cache_id[:ID_SHOWN]}" for executor, cache_id in sorted(ids.items()))
 
 
 def learned_apart(partition: TopicPartition, epoch: int, since_ms: int) -> Condition:

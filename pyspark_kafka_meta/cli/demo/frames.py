@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pyspark_kafka_meta.cli.caches import OLD, leader_text
+from pyspark_kafka_meta.cli.caches import LOOK, OLD, leader_text
 from pyspark_kafka_meta.cli.console import plain
 from pyspark_kafka_meta.cli.demo.scenes import Scene
 from pyspark_kafka_meta.cli.demo.state import State, is_stale, newest_caches
@@ -89,7 +88,7 @@ def verdict_line(verdict: Verdict) -> str:
 
 
 def summary(verdicts: Iterable[Verdict]) -> Table:
-    table = Table("", "scene", "seen", "what was seen", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table("", "scene", "seen", "what was seen", **LOOK)
     for one in verdicts:
         seen = plain("NO", OLD) if one.figures is None else plain(f"{one.took_s:.1f} s", "green")
         table.add_row(plain(one.scene.number), plain(one.scene.title), seen, plain(one.figures))
@@ -98,7 +97,7 @@ def summary(verdicts: Iterable[Verdict]) -> Table:
 
 def _brokers_table(state: State) -> Table:
     leads = Counter(row.leader_id for row in state.partitions)
-    table = Table("broker", "address", "leads", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table("broker", "address", "leads", **LOOK)
     for row in state.brokers:
         table.add_row(plain(row.node_id), plain(f"{row.host}:{row.port}"), plain(leads[row.node_id]))
     return table
@@ -107,23 +106,15 @@ def _brokers_table(state: State) -> Table:
 def _caches_table(state: State) -> Table:
     """The leader and epoch of each partition: the truth, and beside it what each cache knows."""
     live, caches = state.live(), newest_caches(state.caches)
-    table = Table("partition", "now", *(name for _, name in caches), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table("partition", "now", *(name for _, name in caches), **LOOK)
     for partition, row in sorted(live.items()):
-        cells = _cells(partition, live, list(caches.values()))
+        cells = [_cell(cache.get(partition), live) for cache in caches.values()]
         table.add_row(plain(partition), plain(leader_text(row.leader_id, row.leader_epoch)), *cells)
     return table
 
 
-def _cells(
-    partition: TopicPartition,
-    live: Mapping[TopicPartition, PartitionRow],
-    caches: Sequence[Mapping[TopicPartition, CacheRow]],
-) -> list[Text]:
-    """What each cache knows of the partition, leader@epoch; with a star what is stale."""
-    return [_cell(cache.get(partition), live) for cache in caches]
-
-
 def _cell(row: CacheRow | None, live: Mapping[TopicPartition, PartitionRow]) -> Text:
+    """What a cache knows of a partition, leader@epoch; with a star what is stale."""
     if row is None:
         return plain("-")
     text = leader_text(row.leader_id, row.leader_epoch)
