@@ -6,6 +6,7 @@ way leads nowhere.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -17,12 +18,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 KEPT_DAYS = 7
-"""So long the default folder of an application stays after its last event."""
+"""So long the default folder of an application stays after its last event, and after its last cache."""
 
 
 def default_root() -> Path:
     """Of the folders of all applications of this user on this machine."""
     return Path(tempfile.gettempdir()) / f"kafkameta-events-{os.getuid()}"
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """A descriptor of a folder that is there and no link. Raises OSError."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
 
 
 class LocalFolder:
@@ -33,7 +44,7 @@ class LocalFolder:
 
     def write(self, name: str, content: bytes) -> None:
         """Raises OSError: the file was not made, and nothing is left of it."""
-        with self._opened() as folder:
+        with opened(self.make()) as folder:
             unfinished = f".{name}.tmp"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
             try:
@@ -47,18 +58,8 @@ class LocalFolder:
 
     def delete(self, name: str) -> None:
         """Raises OSError."""
-        with self._opened() as folder:
+        with opened(self.make()) as folder:
             os.unlink(name, dir_fd=folder)
-
-    @contextmanager
-    def _opened(self) -> Iterator[int]:
-        """A descriptor of the folder."""
-        self.make()
-        folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            yield folder
-        finally:
-            os.close(folder)
 
     def make(self) -> Path:
         """See that the folder is there, and safe to write to. Raises OSError."""
@@ -91,7 +92,7 @@ def _check_own(path: Path) -> None:
 
 def _remove_old(root: Path, now: float) -> None:
     for path in root.iterdir():
-        with suppress(OSError):  # another process was first
-            found = path.lstat()
-            if stat.S_ISDIR(found.st_mode) and found.st_mtime < now - KEPT_DAYS * 24 * 3600:
+        with suppress(OSError), opened(path) as folder:  # no folder, or another process was first
+            if os.fstat(folder).st_mtime < now - KEPT_DAYS * 24 * 3600:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while a cache lives there
                 shutil.rmtree(path, ignore_errors=True)

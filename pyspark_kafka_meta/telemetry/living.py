@@ -10,11 +10,11 @@ import fcntl
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from hashlib import sha256
 from pathlib import Path
 
-from pyspark_kafka_meta.telemetry.folders import DefaultFolder
+from pyspark_kafka_meta.telemetry.folders import DefaultFolder, opened
 
 logger = logging.getLogger(__name__)
 
@@ -32,14 +32,14 @@ class LivingCaches:
     def __init__(self, application: str, outlet: str) -> None:
         self._folder = DefaultFolder(application)
         self._suffix = f".{sha256(outlet.encode()).hexdigest()[:16]}{SUFFIX}"
-        self._held: tuple[Path, int] | None = None
+        self._held = ExitStack()
 
     def enter(self, cache_id: str) -> tuple[str, ...]:
         """From now on the cache lives. Returns the ids of those that have died since anybody looked last, each told to
         one caller alone; nothing where the folder cannot be used, as this is worth no failure."""
         try:
             folder = self._folder.make()
-            self._held = self._hold(folder, cache_id)
+            self._hold(folder, cache_id)
             return tuple(sorted(self._bury(folder)))
         except OSError as error:
             logger.debug("caches that died cannot be told: %s", error)
@@ -47,20 +47,19 @@ class LivingCaches:
 
     def leave(self) -> None:
         """The cache ends in good order, which is not for others to tell."""
-        if self._held is not None:
-            path, descriptor = self._held
-            with suppress(OSError):  # it will be told of as dead, which is worth no failure
-                path.unlink()
-            os.close(descriptor)
-            self._held = None
+        self._held.close()
 
-    def _hold(self, folder: Path, cache_id: str) -> tuple[Path, int]:
+    def _hold(self, folder: Path, cache_id: str) -> None:
+        self._held.enter_context(suppress(OSError))  # a file that stays is told of as dead, which is worth no failure
+        # Not removed as old for as long, though the events go elsewhere.
+        fcntl.flock(self._held.enter_context(opened(folder)), fcntl.LOCK_SH)
         # Locked before it has its name: a file that others see without a lock is that of a dead cache.
         path, unfinished = folder / f"{cache_id}{self._suffix}", folder / f".{cache_id}.tmp"
         descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        self._held.callback(os.close, descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         unfinished.rename(path)
-        return path, descriptor
+        self._held.callback(path.unlink)
 
     def _bury(self, folder: Path) -> Iterator[str]:
         for path in folder.glob(f"*{self._suffix}"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -66,6 +67,18 @@ def test_killed_cache_is_told_of_once(other: OtherProcess) -> None:
     assert [one.enter(f"elsewhere-{number}") for number, one in enumerate(elsewhere)] == [(), ()]
     assert living().enter("next") == ("other",)
     assert living().enter("after") == ()
+
+
+def test_folder_of_a_cache_that_lives_is_not_removed_as_old_but_that_of_a_dead_one_is(
+    other: OtherProcess, root: Path
+) -> None:
+    silent = (root / "app").stat().st_mtime - (folders.KEPT_DAYS + 1) * 24 * 3600
+    os.utime(root / "app", (silent, silent))
+    living("new app").enter("new")
+    assert (root / "app").exists()
+    other.kill()
+    living("newer app").enter("newer")
+    assert not (root / "app").exists()
 
 
 def test_cache_that_left_is_not_told_of_as_dead(root: Path) -> None:
