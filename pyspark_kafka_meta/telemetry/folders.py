@@ -58,7 +58,7 @@ class LocalFolder:
 
     def delete(self, name: str) -> None:
         """Raises OSError."""
-        with opened(self.make()) as folder:
+        with opened(self.make()) as folder, suppress(FileNotFoundError):
             os.unlink(name, dir_fd=folder)
 
     def make(self) -> Path:

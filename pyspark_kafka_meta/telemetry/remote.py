@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class RemoteFolder:
 
     def delete(self, name: str) -> None:
         """Raises OSError."""
-        with opened(self._uri) as (files, folder):
+        with opened(self._uri) as (files, folder), suppress(FileNotFoundError):
             files.delete_file(f"{folder}/{name}")
 
 

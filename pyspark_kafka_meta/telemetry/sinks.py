@@ -51,7 +51,8 @@ class Folder(Protocol):
     def write(self, name: str, content: bytes) -> None:
         """Make a file that readers see as a whole or not at all."""
 
-    def delete(self, name: str) -> None: ...
+    def delete(self, name: str) -> None:
+        """See that there is no such file; it may be gone already."""
 
 
 class FolderSink:
@@ -91,7 +92,5 @@ class FolderSink:
             name, _ = self._kept.popleft()
             try:
                 self._folder.delete(name)
-            except FileNotFoundError:
-                pass
             except OSError as error:
                 logger.warning("%s was not deleted: %s", name, error)

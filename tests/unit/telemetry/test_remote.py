@@ -26,7 +26,11 @@ def test_files_arrive_complete_and_old_ones_go(tmp_path: Path, monkeypatch: pyte
     assert sorted(path.name[-14:] for path in tmp_path.iterdir()) == ["00000001.jsonl", "00000002.jsonl"]
 
 
-@pytest.mark.parametrize("uri", ["s3://key:hunter2@", "nonsense://key:hunter2@host/folder", "file:///no/such/hunter2"])
+def test_old_file_that_somebody_else_removed_is_no_trouble(tmp_path: Path) -> None:
+    RemoteFolder(f"file://{tmp_path}").delete("a")
+
+
+@pytest.mark.parametrize("uri", ["s3://key:hunter2@", "nonsense://key:hunter2@host/folder", "gs://key:hunter2@a b"])
 def test_trouble_is_told_without_the_uri_that_may_hold_keys(uri: str) -> None:
     for attempt in (lambda: RemoteFolder(uri).write("a", b""), lambda: RemoteFolder(uri).delete("a")):
         with pytest.raises(OSError, match=r"from the \w+ folder of metricsPath: check its URI") as raised:
