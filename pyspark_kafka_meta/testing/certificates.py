@@ -30,9 +30,8 @@ class CertificateAuthority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
         now = datetime.now(UTC)
-        builder = _builder(self._name, self._name, self._key, now, now + LIFETIME)
-        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        self.certificate = _pem(builder.sign(self._key, hashes.SHA256()))
+        authority = x509.BasicConstraints(ca=True, path_length=None), _SIGNS_CERTIFICATES
+        self.certificate = self._certificate(self._name, self._key, now, now + LIFETIME, *authority)
 
     def issue(self, common_name: str, hosts: Sequence[str] = (), lifetime: timedelta = LIFETIME) -> Credentials:
         """A key and a certificate.
@@ -43,20 +42,43 @@ class CertificateAuthority:
         """
         key = ec.generate_private_key(ec.SECP256R1())
         until = datetime.now(UTC) + lifetime
-        builder = _builder(_name(common_name), self._name, key, until - 2 * LIFETIME, until)
-        if hosts:
-            builder = builder.add_extension(x509.SubjectAlternativeName([_host(one) for one in hosts]), critical=False)
+        names = [x509.SubjectAlternativeName([_host(one) for one in hosts])] if hosts else []
+        certificate = self._certificate(_name(common_name), key, until - 2 * LIFETIME, until, *names)
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        return Credentials(private.decode(), _pem(builder.sign(self._key, hashes.SHA256())))
+        return Credentials(private.decode(), certificate)
+
+    def _certificate(
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        since: datetime,
+        until: datetime,
+        *extensions: x509.ExtensionType,
+    ) -> str:
+        """As PEM text. Python 3.13 and later insist on the ids of both keys, and on an authority's key usage."""
+        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key.public_key())
+        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(since).not_valid_after(until)
+        own_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        for extension in (own_id, issuer_id, *extensions):
+            is_critical = isinstance(extension, x509.BasicConstraints | x509.KeyUsage)  # as RFC 5280 has it
+            builder = builder.add_extension(extension, is_critical)
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, since: datetime, until: datetime
-) -> x509.CertificateBuilder:
-    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())
-    return builder.serial_number(x509.random_serial_number()).not_valid_before(since).not_valid_after(until)
+_SIGNS_CERTIFICATES = x509.KeyUsage(
+    key_cert_sign=True,
+    crl_sign=True,
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 def _name(common_name: str) -> x509.Name:
@@ -68,7 +90,3 @@ def _host(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
-
-
-def _pem(certificate: x509.Certificate) -> str:
-    return certificate.public_bytes(serialization.Encoding.PEM).decode()
