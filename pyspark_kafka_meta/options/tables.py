@@ -37,7 +37,10 @@ class _TableRows:
 _ROWS = table_of(_TableRows)
 ALL_OPTIONS: Mapping[str, Option] = {**_ROWS, **OPTIONS}
 """Those of all tables, by field."""
-_FILE_ROWS = {name: ALL_OPTIONS[name] for name in ("metrics_path", "starting_offsets", "max_files_per_trigger")}
+_FILE_ROWS = {
+    name: ALL_OPTIONS[name] for name in ("metrics_path", "metrics_topic", "starting_offsets", "max_files_per_trigger")
+}
+"""With the topic, for a name like it is a slip of the pen."""
 
 
 @dataclass(frozen=True, slots=True)
