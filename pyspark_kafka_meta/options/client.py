@@ -21,7 +21,7 @@ class ClientOptions:
         "kafka.bootstrap.servers",
         None,
         values.parse_addresses,
-        "Option 'kafka.bootstrap.servers' must be host:port between commas, IPv6 as [::1]:9092, got '{value}'",
+        "Option 'kafka.bootstrap.servers' must be host:port between commas, IPv6 as [::1]:9092",
         "Required. Brokers to ask first, as host:port between commas; one that answers is enough. A protocol before a "
         "host, SSL://host:port, says nothing: kafka.security.protocol does.",
     )

@@ -33,7 +33,7 @@ class MetricsOptions:
         "metricsBootstrapServers",
         None,
         values.parse_addresses,
-        "Option 'metricsBootstrapServers' must be host:port between commas, IPv6 as [::1]:9092, got '{value}'",
+        "Option 'metricsBootstrapServers' must be host:port between commas, IPv6 as [::1]:9092",
         "Brokers of the metrics topic, if it is in another cluster than kafka.bootstrap.servers. They get the "
         "same login, and must fit the same TLS options.",
     )

@@ -215,7 +215,7 @@ BAD = [
     ("kafka.bootstrap.servers", "a", "'a' is not one"),
     ("kafka.bootstrap.servers", "SSL://a", "'SSL://a' is not one"),
     ("kafka.bootstrap.servers", "::1:9092", "IPv6 as [::1]:9092"),
-    ("kafka.bootstrap.servers", "[zz]:9092", "got '[zz]:9092'"),
+    ("kafka.bootstrap.servers", "[zz]:9092", "in 'zz'"),
     ("kafka.bootstrap.servers", "a:0", "0 is not a whole number from 1 to 65535"),
     ("kafka.bootstrap.servers", "a:65536", "65536 is not"),
     ("kafka.bootstrap.servers", " , ", "must be host:port between commas"),
@@ -353,6 +353,13 @@ def test_a_metrics_path_is_not_repeated_because_it_may_hold_keys() -> None:
     assert problems({**MINIMAL, "metricsPath": "s3 ://key:hunter2@bucket"}) == [
         "Option 'metricsPath' must be a folder or the URI of one, such as s3://bucket/folder"
     ]
+
+
+def test_an_address_with_a_login_is_not_repeated() -> None:
+    (problem,) = problems({**MINIMAL, "kafka.bootstrap.servers": "good:9092,SASL_SSL://user:hunter2@broker:9092"})
+
+    assert "kafka.bootstrap.servers" in problem and "an address has no login in it: kafka.sasl.username" in problem
+    assert "hunter2" not in problem
 
 
 def test_one_error_lists_all_that_is_wrong() -> None:
