@@ -55,7 +55,7 @@ class EventFilter:
 
 def show_events(source: EventSource, wanted: EventFilter, show: Callable[[list[Event]], None], last: int) -> None:
     """Show the newest `last` of the events that are there."""
-    found = heapq.nlargest(last + 1, filter(wanted.accepts, source.read()), key=_order)
+    found = heapq.nlargest(last + 1, filter(wanted.accepts, source.read()), key=order)
     if not found:
         note(f"no such events in {source.name}")
     elif len(found) > last:
@@ -72,7 +72,7 @@ def follow_events(
     while True:
         sleep(POLL_S)
         events = filter(wanted.accepts, source.read())
-        while chunk := sorted(islice(events, EVENTS_AT_ONCE), key=_order):
+        while chunk := sorted(islice(events, EVENTS_AT_ONCE), key=order):
             show(chunk)
 
 
@@ -152,7 +152,8 @@ def _cells(event: Event) -> list[Text]:
     ]
 
 
-def _order(event: Event) -> tuple[int, str, int]:
+def order(event: Event) -> tuple[int, str, int]:
+    """What events are sorted by."""
     return event["time_ms"], event["cache_id"], event["sequence"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -14,14 +13,12 @@ from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import SourceOffset, ranges
 from pyspark_kafka_meta.reading.planner import PLANNER_MAX_AGE_MS, OffsetPlanner
-from pyspark_kafka_meta.tables.files import EventFile, EventFolder, FilesOffset, advance, between
+from pyspark_kafka_meta.tables.files import EventFolder, FilesOffset, advance, between
 from pyspark_kafka_meta.tables.folding import Event
 from pyspark_kafka_meta.tables.lines import parse_events, to_batches
 from pyspark_kafka_meta.tables.schemas import arrow_schema
 from pyspark_kafka_meta.telemetry.folders import default_root
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
-
-logger = logging.getLogger(__name__)
 
 FILES_AT_ONCE = 200
 
@@ -66,18 +63,15 @@ class FolderEvents:
 
     def read(self) -> Iterator[Event]:
         """Raises OptionError: the folder cannot be read."""
-        missing: list[EventFile] = []
         start = self._offset
         try:
             files = self._folder.files()
             while (end := advance(start, files, FILES_AT_ONCE)) != start:
-                yield from _events(self._folder.lines(between(start, end, files), missing))
+                yield from _events(self._folder.lines(between(start, end, files)))
                 start = end
         except OSError as error:
             raise OptionError(f"no events can be read from --path: {error}") from None
         self._offset = end  # only now: who meets an error in between reads all of it again
-        if missing:
-            logger.warning("%d files of events were deleted by their writers before they were read", len(missing))
 
     def close(self) -> None:
         """Nothing is open between two files."""

@@ -11,6 +11,7 @@ Follows Spark's `FileStreamSource`, which has to remember every file by name ins
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,6 +25,8 @@ from pyspark_kafka_meta.telemetry.remote import opened
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
+
+logger = logging.getLogger(__name__)
 
 VERSION = 1
 _NAME = re.compile(r"events-([0-9a-f]{32})-([0-9]{8,18})\.jsonl")
@@ -134,17 +137,19 @@ class EventFolder:
             found |= self._list()
         return sorted(found)
 
-    def lines(self, files: Sequence[EventFile], missing: list[EventFile]) -> Iterator[bytes]:
-        """The lines of `files`. Files that are gone by now are put into `missing`."""
+    def lines(self, files: Sequence[EventFile]) -> Iterator[bytes]:
+        """The lines of `files`. In the end, a warning counts the files that are gone by now."""
+        deleted = 0
         with self._opened() as (system, _):
             for file in files:
                 try:
                     with system.open_input_stream(file.path) as stream:
                         content = stream.read()
                 except FileNotFoundError:
-                    missing.append(file)
+                    deleted += 1
                 else:
                     yield from content.splitlines()
+        warn_of_deleted(deleted)
 
     def _list(self) -> set[EventFile]:
         from pyarrow.fs import FileSelector
@@ -160,6 +165,11 @@ class EventFolder:
         if "://" in self._root:
             return opened(self._root)
         return nullcontext((LocalFileSystem(), str(Path(self._root).absolute())))
+
+
+def warn_of_deleted(count: int) -> None:
+    if count:
+        logger.warning("%d files of refresh events were deleted by their writers before they were read", count)
 
 
 def _numbers(value: Mapping[str, Any]) -> dict[str, int]:

@@ -5,7 +5,6 @@ Glue only. Readers are pickled, so they hold options and no connection; heavy im
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -24,8 +23,6 @@ from pyspark_kafka_meta.tables.schemas import ROWS, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-logger = logging.getLogger(__name__)
 
 FILES_A_TASK = 200
 """A Python task costs more than many small files do."""
@@ -140,14 +137,7 @@ def file_tasks(files: Sequence[EventFile]) -> list[InputPartition]:
 def file_lines(options: EventsOptions, partition: InputPartition) -> Iterator[bytes]:
     # Spark turns an empty plan of a batch into one partition that is not ours: nothing to read.
     files = partition.files if isinstance(partition, FilesTask) else ()
-    missing: list[EventFile] = []
-    yield from folder(options).lines(files, missing)
-    warn_of_deleted(len(missing))
-
-
-def warn_of_deleted(count: int) -> None:
-    if count:
-        logger.warning("%d files of refresh events were deleted by their writers before they were read", count)
+    return folder(options).lines(files)
 
 
 def values(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes | None]:

@@ -12,7 +12,15 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, Table
 from pyspark_kafka_meta.reading.stream import KafkaMetaStreamReader
 from pyspark_kafka_meta.schemas import Columns
-from pyspark_kafka_meta.tables.files import EventFile, FilesOffset, advance, between, count_deleted, latest
+from pyspark_kafka_meta.tables.files import (
+    EventFile,
+    FilesOffset,
+    advance,
+    between,
+    count_deleted,
+    latest,
+    warn_of_deleted,
+)
 from pyspark_kafka_meta.tables.readers import (
     VALUE,
     event_batches,
@@ -20,7 +28,6 @@ from pyspark_kafka_meta.tables.readers import (
     file_tasks,
     folder,
     values,
-    warn_of_deleted,
 )
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pyspark_kafka_meta.cli.demo.state import State, kept, told_by_caches
+from pyspark_kafka_meta.cli.events import order
 from pyspark_kafka_meta.cli.metadata import within
 from pyspark_kafka_meta.cli.sources import EventSource
 from pyspark_kafka_meta.errors import KafkaMetaError
@@ -50,10 +51,7 @@ class Watcher:
         """What is there now. Raises KafkaMetaError: the query ended, or no events can be read."""
         begins, positions, records_per_s = self._progress()
         now_ms = int(time.time() * 1000)
-        events = sorted(
-            [*self._events, *self._source.read()], key=lambda one: (one["time_ms"], one["cache_id"], one["sequence"])
-        )
-        self._events = kept(events, now_ms)
+        self._events = kept(sorted([*self._events, *self._source.read()], key=order), now_ms)
         caches = fold(self._events, now_ms)
         trouble = self._ask(caches)
         return State(

@@ -41,11 +41,11 @@ def test_what_was_read_before_an_error_is_read_again(tmp_path: Path, monkeypatch
     with monkeypatch.context() as broken:
         read, lines = [], EventFolder.lines
 
-        def one_file(folder: EventFolder, files: list[EventFile], missing: list[EventFile]) -> Iterator[bytes]:
+        def one_file(folder: EventFolder, files: list[EventFile]) -> Iterator[bytes]:
             if read:
                 raise PermissionError("access denied")
             read.extend(files)
-            return lines(folder, files, missing)
+            return lines(folder, files)
 
         broken.setattr(EventFolder, "lines", one_file)
         with pytest.raises(OptionError, match="from --path: access denied"):

@@ -102,25 +102,25 @@ def test_an_offset_of_something_else_is_refused(value: dict[str, object]) -> Non
         FilesOffset.parse(value)
 
 
-def test_a_folder_gives_complete_event_files_at_any_depth(tmp_path: Path) -> None:
+def test_a_folder_gives_complete_event_files_at_any_depth(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "app-1").mkdir()
     (tmp_path / "app-1" / f"events-{A}-00000000.jsonl").write_bytes(b"one\ntwo\n")
     (tmp_path / f"events-{A}-00000001.jsonl").write_bytes(b"three\n")
     (tmp_path / f".events-{A}-00000002.jsonl.tmp").write_bytes(b"unfinished")
     (tmp_path / "events.jsonl").write_bytes(b"something else")
-    folder, missing = EventFolder(str(tmp_path)), list[EventFile]()
+    folder = EventFolder(str(tmp_path))
     there = folder.files()
     (tmp_path / f"events-{A}-00000001.jsonl").unlink()
 
     assert [(file.writer_id, file.number) for file in there] == [(A, 0), (A, 1)]
-    assert list(folder.lines(there, missing)) == [b"one", b"two"]
-    assert missing == there[1:]
+    assert list(folder.lines(there)) == [b"one", b"two"]
+    assert caplog.messages == ["1 files of refresh events were deleted by their writers before they were read"]
 
 
 @pytest.mark.parametrize("uri", ["s3://key:hun/ter2@bucket/events", "fsspec+nonsense://key:hunter2@host/events"])
 def test_a_uri_that_cannot_be_read_is_told_of_without_its_keys(uri: str) -> None:
     folder = EventFolder(uri)
-    for attempt in (folder.files, lambda: list(folder.lines([EventFile(A, 0, "one")], []))):
+    for attempt in (folder.files, lambda: list(folder.lines([EventFile(A, 0, "one")]))):
         with pytest.raises(OSError, match="folder of metricsPath: check its URI") as raised:
             attempt()
         assert "ter2" not in str(raised.value)
