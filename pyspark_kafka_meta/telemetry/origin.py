@@ -64,10 +64,11 @@ def _executor_id() -> str | None:
     found = re.search(r"[?&]executorId=([^&]+)", os.environ.get("SPARK_LOG_URL_STDERR", ""))
     if found:
         return found.group(1)
-    # worker <- pyspark.daemon <- executor JVM, which carries its id on its command line; a driver in local mode does
-    # not.
+    # worker <- pyspark.daemon, if there is one <- executor JVM, which carries its id on its command line; a driver in
+    # local mode does not.
+    parent = os.getppid()
     try:
-        arguments = _command_line(_parent_of(os.getppid()))
+        arguments = _command_line(parent) + _command_line(_parent_of(parent))
     except (OSError, ValueError, IndexError):  # there is no /proc, as on macOS, or it hides other processes
         return None
     return dict(pairwise(arguments)).get("--executor-id", "driver")

@@ -118,12 +118,24 @@ def test_executor_id_comes_from_the_log_url_of_the_cluster_manager(
 def test_executor_id_comes_from_the_command_line_of_the_executor(
     monkeypatch: pytest.MonkeyPatch, command: str | None, expected: str | None
 ) -> None:
-    files = {f"/proc/{os.getppid()}/stat": "11 (python (daemon)) S 77 11 11 0 -1"}
+    parent = f"/proc/{os.getppid()}"
+    files = {f"{parent}/stat": "11 (python (daemon)) S 77 11 11 0 -1", f"{parent}/cmdline": "python\0-m\0daemon\0"}
     if command is not None:
         files["/proc/77/cmdline"] = command
     monkeypatch.setattr(Path, "read_text", fake_files(files))
 
     assert run_task(monkeypatch, STREAM).executor_id == expected
+
+
+def test_executor_id_comes_from_an_executor_that_starts_its_workers_without_a_daemon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parent = f"/proc/{os.getppid()}"
+    files = {f"{parent}/stat": "11 (java) S 77 11 11 0 -1", "/proc/77/cmdline": "bash\0-c\0java\0"}
+    files[f"{parent}/cmdline"] = "java\0CoarseGrainedExecutorBackend\0--executor-id\0008\0"
+    monkeypatch.setattr(Path, "read_text", fake_files(files))
+
+    assert run_task(monkeypatch, STREAM).executor_id == "8"
 
 
 @pytest.mark.parametrize(
