@@ -16,6 +16,9 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options.unused import INSTEAD, UNUSED, UNUSED_SECURITY
 from pyspark_kafka_meta.options.values import INT32_MAX, parse_choice, parse_number
 
+MAX_SHOWN = 200
+"""Characters of a value, or of what is wrong in it, in an error."""
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -40,9 +43,12 @@ class Option:
         try:
             return self.parse(text)
         except (ValueError, RecursionError) as error:
-            shown = text if len(text) <= 200 else f"{text[:200]}..."
-            detail = f" ({error})" if str(error) else ""
-            raise OptionError(self.error.replace("{value}", shown) + detail) from None
+            detail = f" ({_shortened(str(error))})" if str(error) else ""
+            raise OptionError(self.error.replace("{value}", _shortened(text)) + detail) from None
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def row(name: str, default: str | None, parse: Callable[[str], Any], error: str, doc: str) -> Any:

@@ -226,6 +226,7 @@ BAD = [
     ("kafka.fetch.max.bytes", "2147483648", "must be a whole number from 0 to 2147483647"),
     ("subscribe", " , ", "No topics to subscribe to as specified value for option 'subscribe' is ' , '"),
     ("subscribe", "good,a b", "('a b' is not a topic name)"),
+    ("subscribe", "x" * 100_000, "xxx...' ('xxx"),
     ("subscribe", "..", "('..' is not a topic name)"),
     ("startingOffsets", "foo", OFFSETS + "foo"),
     ("startingOffsets", "23", OFFSETS + "23"),
