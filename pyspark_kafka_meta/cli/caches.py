@@ -25,8 +25,8 @@ LOOK: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
 NAME_WIDTH, CACHE_WIDTH = 12, 20
 """What partitions and a cache take of a terminal's columns, about."""
 
-SeenMs = Mapping[tuple[TopicPartition, int], int]
-"""When a cache first had this leader epoch of a partition, ms since 1970 UTC."""
+SeenMs = Mapping[TopicPartition, Mapping[int, int]]
+"""When a cache first had each leader epoch of a partition, ms since 1970 UTC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,20 +121,19 @@ def stale_rows(known: KnownCaches, live: Mapping[TopicPartition, PartitionMetada
         partition = _partition(row)
         if partition is None or partition not in live or (row.leader_epoch or 0) >= live[partition].leader_epoch:
             continue
-        newer = [
-            at for (one, epoch), at in known.seen_ms.items() if one == partition and epoch > (row.leader_epoch or 0)
-        ]
+        seen = known.seen_ms.get(partition, {})
+        newer = [at for epoch, at in seen.items() if epoch > (row.leader_epoch or 0)]
         yield StaleRow(row, live[partition], known.now_ms - min(newer) if newer else None)
 
 
 def _first_seen(events: Iterable[Event]) -> SeenMs:
-    seen: dict[tuple[TopicPartition, int], int] = {}
+    seen: dict[TopicPartition, dict[int, int]] = {}
     for event in events:
         learned = [(one, one["leader_epoch"]) for one in complete(event, "partitions_learned")]
         changed = [(one, one["new_epoch"]) for one in complete(event, "leaders_changed")]
         for one, epoch in learned + changed:
-            key = (TopicPartition(one["topic"], one["partition"]), epoch)
-            seen[key] = min(seen.get(key, event["time_ms"]), event["time_ms"])
+            of_partition = seen.setdefault(TopicPartition(one["topic"], one["partition"]), {})
+            of_partition[epoch] = min(of_partition.get(epoch, event["time_ms"]), event["time_ms"])
     return seen
 
 
