@@ -1,12 +1,15 @@
-"""The demo's embedded brokers: who leads after any order of kills, restores and moves."""
+"""The demo's brokers: who leads of embedded ones after any order of kills, restores and moves, and real ones gone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
-from pyspark_kafka_meta.cli.demo.clusters import TOPIC, Embedded
+from pyspark_kafka_meta.cli.demo import clusters
+from pyspark_kafka_meta.cli.demo.clusters import TOPIC, Embedded, Real
 from pyspark_kafka_meta.metadata.model import NO_LEADER, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.live import ask_cluster
@@ -61,3 +64,12 @@ def test_nobody_leads_while_all_are_dead_and_who_comes_back_leads_all(cluster: E
     cluster.revive(2)
 
     assert leaders(cluster) == [2, 2, 2, 2]
+
+
+def test_that_no_real_broker_answers_is_told_as_a_cluster_in_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "PATIENCE_S", 0.1)
+    real: Any = Real.__new__(Real)
+    real._admin = AdminClient({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+
+    with pytest.raises(ClusterError, match=f"broker 2 is not in sync in {FIRST}"):
+        real.move_leader(FIRST, NO_LEADER)

@@ -156,12 +156,15 @@ class Real:
 
     def _elect(self, partition: TopicPartition, preferred: int) -> None:
         """Have the preferred replica lead, once it is in sync."""
-        from confluent_kafka import ElectionType
+        from confluent_kafka import ElectionType, KafkaException
         from confluent_kafka import TopicPartition as Named
 
         def in_sync() -> bool:
-            partitions = self._admin.list_topics(partition.topic, timeout=PATIENCE_S).topics[partition.topic].partitions
-            return preferred in partitions[partition.partition].isrs
+            try:
+                topic = self._admin.list_topics(partition.topic, timeout=PATIENCE_S).topics[partition.topic]
+            except KafkaException:  # no broker answers
+                return False
+            return preferred in topic.partitions[partition.partition].isrs
 
         _wait_until(in_sync, f"broker {preferred} is not in sync in {partition}")
         named = [Named(partition.topic, partition.partition)]
