@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -84,6 +85,17 @@ def test_the_first_pipeline_reads_a_batch_and_a_stream(user: User, at: list[str]
     out = user.run("first_pipeline.py", *at, "--once")
     assert_keeps_its_promise("first_pipeline.py", out)
     assert re.search(r"\|opened\|\s*100\|", out)
+
+
+def test_the_local_kafka_has_topics_and_brokers_to_kill(user: User) -> None:
+    cluster = user.start(sys.executable, EXAMPLES / "local_kafka.py", "--any-ports", stdin=subprocess.PIPE)
+    try:
+        out, errors = cluster.communicate("kill 3\nkill 3\nrestore\nhelp\nend\nrestore\n", timeout=TIMEOUT_S)
+    finally:
+        cluster.kill()
+    assert cluster.returncode == 0, errors
+    assert_keeps_its_promise("local_kafka.py", out)
+    assert out.count("all brokers are alive") == 1, "the second is behind the end"
 
 
 def test_words_are_counted_in_windows_that_are_complete(
