@@ -4,9 +4,9 @@
     python examples/side_stream.py
 
 Each cache begins with `born`, and the answer to its first question is a `bootstrap`. Metadata is refreshed when it is
-two seconds old here (five minutes by default), so that there is more to see: `max_age`. Kill a broker meanwhile
-(`docker compose kill broker-2`), and other reasons come: connection_lost, not_leader, leader_hint ... A reader's events
-are written when its task ends; the planner's refreshes by age that found nothing new wait until there is news.
+two seconds old here (five minutes by default), so that there is more to see: `max_age`. Kill a broker meanwhile, as
+who_is_stale.py tells how, and other reasons come: connection_lost, not_leader, leader_hint ... A reader's events are
+written when its task ends; the planner's refreshes by age that found nothing new wait until there is news.
 
 You will see tables such as this, and a line at the end:
 

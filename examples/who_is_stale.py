@@ -1,11 +1,13 @@
 """Which executor still holds a leader that leads no more: what the caches know, beside what the brokers say now.
 
     python examples/producer.py
-    python examples/who_is_stale.py                   # and then: docker compose kill broker-2
+    python examples/who_is_stale.py                   # and then kill broker 3
 
 A cache learns of a new leader when it next asks something of the old one, or at `metadata.max.age.ms`. The planner
 asks at every trigger, so it is right again at once; a reader whose partition has no new records stays stale for as long
-as that lasts, which costs nothing. Start the producer again, and it heals.
+as that lasts, which costs nothing. Start the producer again: the worker that gets the task heals, any other stays as
+it is. `docker compose kill broker-3` kills one, or `kill 3` typed into local_kafka.py; not broker 2, the only one that
+this program knows at the start.
 
 You will see one line every two seconds; after the leader has moved, one for each partition in a stale cache:
 
