@@ -1,6 +1,6 @@
 """A query that runs on Spark's own Kafka source goes on with this one, where it stopped.
 
-    spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.0 examples/migrate_from_spark_kafka.py
+    spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 examples/migrate_from_spark_kafka.py
 
 The packages are what the old source needs, in the version of your Spark; with `python` in place of `spark-submit`, put
 `--packages ... pyspark-shell` into the environment variable PYSPARK_SUBMIT_ARGS. The query drops duplicates, so it has
