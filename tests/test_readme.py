@@ -57,7 +57,7 @@ def test_its_python_runs(
     produce(topic, ["a", "b", "a"])
     replaced = {
         "localhost:19092": local_kafka.bootstrap_servers,
-        '"topic-0")': f'"{topic}").option("startingOffsets", "earliest")',
+        '"topic-0"': f'"{topic}"',
         "awaitTermination(30)": "processAllAvailable(); query.stop()",
         # The console sink prints from the JVM, past pytest.
         '.format("console")': '.format("memory").queryName("readme")',
