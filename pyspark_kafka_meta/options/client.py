@@ -23,7 +23,7 @@ class ClientOptions:
         values.parse_addresses,
         "Option 'kafka.bootstrap.servers' must be host:port between commas, IPv6 as [::1]:9092",
         "Required. Brokers to ask first, as host:port between commas; one that answers is enough. A protocol before a "
-        "host, SSL://host:port, says nothing: kafka.security.protocol does.",
+        "host, as in SSL://host:port, is ignored: set kafka.security.protocol.",
     )
     client_id: str = row(
         "kafka.client.id",

@@ -30,10 +30,10 @@ class SpanOptions:
         None,
         specs.parse_start,
         f"Option 'startingOffsets' must be earliest, latest, JSON, -10m, -1000 or group:id. {_EXPECTED_OFFSETS}",
-        "Where a new query begins: earliest (default of a batch), latest (default of a stream, not for a batch), the "
-        "last ten minutes (-10m; s, m, h or d), the last thousand offsets of each partition (-1000), where a consumer "
-        "group has committed that it would read on (group:id; the start where it has not), or JSON that "
-        "names every partition, -2 being earliest and -1 latest, or has earliest or latest for a whole topic.",
+        "Where a new query begins. earliest: the default of a batch. latest: the default of a stream, and not for a "
+        "batch. -10m: the last ten minutes (s, m, h or d). -1000: the last thousand offsets of each partition. "
+        "group:id: what that consumer group has committed, or the start where it has not. JSON that names every "
+        "partition, -2 being earliest and -1 latest, or has earliest or latest for a whole topic.",
     )
     starting_timestamp_ms: int | None = row(
         "startingTimestamp",
