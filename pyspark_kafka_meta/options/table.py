@@ -114,7 +114,10 @@ def _unknown(name: str, known: Mapping[str, str]) -> str:
     why = UNUSED.get(kafka_name) or UNUSED_SECURITY.get(kafka_name)
     if kafka_name != lower and why is not None:
         return f"Kafka option '{kafka_name}' is not supported: {why}."
-    near = difflib.get_close_matches(lower, known, n=1, cutoff=0.8)
+    if lower in ("topic", "topics"):
+        return f"Unknown option '{name}'. To read topics, set 'subscribe'; writing to one is not supported."
+    prefixed = f"kafka.{lower}"
+    near = [prefixed] if prefixed in known else difflib.get_close_matches(lower, known, n=1, cutoff=0.8)
     if near:
         return f"Unknown option '{name}'. Did you mean '{known[near[0]]}'?"
     peers = [spelling for key, spelling in known.items() if key.startswith("kafka.") == lower.startswith("kafka.")]

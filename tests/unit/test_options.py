@@ -305,6 +305,7 @@ def test_assign_must_be_topics_with_lists_of_partitions(text: str) -> None:
     [
         ("startingOffset", "startingOffsets"),
         ("bootstrap.servers", "kafka.bootstrap.servers"),
+        ("group.id", "kafka.group.id"),
         ("maxoffsetpertrigger", "maxOffsetsPerTrigger"),
         ("kafka.max.partition.fetch.byte", "kafka.max.partition.fetch.bytes"),
     ],
@@ -318,6 +319,12 @@ def test_what_cannot_be_a_name_is_not_repeated(torn: str) -> None:
     (problem,) = problems({**MINIMAL, torn: "1"})
     assert problem.startswith("An option has a name that no option can have")
     assert not torn or torn not in problem
+
+
+@pytest.mark.parametrize("name", ["topic", "topics"])
+def test_who_names_a_topic_otherwise_is_told_of_subscribe_and_that_there_is_no_sink(name: str) -> None:
+    (problem,) = problems({**MINIMAL, name: "clicks"})
+    assert "set 'subscribe'; writing to one is not supported" in problem
 
 
 def test_an_unknown_option_is_told_what_there_is() -> None:
