@@ -30,7 +30,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 STICKY, KEY_HASH = "sticky", "key-hash"
 
@@ -65,12 +65,19 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
         "compression.type": options.compression,
         "acks": options.acks,
         "enable.idempotence": options.idempotence,
+        "log_level": 0,  # what goes wrong is printed below
     }
 
 
 def main() -> None:
     options = arguments()
     producer = Producer(settings(options))
+    try:
+        topic = producer.list_topics(options.topic, timeout=10).topics[options.topic]
+    except KafkaException:
+        raise SystemExit(f"no broker answers at {options.bootstrap_servers}: is the cluster up?") from None
+    if topic.error is not None:
+        raise SystemExit(f"topic {options.topic}: {topic.error.str()}")
     delivered: Counter[int] = Counter()
     by_partition: dict[str, Any] = {"partition": int(options.by)} if options.by.isdigit() else {}
 

@@ -1,5 +1,6 @@
 """How to test a pipeline of yours: real requests to brokers inside the test's process, and chispa for the DataFrames.
 
+    pip install pytest chispa                         # in a clone, whose settings want more: pip install '.[test]'
     python -m pytest examples/test_my_pipeline.py
 
 `MockCluster` needs no Java, no Docker and no download, and starts in milliseconds; Spark itself takes the time. You
