@@ -12,7 +12,7 @@ BENCHMARKS ?= throughput micro_batches end_to_end cold_start planning memory req
 help: ## list these commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
 
-demo: java $(INSTALLED) ## start a Kafka cluster and a Spark query, and watch the caches follow the leaders
+demo: java $(INSTALLED) ## start three brokers and a Spark query in one process, and watch the caches follow the leaders
 	$(BIN)/kafkameta demo
 
 test: java $(INSTALLED) ## run all tests
