@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark_kafka_meta.errors import BrokerError
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
+from pyspark_kafka_meta.wire.security.librdkafka import new_client
 from pyspark_kafka_meta.wire.security.login import shown
 
 COORDINATOR_PATIENCE_S = 10.0
@@ -32,6 +32,7 @@ def committed_offsets(
 
     Raises:
         BrokerError: the group may not be looked at, or nobody answered in time.
+        OptionError: no client can be made with the security options.
     """
     asked = [GroupPartition(one.topic, one.partition) for one in sorted(partitions)]
     request = ConsumerGroupTopicPartitions(group, asked or None)
@@ -49,6 +50,7 @@ def commit_offsets(options: ClientOptions, group: str, offsets: Mapping[TopicPar
 
     Raises:
         BrokerError: it was refused, as it is while the group has members, or nobody answered in time.
+        OptionError: no client can be made with the security options.
     """
     wanted = [GroupPartition(one.topic, one.partition, offset) for one, offset in sorted(offsets.items())]
     request = ConsumerGroupTopicPartitions(group, wanted)
@@ -82,9 +84,7 @@ def _ask(options: ClientOptions, problem: str, ask: Callable[[AdminClient], Any]
 
 def _admin(options: ClientOptions) -> AdminClient:
     """Keep it in a variable: its requests end with it."""
-    return AdminClient(
-        {"client.id": options.client_id, **librdkafka_settings(options.security, options.bootstrap_servers)}
-    )
+    return new_client(AdminClient, options.bootstrap_servers, options.security, {"client.id": options.client_id})
 
 
 def _timeout_s(options: ClientOptions) -> float:

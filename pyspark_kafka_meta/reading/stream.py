@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pyspark_kafka_meta.errors import BrokerError
+from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.reading.source import Task, new_planner, read_partition
 from pyspark_kafka_meta.schemas import Columns
@@ -93,7 +93,7 @@ class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         offsets = {one: position.offset for one, position in SourceOffset.parse(end).positions.items()}
         try:
             commit_offsets(self._options.client, group, offsets)
-        except BrokerError as error:
+        except KafkaMetaError as error:
             logger.warning("%s", error)
 
     def stop(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -78,7 +78,11 @@ class TopicSink:
         if time.monotonic() < self._connect_after:
             raise OptionError("it failed a moment ago")
         self._connect_after = time.monotonic() + CONNECT_PAUSE_S
-        return new_producer(self._bootstrap_servers, self._security, SETTINGS)
+        from confluent_kafka import Producer
+
+        from pyspark_kafka_meta.wire.security.librdkafka import new_client
+
+        return new_client(Producer, self._bootstrap_servers, self._security, SETTINGS)
 
     def _produce(self, producer: Producer, event: RefreshEvent) -> None:
         from confluent_kafka import KafkaException
@@ -112,21 +116,3 @@ class TopicSink:
     def _wait(self, producer: Producer) -> None:
         if not (self._is_slow or self._failing):
             self._is_slow = producer.flush(FLUSH_S) > 0
-
-
-def new_producer(
-    bootstrap_servers: Sequence[Address], security: SecurityOptions, settings: Mapping[str, object]
-) -> Producer:
-    """A client of librdkafka's with these settings of its own.
-
-    Raises:
-        OptionError: a store of keys cannot be read or holds what does not fit together, or no token came in time.
-    """
-    from confluent_kafka import KafkaException, Producer
-
-    from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
-
-    try:
-        return Producer({**librdkafka_settings(security, bootstrap_servers), **settings})
-    except KafkaException as error:
-        raise OptionError(f"no producer can be made with the security options: {error.args[0].str()}") from None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Self
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from pyspark_kafka_meta.cli.console import note
 from pyspark_kafka_meta.cli.demo.clusters import Cluster
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.telemetry.topic import new_producer
+from pyspark_kafka_meta.wire.security.librdkafka import new_client
 
 RECORDS_PER_S = 500
 ROUNDS_PER_S = 10
@@ -32,7 +32,7 @@ class Feed:
         self._failed = False
         self._cluster = cluster
         options = ClientOptions.parse(cluster.options)
-        self._producer = new_producer(options.bootstrap_servers, options.security, SETTINGS)
+        self._producer = new_client(Producer, options.bootstrap_servers, options.security, SETTINGS)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kafkameta-demo-feed")
 

@@ -6,8 +6,10 @@ import base64
 import json
 import logging
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaException
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.model import Address
@@ -18,6 +20,8 @@ from pyspark_kafka_meta.wire.security.stores import client_identity, trusted_pem
 from pyspark_kafka_meta.wire.security.tokens import bearer_token
 
 logger = logging.getLogger(__name__)
+
+Client = TypeVar("Client")
 
 TOKEN_TIMEOUT_S = 10.0
 OPAQUE_TOKEN_LIFETIME_S = 300.0
@@ -37,6 +41,25 @@ class _Log:
     def log(self, level: int, text: str, *details: str) -> None:
         """As a `logging.Logger` does."""
         logger.log(level, "%s", shown(text % details, self._security, self.token))
+
+
+def new_client(
+    kind: Callable[[dict[str, Any]], Client],
+    bootstrap_servers: Sequence[Address],
+    security: SecurityOptions,
+    settings: Mapping[str, object],
+) -> Client:
+    """A `Producer` or `AdminClient` with these settings of its own.
+
+    Raises:
+        OptionError: a store of keys cannot be read or holds what does not fit together, librdkafka lacks the mechanism,
+            or no token came in time.
+    """
+    try:
+        return kind({**librdkafka_settings(security, bootstrap_servers), **settings})
+    except KafkaException as error:
+        said = shown(error.args[0].str(), security)
+        raise OptionError(f"no client of librdkafka's can be made with the security options: {said}") from None
 
 
 def librdkafka_settings(security: SecurityOptions, bootstrap_servers: Sequence[Address]) -> dict[str, Any]:

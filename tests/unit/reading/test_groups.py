@@ -11,8 +11,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from pyspark_kafka_meta.errors import BrokerError
 from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.reading import groups
+from pyspark_kafka_meta.reading.offsets import Position, SourceOffset
+from pyspark_kafka_meta.reading.stream import KafkaMetaStreamReader
 
 OPTIONS = ClientOptions.parse({"kafka.bootstrap.servers": "b:9092"})
 T0 = TopicPartition("t", 0)
@@ -52,3 +54,19 @@ def test_a_refused_commit_names_the_group_and_what_to_check(monkeypatch: pytest.
     ):
         groups.commit_offsets(OPTIONS, "g", {T0: 5})
     assert admin.asked == 1
+
+
+def test_a_stream_goes_on_where_no_client_for_its_commits_can_be_made(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(settings: dict[str, object]) -> None:
+        raise KafkaException(KafkaError(KafkaError._INVALID_ARG, "the key does not match"))
+
+    monkeypatch.setattr(groups, "AdminClient", refuse)
+    options = SourceOptions.parse(
+        {"kafka.bootstrap.servers": "b:9092", "subscribe": "t", "commitOffsetsToGroup": "g"}
+    ).for_stream()
+
+    KafkaMetaStreamReader(options, {}).commit(SourceOffset({T0: Position(5)}, {"t": None}).as_dict())
+
+    assert "no client of librdkafka's can be made with the security options: the key does not match" in caplog.text
