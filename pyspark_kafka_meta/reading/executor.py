@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError, ReadTimeoutError
 from pyspark_kafka_meta.memory import ReusedMemory
+from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
@@ -180,8 +181,7 @@ class TaskReader:
                 self._cursors.remove(cursor)
             elif leader is not None:
                 leaders[cursor] = leader
-        for fetch, failure in self._fetches.send(leaders, generation):
-            self._fetch_failed(fetch, failure)
+        self._fetches.send(leaders, generation)
 
     def _absorb(self, fetch: Fetch, answer: FetchAnswer | FetchFailure) -> list[FetchedRecords]:
         """Feed an answer to its cursors and do what they say. Cursors that got records go to the end of the line,
@@ -258,6 +258,8 @@ class TaskReader:
         cursor.not_before = time.monotonic() + self._options.client.retry_backoff_ms / 1000
 
     def _fetch_failed(self, fetch: Fetch, failure: FetchFailure) -> None:
+        if not isinstance(failure.error, RETRIABLE_ERRORS):
+            raise failure.error
         self._client.report_failure(failure.error, fetch.generation, failure.node_id)
         for cursor in fetch.cursors:
             self._failures[cursor] = failure.error

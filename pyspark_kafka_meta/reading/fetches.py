@@ -8,7 +8,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import Broker, LeaderAndEpoch
 from pyspark_kafka_meta.reading.client import KafkaClient
@@ -51,14 +50,8 @@ class Fetches:
         """Those that wait for an answer."""
         return {cursor for fetch in self._under_way.values() for cursor in fetch.cursors}
 
-    def send(
-        self, leaders: Mapping[PartitionCursor, LeaderAndEpoch], generation: int
-    ) -> list[tuple[Fetch, FetchFailure]]:
-        """Fetch for the cursors whose broker has nothing under way; the others wait until it has answered.
-
-        Returns:
-            The Fetches that could not be sent.
-        """
+    def send(self, leaders: Mapping[PartitionCursor, LeaderAndEpoch], generation: int) -> None:
+        """Fetch for the cursors whose broker has nothing under way; the others wait until it has answered."""
         now, brokers = time.monotonic(), self._client.cache.snapshot.brokers
         groups: dict[Broker, list[tuple[PartitionCursor, ReadSource]]] = {}
         for cursor, leader in leaders.items():
@@ -66,16 +59,12 @@ class Fetches:
             cursor.not_before = self._client.throttles.until(source.broker.node_id)
             if cursor.not_before <= now and source.broker.node_id not in self._under_way:
                 groups.setdefault(source.broker, []).append((cursor, source))
-        failed = []
         for broker, members in groups.items():
-            overdue_at = now + (self._options.fetch_max_wait_ms + OVERDUE_MS) / 1000
-            fetch = Fetch(broker, generation, [cursor for cursor, _ in members], now, overdue_at)
-            error = self._send(fetch, members)
-            if error is not None:
-                failed.append((fetch, FetchFailure(broker.node_id, error)))
-        return failed
+            self._send(broker, members, generation, now)
 
-    def _send(self, fetch: Fetch, members: Sequence[tuple[PartitionCursor, ReadSource]]) -> KafkaMetaError | None:
+    def _send(
+        self, broker: Broker, members: Sequence[tuple[PartitionCursor, ReadSource]], generation: int, now: float
+    ) -> None:
         options = self._options
         request = FetchRequest(
             partitions=tuple(
@@ -88,13 +77,12 @@ class Fetches:
             read_committed=options.read_committed,
             rack=options.client_rack if all(source.tells_rack for _, source in members) else "",
         )
-        deadline = time.monotonic() + (options.fetch_max_wait_ms + options.request_timeout_ms) / 1000
-        try:
-            self._client.wire.send_fetch(fetch.broker, request, deadline)
-        except (ConnectError, ProtocolError, RequestTimeoutError) as error:
-            return error
-        self._under_way[fetch.broker.node_id] = fetch
-        return None
+        self._client.wire.send_fetch(
+            broker, request, now + (options.fetch_max_wait_ms + options.request_timeout_ms) / 1000
+        )
+        overdue_at = now + (options.fetch_max_wait_ms + OVERDUE_MS) / 1000
+        cursors = [cursor for cursor, _ in members]
+        self._under_way[broker.node_id] = Fetch(broker, generation, cursors, now, overdue_at)
 
     def receive(self, deadline: float) -> tuple[Fetch, FetchAnswer | FetchFailure] | None:
         """The first answer, or failure, and what it is about; None if there is none by `deadline`."""

@@ -92,6 +92,7 @@ class FakeWire:
         self.requests: list[tuple[str, Address]] = []
         self._cut_off: dict[int, tuple[dict[int, Broker], dict[str, TopicMetadata]]] = {}
         self._under_way: dict[int, tuple[FetchRequest, float, float]] = {}
+        self._not_sent: dict[int, KafkaMetaError] = {}
 
     def cut_off(self, node_id: int) -> None:
         """From now on this broker answers Metadata with what it knows at this moment."""
@@ -137,12 +138,18 @@ class FakeWire:
         return outcomes
 
     def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
-        node_id = self._reach("Fetch", broker.address)
-        assert node_id not in self._under_way, f"a second Fetch to broker {node_id}"
+        assert broker.node_id not in self._under_way, f"a second Fetch to broker {broker.node_id}"
+        try:
+            node_id = self._reach("Fetch", broker.address)
+        except KafkaMetaError as error:
+            self._not_sent[broker.node_id] = error
+            return
         self.fetches.append((node_id, request))
         self._under_way[node_id] = (request, self.clock(), deadline)
 
     def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchAnswer | FetchFailure | None:
+        for node_id in self._not_sent.keys() & set(node_ids):
+            return FetchFailure(node_id, self._not_sent.pop(node_id))
         ends = {node_id: self._ends_at(node_id) for node_id in self._under_way if node_id in node_ids}
         if not ends:
             return None
@@ -164,9 +171,11 @@ class FakeWire:
 
     def drop_fetch(self, node_id: int) -> None:
         self._under_way.pop(node_id, None)
+        self._not_sent.pop(node_id, None)
 
     def close(self) -> None:
         self._under_way.clear()
+        self._not_sent.clear()
 
     def _reach(self, api: str, address: Address) -> int:
         self.requests.append((api, address))

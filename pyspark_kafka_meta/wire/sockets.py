@@ -16,12 +16,8 @@ from pyspark_kafka_meta.metadata.model import Address
 T = TypeVar("T")
 
 
-def within(deadline: float, work: Callable[[], T]) -> T:
-    """What `work` returns or raises. Runs it in a thread, which is left behind if the time is up.
-
-    Raises:
-        TimeoutError: `deadline`, of the monotonic clock, has passed.
-    """
+def in_thread(work: Callable[[], T]) -> Future[T]:
+    """What `work` will have returned or raised. Nobody waits for its thread at the end."""
     done: Future[T] = Future()
 
     def run() -> None:
@@ -31,7 +27,16 @@ def within(deadline: float, work: Callable[[], T]) -> T:
             done.set_exception(error)
 
     threading.Thread(target=run, daemon=True, name="kafkameta-within").start()
-    return done.result(remaining_s(deadline))
+    return done
+
+
+def within(deadline: float, work: Callable[[], T]) -> T:
+    """What `work` returns or raises. Its thread is left behind if the time is up.
+
+    Raises:
+        TimeoutError: `deadline`, of the monotonic clock, has passed.
+    """
+    return in_thread(work).result(remaining_s(deadline))
 
 
 def remaining_s(deadline: float) -> float:

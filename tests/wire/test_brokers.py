@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
@@ -430,14 +430,18 @@ def test_broker_that_moved_is_asked_where_it_is_now(cluster: Cluster) -> None:
 def test_broker_that_is_down_cannot_be_asked(cluster: Cluster) -> None:
     broker = cluster.broker(2)
     cluster.mock.broker_down(2)
+    refused = f"cannot connect to {broker.address}: Connection refused"
     questions: list[Callable[[], object]] = [
         lambda: cluster.wire.metadata(broker.address, ["t"], within(LATER_S)),
         lambda: cluster.offsets(2, OffsetQuery(T1, LATEST_TIMESTAMP)),
-        lambda: cluster.wire.send_fetch(broker, cluster.ask(T1), within(LATER_S)),
     ]
     for question in questions:
-        with pytest.raises(ConnectError, match=f"cannot connect to {broker.address}: Connection refused"):
+        with pytest.raises(ConnectError, match=refused):
             question()
+    failure = cluster.fetch(2, cluster.ask(T1))
+    assert isinstance(failure, FetchFailure)
+    assert isinstance(failure.error, ConnectError)
+    assert str(failure.error) == refused
     cluster.mock.broker_up(2)
     assert only(cluster.fetch(2, cluster.ask(T1))).error_code == 0
 
@@ -461,6 +465,56 @@ def test_disconnect_is_a_failure_and_the_next_fetch_connects_anew(cluster: Clust
 
     assert isinstance(cluster.fetch(1, cluster.ask(T0)), FetchFailure)
     assert rows(only(cluster.fetch(1, cluster.ask(T0)))) == [(0, "a")]
+
+
+@contextmanager
+def black_hole() -> Iterator[Address]:
+    """Where nobody answers a packet: a listener whose queue of connections is full."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as queue:
+        for _ in range(4):
+            waiting = queue.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield Address("127.0.0.1", listener.getsockname()[1])
+
+
+def test_broker_that_no_packet_reaches_holds_up_nobody_who_fetches(cluster: Cluster) -> None:
+    cluster.produce(T1, "a")
+    began = time.monotonic()
+    with black_hole() as nowhere:
+        cluster.wire.send_fetch(Broker(1, nowhere), cluster.ask(T0), within(LATER_S))
+        for _ in range(2):
+            cluster.wire.send_fetch(cluster.broker(2), cluster.ask(T1), within(LATER_S))
+            answer = cluster.wire.receive_fetch([1, 2], within(LATER_S))
+            assert isinstance(answer, FetchAnswer)
+            assert (answer.node_id, rows(only(answer))) == (2, [(0, "a")])
+        assert time.monotonic() - began < SOON_S * 5
+        cluster.wire.drop_fetch(1)
+        cluster.wire.send_fetch(Broker(1, nowhere), cluster.ask(T0), within(SOON_S))
+        failure = cluster.wire.receive_fetch([1], within(LATER_S))
+
+    assert isinstance(failure, FetchFailure)
+    assert isinstance(failure.error, ConnectError)
+    assert str(failure.error) == f"cannot connect to {nowhere}: no answer in time"
+
+
+def test_connection_that_nobody_waits_for_any_more_is_closed_when_it_is_there() -> None:
+    may_answer, was_closed = threading.Event(), threading.Event()
+
+    def answer_late(peer: socket.socket) -> None:
+        may_answer.wait(LATER_S)
+        answer_versions(peer)
+        read_request(peer)
+        if peer.recv(1) == b"":
+            was_closed.set()
+
+    wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=5_000, max_frame_bytes=1 << 20))
+    request = FetchRequest((FetchPartition(T0, uuid4(), 0, 0, -1, 100),), 0, 1, 100, False)
+    with scripted_broker(answer_late) as address:
+        wire.send_fetch(Broker(1, address), request, within(LATER_S))
+        wire.close()
+        may_answer.set()
+        assert was_closed.wait(LATER_S)
 
 
 def slow(cluster: Cluster) -> None:
