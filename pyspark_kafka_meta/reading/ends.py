@@ -121,7 +121,7 @@ class LogEnds:
         target = {one: position for one, position in target.items() if one not in self._passed_over}
         expected = start.positions.keys() | target.keys()
         latest = self._latest_left(expected, start)
-        for _ in range(self._options.fetch_offset_retries):
+        for _ in range(max(self._options.fetch_offset_retries, 1)):  # what one broker tells alone is never believed
             if not lost_starts(start, latest) and not lost_ends(target, latest):
                 break
             # A broker that has just become leader may tell a smaller end than the last one for a moment (KAFKA-7703).

@@ -166,6 +166,10 @@ class OffsetPlanner:
             DataLossError: partitions or offsets of `start` or `target` are gone, and failOnDataLoss is set.
         """
         latest_seen = self._ends.confirmed(start, target or {})
+        if start.initial and any(is_recreated(one, start, latest_seen) for one in lost_starts(start, latest_seen)):
+            # Nothing was read yet, so nothing is lost: a broker that lags behind told of the topic that was before.
+            start = self.initial_offset()
+            latest_seen = self._ends.confirmed(start, target or {})
         self._record_gone(start, latest_seen)
         if not latest_seen.positions:
             return start  # SPARK-41375: should the topics be seen again, they are not to be read from their start

@@ -853,7 +853,9 @@ def lag(scene: Scene, node_id: int, topic: TopicMetadata) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
-@pytest.mark.parametrize("options", [{}, GO_ON, {"onTopicRecreated": "earliest"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, GO_ON, {"onTopicRecreated": "earliest"}, {"fetchOffset.numRetries": "0", **GO_ON}], ids=str
+)
 def test_broker_that_still_tells_the_old_id_neither_fails_the_query_nor_repeats_rows(
     scene: Scene, caplog: pytest.LogCaptureFixture, options: dict[str, str], restarted: bool
 ) -> None:
@@ -869,6 +871,28 @@ def test_broker_that_still_tells_the_old_id_neither_fails_the_query_nor_repeats_
 
     assert query.step() == {T0: (30, 31)}
     assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("starting", "expected"),
+    [("earliest", {T0: (0, 31), T1: (0, 30), T2: (0, 30)}), ("latest", {})],
+)
+def test_new_query_that_a_lagging_broker_told_of_the_old_topic_begins_in_the_new_one(
+    scene: Scene, starting: str, expected: dict[TopicPartition, tuple[int, int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    old = scene.cluster.topics["t"]
+    recreate(scene)
+    lag(scene, 1, old)
+    query = Query(scene, startingOffsets=starting)
+    assert query.offset.topic_ids == {"t": old.topic_id}
+    scene.write(T0, "new")
+    scene.wire.catch_up()
+    scene.clock.sleep(300)
+
+    assert query.step() == expected
+    assert query.offset.topic_ids == {"t": scene.cluster.topics["t"].topic_id}
+    assert caplog.records == []
+    assert [event for event in scene.events if event.kind is EventKind.DATA_LOSS] == []
 
 
 def test_assigned_partition_that_is_gone_is_waited_for_once(scene: Scene) -> None:
