@@ -36,6 +36,7 @@ class OffsetResolver:
         self._options = options
         self._wall_clock = wall_clock
         self._committed = committed or _committed_offsets
+        self._told: set[str] = set()  # what has aged out: a plan that is made anew does not say so again
 
     def resolve(
         self, spec: StartSpec, partitions: Collection[TopicPartition], option: str
@@ -149,10 +150,11 @@ class OffsetResolver:
             raise OptionError(
                 f"{option} names offset {offset} of {partition}, and its log ends at {latest}: correct it"
             )
-        if offset < earliest:
-            text = f"{option} names offset {offset} of {partition}, and its log starts at {earliest}"
+        text = f"{option} names offset {offset} of {partition}, and its log starts at {earliest}"
+        if offset < earliest and text not in self._told:
             accept_loss(f"{text}: the records before it are gone", self._options.fail_on_data_loss)
             self._client.cache.record_loss(partition, offset, earliest, text)
+            self._told.add(text)
         return max(offset, earliest)
 
 

@@ -845,6 +845,21 @@ def test_topic_that_is_unknown_for_a_moment_leaves_no_plan_without_its_id(scene:
     assert plan(scene) == {topic: scene.cluster.topics[topic].topic_id for topic in ("t", "u")}
 
 
+def test_start_that_has_aged_out_is_told_once_however_often_it_is_planned(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.cluster.create_topic("u", 1)
+    del scene.cluster.logs[T0][0]
+    starts = json.dumps({"t": {"0": 1, "1": 0, "2": 0}, "u": {"0": 0}})
+    before_offsets_are_asked(scene, 2, hide_t_for_a_moment)
+    planner = scene.planner(subscribe="t,u", startingOffsets=starts, **GO_ON)
+
+    assert positions(planner.initial_offset())[T0] == 3
+    assert len(scene.sent("ListOffsets")) > 3 * 4, "it was planned more than once"
+    assert [one.kind for one in scene.events].count(EventKind.DATA_LOSS) == 1
+    assert caplog.text.count("names offset 1 of t-0, and its log starts at 3") == 1
+
+
 def lag(scene: Scene, node_id: int, topic: TopicMetadata) -> None:
     """This broker tells the topic as it was."""
     now, scene.cluster.topics["t"] = scene.cluster.topics["t"], topic
