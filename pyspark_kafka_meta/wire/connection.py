@@ -245,7 +245,8 @@ class Connection:
         self.close()
         if isinstance(error, TimeoutError):
             return RequestTimeoutError(f"{self.address} did not answer in time while {what}")
-        if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
+        # With TLS 1.3 a client certificate is refused after the handshake. Later on, bytes were damaged on their way.
+        if self._is_new and isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
             return tls.failure(self.address, error)
         reason = "closed the connection" if error is None else f"broke the connection ({error.strerror or error})"
         return ConnectError(f"{self.address} {reason} while {what}")

@@ -4,7 +4,9 @@ within the deadline."""
 from __future__ import annotations
 
 import base64
+import contextlib
 import logging
+import os
 import pickle
 import re
 import socket
@@ -31,9 +33,10 @@ from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority, Credentials
 from pyspark_kafka_meta.wire import connection
 from pyspark_kafka_meta.wire.brokers import KafkaWire
-from pyspark_kafka_meta.wire.codec import SASL_HANDSHAKE, milliseconds
+from pyspark_kafka_meta.wire.codec import METADATA, SASL_HANDSHAKE, milliseconds
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
+from pyspark_kafka_meta.wire.translate import metadata_request
 
 AUTHORITY = CertificateAuthority()
 STRANGER = CertificateAuthority("a stranger")
@@ -286,6 +289,22 @@ def test_an_unusable_key_says_what_is_wrong_with_it(change: dict[str, str], text
     own = {"ssl.keystore.key": ALICE.key, "ssl.keystore.certificate.chain": ALICE.certificate}
     with pytest.raises(OptionError, match=text):
         ask(Address("127.0.0.1", 1), {**TRUSTING, **own, **change})
+
+
+def test_bytes_that_are_damaged_on_their_way_break_the_connection_and_nothing_else() -> None:
+    """TLS tells of them by an alert, as it does of a certificate that is refused."""
+    settings = ConnectionSettings(
+        "test", connect_timeout_ms=2_000, max_frame_bytes=1 << 20, security=security(TRUSTING)
+    )
+    request = metadata_request(12, ())
+    with (
+        scripted_broker(over_tls(BROKER, serve)) as address,
+        contextlib.closing(connection.Connection(address, settings, time.monotonic() + 2)) as opened,
+    ):
+        opened.call(METADATA, request, time.monotonic() + 2)
+        os.write(opened.fileno(), b"\x17\x03\x03\x00\x20" + bytes(32))
+        with pytest.raises(ConnectError, match=r"broke the connection .*ALERT"):
+            opened.call(METADATA, request, time.monotonic() + 2)
 
 
 # --- SASL -------------------------------------------------------------------------------------------------------------
