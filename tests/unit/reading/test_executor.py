@@ -16,7 +16,16 @@ from crc32c import crc32c
 from logs import batch, sparse_batch
 from scene import HELD_BACK, T0, T1, T2, Fault, Scene, by_partition, rows, written
 
-from pyspark_kafka_meta.errors import BrokerError, CorruptBatchError, DataLossError, ReadTimeoutError
+from pyspark_kafka_meta.errors import (
+    AuthenticationError,
+    BrokerError,
+    CorruptBatchError,
+    DataLossError,
+    KafkaMetaError,
+    ReadTimeoutError,
+    TlsError,
+    UnsupportedBrokerError,
+)
 from pyspark_kafka_meta.metadata.events import EventKind, RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_LEADER, Address, TopicPartition
 from pyspark_kafka_meta.reading.losses import LOSS_GRACE_MS
@@ -368,6 +377,17 @@ def test_leader_that_sends_nothing_of_what_it_has_for_a_moment_loses_nothing(sce
     scene.clock.at(LOSS_GRACE_MS / 1000 - 1, lambda: change(scene, lambda answer: answer))
 
     assert by_partition(rows(scene.reader(scene.client()).read(scene.ranges()))) == written()
+
+
+@pytest.mark.parametrize(
+    "error", [AuthenticationError("refused"), TlsError("expired"), UnsupportedBrokerError("too old")]
+)
+def test_broker_that_no_later_time_heals_ends_the_read_at_once(scene: Scene, error: KafkaMetaError) -> None:
+    reading = scene.reader().read(scene.ranges())
+    scene.fail(1, error)
+
+    with pytest.raises(type(error)):
+        rows(reading)
 
 
 # --- no progress ------------------------------------------------------------------------------------------------------
