@@ -1,7 +1,7 @@
 """`MetadataCache`: one client's knowledge of the cluster, refreshed by one request at a time, each of them an event.
 
-Follows Kafka's `Metadata` for the rules, which are in `snapshot` and `policy`, and rskafka's `MetadataCache` for the
-generation that a request to refresh must name.
+What it knows and has to ask is in `state`: here are the requests, and the locks by which threads share both. Follows
+Kafka's `Metadata`, and rskafka's `MetadataCache` for the generation that a request to refresh must name.
 """
 
 from __future__ import annotations
@@ -12,25 +12,19 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Protocol
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
-from pyspark_kafka_meta.metadata.events import RefreshCause, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.events import Outcome, RefreshCause, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.metadata.model import Address, Broker, LeaderAndEpoch, MetadataAnswer, TopicPartition
-from pyspark_kafka_meta.metadata.policy import BrokerChoice, PolicySettings, RefreshPolicy, attempt_timeout_ms
-from pyspark_kafka_meta.metadata.recorder import Attempt, EventRecorder
+from pyspark_kafka_meta.metadata.policy import PolicySettings, attempt_timeout_ms
 from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
+from pyspark_kafka_meta.metadata.state import CacheState
 
 logger = logging.getLogger(__name__)
 
 RETRIABLE_ERRORS = (ConnectError, ProtocolError, RequestTimeoutError)
 """Another broker, or the same one later, may answer."""
-REBOOTSTRAP_REQUIRED = 129
-"""Error code of a whole Metadata answer: what the client knows of the cluster is of no use any more (KIP-1102)."""
-MAX_IDLE_S = 300.0
-"""This long brokers are asked for a topic that is gone and that nobody wants (Kafka's metadata.max.idle.ms)."""
-UNREACHABLE_REASONS = frozenset({RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT})
 
 
 class MetadataWire(Protocol):
@@ -68,7 +62,6 @@ class MetadataCache:
             clock: seconds that never go back; deadlines are of this clock.
             wall_clock: seconds since 1970 UTC.
         """
-        rng = rng or random.Random()
         self.cache_id = uuid.uuid4().hex
         self._wire = wire
         self._request_timeout_ms = request_timeout_ms
@@ -76,54 +69,44 @@ class MetadataCache:
         self._clock = clock
         self._sleep = sleep
         self._asking = threading.Lock()  # held during a request, and taken before the other
-        self._lock = threading.Lock()  # guards everything below, never held during I/O
-        self._snapshot = MetadataSnapshot()
-        self._policy = RefreshPolicy(settings, rng)
-        self._choice = BrokerChoice(bootstrap, rng)
-        self._recorder = EventRecorder(self.cache_id, wall_clock)
-        self._topics: dict[str, float] = {}  # when each was last wanted
-        self._failures: dict[Address, KafkaMetaError] = {}  # since the last good answer
-        self._publish(self._recorder.born(self._snapshot, self._clock()))
+        self._lock = threading.Lock()  # guards the state, never held during I/O
+        self._state = CacheState(self.cache_id, bootstrap, settings, rng or random.Random(), wall_clock)
+        self._publish(self._state.recorder.born(self.snapshot, self._clock()))
 
     @property
     def snapshot(self) -> MetadataSnapshot:
         """What is known now; costs nothing."""
-        return self._snapshot
+        return self._state.snapshot
 
     def track(self, topics: Collection[str]) -> None:
         """Ask for these topics too from now on. A new one makes a refresh due."""
         with self._lock:
-            now = self._clock()
-            if not self._topics.keys() >= set(topics):
-                self._policy.request_update(RefreshCause(RefreshReason.NEW_TOPIC), now)
-            self._topics.update(dict.fromkeys(topics, now))
+            self._state.track(topics, self._clock())
 
     def leader(self, partition: TopicPartition) -> LeaderAndEpoch | None:
         """Whom to fetch from; None if nobody is known to lead. Never a request."""
         with self._lock:
-            self._topics[partition.topic] = self._clock()
-            self._recorder.count_lookup(self._topics[partition.topic])
-        return self._snapshot.leader(partition)
+            return self._state.leader(partition, self._clock())
 
     def count_throttle(self, throttle_ms: int) -> None:
         """A broker asked a Fetch for patience (KIP-219): the next event tells how much there was."""
         with self._lock:
-            self._recorder.count_throttle(throttle_ms)
+            self._state.recorder.count_throttle(throttle_ms)
 
     def count_fetch(self, node_id: int, response_bytes: int) -> None:
         """A broker answered a Fetch."""
         with self._lock:
-            self._recorder.count_fetch(node_id, response_bytes)
+            self._state.recorder.count_fetch(node_id, response_bytes)
 
     def count_retry(self) -> None:
         """A request failed, or a partition in its answer had an error that may pass."""
         with self._lock:
-            self._recorder.count_retry()
+            self._state.recorder.count_retry()
 
     def close(self) -> None:
         """Say that the cache has ended. It is not used any more."""
         with self._lock:
-            event = self._recorder.closed(self._snapshot, self._clock())
+            event = self._state.recorder.closed(self.snapshot, self._clock())
         self._publish(event)
 
     def record_loss(self, partition: TopicPartition, from_offset: int, until_offset: int | None, cause: str) -> None:
@@ -135,8 +118,7 @@ class MetadataCache:
             cause: how they were lost, in words.
         """
         with self._lock:
-            now = self._clock()
-            event = self._recorder.lost(partition, from_offset, until_offset, cause, self._snapshot, now)
+            event = self._state.recorder.lost(partition, from_offset, until_offset, cause, self.snapshot, self._clock())
         self._publish(event)
 
     def request_update(
@@ -157,20 +139,13 @@ class MetadataCache:
             False if a newer answer has come since: look at that first, nothing was done.
         """
         with self._lock:
-            if generation < self._snapshot.generation:
-                return False
-            self._policy.request_update(RefreshCause(reason, error_code, partition, node_id), self._clock())
-            suspect = self._snapshot.brokers.get(node_id) if node_id is not None else None
-            if suspect is not None and reason in UNREACHABLE_REASONS:
-                self._choice.avoid(suspect.address)
-            if reason is RefreshReason.ON_DEMAND:
-                self._choice.avoid_last()  # who doubts an answer wants another broker's word
-            return True
+            cause = RefreshCause(reason, error_code, partition, node_id)
+            return self._state.request_update(cause, generation, self._clock())
 
     def time_to_next_update_ms(self) -> float:
         """0 if a refresh is due now."""
         with self._lock:
-            return self._policy.time_to_next_update_ms(self._clock())
+            return self._state.time_to_next_update_ms(self._clock())
 
     def refresh_if_due(self, deadline: float) -> bool:
         """Send one Metadata request if a refresh is due; never sleeps. That a broker does not answer is an event. The
@@ -198,15 +173,16 @@ class MetadataCache:
             ConnectError: none came by `deadline`; the text tells what each address did.
             KafkaMetaError: as `refresh_if_due`.
         """
-        generation = self._snapshot.generation
+        generation = self.snapshot.generation
         self.request_update(reason, generation)
-        while self._snapshot.generation == generation:
+        while self.snapshot.generation == generation:
             pause_s = self.time_to_next_update_ms() / 1000
             if self._clock() + pause_s >= deadline:
-                raise ConnectError(self._unreachable_text())
+                with self._lock:
+                    raise ConnectError(self._state.unreachable_text())
             self._sleep(pause_s)
             self.refresh_if_due(deadline)
-        return self._snapshot
+        return self.snapshot
 
     def take_hint(
         self,
@@ -231,98 +207,35 @@ class MetadataCache:
             answer has come since, which may even be about another topic of that name.
         """
         with self._lock:
-            before, now = self._snapshot, self._clock()
-            hinted = before.with_leader_hint(partition, leader_id, leader_epoch, broker)
-            if hinted is None or generation < before.generation:
-                return False
-            self._snapshot, changes = hinted
             cause = RefreshCause(RefreshReason.LEADER_HINT, error_code, partition, node_id)
-            self._policy.request_update(cause, now)
-            recovery_ms = self._policy.recovery_ms(now, changes) or 0.0  # the trouble may have come with its end
-            event = self._recorder.hinted(cause, before, self._snapshot, now, changes, recovery_ms)
+            event = self._state.take_hint(cause, partition, leader_id, leader_epoch, broker, generation, self._clock())
+        if event is None:
+            return False
         self._publish(event)
         return True
 
     def _ask(self, deadline: float) -> bool:
         """One attempt. The caller holds `_asking`."""
-        attempt = self._begin()
+        with self._lock:
+            attempt = self._state.begin(self._clock())
         timeout_ms = attempt_timeout_ms(attempt.number, self._request_timeout_ms)
         attempt_deadline = min(deadline, attempt.began + timeout_ms / 1000)
         try:
             answer = self._wire.metadata(attempt.address, attempt.topics, attempt_deadline)
-            if answer.error_code != 0:
-                raise self._refused(attempt.address, answer.error_code)
-            if not answer.brokers:
-                raise ProtocolError(f"{attempt.address} knows no brokers: it is starting up")
         except KafkaMetaError as error:
-            self._publish(self._fail(attempt, error))
+            with self._lock:
+                event = self._state.failed(attempt, error, self._clock())
+            self._publish(event)
             if not isinstance(error, RETRIABLE_ERRORS):
                 raise
             return False
-        self._publish(self._merge(attempt, answer))
-        return True
-
-    def _begin(self) -> Attempt:
         with self._lock:
-            now, brokers = self._clock(), self._addresses()
-            # A query over topics of a day would else ask for all that ever were.
-            gone = self._snapshot.topic_errors.keys() - self._snapshot.topics.keys()
-            self._topics = {
-                topic: wanted_at
-                for topic, wanted_at in self._topics.items()
-                if topic not in gone or now < wanted_at + MAX_IDLE_S
-            }
-            cause, number = self._policy.begin(now)
-            address = self._choice.next(brokers)
-            if brokers and (self._choice.is_rebootstrapping or address not in brokers):
-                cause = replace(cause, reason=RefreshReason.REBOOTSTRAP)
-            return Attempt(cause, number, self._snapshot, frozenset(self._topics), address, now)
-
-    def _fail(self, attempt: Attempt, error: KafkaMetaError) -> RefreshEvent:
-        with self._lock:
-            now = self._clock()
-            self._failures[attempt.address] = error
-            self._policy.failed(now, self._choice.failed(attempt.address, self._addresses()))
-            return self._recorder.failed(attempt, self._snapshot, now, error)
-
-    def _refused(self, address: Address, code: int) -> KafkaMetaError:
-        if code == REBOOTSTRAP_REQUIRED:
-            with self._lock:
-                self._choice.rebootstrap()
-            return ProtocolError(f"{address} wants clients to begin anew with the bootstrap addresses (error {code})")
-        return ProtocolError(f"{address} refused a Metadata request with error {code}")
-
-    def _merge(self, attempt: Attempt, answer: MetadataAnswer) -> RefreshEvent:
-        with self._lock:
-            now, hinted_meanwhile = self._clock(), self._snapshot is not attempt.before
-            asked = (broker.node_id for broker in answer.brokers if broker.address == attempt.address)
-            self._snapshot, changes = self._snapshot.merge(answer, now, next(asked, None))
-            self._failures.clear()
-            self._choice.answered(attempt.address)
-            self._policy.succeeded(now, changes)
-            recovery_ms = self._policy.recovery_ms(now, changes)
-            if self._policy.in_trouble:
-                self._choice.avoid(attempt.address)  # it may be cut off from the cluster, and never learn better
-            if self._topics.keys() != attempt.topics:
-                self._policy.request_update(RefreshCause(RefreshReason.NEW_TOPIC), now)
-            elif hinted_meanwhile:
-                self._policy.request_update(RefreshCause(RefreshReason.LEADER_HINT), now)
-            return self._recorder.answered(attempt, self._snapshot, now, answer, changes, recovery_ms)
+            event = self._state.answered(attempt, answer, self._clock())
+        self._publish(event)
+        return event.outcome is not Outcome.FAILED
 
     def _publish(self, event: RefreshEvent) -> None:
         try:
             self._publish_event(event)
         except Exception:
             logger.warning("refresh event %d was not published", event.sequence, exc_info=True)
-
-    def _addresses(self) -> list[Address]:
-        return [broker.address for broker in self._snapshot.brokers.values()]
-
-    def _unreachable_text(self) -> str:
-        with self._lock:
-            failures = [(str(address), str(error)) for address, error in self._failures.items()]
-        tried = "; ".join(text if address in text else f"{address}: {text}" for address, text in failures)
-        return (
-            f"no broker answered a Metadata request in time ({tried or 'there was no time to ask one'}): check "
-            "kafka.bootstrap.servers, that the brokers are up, and that this host can reach them"
-        )

@@ -1,0 +1,155 @@
+"""`CacheState`: all that a metadata cache knows and has to ask, without a lock, a clock or a socket.
+
+What an answer changes is in `snapshot`, when to ask and whom in `policy`, what is told of it in `recorder`; this puts
+them together. Follows Kafka's `Metadata`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from pyspark_kafka_meta.errors import KafkaMetaError, ProtocolError
+from pyspark_kafka_meta.metadata.events import RefreshCause, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.model import Address, Broker, LeaderAndEpoch, MetadataAnswer, TopicPartition
+from pyspark_kafka_meta.metadata.policy import BrokerChoice, PolicySettings, RefreshPolicy
+from pyspark_kafka_meta.metadata.recorder import Attempt, EventRecorder
+from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
+
+REBOOTSTRAP_REQUIRED = 129
+"""Error code of a whole Metadata answer: what the client knows of the cluster is of no use any more (KIP-1102)."""
+MAX_IDLE_S = 300.0
+"""This long brokers are asked for a topic that is gone and that nobody wants (Kafka's metadata.max.idle.ms)."""
+UNREACHABLE_REASONS = frozenset({RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT})
+
+
+class CacheState:
+    """Not thread-safe: the cache calls it with its lock held. `now` is in seconds of the cache's clock.
+
+    Attributes:
+        snapshot: what is known.
+        recorder: makes the events.
+    """
+
+    def __init__(
+        self,
+        cache_id: str,
+        bootstrap: Sequence[Address],
+        settings: PolicySettings,
+        rng: random.Random,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self.snapshot = MetadataSnapshot()
+        self.recorder = EventRecorder(cache_id, wall_clock)
+        self._policy = RefreshPolicy(settings, rng)
+        self._choice = BrokerChoice(bootstrap, rng)
+        self._topics: dict[str, float] = {}  # when each was last wanted
+        self._failures: dict[Address, KafkaMetaError] = {}  # since the last good answer
+
+    def track(self, topics: Collection[str], now: float) -> None:
+        if not self._topics.keys() >= set(topics):
+            self._policy.request_update(RefreshCause(RefreshReason.NEW_TOPIC), now)
+        self._topics.update(dict.fromkeys(topics, now))
+
+    def leader(self, partition: TopicPartition, now: float) -> LeaderAndEpoch | None:
+        self._topics[partition.topic] = now
+        self.recorder.count_lookup(now)
+        return self.snapshot.leader(partition)
+
+    def request_update(self, cause: RefreshCause, generation: int, now: float) -> bool:
+        if generation < self.snapshot.generation:
+            return False
+        self._policy.request_update(cause, now)
+        suspect = None if cause.node_id is None else self.snapshot.brokers.get(cause.node_id)
+        if suspect is not None and cause.reason in UNREACHABLE_REASONS:
+            self._choice.avoid(suspect.address)
+        if cause.reason is RefreshReason.ON_DEMAND:
+            self._choice.avoid_last()  # who doubts an answer wants another broker's word
+        return True
+
+    def time_to_next_update_ms(self, now: float) -> float:
+        return self._policy.time_to_next_update_ms(now)
+
+    def begin(self, now: float) -> Attempt:
+        """A refresh starts; `answered` or `failed` must follow."""
+        brokers = self._addresses()
+        # A query over topics of a day would else ask for all that ever were.
+        gone = self.snapshot.topic_errors.keys() - self.snapshot.topics.keys()
+        self._topics = {
+            topic: wanted_at
+            for topic, wanted_at in self._topics.items()
+            if topic not in gone or now < wanted_at + MAX_IDLE_S
+        }
+        cause, number = self._policy.begin(now)
+        address = self._choice.next(brokers)
+        if brokers and (self._choice.is_rebootstrapping or address not in brokers):
+            cause = replace(cause, reason=RefreshReason.REBOOTSTRAP)
+        return Attempt(cause, number, self.snapshot, frozenset(self._topics), address, now)
+
+    def failed(self, attempt: Attempt, error: KafkaMetaError, now: float) -> RefreshEvent:
+        """No good answer came."""
+        self._failures[attempt.address] = error
+        self._policy.failed(now, self._choice.failed(attempt.address, self._addresses()))
+        return self.recorder.failed(attempt, self.snapshot, now, error)
+
+    def answered(self, attempt: Attempt, answer: MetadataAnswer, now: float) -> RefreshEvent:
+        """An answer came. It may be no good: the event says so."""
+        address, code = attempt.address, answer.error_code
+        if code == REBOOTSTRAP_REQUIRED:
+            self._choice.rebootstrap()
+            text = f"{address} wants clients to begin anew with the bootstrap addresses (error {code})"
+            return self.failed(attempt, ProtocolError(text), now)
+        if code != 0:
+            return self.failed(attempt, ProtocolError(f"{address} refused a Metadata request with error {code}"), now)
+        if not answer.brokers:
+            return self.failed(attempt, ProtocolError(f"{address} knows no brokers: it is starting up"), now)
+        return self._merge(attempt, answer, now)
+
+    def take_hint(
+        self,
+        cause: RefreshCause,
+        partition: TopicPartition,
+        leader_id: int,
+        leader_epoch: int,
+        broker: Broker | None,
+        generation: int,
+        now: float,
+    ) -> RefreshEvent | None:
+        """None if the hint is not taken."""
+        before = self.snapshot
+        hinted = before.with_leader_hint(partition, leader_id, leader_epoch, broker)
+        if hinted is None or generation < before.generation:
+            return None
+        self.snapshot, changes = hinted
+        self._policy.request_update(cause, now)
+        recovery_ms = self._policy.recovery_ms(now, changes) or 0.0  # the trouble may have come with its end
+        return self.recorder.hinted(cause, before, self.snapshot, now, changes, recovery_ms)
+
+    def unreachable_text(self) -> str:
+        """What each address that was asked since the last good answer did."""
+        failures = [(str(address), str(error)) for address, error in self._failures.items()]
+        tried = "; ".join(text if address in text else f"{address}: {text}" for address, text in failures)
+        return (
+            f"no broker answered a Metadata request in time ({tried or 'there was no time to ask one'}): check "
+            "kafka.bootstrap.servers, that the brokers are up, and that this host can reach them"
+        )
+
+    def _merge(self, attempt: Attempt, answer: MetadataAnswer, now: float) -> RefreshEvent:
+        hinted_meanwhile = self.snapshot is not attempt.before
+        asked = (broker.node_id for broker in answer.brokers if broker.address == attempt.address)
+        self.snapshot, changes = self.snapshot.merge(answer, now, next(asked, None))
+        self._failures.clear()
+        self._choice.answered(attempt.address)
+        self._policy.succeeded(now, changes)
+        recovery_ms = self._policy.recovery_ms(now, changes)
+        if self._policy.in_trouble:
+            self._choice.avoid(attempt.address)  # it may be cut off from the cluster, and never learn better
+        if self._topics.keys() != attempt.topics:
+            self._policy.request_update(RefreshCause(RefreshReason.NEW_TOPIC), now)
+        elif hinted_meanwhile:
+            self._policy.request_update(RefreshCause(RefreshReason.LEADER_HINT), now)
+        return self.recorder.answered(attempt, self.snapshot, now, answer, changes, recovery_ms)
+
+    def _addresses(self) -> list[Address]:
+        return [broker.address for broker in self.snapshot.brokers.values()]
