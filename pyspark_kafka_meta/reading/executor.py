@@ -1,8 +1,7 @@
 """Reads the offset ranges of one task: the loop that sends Fetches, and does what cursors make of the answers.
 
 The next Fetch is sent before the records of the last answer are decoded, so that the broker and the network work
-while Python does. Several partitions that one leader holds share a Fetch. A read without progress ends at the poll
-time-out, or with the one request that is waited for then, which has a time-out of its own.
+while Python does. Several partitions that one leader holds share a Fetch.
 
 Measured: reading 3 million records of 200 bytes takes a core 1.8 s, four fifths of it in `records`; it took 2.2 s when
 the protocol library copied the records out of each answer, and each answer lay in fresh memory.
@@ -14,7 +13,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError, ReadTimeoutError
+from pyspark_kafka_meta.errors import CorruptBatchError
 from pyspark_kafka_meta.memory import ReusedMemory
 from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS
 from pyspark_kafka_meta.metadata.events import RefreshReason
@@ -38,10 +37,10 @@ from pyspark_kafka_meta.reading.instructions import (
 from pyspark_kafka_meta.reading.leaders import Leaders
 from pyspark_kafka_meta.reading.losses import Losses
 from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.reading.progress import Progress
 from pyspark_kafka_meta.reading.replicas import LEADER
-from pyspark_kafka_meta.reading.throttles import MAX_THROTTLE_MS
 from pyspark_kafka_meta.records.columns import FetchedRecords, decode
-from pyspark_kafka_meta.wire.codes import UNKNOWN_SERVER_ERROR, describe
+from pyspark_kafka_meta.wire.codes import UNKNOWN_SERVER_ERROR
 from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchFailure, LeaderHint
 
 if TYPE_CHECKING:
@@ -60,8 +59,7 @@ class TaskReader:
         self._leaders = Leaders(client.cache)
         self._fetches = Fetches(client)
         self._memory = ReusedMemory()
-        self._last_progress = 0.0
-        self._failures: dict[PartitionCursor, KafkaMetaError] = {}
+        self._progress = Progress(client.throttles, options.poll_timeout_ms)
 
     def read(self, ranges: Sequence[OffsetRange], topics: Collection[str] = ()) -> Iterator[pa.RecordBatch]:
         """The rows of `ranges`, in the order of offsets within each partition.
@@ -86,7 +84,7 @@ class TaskReader:
         try:
             while self._cursors:
                 # Counted anew after each yield: the time that Spark takes for the rows is not a stall.
-                self._last_progress = time.monotonic()
+                self._progress.made(time.monotonic())
                 received = self._next_records()
                 if received is not None:
                     yield from self._rows(*received)
@@ -121,7 +119,7 @@ class TaskReader:
     def _next_records(self) -> tuple[Fetch, list[FetchedRecords]] | None:
         """Wait for an answer with records. When it comes, the next Fetch is on its way before this returns."""
         while self._cursors:
-            self._client.cache.refresh_if_due(self._stalls_at())
+            self._client.cache.refresh_if_due(self._progress.stalls_at())
             received = self._fetches.receive_overdue()
             if received is None:
                 self._send_fetches()
@@ -137,12 +135,6 @@ class TaskReader:
                 return received[0], records
         return None
 
-    def _stalls_at(self) -> float:
-        # Brokers that ask for patience again and again, and send nothing, are not waited for without an end either.
-        believed_until = self._last_progress + MAX_THROTTLE_MS / 1000
-        waiting_since = max(self._last_progress, min(self._client.throttles.latest(), believed_until))
-        return waiting_since + self._options.poll_timeout_ms / 1000
-
     def _wake_up_at(self) -> float:
         """When something other than an answer is to be done: a refresh, a fetch after a pause, a look at one that is
         overdue, giving up."""
@@ -150,26 +142,15 @@ class TaskReader:
         next_update = now + self._client.cache.time_to_next_update_ms() / 1000
         next_look = now + self._options.client.retry_backoff_ms / 1000
         pauses = [cursor.not_before for cursor in self._cursors if cursor.not_before > now]
-        return min(self._stalls_at(), next_update, *pauses, max(self._fetches.overdue_at(), next_look))
+        return min(self._progress.stalls_at(), next_update, *pauses, max(self._fetches.overdue_at(), next_look))
 
     def _pause(self) -> None:
         """No answer came. Sleeps only where no Fetch is under way, as nothing else would wait then."""
         now = time.monotonic()
-        if now >= self._stalls_at():
-            raise self._stalled()
+        if now >= self._progress.stalls_at():
+            raise self._progress.timed_out(self._cursors)
         if not self._fetches:
             time.sleep(max(self._wake_up_at() - now, 0))
-
-    def _stalled(self) -> ReadTimeoutError:
-        cursor = max(self._cursors, key=lambda one: one.trouble != 0 or one in self._failures)
-        failure = str(self._failures.get(cursor, "the brokers send no records"))
-        trouble = describe(cursor.trouble) if cursor.trouble else failure
-        return ReadTimeoutError(
-            f"no progress in {self._options.poll_timeout_ms} ms reading {cursor.range.partition} at offset "
-            f"{cursor.position} (of {cursor.range.from_offset} to {cursor.range.until_offset}): {trouble}. If brokers "
-            "or the network are merely slow, raise kafkaConsumer.pollTimeoutMs and kafka.request.timeout.ms, or lower "
-            "kafka.fetch.max.bytes"
-        )
 
     def _send_fetches(self) -> None:
         """For all cursors that are ready and have none under way, as far as somebody leads their partitions."""
@@ -215,7 +196,7 @@ class TaskReader:
         answer_is_empty = answer.throttle_ms == 0 and not any(one.records for one in answer.partitions)
         instructions: list[tuple[PartitionCursor, Instruction, LeaderHint | None]] = []
         for cursor in fetch.cursors:
-            self._failures.pop(cursor, None)
+            self._progress.answered(cursor)
             one = fetched.get(cursor.range.partition)
             if one is not None:
                 instructions.append((cursor, cursor.on_fetched(one, answer_is_empty), one.leader_hint))
@@ -228,7 +209,7 @@ class TaskReader:
     ) -> list[FetchedRecords]:
         match instruction:
             case Emit(records):
-                self._last_progress = time.monotonic()
+                self._progress.made(time.monotonic())
                 return [records]
             case Refresh():
                 self._client.cache.count_retry()
@@ -245,7 +226,7 @@ class TaskReader:
                 self._losses.accept(cursor, instruction)
             case Unreadable():
                 self._losses.accept_corrupt(cursor, instruction)
-                self._last_progress = time.monotonic()
+                self._progress.made(time.monotonic())
             case Fail(error):
                 raise error
         return []
@@ -262,7 +243,7 @@ class TaskReader:
             raise failure.error
         self._client.report_failure(failure.error, fetch.generation, failure.node_id)
         for cursor in fetch.cursors:
-            self._failures[cursor] = failure.error
+            self._progress.failed(cursor, failure.error)
             cursor.trouble = 0
             if cursor.asked_follower:
                 self._read_from(cursor, LEADER)
