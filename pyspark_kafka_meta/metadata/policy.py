@@ -172,7 +172,7 @@ class BrokerChoice:
         self._bootstrap = bootstrap
         self._rng = rng
         self._failed: set[Address] = set()
-        self._suspect: Address | None = None
+        self._suspects: list[Address] = []  # since the last good answer, whoever came under suspicion last at the end
         self._last_good: Address | None = None
         self._answered: Address | None = None  # the last one to do so, also from the bootstrap list
         self._asks_member = False  # the last one to be asked was a known broker then
@@ -187,11 +187,12 @@ class BrokerChoice:
 
     def avoid(self, address: Address) -> None:
         """Ask another one next, if there is another."""
-        self._suspect = address
+        self._suspects = [one for one in self._suspects if one != address] + [address]
 
     def avoid_last(self) -> None:
         """Ask another one next than the one that answered last, if there is another."""
-        self._suspect = self._answered
+        if self._answered is not None:
+            self.avoid(self._answered)
 
     def rebootstrap(self) -> None:
         """Until a good answer comes only the bootstrap addresses are asked: a broker said so (KIP-1102)."""
@@ -202,7 +203,7 @@ class BrokerChoice:
         self.is_rebootstrapping = False
         self._failed.clear()
         # All clients begin with the same few addresses: if they stayed there, the other brokers would have no share.
-        self._suspect, self._last_good = None, address if self._asks_member else None
+        self._suspects, self._last_good = [], address if self._asks_member else None
         self._answered = address
 
     def failed(self, address: Address, brokers: Collection[Address]) -> bool:
@@ -211,30 +212,31 @@ class BrokerChoice:
         round_over = self._choose(brokers) is None
         if round_over:
             self._failed.clear()
-            self._suspect = address
+            self.avoid(address)
         return round_over
 
     def _choose(self, brokers: Collection[Address]) -> Address | None:
         known = () if self.is_rebootstrapping else brokers
-        return choose_address(known, self._bootstrap, self._failed, self._suspect, self._last_good, self._rng)
+        return choose_address(known, self._bootstrap, self._failed, self._suspects, self._last_good, self._rng)
 
 
 def choose_address(
     brokers: Collection[Address],
     bootstrap: Sequence[Address],
     failed: AbstractSet[Address],
-    suspect: Address | None,
+    suspects: Sequence[Address],
     last_good: Address | None,
     rng: random.Random,
 ) -> Address | None:
     """The next address that has not failed, known brokers before the bootstrap list, in random order but for the
-    last good one, which goes first, and the suspect, which goes last. None when all have failed."""
+    last good one, which goes first, and the suspects, which go last, in their order. None when all have failed."""
+    ranks = {address: rank for rank, address in enumerate(suspects, 1)}
     for pool in (brokers, bootstrap):
         left = [address for address in pool if address not in failed]
-        if last_good in left and last_good != suspect:
+        if last_good in left and last_good not in ranks:
             return last_good
         if left:
-            return min(left, key=lambda address: (address == suspect, rng.random()))
+            return min(left, key=lambda address: (ranks.get(address, 0), rng.random()))
     return None
 
 

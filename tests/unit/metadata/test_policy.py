@@ -255,22 +255,26 @@ def test_bootstrap_that_took_several_attempts_tells_the_time_lost() -> None:
 
 
 CHOICES = {
-    "bootstrap while no broker is known": ((), (A,), set(), None, None, {A}),
-    "known brokers before the bootstrap list": ((B, C), (A,), set(), None, None, {B, C}),
-    "the last good one": ((B, C, D), (A,), set(), None, C, {C}),
-    "not the one that just failed": ((B, C), (A,), {B}, B, B, {C}),
-    "not the suspect, even if it was good": ((B, C), (A,), set(), B, B, {C}),
-    "the suspect if there is no other": ((B,), (A,), set(), B, None, {B}),
-    "bootstrap when all brokers failed": ((B, C), (A,), {B, C}, C, B, {A}),
-    "nobody when all failed": ((B,), (A, B), {A, B}, B, None, {None}),
-    "a last good bootstrap address is left for a broker": ((B, C), (A,), set(), None, A, {B, C}),
+    "bootstrap while no broker is known": ((), (A,), set(), (), None, {A}),
+    "known brokers before the bootstrap list": ((B, C), (A,), set(), (), None, {B, C}),
+    "the last good one": ((B, C, D), (A,), set(), (), C, {C}),
+    "not the one that just failed": ((B, C), (A,), {B}, (B,), B, {C}),
+    "no suspect, even if it was good": ((B, C), (A,), set(), (B,), B, {C}),
+    "none of several suspects": ((B, C, D), (A,), set(), (B, C), B, {D}),
+    "the suspect if there is no other": ((B,), (A,), set(), (B,), None, {B}),
+    "the first suspect if there is no other": ((B, C), (A,), set(), (C, B), B, {C}),
+    "bootstrap when all brokers failed": ((B, C), (A,), {B, C}, (C,), B, {A}),
+    "nobody when all failed": ((B,), (A, B), {A, B}, (B,), None, {None}),
+    "a last good bootstrap address is left for a broker": ((B, C), (A,), set(), (), A, {B, C}),
 }
 
 
 @pytest.mark.parametrize("case", CHOICES)
 def test_choice_of_the_address_to_ask(case: str) -> None:
-    brokers, bootstrap, failed, suspect, last_good, expected = CHOICES[case]
-    chosen = {choose_address(brokers, bootstrap, failed, suspect, last_good, random.Random(seed)) for seed in range(30)}
+    brokers, bootstrap, failed, suspects, last_good, expected = CHOICES[case]
+    chosen = {
+        choose_address(brokers, bootstrap, failed, suspects, last_good, random.Random(seed)) for seed in range(30)
+    }
 
     assert chosen == expected
 
@@ -321,6 +325,17 @@ def test_good_answer_clears_what_was_held_against_others_and_the_one_who_gave_it
     choice.avoid(B)
     choice.answered(B)
     assert choice.next((B, C)) == B
+
+
+def test_of_two_brokers_that_hang_none_is_asked_while_there_is_another() -> None:
+    choice = BrokerChoice([A], random.Random(0))
+    choice.answered(choice.next((B,)))
+    for hung in (B, C, B):
+        choice.avoid(hung)
+
+    assert choice.next((B, C, D)) == D
+    assert choice.failed(D, (B, C, D)) is False
+    assert choice.next((B, C, D)) == C, "whose trouble is the older"
 
 
 def test_until_an_answer_comes_a_rebootstrap_asks_no_known_broker() -> None:
