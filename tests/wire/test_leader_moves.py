@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 from confluent_kafka import Producer
 
+from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.changes import LeaderChange
 from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, RefreshReason
-from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.metadata.model import Address, TopicPartition
 from pyspark_kafka_meta.metadata.policy import PolicySettings
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
+from pyspark_kafka_meta.reading import fetches
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
+from pyspark_kafka_meta.wire import connection, sockets
 
 FETCH, METADATA = 1, 3
 NOT_LEADER_OR_FOLLOWER = 6
@@ -142,6 +148,29 @@ def test_five_stale_answers_in_a_row_send_no_fetch_to_the_old_node(worker: Worke
 
     assert stale == [1] * 5
     assert set(worker.asked(FETCH)) == {2}
+
+
+def test_leader_that_no_packet_reaches_is_left_for_the_next_one_while_it_is_connected_to(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.client.cache.track(["t"])
+    worker.client.cache.refresh(RefreshReason.BOOTSTRAP, worker.client.api_deadline())
+    unreachable, found = worker.client.cache.snapshot.brokers[1].address, Event()
+
+    def connect(address: Address, deadline: float) -> socket.socket:
+        if address == unreachable:
+            assert found.wait(deadline - time.monotonic()), "the read waits for the connection"
+            raise ConnectError("no answer in time")
+        return sockets.connect(address, deadline)
+
+    monkeypatch.setattr(connection, "connect", connect)
+    monkeypatch.setattr(fetches, "OVERDUE_MS", 100)
+    worker.cluster.move_leader("t", 0, 2)
+    assert worker.read() == [0, 1, 2]
+    found.set()
+
+    assert set(worker.asked(FETCH)) == {2}
+    assert [event.cause_node_id for event in worker.refreshes()] == [None, 1]
 
 
 def test_wrong_hint_heals(worker: Worker) -> None:
