@@ -103,8 +103,8 @@ class LogEnds:
             self._told = ""
             return partitions
         self._accept(
-            f"{name_partitions(gone)} are gone: the topic was deleted or made again; there are now "
-            f"{name_partitions(partitions)}"
+            f"{name_partitions(gone)} are gone: the topic was deleted or made again, or the query asks for it "
+            f"no more; there are now {name_partitions(partitions)}"
         )
         return partitions
 

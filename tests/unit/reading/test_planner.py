@@ -480,7 +480,8 @@ def lose_partitions(scene: Scene) -> None:
         ),
         (
             lose_partitions,
-            "t-1, t-2 are gone: the topic was deleted or made again; there are now t-0",
+            "t-1, t-2 are gone: the topic was deleted or made again, or the query asks for it no more; there are now "
+            "t-0",
             (0, 12),
             [(1, 1, None), (2, 1, None), (0, 1, None)],
         ),
