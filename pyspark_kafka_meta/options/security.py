@@ -124,7 +124,8 @@ class SecurityOptions:
         None,
         _provider,
         "Option 'oauthTokenProvider' must be module:Class",
-        "For OAUTHBEARER: a class, as module:Class, made without arguments, whose `token()` returns the token.",
+        "For OAUTHBEARER: a class, as module:Class, made without arguments, whose `token()` returns the token. Several "
+        "threads may call it at the same time.",
     )
     oauth_token_endpoint_url: str | None = _text(
         "kafka.sasl.oauthbearer.token.endpoint.url",

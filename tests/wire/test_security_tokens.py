@@ -11,6 +11,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -65,6 +66,13 @@ def test_client_credentials_are_exchanged_for_a_token_that_serves_all_connection
     assert asked == [
         (f"Basic {base64.b64encode(f'me:{CANARY}'.encode()).decode()}", "grant_type=client_credentials&scope=kafka")
     ]
+
+
+def test_connections_that_open_at_the_same_time_share_a_token() -> None:
+    with token_endpoint(200, GOOD) as (url, asked), ThreadPoolExecutor(3) as threads:
+        security = by_endpoint(url)
+        assert list(threads.map(lambda _: bearer_token(security, "broker", soon()), range(3))) == ["a.b-c"] * 3
+    assert len(asked) == 1
 
 
 def test_after_a_refused_login_another_token_is_asked_for() -> None:

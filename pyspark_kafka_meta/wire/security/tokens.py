@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable
 from functools import cache
@@ -22,6 +23,7 @@ USED_SHARE_OF_LIFETIME = 0.8
 """A token of an endpoint serves new connections for this share of its lifetime; then another is asked for."""
 
 _tokens: dict[SecurityOptions, tuple[str, float]] = {}  # the token, and until when it serves new connections
+_asking_endpoint = threading.Lock()  # connections that open at the same time share a token
 
 
 def bearer_token(security: SecurityOptions, host: str, deadline: float) -> str:
@@ -36,10 +38,15 @@ def bearer_token(security: SecurityOptions, host: str, deadline: float) -> str:
     if security.oauth_token_provider is not None:
         name = security.oauth_token_provider
         return _ask("the class of 'oauthTokenProvider'", lambda: _provider(name).token(), deadline)
-    token, serves_until = _tokens.get(security, ("", 0.0))
-    if time.monotonic() >= serves_until:
-        token = _ask("the token endpoint", lambda: _ask_endpoint(security, remaining_s(deadline)), deadline)
-    return token
+    if not _asking_endpoint.acquire(timeout=remaining_s(deadline)):
+        raise _failure("the token endpoint", TimeoutError())
+    try:
+        token, serves_until = _tokens.get(security, ("", 0.0))
+        if time.monotonic() >= serves_until:
+            token = _ask("the token endpoint", lambda: _ask_endpoint(security, remaining_s(deadline)), deadline)
+        return token
+    finally:
+        _asking_endpoint.release()
 
 
 def forget_token(security: SecurityOptions) -> None:
