@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pyspark_kafka_meta.cli.console import note, plain, print_json
-from pyspark_kafka_meta.cli.events import ID_SHOWN, joined
+from pyspark_kafka_meta.cli.events import ID_SHOWN, UNKNOWN, joined, process_name
 from pyspark_kafka_meta.cli.sources import EventSource
 from pyspark_kafka_meta.metadata.model import NO_LEADER, PartitionMetadata, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
@@ -190,4 +190,4 @@ def _partition(row: CacheRow) -> TopicPartition | None:
 
 def _place(row: CacheRow) -> tuple[str, str, str]:
     """The cache and its process, for people; also what caches are sorted by."""
-    return joined(row.role, row.executor_id), f"{row.host}:{row.pid}", row.cache_id[:ID_SHOWN]
+    return joined(row.role, row.executor_id), process_name(row.host, row.pid) or UNKNOWN, row.cache_id[:ID_SHOWN]

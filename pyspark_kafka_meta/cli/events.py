@@ -118,8 +118,12 @@ def joined(*words: str | None) -> str:
 
 def who(event: Event) -> str:
     """The cache and its process, for people: `reader 1 host:4242 c0ffee12`."""
-    process = None if event["host"] is None else f"{event['host']}:{event['pid']}"
+    process = process_name(event["host"], event["pid"])
     return joined(event["role"], event["executor_id"], process, event["cache_id"][:ID_SHOWN])
+
+
+def process_name(host: str | None, pid: int | None) -> str | None:
+    return None if host is None else f"{host}:{pid}"
 
 
 def why(event: Event) -> str:

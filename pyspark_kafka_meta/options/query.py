@@ -155,7 +155,8 @@ class SourceOptions(SpanOptions):
     fetch_offset_retries: int = whole(
         "fetchOffset.numRetries",
         "3",
-        "How often offsets are asked for again, with new metadata, before records are called lost at planning.",
+        "How often offsets are asked for again, with new metadata, before records are called lost at planning. "
+        "At least once: what one broker tells alone is never believed.",
     )
     fetch_offset_retry_interval_ms: int = whole("fetchOffset.retryIntervalMs", "1000", "Pause before each of these.")
     poll_timeout_ms: int = whole(

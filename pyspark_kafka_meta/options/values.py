@@ -116,6 +116,8 @@ def _local_path(text: str) -> str:
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
     """`host:port,[ipv6]:port`, each address once, in the order given."""
+    if "@" in text:  # what stands before it may be a password
+        raise ValueError("an address has no login in it: kafka.sasl.username and kafka.sasl.password are for that")
     return some(tuple(dict.fromkeys(_address(item.strip()) for item in text.split(",") if item.strip())))
 
 
@@ -159,8 +161,6 @@ def some(values: tuple[T, ...]) -> tuple[T, ...]:
 def _address(item: str) -> Address:
     # Kafka's `Utils.getHost` passes over a protocol, too.
     match = re.fullmatch(r"(?:[A-Za-z0-9%._-]*://)?(?:\[([^]]+)]|([A-Za-z0-9._-]+)):([0-9]{1,5})", item)
-    if match is None and "@" in item:  # what stands before it may be a password
-        raise ValueError("an address has no login in it: kafka.sasl.username and kafka.sasl.password are for that")
     if match is None:
         raise ValueError(f"{item!r} is not one")
     ipv6, host, port = match.groups()

@@ -86,7 +86,7 @@ class LogEnds:
         self, expected: Collection[TopicPartition], start: SourceOffset | None = None
     ) -> list[TopicPartition]:
         """The partitions there are now. Those expected that are not among them are lost, unless their topic is another
-        one than in `start` and onTopicRecreated lets the query go on."""
+        one than in `start` and nothing was read of that, or onTopicRecreated lets the query go on."""
         try:
             partitions = self.partitions(expected)
         except UnknownTopicError as error:
@@ -96,7 +96,7 @@ class LogEnds:
             found = [one for topic in self._topics(()) for one in snapshot.partitions(topic)]
             return [one for one in sorted(found) if wanted is None or one in wanted]
         gone = set(expected) - set(partitions)
-        if start is not None and self._options.on_topic_recreated in ("earliest", "latest"):
+        if start is not None and (start.initial or self._options.on_topic_recreated in ("earliest", "latest")):
             ids = self._topic_ids(gone)
             gone = {one for one in gone if ids[one.topic] in (None, start.topic_ids.get(one.topic))}
         if not gone:

@@ -60,12 +60,10 @@ class Fetches:
             if cursor.not_before <= now and source.broker.node_id not in self._under_way:
                 groups.setdefault(source.broker, []).append((cursor, source))
         for broker, members in groups.items():
-            self._send(broker, members, generation, now)
+            self._send(broker, members, generation)
 
-    def _send(
-        self, broker: Broker, members: Sequence[tuple[PartitionCursor, ReadSource]], generation: int, now: float
-    ) -> None:
-        options = self._options
+    def _send(self, broker: Broker, members: Sequence[tuple[PartitionCursor, ReadSource]], generation: int) -> None:
+        options, now = self._options, time.monotonic()
         request = FetchRequest(
             partitions=tuple(
                 cursor.request(cursor.range.topic_id, source.leader_epoch, source.is_follower)

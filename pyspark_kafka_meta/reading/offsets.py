@@ -20,7 +20,7 @@ Follows Spark's `KafkaSourceOffset`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -117,6 +117,16 @@ class OffsetRange:
     def size(self) -> int:
         """Offsets in the range; records may be fewer, after compaction or around transactions."""
         return self.until_offset - self.from_offset
+
+
+def begin_anew(start: SourceOffset, fresh: SourceOffset, topics: Collection[str]) -> SourceOffset:
+    """`start` with what `fresh` says of these topics in its place."""
+    parts = [(start, start.topic_ids.keys() - topics), (fresh, fresh.topic_ids.keys() & topics)]
+    return replace(
+        start,
+        positions={each: one.positions[each] for one, names in parts for each in one.positions if each.topic in names},
+        topic_ids={name: one.topic_ids[name] for one, names in parts for name in names},
+    )
 
 
 def advance(start: SourceOffset, end: SourceOffset, begun: Positions) -> SourceOffset:

@@ -23,7 +23,7 @@ from pyspark_kafka_meta.options.values import name_partitions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.ends import LogEnds
 from pyspark_kafka_meta.reading.limits import backlog, draw_in, is_put_off, limit_offsets
-from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, Positions, SourceOffset, advance
+from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, Positions, SourceOffset, advance, begin_anew
 from pyspark_kafka_meta.reading.plan import plan_tasks
 from pyspark_kafka_meta.reading.starts import OffsetResolver
 from pyspark_kafka_meta.reading.verdicts import (
@@ -166,9 +166,10 @@ class OffsetPlanner:
             DataLossError: partitions or offsets of `start` or `target` are gone, and failOnDataLoss is set.
         """
         latest_seen = self._ends.confirmed(start, target or {})
-        if start.initial and any(is_recreated(one, start, latest_seen) for one in lost_starts(start, latest_seen)):
+        recreated = {one.topic for one in lost_starts(start, latest_seen) if is_recreated(one, start, latest_seen)}
+        if start.initial and recreated:
             # Nothing was read yet, so nothing is lost: a broker that lags behind told of the topic that was before.
-            start = self.initial_offset()
+            start = begin_anew(start, self.initial_offset(), recreated)
             latest_seen = self._ends.confirmed(start, target or {})
         self._record_gone(start, latest_seen)
         if not latest_seen.positions:

@@ -76,14 +76,23 @@ def find_fields(payload: Bytes, starts: Ints, ends: Ints, place: Place) -> Field
 
 def read_varints(payload: Bytes, at: Ints, place: Place) -> tuple[Ints, Ints]:
     """The zigzag varints of up to 32 bits at these positions, and the positions behind them."""
-    raw, behind = _read_unsigned(payload, at, np.dtype(np.uint32), 5, place)
+    raw, behind, has_more = _read_unsigned(payload, at, np.dtype(np.uint32), 5)
+    require(~has_more, "a varint has more than 5 bytes", place)
     return ((raw >> 1) ^ -(raw & 1)).view(np.int32), behind
 
 
 def read_varlongs(payload: Bytes, at: Ints, place: Place) -> tuple[Longs, Ints]:
     """The zigzag varints of up to 64 bits at these positions, and the positions behind them."""
-    raw, behind = _read_unsigned(payload, at, np.dtype(np.uint64), 10, place)
+    raw, behind, has_more = _read_unsigned(payload, at, np.dtype(np.uint64), 10)
+    require(~has_more, "a varint has more than 10 bytes", place)
     return ((raw >> 1) ^ -(raw & 1)).view(np.int64), behind
+
+
+def guess_offset_deltas(payload: Bytes, attributes_at: Ints) -> Ints:
+    """Those of what seem to be records; negative where it is none."""
+    _, at, _ = _read_unsigned(payload, attributes_at + 1, np.dtype(np.uint64), 10)
+    raw, _, has_more = _read_unsigned(payload, at, np.dtype(np.uint32), 5)
+    return np.where(has_more | (raw & 1 > 0), -1, (raw >> 1).view(np.int32))
 
 
 def require(holds: Flags, claim: str, place: Place) -> None:
@@ -93,9 +102,9 @@ def require(holds: Flags, claim: str, place: Place) -> None:
 
 
 def _read_unsigned(
-    payload: Bytes, at: Ints, kind: np.dtype[Any], max_bytes: int, place: Place
-) -> tuple[npt.NDArray[Any], Ints]:
-    """Byte after byte of all varints together, until none has more."""
+    payload: Bytes, at: Ints, kind: np.dtype[Any], max_bytes: int
+) -> tuple[npt.NDArray[Any], Ints, Flags]:
+    """Byte after byte of all varints together, until none has more; and which are longer than they may be."""
     byte = payload[at]
     value = (byte & 0x7F).astype(kind)
     behind = at + 1
@@ -107,9 +116,7 @@ def _read_unsigned(
         value |= ((byte & 0x7F) * more).astype(kind) << 7 * size
         behind += more
         more &= byte >> 7
-    else:
-        require(more == 0, f"a varint has more than {max_bytes} bytes", place)
-    return value, behind
+    return value, behind, more > 0
 
 
 def _behind(at: Ints, length: Ints, ends: Ints, what: str, place: Place) -> Ints:

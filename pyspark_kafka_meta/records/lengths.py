@@ -16,9 +16,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pyspark_kafka_meta.errors import CorruptBatchError
 from pyspark_kafka_meta.records.batches import MIN_RECORD_BYTES
-from pyspark_kafka_meta.records.fields import Bytes, Ints, read_varints, read_varlongs
+from pyspark_kafka_meta.records.fields import Bytes, Ints, guess_offset_deltas
 
 Positions: TypeAlias = npt.NDArray[np.intp]
 
@@ -64,10 +63,7 @@ def _guess_groups(payload: Bytes, at: Ints, counts: Ints, end: int, guesses: int
     """Groups of about the same size: where each begins, and its count of records, which only a wrong guess makes
     less than 1."""
     records = int(counts.sum())
-    try:
-        guessed_at, index = _guess_records(payload, end // guesses, guesses, 2 * end // records)
-    except CorruptBatchError:
-        return at, counts
+    guessed_at, index = _guess_records(payload, end // guesses, guesses, 2 * end // records)
     batch = np.searchsorted(at, guessed_at, "right") - 1
     first = np.cumsum(counts) - counts
     group_at = np.concatenate([at, guessed_at])
@@ -81,9 +77,6 @@ def _guess_records(payload: Bytes, stride: int, windows: int, window_bytes: int)
     """Where records seem to begin in each of the windows, which are `stride` apart, and what index each has.
 
     A record has a length of one byte or two, attributes 0, and behind it another one with the next index.
-
-    Raises:
-        CorruptBatchError: what looked like records has varints that are too long.
     """
     view = payload[: windows * stride].reshape(windows, stride)[:, :window_bytes]
     # The last byte of a length neither is 0 nor has the bit that says that more follow.
@@ -94,15 +87,10 @@ def _guess_records(payload: Bytes, stride: int, windows: int, window_bytes: int)
     next_at = np.minimum(at + steps, windows * stride)
     next_attributes_at = next_at + 1 + (payload[next_at] > 0x7F)
     likely = (steps >= MIN_RECORD_BYTES) & (payload[next_attributes_at] == 0)
-    index = _offset_deltas(payload, attributes_at[likely])
-    next_index = _offset_deltas(payload, next_attributes_at[likely])
+    index = guess_offset_deltas(payload, attributes_at[likely])
+    next_index = guess_offset_deltas(payload, next_attributes_at[likely])
     guessed = (index > 0) & (next_index == index + 1)
     return at[likely][guessed], index[guessed]
-
-
-def _offset_deltas(payload: Bytes, attributes_at: Ints) -> Ints:
-    _, at = read_varlongs(payload, attributes_at + 1, str)
-    return read_varints(payload, at, str)[0]
 
 
 def follow_lengths(payload: Bytes, at: Ints, counts: Ints, ends: Ints) -> Ints:

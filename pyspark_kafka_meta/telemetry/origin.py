@@ -14,6 +14,9 @@ from pathlib import Path
 
 from pyspark_kafka_meta.metadata.events import Origin
 
+EXECUTOR_ID = "--executor-id"
+"""What an executor's JVM is started with."""
+
 
 def task_origin() -> Origin:
     """The origin of events of the task that runs in this Python worker now.
@@ -66,12 +69,14 @@ def _executor_id() -> str | None:
         return found.group(1)
     # worker <- pyspark.daemon, if there is one <- executor JVM, which carries its id on its command line; a driver in
     # local mode does not.
-    parent = os.getppid()
+    pid = os.getppid()
     try:
-        arguments = _command_line(parent) + _command_line(_parent_of(parent))
+        arguments = dict(pairwise(_command_line(pid)))
+        if EXECUTOR_ID not in arguments:
+            arguments = dict(pairwise(_command_line(_parent_of(pid))))
     except (OSError, ValueError, IndexError):  # there is no /proc, as on macOS, or it hides other processes
         return None
-    return dict(pairwise(arguments)).get("--executor-id", "driver")
+    return arguments.get(EXECUTOR_ID, "driver")
 
 
 def _parent_of(pid: int) -> int:

@@ -73,10 +73,11 @@ class FolderSink:
         name = f"events-{self._writer_id}-{self._number:08d}.jsonl"
         try:
             self._folder.write(name, content)
-        except OSError as error:
+        except Exception as error:  # the thread of a folder far away would end, and lose uncounted what follows
             self._losses.add(told)
             if not self._failing:
-                logger.warning("%d refresh events were not written: %s", len(told), error)
+                why = error if isinstance(error, OSError) else type(error).__name__
+                logger.warning("%d refresh events were not written: %s", len(told), why)
             self._failing = True
             return
         self._failing = False

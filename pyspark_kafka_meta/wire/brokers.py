@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from pyspark_kafka_meta.errors import KafkaMetaError, ProtocolError, RequestTimeoutError
+from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
 from pyspark_kafka_meta.memory import ReusedMemory
 from pyspark_kafka_meta.metadata.model import Address, Broker, MetadataAnswer
 from pyspark_kafka_meta.wire import translate, translate_fetch
@@ -115,10 +115,12 @@ class KafkaWire:
 
     def _send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> Connection | Opening:
         """What it is sent over: the connection kept, which leaves the pool. Where there is none, or it breaks, a thread
-        opens another, and sends it then."""
+        opens another, and sends it then; so it does over one that has to log in again first."""
         kept = self._take(self._fetch, broker.node_id, broker.address)
+        if kept is not None and kept.login_is_due():
+            return Opening(lambda: _fetch_sent(kept, request, deadline))
         if kept is not None:
-            with suppress(KafkaMetaError):
+            with suppress(ConnectError, RequestTimeoutError):
                 return _fetch_sent(kept, request, deadline)
         return Opening(lambda: _fetch_sent(Connection(broker.address, self._settings, deadline), request, deadline))
 

@@ -98,6 +98,10 @@ class Connection:
             return False
         return not is_readable(self._socket)
 
+    def login_is_due(self) -> bool:
+        """Whether `send` will renew the session first, which waits for the broker, and for a token."""
+        return time.monotonic() >= self._login_due and not self._in_flight
+
     def version(self, api: Api, at_most: int | None = None) -> int:
         """The newest version of `api` that both sides speak.
 
@@ -122,7 +126,7 @@ class Connection:
     def send(self, api: Api, message: Any, deadline: float) -> None:
         """Send `message`; its answer comes by `receive`, in the order of sending. A session that is about to end is
         renewed first (KIP-368)."""
-        if time.monotonic() >= self._login_due and not self._in_flight:
+        if self.login_is_due():
             self._log_in(deadline)
         correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
         frame = codec.encode(message, correlation_id, self._settings.client_id)

@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -26,9 +27,20 @@ class Opening:
     """A connection that a thread opens. A selector finds it readable once it is there, or cannot be."""
 
     def __init__(self, connect: Callable[[], Connection]) -> None:
-        self._wakes, wakes = socket.socketpair()
-        self._outcome = in_thread(connect)
-        self._outcome.add_done_callback(lambda _: wakes.close())
+        """
+        Raises:
+            ConnectError: this process may open no more files or threads.
+        """
+        with ExitStack() as opened:
+            try:
+                self._wakes, wakes = map(opened.enter_context, socket.socketpair())
+                self._outcome = in_thread(connect)
+            except (OSError, RuntimeError) as error:
+                raise ConnectError(
+                    f"nothing is left to connect with, raise the limits of this user: {error}"
+                ) from error
+            opened.pop_all()
+        self._outcome.add_done_callback(lambda _: _wake(wakes))
 
     def fileno(self) -> int:
         return self._wakes.fileno()
@@ -104,6 +116,12 @@ def _first_readable(waiting: Mapping[int, UnderWay[Any]], until: float) -> int |
             selector.register(under_way.channel, selectors.EVENT_READ, node_id)
         events = selector.select(max(until - time.monotonic(), 0))
     return int(events[0][0].data) if events else None
+
+
+def _wake(wakes: socket.socket) -> None:
+    with suppress(OSError):  # nobody may wait any more
+        wakes.shutdown(socket.SHUT_RDWR)  # a process that was forked meanwhile holds a copy, too
+    wakes.close()
 
 
 def _close(outcome: Future[Connection]) -> None:

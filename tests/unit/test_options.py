@@ -363,8 +363,9 @@ def test_a_metrics_path_is_not_repeated_because_it_may_hold_keys() -> None:
     ]
 
 
-def test_an_address_with_a_login_is_not_repeated() -> None:
-    (problem,) = problems({**MINIMAL, "kafka.bootstrap.servers": "good:9092,SASL_SSL://user:hunter2@broker:9092"})
+@pytest.mark.parametrize("password", ["hunter2", "hunter2,x"])
+def test_an_address_with_a_login_is_not_repeated(password: str) -> None:
+    (problem,) = problems({**MINIMAL, "kafka.bootstrap.servers": f"good:9092,SASL_SSL://user:{password}@broker:9092"})
 
     assert "kafka.bootstrap.servers" in problem and "an address has no login in it: kafka.sasl.username" in problem
     assert "hunter2" not in problem

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
@@ -22,19 +23,21 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v16.response import FetchResponse
 from kio.schema.metadata.v12.response import MetadataResponse
 from scramp import ScramMechanism
 from scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
 from secured_broker import agree_on_mechanism, authenticate, over_tls, parrot
 
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError, TlsError
-from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.metadata.model import Address, Broker, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority, Credentials
 from pyspark_kafka_meta.wire import connection
 from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codec import METADATA, SASL_HANDSHAKE, milliseconds
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
+from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchFailure, FetchPartition, FetchRequest
 from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
 from pyspark_kafka_meta.wire.translate import metadata_request
 
@@ -396,6 +399,39 @@ def test_a_session_is_renewed_before_it_ends_on_the_same_connection(
     with scripted_broker(behave) as address:
         ask(address, PLAIN, times=2)
     assert len(received) == logins
+
+
+def test_a_fetch_whose_renewed_login_is_refused_is_not_tried_over_another_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "LOGIN_AGAIN_AT", (0.0, 0.0))
+    connections: list[socket.socket] = []
+    none = FetchResponse(throttle_time=milliseconds(0), error_code=ErrorCode.none, session_id=0, responses=())
+
+    def behave(peer: socket.socket) -> None:
+        connections.append(peer)
+        answer_versions(peer)
+        agree_on_mechanism(peer)
+        authenticate(peer, accept, lifetime_ms=60_000)
+        agree_on_mechanism(peer)
+        authenticate(peer, accept, lifetime_ms=60_000)
+        _, _, correlation_id = read_request(peer)
+        peer.sendall(frame(none, correlation_id))
+        agree_on_mechanism(peer)
+        authenticate(peer, refuse)
+
+    settings = ConnectionSettings("test", connect_timeout_ms=1_000, max_frame_bytes=1 << 20, security=security(PLAIN))
+    request = FetchRequest((FetchPartition(TopicPartition("t", 0), uuid4(), 0, 0, -1, 100),), 0, 1, 100, False)
+    wire, answers = KafkaWire(settings), []
+    with scripted_broker(behave) as address:
+        for _ in range(2):
+            wire.send_fetch(Broker(1, address), request, time.monotonic() + 5)
+            answers.append(wire.receive_fetch([1], time.monotonic() + 5))
+    wire.close()
+
+    assert isinstance(answers[0], FetchAnswer)
+    assert isinstance(answers[1], FetchFailure) and isinstance(answers[1].error, AuthenticationError)
+    assert len(connections) == 1
 
 
 def disagree(error: ErrorCode) -> Behaviour:

@@ -911,6 +911,27 @@ def test_new_query_that_a_lagging_broker_told_of_the_old_topic_begins_in_the_new
     assert [event for event in scene.events if event.kind is EventKind.DATA_LOSS] == []
 
 
+def test_query_whose_topic_is_made_again_smaller_before_its_first_batch_begins_anew(scene: Scene) -> None:
+    query = Query(scene, startingOffsets="earliest")
+    lose(scene, recreate_smaller)
+
+    assert query.step() == {T0: (0, 16)}
+
+
+def test_topic_made_again_under_a_new_query_changes_nothing_for_its_other_topics(scene: Scene) -> None:
+    old = scene.cluster.topics["t"]
+    scene.cluster.create_topic("u", partitions=1)
+    recreate(scene)
+    lag(scene, 1, old)
+    query = Query(scene, subscribe="t,u", startingOffsets="latest")
+    assert query.offset.topic_ids["t"] == old.topic_id
+    scene.write(U0, "written after the query began")
+    scene.wire.catch_up()
+    scene.clock.sleep(300)
+
+    assert query.step() == {U0: (0, 1)}
+
+
 def test_assigned_partition_that_is_gone_is_waited_for_once(scene: Scene) -> None:
     query = Query(scene, assign='{"t":[0,1,2]}', **GO_ON)
     query.step()

@@ -99,7 +99,7 @@ CONTENTS: dict[str, Callable[[], bytes]] = {
     "text": lambda: b"%x" % RNG.getrandbits(400),
     "any bytes": lambda: RNG.randbytes(RNG.randrange(80, 120)),
     "zeros": lambda: bytes(RNG.randrange(80, 120)),
-    "numbers": lambda: np.array(RNG.choices(range(200), k=12), "<i8").tobytes(),
+    "numbers": lambda: np.array(RNG.choices(range(-200, 200), k=12), "<i8").tobytes(),
     "now and then a large one": lambda: b"x" * int(RNG.paretovariate(1.2) * 30),
 }
 

@@ -131,7 +131,7 @@ def test_executor_id_comes_from_an_executor_that_starts_its_workers_without_a_da
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parent = f"/proc/{os.getppid()}"
-    files = {f"{parent}/stat": "11 (java) S 77 11 11 0 -1", "/proc/77/cmdline": "bash\0-c\0java\0"}
+    files = {f"{parent}/stat": "1 (java) S 0 11 11 0 -1"}  # in a container it may be the first process
     files[f"{parent}/cmdline"] = "java\0CoarseGrainedExecutorBackend\0--executor-id\0008\0"
     monkeypatch.setattr(Path, "read_text", fake_files(files))
 
