@@ -60,18 +60,16 @@ java:
 	[ "$${version:-0}" -ge 17 ] || { echo "Spark needs Java 17 or later, and $$java is $${version:+version }$${version:-missing}:" \
 	"install a JDK (apt-get install openjdk-17-jre-headless, brew install openjdk@17) or set JAVA_HOME to one." >&2; exit 1; }
 
+# Measured is what a user has, without the tests' packages: the protocol library imports one of them, hypothesis, wherever
+# it finds it, which costs each new process 0.1 s.
+$(INSTALLED): EXTRAS := test,lint
+$(BENCH_INSTALLED): EXTRAS := bench
+
 # The package must lie on sys.path as a folder: Spark looks for data sources with pkgutil, which sees no import hooks.
 # setup.cfg names package_dir for that.
-$(INSTALLED): setup.cfg
+$(INSTALLED) $(BENCH_INSTALLED): setup.cfg
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	echo "Python 3.11 or later is needed, and '$(PYTHON)' is not: name one, as in make PYTHON=python3.12 ..." >&2; exit 1; }
-	[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
-	touch $@
-
-# What a user has, without the tests' packages: the protocol library imports one of them, hypothesis, wherever it finds
-# it, which costs each new process 0.1 s.
-$(BENCH_INSTALLED): setup.cfg
-	[ -x $(BENCH)/python ] || $(PYTHON) -m venv .venv-bench
-	$(BENCH)/python -m pip install --quiet --editable '.[bench]'
+	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --editable '.[$(EXTRAS)]'
 	touch $@
