@@ -44,12 +44,12 @@ def follow_records(payload: Bytes, at: Ints, counts: Ints, ends: Ints) -> Ints:
     Few batches with many records are cut into groups, at records that are guessed. That each group ends where the next
     one begins shows that all guesses were right; if one was not, as a value may hold record batches, none is used.
     """
-    records = int(counts.sum())
-    guesses = isqrt(
-        12 * records
-    )  # a step in all groups takes about as long as 12 guesses: the least is with this number
+    records, end = int(counts.sum()), int(ends[-1])
+    # A step in all groups takes about as long as 12 guesses: with so many, guessing and following together take least.
+    guesses = isqrt(12 * records)
     if records >= MIN_GUESSED_RECORDS and guesses >= 2 * len(counts):
-        group_at, group_counts = _guess_groups(payload, at, counts, int(ends[-1]), guesses)
+        guessed_at, index = _guess_records(payload, end // guesses, guesses, 2 * end // records)
+        group_at, group_counts = _cut(at, counts, guessed_at, index)
         group_ends = np.append(group_at[1:], ends[-1:])
         if (group_counts > 0).all():
             starts = follow_lengths(payload, group_at, group_counts, group_ends)
@@ -59,17 +59,15 @@ def follow_records(payload: Bytes, at: Ints, counts: Ints, ends: Ints) -> Ints:
     return follow_lengths(payload, at, counts, ends)
 
 
-def _guess_groups(payload: Bytes, at: Ints, counts: Ints, end: int, guesses: int) -> tuple[Ints, Ints]:
-    """Groups of about the same size: where each begins, and its count of records, which only a wrong guess makes
-    less than 1."""
-    records = int(counts.sum())
-    guessed_at, index = _guess_records(payload, end // guesses, guesses, 2 * end // records)
+def _cut(at: Ints, counts: Ints, guessed_at: Ints, index: Ints) -> tuple[Ints, Ints]:
+    """The batches, cut at the guessed records: where each group begins, and its count of records, which only a wrong
+    guess makes less than 1."""
     batch = np.searchsorted(at, guessed_at, "right") - 1
     first = np.cumsum(counts) - counts
     group_at = np.concatenate([at, guessed_at])
     group_first = np.concatenate([first, first[batch] + index])
     in_order = np.argsort(group_at)
-    group_counts = np.diff(group_first[in_order], append=records)
+    group_counts = np.diff(group_first[in_order], append=counts.sum())
     return group_at[in_order].astype(np.int32), group_counts.astype(np.int32)
 
 
