@@ -121,11 +121,12 @@ class OffsetRange:
 
 def begin_anew(start: SourceOffset, fresh: SourceOffset, topics: Collection[str]) -> SourceOffset:
     """`start` with what `fresh` says of these topics in its place."""
-    parts = [(start, start.topic_ids.keys() - topics), (fresh, fresh.topic_ids.keys() & topics)]
     return replace(
         start,
-        positions={each: one.positions[each] for one, names in parts for each in one.positions if each.topic in names},
-        topic_ids={name: one.topic_ids[name] for one, names in parts for name in names},
+        positions={one: position for one, position in start.positions.items() if one.topic not in topics}
+        | {one: position for one, position in fresh.positions.items() if one.topic in topics},
+        topic_ids={topic: topic_id for topic, topic_id in start.topic_ids.items() if topic not in topics}
+        | {topic: topic_id for topic, topic_id in fresh.topic_ids.items() if topic in topics},
     )
 
 

@@ -166,11 +166,12 @@ class OffsetPlanner:
             DataLossError: partitions or offsets of `start` or `target` are gone, and failOnDataLoss is set.
         """
         latest_seen = self._ends.confirmed(start, target or {})
-        recreated = {one.topic for one in lost_starts(start, latest_seen) if is_recreated(one, start, latest_seen)}
-        if start.initial and recreated:
-            # Nothing was read yet, so nothing is lost: a broker that lags behind told of the topic that was before.
-            start = begin_anew(start, self.initial_offset(), recreated)
-            latest_seen = self._ends.confirmed(start, target or {})
+        if start.initial:
+            recreated = {one.topic for one in lost_starts(start, latest_seen) if is_recreated(one, start, latest_seen)}
+            if recreated:
+                # Nothing was read yet, so nothing is lost: a broker that lags behind told of the topic that was before.
+                start = begin_anew(start, self.initial_offset(), recreated)
+                latest_seen = self._ends.confirmed(start, target or {})
         self._record_gone(start, latest_seen)
         if not latest_seen.positions:
             return start  # SPARK-41375: should the topics be seen again, they are not to be read from their start
