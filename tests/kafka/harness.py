@@ -28,6 +28,8 @@ from pyspark_kafka_meta.reading.planner import PLANNER_MAX_AGE_MS, OffsetPlanner
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 
 BATCH_PAUSE_S = 0.05
+PRODUCER_PATIENCE_MS = 5_000
+"""What a hung broker owes an answer to is sent to nobody else for so long, which would be a minute."""
 Task = tuple[OffsetRange, ...]
 
 
@@ -62,7 +64,13 @@ class SteadyProducer(Background):
         self.acked: list[Record] = []
         self.topic, self.partitions = topic, partitions
         self._last: dict[TopicPartition, int] = {}  # offset told
-        settings = {"acks": "all", "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
+        settings = {
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "log_level": 0,
+            "socket.timeout.ms": PRODUCER_PATIENCE_MS,
+        }
         self._producer = Producer({"bootstrap.servers": bootstrap_servers, **settings})
         super().__init__()
 
@@ -71,6 +79,13 @@ class SteadyProducer(Background):
         known = self._producer.list_topics(self.topic, timeout=30).topics[self.topic]
         assert len(known.partitions) == partitions
         self.partitions = partitions
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """Of each partition, the offset after the last that was acknowledged."""
+        ends: dict[TopicPartition, int] = {}
+        for record in list(self.acked):
+            ends[record.log] = max(ends.get(record.log, 0), record.offset) + 1
+        return ends
 
     def _run(self) -> None:
         number = 0
@@ -159,7 +174,7 @@ class Stream(Background):
     def plan(self) -> tuple[str, list[Task]]:
         start = _parsed(self.committed)
         try:
-            end = _text(self._planner.next_offset(start, None, ()))
+            end = _text(self._planner.next_offset(start, None, limited=False))
             return end, self._planner.tasks(ranges(start, _parsed(end)))
         finally:
             self.planner_client.publisher.flush()  # routine events too
@@ -226,9 +241,7 @@ class Scene:
 
     def catch_up(self) -> None:
         """Wait until the stream has come to the end of what was acknowledged."""
-        ends: dict[TopicPartition, int] = {}
-        for record in self.producer.acked:
-            ends[record.log] = max(ends.get(record.log, 0), record.offset) + 1
+        ends = self.producer.ends()
 
         def caught_up() -> bool:
             assert self.stream.error is None, self.stream.error
@@ -236,6 +249,17 @@ class Scene:
             return all(at.get(log, 0) >= end for log, end in ends.items())
 
         self.wait_for(caught_up, timeout_s=60)
+
+    def progress(self) -> str:
+        """Whether the producer or the stream has come to a halt, and in which partition."""
+        at = self.stream.positions()
+        return "\n".join(
+            [
+                *(f"{log}: acknowledged to {end}, read to {at.get(log)}" for log, end in self.producer.ends().items()),
+                f"seconds of the last batches that ended: {self.stream.batch_seconds[-5:]}",
+                *(f"{event}" for event in self.stream.events()[-5:]),
+            ]
+        )
 
 
 @contextmanager
@@ -248,6 +272,9 @@ def running(stream: Stream, producer: SteadyProducer, wait_for: Callable[..., An
                 scene.read_on()
                 yield scene
             scene.catch_up()
+    except AssertionError as error:
+        error.add_note(scene.progress())
+        raise
     finally:
         stream.close()
 
