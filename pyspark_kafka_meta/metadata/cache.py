@@ -103,6 +103,14 @@ class MetadataCache:
         with self._lock:
             self._state.recorder.count_retry()
 
+    def report_failure(self, error: KafkaMetaError, generation: int, node_id: int) -> None:
+        """A request to `node_id` failed without an answer: the broker may be gone, so its leaders may have moved.
+        `generation` as in `request_update`."""
+        self.count_retry()
+        timed_out = isinstance(error, RequestTimeoutError)
+        reason = RefreshReason.REQUEST_TIMEOUT if timed_out else RefreshReason.CONNECTION_LOST
+        self.request_update(reason, generation, node_id=node_id)
+
     def close(self) -> None:
         """Say that the cache has ended. It is not used any more."""
         with self._lock:

@@ -8,32 +8,29 @@ from __future__ import annotations
 
 import random
 import time
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
-from pyspark_kafka_meta.errors import KafkaMetaError, NoLeaderError, RequestTimeoutError, UnknownTopicError
-from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS, MetadataCache
+from pyspark_kafka_meta.errors import NoLeaderError, UnknownTopicError
+from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.events import RefreshReason
-from pyspark_kafka_meta.metadata.model import Broker, TopicPartition
-from pyspark_kafka_meta.metadata.policy import PolicySettings, attempt_timeout_ms, backoff_s
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.metadata.policy import PolicySettings, backoff_s
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.options.values import name_partitions
+from pyspark_kafka_meta.reading.leader_offsets import LeaderOffsets
 from pyspark_kafka_meta.reading.pattern import MatchingWire
 from pyspark_kafka_meta.reading.replicas import ReadReplicas
 from pyspark_kafka_meta.reading.throttles import Throttles
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codes import (
-    UNKNOWN_LEADER_EPOCH,
     UNKNOWN_TOPIC_OR_PARTITION,
     Action,
     action_for,
-    describe,
-    refresh_reason,
     refusal,
 )
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
-from pyspark_kafka_meta.wire.messages import OffsetAnswer, OffsetQuery, OffsetsRequest, Wire
+from pyspark_kafka_meta.wire.messages import OffsetAnswer, Wire
 
 UNKNOWN_GRACE_MS = 3_000
 """A topic or partition made a moment ago is not known to every broker yet; this long it is asked for again."""
@@ -79,7 +76,7 @@ class KafkaClient:
             publish=self.publisher.publish,
         )
         self._rng = random.Random()
-        self._unanswered: Counter[int] = Counter()  # ListOffsets in a row, by node id
+        self._leader_offsets = LeaderOffsets(self.wire, self.cache, options.request_timeout_ms)
         self._given_up: set[str | TopicPartition] = set()  # what was unknown for the whole grace period
 
     def api_deadline(self) -> float:
@@ -143,8 +140,8 @@ class KafkaClient:
         all_known_at = time.monotonic()
         troubles: dict[TopicPartition, str] = {}
         while True:
-            requests = self._by_leader(timestamps.keys() - answers.keys(), timestamps, troubles)
-            answers.update(self._ask_leaders(requests, read_committed, deadline, troubles))
+            left = {one: timestamp for one, timestamp in timestamps.items() if one not in answers}
+            answers.update(self._leader_offsets.ask(left, read_committed, deadline, troubles))
             if len(answers) == len(timestamps):
                 return answers
             gone = self._not_there(timestamps.keys() - answers.keys())
@@ -182,73 +179,6 @@ class KafkaClient:
         """Those of `partitions` that the last answer of the brokers does not have."""
         known = {each for topic in {one.topic for one in partitions} for each in self.cache.snapshot.partitions(topic)}
         return sorted(set(partitions) - known)
-
-    def _by_leader(
-        self,
-        partitions: Collection[TopicPartition],
-        timestamps: Mapping[TopicPartition, int],
-        troubles: dict[TopicPartition, str],
-    ) -> list[OffsetsRequest]:
-        groups: dict[Broker, list[OffsetQuery]] = {}
-        for partition in sorted(partitions):
-            leader = self.cache.leader(partition)
-            if leader is None:
-                troubles[partition] = "it has no leader"
-                self.cache.request_update(RefreshReason.NO_LEADER, self.cache.snapshot.generation, partition=partition)
-                continue
-            query = OffsetQuery(partition, timestamps[partition], leader.leader_epoch)
-            groups.setdefault(leader.broker, []).append(query)
-        longest_ms = self.options.request_timeout_ms
-        return [
-            OffsetsRequest(one, tuple(queries), attempt_timeout_ms(self._unanswered[one.node_id] + 1, longest_ms))
-            for one, queries in groups.items()
-        ]
-
-    def _ask_leaders(
-        self,
-        requests: Sequence[OffsetsRequest],
-        read_committed: bool,
-        deadline: float,
-        troubles: dict[TopicPartition, str],
-    ) -> dict[TopicPartition, OffsetAnswer]:
-        """The good answers; what went wrong with the others is in `troubles` and reported to the cache."""
-        generation = self.cache.snapshot.generation
-        outcomes = self.wire.list_offsets(requests, read_committed, deadline)
-        good: dict[TopicPartition, OffsetAnswer] = {}
-        for request in requests:
-            node_id, outcome = request.broker.node_id, outcomes[request.broker.node_id]
-            if isinstance(outcome, RETRIABLE_ERRORS):
-                self._unanswered[node_id] += 1
-                self.report_failure(outcome, generation, node_id)
-                troubles.update({query.partition: str(outcome) for query in request.queries})
-                continue
-            if isinstance(outcome, KafkaMetaError):
-                raise outcome
-            del self._unanswered[node_id]
-            for partition, answer in outcome.items():
-                if answer.error_code == 0:
-                    good[partition] = answer
-                else:
-                    troubles[partition] = describe(answer.error_code)
-                    self._report_error(partition, answer.error_code, generation, node_id)
-        return good
-
-    def report_failure(self, error: KafkaMetaError, generation: int, node_id: int) -> None:
-        """A request to `node_id` failed without an answer: the broker may be gone, so its leaders may have moved."""
-        self.cache.count_retry()
-        timed_out = isinstance(error, RequestTimeoutError)
-        reason = RefreshReason.REQUEST_TIMEOUT if timed_out else RefreshReason.CONNECTION_LOST
-        self.cache.request_update(reason, generation, node_id=node_id)
-
-    def _report_error(self, partition: TopicPartition, code: int, generation: int, node_id: int) -> None:
-        action = action_for(code)
-        if action is Action.FAIL:
-            raise refusal(f"the offsets of {partition} were refused", code, partition.topic, "DESCRIBE")
-        self.cache.count_retry()
-        if action is Action.REFRESH or code == UNKNOWN_LEADER_EPOCH:
-            self.cache.request_update(
-                refresh_reason(code), generation, partition=partition, error_code=code, node_id=node_id
-            )
 
     def _pause(self, until: float, deadline: float) -> None:
         """Wait, refreshing the cache as it is due: newer metadata ends the wait early."""

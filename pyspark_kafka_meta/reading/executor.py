@@ -41,7 +41,7 @@ from pyspark_kafka_meta.reading.progress import Progress
 from pyspark_kafka_meta.reading.replicas import LEADER
 from pyspark_kafka_meta.records.columns import FetchedRecords, decode
 from pyspark_kafka_meta.wire.codes import UNKNOWN_SERVER_ERROR
-from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchFailure, LeaderHint
+from pyspark_kafka_meta.wire.messages import FetchAnswer, LeaderHint, RequestFailure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -164,10 +164,10 @@ class TaskReader:
                 leaders[cursor] = leader
         self._fetches.send(leaders, generation)
 
-    def _absorb(self, fetch: Fetch, answer: FetchAnswer | FetchFailure) -> list[FetchedRecords]:
+    def _absorb(self, fetch: Fetch, answer: FetchAnswer | RequestFailure) -> list[FetchedRecords]:
         """Feed an answer to its cursors and do what they say. Cursors that got records go to the end of the line,
         because a broker fills its answer in the order of the request."""
-        if isinstance(answer, FetchFailure):
+        if isinstance(answer, RequestFailure):
             self._fetch_failed(fetch, answer)
             return []
         self._client.cache.count_fetch(answer.node_id, answer.response_bytes)
@@ -238,10 +238,10 @@ class TaskReader:
     def _pause_cursor(self, cursor: PartitionCursor) -> None:
         cursor.not_before = time.monotonic() + self._options.client.retry_backoff_ms / 1000
 
-    def _fetch_failed(self, fetch: Fetch, failure: FetchFailure) -> None:
+    def _fetch_failed(self, fetch: Fetch, failure: RequestFailure) -> None:
         if not isinstance(failure.error, RETRIABLE_ERRORS):
             raise failure.error
-        self._client.report_failure(failure.error, fetch.generation, failure.node_id)
+        self._client.cache.report_failure(failure.error, fetch.generation, failure.node_id)
         for cursor in fetch.cursors:
             self._progress.failed(cursor, failure.error)
             cursor.trouble = 0

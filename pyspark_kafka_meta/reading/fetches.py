@@ -10,13 +10,11 @@ from typing import NamedTuple
 
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import Broker, LeaderAndEpoch
+from pyspark_kafka_meta.metadata.policy import OVERDUE_MS
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.cursor import PartitionCursor
 from pyspark_kafka_meta.reading.replicas import LEADER, ReadSource
-from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchFailure, FetchRequest
-
-OVERDUE_MS = 2_000
-"""So long after the time that a broker may park a Fetch it is suspected to hang, and another is asked who leads now."""
+from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchRequest, RequestFailure
 
 
 class Fetch(NamedTuple):
@@ -82,11 +80,11 @@ class Fetches:
         cursors = [cursor for cursor, _ in members]
         self._under_way[broker.node_id] = Fetch(broker, generation, cursors, now, overdue_at)
 
-    def receive(self, deadline: float) -> tuple[Fetch, FetchAnswer | FetchFailure] | None:
+    def receive(self, deadline: float) -> tuple[Fetch, FetchAnswer | RequestFailure] | None:
         """The first answer, or failure, and what it is about; None if there is none by `deadline`."""
         return self._receive(self._under_way.keys(), deadline)
 
-    def receive_overdue(self) -> tuple[Fetch, FetchAnswer | FetchFailure] | None:
+    def receive_overdue(self) -> tuple[Fetch, FetchAnswer | RequestFailure] | None:
         """The answer, or failure, of one that is overdue, if it has come by now; else brokers may be left. They are
         looked at one by one, as others that always have answers ready would hide one that hangs."""
         now = time.monotonic()
@@ -97,7 +95,7 @@ class Fetches:
             self._leave_if_moved(node_id, now)
         return None
 
-    def _receive(self, node_ids: Collection[int], deadline: float) -> tuple[Fetch, FetchAnswer | FetchFailure] | None:
+    def _receive(self, node_ids: Collection[int], deadline: float) -> tuple[Fetch, FetchAnswer | RequestFailure] | None:
         answer = self._client.wire.receive_fetch(node_ids, deadline)
         return None if answer is None else (self._under_way.pop(answer.node_id), answer)
 

@@ -7,7 +7,7 @@ does not answer is something to show.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -30,6 +30,7 @@ from pyspark_kafka_meta.wire.messages import (
     LATEST_TIMESTAMP,
     OffsetAnswer,
     OffsetQuery,
+    OffsetsAnswer,
     OffsetsRequest,
     Wire,
 )
@@ -109,17 +110,17 @@ class _Ends:
                     led = leaders.setdefault(one.leader_id, {})
                     led[TopicPartition(topic.name, one.partition)] = one.leader_epoch
         for timestamp, found in ((EARLIEST_TIMESTAMP, self.starts), (LATEST_TIMESTAMP, self.ends)):
-            requests = [self._request(live[node_id], epochs, timestamp) for node_id, epochs in leaders.items()]
-            outcomes = self._wire.list_offsets(requests, self._options.read_committed, self._deadline)
-            for node_id, outcome in outcomes.items():
-                if isinstance(outcome, KafkaMetaError):
-                    self.failures |= dict.fromkeys(leaders.pop(node_id), str(outcome))
-                else:
-                    found |= outcome
-
-    def _request(self, leader: Broker, epochs: Mapping[TopicPartition, int], timestamp: int) -> OffsetsRequest:
-        queries = tuple(OffsetQuery(partition, timestamp, epoch) for partition, epoch in epochs.items())
-        return OffsetsRequest(leader, queries, self._options.request_timeout_ms)
+            due = min(self._deadline, time.monotonic() + self._options.request_timeout_ms / 1000)
+            for node_id, epochs in leaders.items():
+                queries = tuple(OffsetQuery(partition, timestamp, epoch) for partition, epoch in epochs.items())
+                request = OffsetsRequest(queries, self._options.read_committed)
+                self._wire.send_offsets(live[node_id], request, due)
+            for _ in range(len(leaders)):
+                answer = self._wire.receive_offsets(leaders, due)
+                if isinstance(answer, OffsetsAnswer):
+                    found |= answer.offsets
+                elif answer is not None:
+                    self.failures |= dict.fromkeys(leaders.pop(answer.node_id), str(answer.error))
 
 
 def _topic_rows(topic: TopicMetadata, ends: _Ends) -> Iterator[PartitionRow]:

@@ -6,7 +6,7 @@ For tests of what sits above the seam: brokers die, hang, lag behind and lie whe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
@@ -25,14 +25,14 @@ from pyspark_kafka_meta.wire.messages import (
     EARLIEST_TIMESTAMP,
     FetchAnswer,
     FetchedPartition,
-    FetchFailure,
     FetchPartition,
     FetchRequest,
     LeaderHint,
     OffsetAnswer,
-    OffsetAnswers,
     OffsetQuery,
+    OffsetsAnswer,
     OffsetsRequest,
+    RequestFailure,
 )
 
 
@@ -93,6 +93,8 @@ class FakeWire:
         self._cut_off: dict[int, tuple[dict[int, Broker], dict[str, TopicMetadata]]] = {}
         self._under_way: dict[int, tuple[FetchRequest, float, float]] = {}
         self._not_sent: dict[int, KafkaMetaError] = {}
+        self._asked: dict[int, tuple[OffsetsRequest, float]] = {}  # ListOffsets under way, and by when they must end
+        self._not_asked: dict[int, KafkaMetaError] = {}
 
     def cut_off(self, node_id: int) -> None:
         """From now on this broker answers Metadata with what it knows at this moment."""
@@ -121,21 +123,37 @@ class FakeWire:
             error_code=code,
         )
 
-    def list_offsets(
-        self, requests: Sequence[OffsetsRequest], read_committed: bool, deadline: float
-    ) -> Mapping[int, OffsetAnswers | KafkaMetaError]:
-        sent_at = self.clock()
-        outcomes: dict[int, OffsetAnswers | KafkaMetaError] = {}
-        for request in requests:
-            try:
-                node_id = self._reach("ListOffsets", request.broker.address)
-                self._hang(node_id, min(deadline, sent_at + request.timeout_ms / 1000))
-            except KafkaMetaError as error:
-                outcomes[request.broker.node_id] = error
-            else:
-                answers = {query.partition: self._offset(node_id, query, read_committed) for query in request.queries}
-                outcomes[request.broker.node_id] = answers
-        return outcomes
+    def send_offsets(self, broker: Broker, request: OffsetsRequest, deadline: float) -> None:
+        assert broker.node_id not in self._asked, f"a second ListOffsets to broker {broker.node_id}"
+        try:
+            self._asked[self._reach("ListOffsets", broker.address)] = (request, deadline)
+        except KafkaMetaError as error:
+            self._not_asked[broker.node_id] = error
+
+    def receive_offsets(self, node_ids: Collection[int], deadline: float) -> OffsetsAnswer | RequestFailure | None:
+        for node_id in self._not_asked.keys() & set(node_ids):
+            return RequestFailure(node_id, self._not_asked.pop(node_id))
+        # Of brokers that hang nothing comes but the end of the time: the others go first.
+        waiting = sorted(self._asked.keys() & set(node_ids), key=lambda one: (one in self.hung, self._asked[one][1]))
+        if not waiting:
+            return None
+        node_id = waiting[0]
+        request, due = self._asked[node_id]
+        if node_id in self.hung:
+            self.clock.wait_until(min(deadline, due))
+            if due > deadline:
+                return None
+        del self._asked[node_id]
+        if node_id in self.down:
+            return RequestFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
+        if node_id in self.hung:
+            return RequestFailure(node_id, RequestTimeoutError(f"broker {node_id} did not answer in time"))
+        answers = {query.partition: self._offset(node_id, query, request.read_committed) for query in request.queries}
+        return OffsetsAnswer(node_id, answers)
+
+    def drop_offsets(self, node_id: int) -> None:
+        self._asked.pop(node_id, None)
+        self._not_asked.pop(node_id, None)
 
     def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
         assert broker.node_id not in self._under_way, f"a second Fetch to broker {broker.node_id}"
@@ -147,9 +165,9 @@ class FakeWire:
         self.fetches.append((node_id, request))
         self._under_way[node_id] = (request, self.clock(), deadline)
 
-    def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchAnswer | FetchFailure | None:
+    def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchAnswer | RequestFailure | None:
         for node_id in self._not_sent.keys() & set(node_ids):
-            return FetchFailure(node_id, self._not_sent.pop(node_id))
+            return RequestFailure(node_id, self._not_sent.pop(node_id))
         ends = {node_id: self._ends_at(node_id) for node_id in self._under_way if node_id in node_ids}
         if not ends:
             return None
@@ -159,9 +177,9 @@ class FakeWire:
             return None
         request, sent_at, _ = self._under_way.pop(node_id)
         if node_id in self.down:
-            return FetchFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
+            return RequestFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
         if node_id in self.hung:
-            return FetchFailure(node_id, RequestTimeoutError(f"broker {node_id} did not answer a Fetch in time"))
+            return RequestFailure(node_id, RequestTimeoutError(f"broker {node_id} did not answer a Fetch in time"))
         throttle_ms = self.throttles[node_id].popleft() if self.throttles.get(node_id) else 0
         partitions = tuple(self._fetched(node_id, entry, request) for entry in request.partitions)
         if throttle_ms > 0:
@@ -174,8 +192,8 @@ class FakeWire:
         self._not_sent.pop(node_id, None)
 
     def close(self) -> None:
-        self._under_way.clear()
-        self._not_sent.clear()
+        for requests in (self._under_way, self._not_sent, self._asked, self._not_asked):
+            requests.clear()
 
     def _reach(self, api: str, address: Address) -> int:
         self.requests.append((api, address))

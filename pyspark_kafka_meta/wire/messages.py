@@ -5,9 +5,9 @@ Tests put a fake behind this seam; `wire/brokers.py` puts Kafka behind it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import KafkaMetaError
@@ -39,15 +39,11 @@ class OffsetQuery:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsRequest:
-    """ListOffsets to one broker.
+    """ListOffsets to one broker. `read_committed`: whether the latest offset is the last stable one, or the high
+    watermark."""
 
-    Attributes:
-        timeout_ms: of connecting, and then of the answer.
-    """
-
-    broker: Broker
     queries: tuple[OffsetQuery, ...]
-    timeout_ms: float
+    read_committed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +61,12 @@ class OffsetAnswer:
     leader_epoch: int
 
 
-OffsetAnswers: TypeAlias = Mapping[TopicPartition, OffsetAnswer]
-"""Of one broker; without the partitions that it left out."""
+@dataclass(frozen=True, slots=True)
+class OffsetsAnswer:
+    """One broker's answer to one ListOffsets. `offsets` is without the partitions that it left out."""
+
+    node_id: int
+    offsets: Mapping[TopicPartition, OffsetAnswer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +159,8 @@ class FetchAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchFailure:
-    """A Fetch that got no answer: the connection is gone and the request with it."""
+class RequestFailure:
+    """A ListOffsets or Fetch that got no answer: the connection is gone and the request with it."""
 
     node_id: int
     error: KafkaMetaError
@@ -170,28 +170,27 @@ class Wire(Protocol):
     """Requests to brokers. Deadlines are in seconds of `time.monotonic`. A call that ends without an answer raises, or
     tells where it says so, a ConnectError, RequestTimeoutError or ProtocolError, which may pass; or what does not: an
     UnsupportedBrokerError, TlsError, AuthenticationError or OptionError. After any of these the connection is dropped
-    and the next call opens a new one. Metadata has a connection of its own, so it never waits behind a Fetch."""
+    and the next call opens a new one. Each kind of request has connections of its own, so that Metadata never waits
+    behind a Fetch."""
 
     def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
         """Ask the broker at `address` for the cluster and `topics` (None: all of them). Never creates a topic."""
 
-    def list_offsets(
-        self, requests: Sequence[OffsetsRequest], read_committed: bool, deadline: float
-    ) -> Mapping[int, OffsetAnswers | KafkaMetaError]:
-        """Offsets by time or by end, one request for each broker, all under way at the same time once the connections
-        are there, which are made one after the other.
+    def send_offsets(self, broker: Broker, request: OffsetsRequest, deadline: float) -> None:
+        """Ask for offsets by time or by end, as `send_fetch`."""
 
-        Returns:
-            What each request came to, by node id: its answers, or the error that it ended with, which costs the others
-            nothing.
-        """
+    def receive_offsets(self, node_ids: Collection[int], deadline: float) -> OffsetsAnswer | RequestFailure | None:
+        """As `receive_fetch`."""
+
+    def drop_offsets(self, node_id: int) -> None:
+        """As `drop_fetch`."""
 
     def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
         """Send a Fetch, and return at once: where there is no connection it is sent when there is one, and
         `receive_fetch` tells if there can be none. At most one may be under way for each broker. Its answer must begin
         by `deadline`."""
 
-    def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchAnswer | FetchFailure | None:
+    def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchAnswer | RequestFailure | None:
         """The first answer, or failure, of the Fetches under way to `node_ids`; None if none began by `deadline`. One
         that has begun is read to its end: at most for as long as it might have taken to begin."""
 

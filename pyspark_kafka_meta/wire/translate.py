@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pyspark_kafka_meta.metadata.model import MetadataAnswer, PartitionMetadata, TopicMetadata, TopicPartition
 from pyspark_kafka_meta.options.values import is_topic_name
 from pyspark_kafka_meta.wire import codec
 from pyspark_kafka_meta.wire.codec import LIST_OFFSETS, METADATA, Exchange
-from pyspark_kafka_meta.wire.messages import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP, OffsetAnswer, OffsetQuery
+from pyspark_kafka_meta.wire.messages import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    OffsetAnswer,
+    OffsetsAnswer,
+    OffsetsRequest,
+)
 from pyspark_kafka_meta.wire.rules import broker, check, grouped, label, ms, unique
 
 MAX_BROKERS = 10_000
@@ -79,11 +85,11 @@ def _partition(partition: Any) -> PartitionMetadata:
     )
 
 
-def list_offsets_request(version: int, queries: Sequence[OffsetQuery], read_committed: bool) -> Any:
+def list_offsets_request(version: int, request: OffsetsRequest) -> Any:
     schema = codec.request_schema(LIST_OFFSETS, version)
     return schema.ListOffsetsRequest(
         replica_id=-1,
-        isolation_level=int(read_committed),
+        isolation_level=int(request.read_committed),
         topics=tuple(
             schema.ListOffsetsTopic(
                 name=topic,
@@ -96,7 +102,7 @@ def list_offsets_request(version: int, queries: Sequence[OffsetQuery], read_comm
                     for query in members
                 ),
             )
-            for topic, members in grouped(queries, lambda query: query.partition.topic)
+            for topic, members in grouped(request.queries, lambda query: query.partition.topic)
         ),
     )
 
@@ -106,14 +112,14 @@ def _timestamp(timestamp: int, version: int) -> int:
     return EARLIEST_TIMESTAMP if timestamp == EARLIEST_LOCAL_TIMESTAMP and version < LOCAL_OFFSETS_SINCE else timestamp
 
 
-def list_offsets_answer(exchange: Exchange, queries: Sequence[OffsetQuery]) -> dict[TopicPartition, OffsetAnswer]:
-    asked = {query.partition: query.timestamp for query in queries}
+def list_offsets_answer(exchange: Exchange, request: OffsetsRequest, node_id: int) -> OffsetsAnswer:
+    asked = {query.partition: query.timestamp for query in request.queries}
     answers = unique(
         (_offset(str(topic.name), entry, asked) for topic in exchange.message.topics for entry in topic.partitions),
         lambda answer: answer.partition,
         "partition",
     )
-    return {answer.partition: answer for answer in answers}
+    return OffsetsAnswer(node_id, {answer.partition: answer for answer in answers})
 
 
 def _offset(topic: str, entry: Any, asked: Mapping[TopicPartition, int]) -> OffsetAnswer:

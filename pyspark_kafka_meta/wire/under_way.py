@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
-from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.metadata.model import Broker
 from pyspark_kafka_meta.wire.connection import Connection
 from pyspark_kafka_meta.wire.sockets import in_thread
 
@@ -70,9 +70,10 @@ class UnderWay(Generic[T]):
 
     Attributes:
         deadline: by when its answer must begin; like `asked_at`, in seconds of `time.monotonic`.
+        asked_at: when it was sent, or was to be as soon as there is a connection.
     """
 
-    address: Address
+    broker: Broker
     channel: Connection | Opening
     request: T
     deadline: float
@@ -88,12 +89,21 @@ class UnderWay(Generic[T]):
             self.channel = self.channel.connection()
         return self.channel
 
+    @property
+    def timeout_s(self) -> float:
+        return self.deadline - self.asked_at
+
+    def read_deadline(self) -> float:
+        """By when an answer that has begun must have ended. The caller may come late, busy with the rows of another:
+        what came by then is still good."""
+        return time.monotonic() + self.timeout_s
+
     def time_out(self, what: str) -> KafkaMetaError:
         """Do without an answer. Returns what is to be said of that."""
         self.channel.close()
         if isinstance(self.channel, Opening):
-            return ConnectError(f"cannot connect to {self.address}: no answer in time")
-        return RequestTimeoutError(f"{self.address} did not answer {what} in time")
+            return ConnectError(f"cannot connect to {self.broker.address}: no answer in time")
+        return RequestTimeoutError(f"{self.broker.address} did not answer {what} in time")
 
 
 def first_due(waiting: Mapping[int, UnderWay[Any]]) -> int:

@@ -17,14 +17,14 @@ from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.reading import client, executor, fetches
+from pyspark_kafka_meta.reading import client, executor, fetches, leader_offsets
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.testing.fake_wire import FakeClock, FakeWire
-from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchFailure
+from pyspark_kafka_meta.wire.messages import FetchAnswer, RequestFailure
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 COLUMNS = ("partition", "offset", "value")
@@ -64,7 +64,7 @@ class ScriptedWire(FakeWire):
         super().__init__(clock=clock)
         self.change: Callable[[FetchAnswer], FetchAnswer] = lambda answer: answer
 
-    def receive_fetch(self, node_ids: Any, deadline: float) -> FetchAnswer | FetchFailure | None:
+    def receive_fetch(self, node_ids: Any, deadline: float) -> FetchAnswer | RequestFailure | None:
         answer = super().receive_fetch(node_ids, deadline)
         return self.change(answer) if isinstance(answer, FetchAnswer) else answer
 
@@ -88,8 +88,9 @@ class Scene:
         self.cluster = self.wire.cluster
         self.cluster.create_topic("t", partitions)
         self.events: list[RefreshEvent] = []
+        self.monkeypatch = monkeypatch
         time = SimpleNamespace(monotonic=self.clock, sleep=self.clock.sleep)
-        for module in (client, executor, fetches):
+        for module in (client, executor, fetches, leader_offsets):
             monkeypatch.setattr(module, "time", time)
         monkeypatch.setattr(client, "KafkaWire", lambda settings: self.wire)
         monkeypatch.setattr(client, "MetadataCache", self._cache)

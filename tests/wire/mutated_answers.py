@@ -33,7 +33,7 @@ from pyspark_kafka_meta.records.columns import FetchedRecords
 from pyspark_kafka_meta.records.compression import Codec
 from pyspark_kafka_meta.wire import codec, translate, translate_fetch
 from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api, Exchange, milliseconds
-from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP, FetchPartition, FetchRequest, OffsetQuery
+from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP, FetchPartition, FetchRequest, OffsetQuery, OffsetsRequest
 
 MORE_BYTES = 256 << 20
 CASE_S = 5
@@ -207,9 +207,9 @@ def offsets_frame() -> bytes:
 
 
 def read_offsets(rng: random.Random) -> str:
-    queries = [OffsetQuery(one, LATEST_TIMESTAMP, 3) for one in PARTITIONS]
+    request = OffsetsRequest(tuple(OffsetQuery(one, LATEST_TIMESTAMP, 3) for one in PARTITIONS), False)
     data = mutate(offsets_frame(), rng)
-    answers = translate.list_offsets_answer(exchange(LIST_OFFSETS, 7, data), queries)
+    answers = translate.list_offsets_answer(exchange(LIST_OFFSETS, 7, data), request, 3).offsets
     assert answers.keys() <= set(PARTITIONS)
     assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in answers.values())
     return "read"

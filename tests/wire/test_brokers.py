@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,12 +19,12 @@ from kio.schema.fetch.v16.response import FetchableTopicResponse, FetchResponse,
 from kio.static.primitive import i32
 from scripted_broker import answer_versions, frame, read_message, read_request, scripted_broker
 
-from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
+from pyspark_kafka_meta.errors import ConnectError, ProtocolError, RequestTimeoutError
 from pyspark_kafka_meta.metadata.model import Address, Broker, MetadataAnswer, TopicPartition
 from pyspark_kafka_meta.records.batches import scan
 from pyspark_kafka_meta.records.columns import FetchedRecords, decode
 from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.wire import connection
+from pyspark_kafka_meta.wire import connection, requests
 from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codec import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA, Api, milliseconds, request_schema
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
@@ -33,12 +33,13 @@ from pyspark_kafka_meta.wire.messages import (
     LATEST_TIMESTAMP,
     FetchAnswer,
     FetchedPartition,
-    FetchFailure,
     FetchPartition,
     FetchRequest,
-    OffsetAnswers,
+    OffsetAnswer,
     OffsetQuery,
+    OffsetsAnswer,
     OffsetsRequest,
+    RequestFailure,
 )
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -77,13 +78,14 @@ class Cluster:
         assert self.known is not None
         return self.known.topics[0].partitions[partition.partition].leader_epoch
 
-    def offsets(self, node_id: int, *queries: OffsetQuery) -> OffsetAnswers:
+    def offsets(self, node_id: int, *queries: OffsetQuery) -> Mapping[TopicPartition, OffsetAnswer]:
         """The answers of one broker."""
-        request = OffsetsRequest(self.broker(node_id), queries, LATER_S * 1000)
-        outcome = self.wire.list_offsets([request], False, within(LATER_S))[node_id]
-        if isinstance(outcome, KafkaMetaError):
-            raise outcome
-        return outcome
+        self.wire.send_offsets(self.broker(node_id), OffsetsRequest(queries, False), within(LATER_S))
+        answer = self.wire.receive_offsets([node_id], within(LATER_S))
+        if isinstance(answer, RequestFailure):
+            raise answer.error
+        assert answer is not None
+        return answer.offsets
 
     def ask(self, *partitions: TopicPartition, by_id: bool = True, offset: int = 0, wait_ms: int = 0) -> FetchRequest:
         entries = tuple(
@@ -92,7 +94,7 @@ class Cluster:
         )
         return FetchRequest(entries, wait_ms, 1, 1 << 22, read_committed=False)
 
-    def fetch(self, node_id: int, request: FetchRequest, timeout_s: float = LATER_S) -> FetchAnswer | FetchFailure:
+    def fetch(self, node_id: int, request: FetchRequest, timeout_s: float = LATER_S) -> FetchAnswer | RequestFailure:
         self.wire.send_fetch(self.broker(node_id), request, within(timeout_s))
         answer = self.wire.receive_fetch([node_id], within(2 * timeout_s))
         assert answer is not None
@@ -130,7 +132,7 @@ def within(seconds: float) -> float:
     return time.monotonic() + seconds
 
 
-def only(answer: FetchAnswer | FetchFailure | None) -> FetchedPartition:
+def only(answer: FetchAnswer | RequestFailure | None) -> FetchedPartition:
     assert isinstance(answer, FetchAnswer), answer
     [partition] = answer.partitions
     return partition
@@ -212,41 +214,32 @@ def test_offsets_of_a_partition_that_the_broker_does_not_lead_or_know(cluster: C
     assert {one: answer.error_code for one, answer in answers.items()} == {T0: 0, T1: 6, unknown: 3}
 
 
-def ends(cluster: Cluster, timeouts_s: dict[int, float]) -> dict[int, OffsetAnswers | KafkaMetaError]:
-    """What brokers 1 and 2 tell of the end of t-0 and t-1, asked together."""
-    requests = [
-        OffsetsRequest(cluster.broker(node_id), (OffsetQuery(one, LATEST_TIMESTAMP),), timeouts_s[node_id] * 1000)
-        for node_id, one in ((1, T0), (2, T1))
-    ]
-    return dict(cluster.wire.list_offsets(requests, False, within(LATER_S)))
+def ask_for_ends(cluster: Cluster, timeout_s: float) -> None:
+    """Of t-0 and t-1, of which brokers 1 and 2 are the leaders."""
+    for node_id, one in ((1, T0), (2, T1)):
+        request = OffsetsRequest((OffsetQuery(one, LATEST_TIMESTAMP),), False)
+        cluster.wire.send_offsets(cluster.broker(node_id), request, within(timeout_s))
 
 
-def test_no_leader_waits_for_the_answer_of_another_to_be_asked(cluster: Cluster, monkeypatch: Any) -> None:
-    ends(cluster, {1: LATER_S, 2: LATER_S})
-    cluster.sent.clear()
-    receive, asked = Connection.receive, list[int]()
-
-    def note_and_receive(self: Connection, *arguments: Any) -> object:
-        asked.append(len(cluster.sent))
-        return receive(self, *arguments)
-
-    monkeypatch.setattr(Connection, "receive", note_and_receive)
-    outcomes = ends(cluster, {1: LATER_S, 2: LATER_S})
-
-    assert [isinstance(outcomes[node_id], dict) for node_id in (1, 2)] == [True, True]
-    assert asked == [2, 2]
+def receive_ends(cluster: Cluster) -> dict[int, OffsetsAnswer | RequestFailure]:
+    """In the order in which they come, by node id."""
+    received = [cluster.wire.receive_offsets([1, 2], within(LATER_S)) for _ in range(2)]
+    return {one.node_id: one for one in received if one is not None}
 
 
 def test_leader_that_does_not_answer_in_time_does_not_cost_the_answer_of_another(cluster: Cluster) -> None:
     cluster.produce(T1, "a")
-    ends(cluster, {1: LATER_S, 2: LATER_S})
+    ask_for_ends(cluster, LATER_S)
+    receive_ends(cluster)
     cluster.mock.set_rtt_ms(1, SLOW_MS)
     began = time.monotonic()
-    outcomes = ends(cluster, {1: SOON_S, 2: SOON_S})
+    ask_for_ends(cluster, SOON_S)
+    quick, late = receive_ends(cluster).values()
 
-    assert isinstance(outcomes[1], RequestTimeoutError)
-    assert not isinstance(outcomes[2], KafkaMetaError)
-    assert outcomes[2][T1].offset == 1
+    assert isinstance(quick, OffsetsAnswer)
+    assert (quick.node_id, quick.offsets[T1].offset) == (2, 1)
+    assert isinstance(late, RequestFailure)
+    assert isinstance(late.error, RequestTimeoutError)
     assert time.monotonic() - began < SLOW_MS / 1000
 
 
@@ -257,23 +250,22 @@ def test_question_whose_asker_gave_up_does_not_answer_the_next(cluster: Cluster,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Connection, "receive", give_up)
+        patched.setattr(requests, "first_begun", give_up)
         cluster.offsets(1, OffsetQuery(T0, EARLIEST_TIMESTAMP))
 
     assert cluster.offsets(1, OffsetQuery(T0, LATEST_TIMESTAMP))[T0].offset == 2
 
 
-def test_two_brokers_at_one_address_are_told_apart_by_nobody(cluster: Cluster) -> None:
-    there = cluster.broker(1)
-    requests = [
-        OffsetsRequest(Broker(node_id, there.address), (OffsetQuery(T0, LATEST_TIMESTAMP),), LATER_S * 1000)
-        for node_id in (1, 2)
-    ]
-    outcomes = cluster.wire.list_offsets(requests, False, within(LATER_S))
+def test_broker_that_no_packet_reaches_holds_up_nobody_who_tells_offsets(cluster: Cluster) -> None:
+    began = time.monotonic()
+    with black_hole() as nowhere:
+        request = OffsetsRequest((OffsetQuery(T0, LATEST_TIMESTAMP),), False)
+        cluster.wire.send_offsets(Broker(1, nowhere), request, within(LATER_S))
+        cluster.offsets(2, OffsetQuery(T1, LATEST_TIMESTAMP))
+        assert cluster.wire.receive_offsets([1], within(0)) is None
+        cluster.wire.drop_offsets(1)
 
-    assert not isinstance(outcomes[1], KafkaMetaError)
-    assert isinstance(outcomes[2], ProtocolError)
-    assert str(outcomes[2]) == f"brokers 1 and 2 are said to be both at {there.address}"
+    assert time.monotonic() - began < LATER_S / 2
 
 
 # --- fetch ------------------------------------------------------------------------------------------------------------
@@ -439,7 +431,7 @@ def test_broker_that_is_down_cannot_be_asked(cluster: Cluster) -> None:
         with pytest.raises(ConnectError, match=refused):
             question()
     failure = cluster.fetch(2, cluster.ask(T1))
-    assert isinstance(failure, FetchFailure)
+    assert isinstance(failure, RequestFailure)
     assert isinstance(failure.error, ConnectError)
     assert str(failure.error) == refused
     cluster.mock.broker_up(2)
@@ -452,7 +444,7 @@ def test_fetch_fails_when_its_broker_goes_down_and_others_go_on(cluster: Cluster
     cluster.mock.broker_down(1)
     failure = cluster.wire.receive_fetch([1], within(LATER_S))
 
-    assert isinstance(failure, FetchFailure)
+    assert isinstance(failure, RequestFailure)
     assert failure.node_id == 1
     assert isinstance(failure.error, ConnectError)
     assert str(cluster.broker(1).address) in str(failure.error)
@@ -463,7 +455,7 @@ def test_disconnect_is_a_failure_and_the_next_fetch_connects_anew(cluster: Clust
     cluster.produce(T0, "a")
     cluster.mock.push_request_errors(FETCH.key, -195)
 
-    assert isinstance(cluster.fetch(1, cluster.ask(T0)), FetchFailure)
+    assert isinstance(cluster.fetch(1, cluster.ask(T0)), RequestFailure)
     assert rows(only(cluster.fetch(1, cluster.ask(T0)))) == [(0, "a")]
 
 
@@ -493,7 +485,7 @@ def test_broker_that_no_packet_reaches_holds_up_nobody_who_fetches(cluster: Clus
         cluster.wire.send_fetch(Broker(1, nowhere), cluster.ask(T0), within(SOON_S))
         failure = cluster.wire.receive_fetch([1], within(LATER_S))
 
-    assert isinstance(failure, FetchFailure)
+    assert isinstance(failure, RequestFailure)
     assert isinstance(failure.error, ConnectError)
     assert str(failure.error) == f"cannot connect to {nowhere}: no answer in time"
 
@@ -547,7 +539,7 @@ def test_slow_fetch_times_out_and_other_brokers_are_unhurt(cluster: Cluster) -> 
 
     assert isinstance(first, FetchAnswer)
     assert first.node_id == 2
-    assert isinstance(second, FetchFailure)
+    assert isinstance(second, RequestFailure)
     assert second.node_id == 1
     assert isinstance(second.error, RequestTimeoutError)
     assert time.monotonic() - began < SLOW_MS / 1000
@@ -557,7 +549,7 @@ def test_late_answer_of_a_fetch_that_timed_out_is_never_taken_for_the_next_ones(
     for value in ("a", "b"):
         cluster.produce(T0, value)
     slow(cluster)
-    assert isinstance(cluster.fetch(1, cluster.ask(T0), timeout_s=SOON_S), FetchFailure)
+    assert isinstance(cluster.fetch(1, cluster.ask(T0), timeout_s=SOON_S), RequestFailure)
     cluster.mock.set_rtt_ms(1, 0)
 
     assert rows(only(cluster.fetch(1, cluster.ask(T0, offset=1)))) == [(1, "b")]
@@ -582,8 +574,8 @@ def test_brokers_get_exactly_the_requests_that_are_sent(cluster: Cluster) -> Non
         **{(node_id, FETCH.key): 2 for node_id in (1, 2)},
         **{(node_id, LIST_OFFSETS.key): 1 for node_id in (1, 2)},
         (1, METADATA.key): 1,
-        # A connection for each of the two kinds; the control connection to broker 1 was open before.
-        (1, API_VERSIONS.key): 1,
+        # A connection for each kind; that to broker 1 for Metadata was open before.
+        (1, API_VERSIONS.key): 2,
         (2, API_VERSIONS.key): 2,
     }
 
@@ -672,7 +664,7 @@ def test_broker_that_falls_silent_in_an_answer_is_left_long_before_the_time_out(
         failure = wire.receive_fetch([1], within(LATER_S))
     wire.close()
 
-    assert isinstance(failure, FetchFailure)
+    assert isinstance(failure, RequestFailure)
     assert isinstance(failure.error, RequestTimeoutError)
     assert time.monotonic() - began < LATER_S / 2
 
@@ -696,7 +688,7 @@ def test_fetch_answer_that_breaks_the_rules_is_a_failure_and_ends_the_connection
         for attempt in (1, 2):
             wire.send_fetch(Broker(1, address), request, within(2))
             answer = wire.receive_fetch([1], within(2))
-            assert isinstance(answer, FetchFailure)
+            assert isinstance(answer, RequestFailure)
             assert isinstance(answer.error, ProtocolError)
             assert said in str(answer.error)
             assert len(connections) == attempt

@@ -37,7 +37,7 @@ from pyspark_kafka_meta.wire import connection
 from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codec import METADATA, SASL_HANDSHAKE, milliseconds
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
-from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchFailure, FetchPartition, FetchRequest
+from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchPartition, FetchRequest, RequestFailure
 from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
 from pyspark_kafka_meta.wire.translate import metadata_request
 
@@ -430,7 +430,7 @@ def test_a_fetch_whose_renewed_login_is_refused_is_not_tried_over_another_connec
     wire.close()
 
     assert isinstance(answers[0], FetchAnswer)
-    assert isinstance(answers[1], FetchFailure) and isinstance(answers[1].error, AuthenticationError)
+    assert isinstance(answers[1], RequestFailure) and isinstance(answers[1].error, AuthenticationError)
     assert len(connections) == 1
 
 

@@ -21,9 +21,9 @@ from pyspark_kafka_meta.wire.codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TO
 from pyspark_kafka_meta.wire.messages import (
     FetchAnswer,
     FetchedPartition,
-    FetchFailure,
     FetchPartition,
     FetchRequest,
+    RequestFailure,
     Wire,
 )
 
@@ -123,7 +123,7 @@ def _fetch_finding(wire: Wire, leader: Broker, row: PartitionRow, options: Clien
             return judge_fetched(check, fetched, latency_ms)
         case FetchAnswer(error_code=code):
             return fail(check, f"the Fetch was refused: {describe(code)}", _topic_fix(row.topic, describe(code)))
-        case FetchFailure(error=reason):
+        case RequestFailure(error=reason):
             return failure(check, reason)
         case None:
             return fail(

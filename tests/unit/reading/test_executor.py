@@ -566,15 +566,15 @@ def test_topic_made_again_after_an_offset_was_out_of_range_is_known_as_that(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.fill()
-    planned, list_offsets = scene.range(T0, 5), scene.wire.list_offsets
+    planned, send_offsets = scene.range(T0, 5), scene.wire.send_offsets
     scene.script(T0, 1)
 
-    def just_too_late(*asked: Any) -> Any:
+    def just_too_late(*asked: Any) -> None:
         if scene.cluster.topics["t"].topic_id == planned.topic_id:
             scene.cluster.create_topic("t", 3)
-        return list_offsets(*asked)
+        send_offsets(*asked)
 
-    monkeypatch.setattr(scene.wire, "list_offsets", just_too_late)
+    monkeypatch.setattr(scene.wire, "send_offsets", just_too_late)
 
     assert rows(scene.reader(onTopicRecreated="earliest").read([planned])) == []
     [event] = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]

@@ -18,6 +18,7 @@ from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicEr
 from pyspark_kafka_meta.metadata.events import EventKind
 from pyspark_kafka_meta.metadata.model import TopicMetadata, TopicPartition
 from pyspark_kafka_meta.options.specs import AgoSpec, GroupSpec
+from pyspark_kafka_meta.reading.leader_offsets import LeaderOffsets
 from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, SourceOffset, ranges
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
 from pyspark_kafka_meta.reading.starts import OffsetResolver
@@ -764,14 +765,14 @@ PATTERN = {"subscribePattern": "^[tu]$", "startingOffsets": "earliest"}
 
 def before_offsets_are_asked(scene: Scene, nth: int, happens: Any) -> None:
     """Let it happen just before the nth time from now, from 0."""
-    real, left = scene.wire.list_offsets, iter(range(nth, -1, -1))
+    real, left = LeaderOffsets.ask, iter(range(nth, -1, -1))
 
-    def list_offsets(*arguments: Any) -> Any:
+    def ask(*arguments: Any) -> Any:
         if next(left, -1) == 0:
             happens(scene)
         return real(*arguments)
 
-    scene.wire.list_offsets = list_offsets  # type: ignore[method-assign]
+    scene.monkeypatch.setattr(LeaderOffsets, "ask", ask)
 
 
 def delete_u(scene: Scene) -> None:

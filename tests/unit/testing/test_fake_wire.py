@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
+from pyspark_kafka_meta.errors import ConnectError, RequestTimeoutError
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.testing.fake_wire import FakeWire
 from pyspark_kafka_meta.wire.messages import (
@@ -15,13 +15,14 @@ from pyspark_kafka_meta.wire.messages import (
     LATEST_TIMESTAMP,
     FetchAnswer,
     FetchedPartition,
-    FetchFailure,
     FetchPartition,
     FetchRequest,
     LeaderHint,
     OffsetAnswer,
     OffsetQuery,
+    OffsetsAnswer,
     OffsetsRequest,
+    RequestFailure,
 )
 
 T0 = TopicPartition("t", 0)
@@ -115,14 +116,14 @@ def test_hung_broker_costs_the_deadline_and_a_dead_one_nothing() -> None:
     began = wire.clock()
     wire.hung.add(1)
     failure = wire.receive_fetch([1], began + 60)
-    assert isinstance(failure, FetchFailure)
+    assert isinstance(failure, RequestFailure)
     assert isinstance(failure.error, RequestTimeoutError)
     assert wire.clock() == began + 30
 
     wire.down.add(1)
     send(wire, an_entry(wire))
     failure = wire.receive_fetch([1], began + 60)
-    assert isinstance(failure, FetchFailure)
+    assert isinstance(failure, RequestFailure)
     assert isinstance(failure.error, ConnectError)
     assert wire.clock() == began + 30
 
@@ -131,10 +132,11 @@ def test_list_offsets_is_answered_by_the_leader_alone() -> None:
     wire = a_wire()
 
     def ask(node_id: int, timestamp: int) -> OffsetAnswer:
-        request = OffsetsRequest(wire.cluster.brokers[node_id], (OffsetQuery(T0, timestamp, 0),), 1000)
-        answers = wire.list_offsets([request], False, wire.clock() + 1)[node_id]
-        assert not isinstance(answers, KafkaMetaError)
-        return answers[T0]
+        request = OffsetsRequest((OffsetQuery(T0, timestamp, 0),), False)
+        wire.send_offsets(wire.cluster.brokers[node_id], request, wire.clock() + 1)
+        answer = wire.receive_offsets([node_id], wire.clock() + 1)
+        assert isinstance(answer, OffsetsAnswer)
+        return answer.offsets[T0]
 
     assert ask(1, LATEST_TIMESTAMP).offset == 20
     assert ask(1, EARLIEST_TIMESTAMP).offset == 0

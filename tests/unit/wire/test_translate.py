@@ -27,6 +27,8 @@ from pyspark_kafka_meta.wire.messages import (
     LeaderHint,
     OffsetAnswer,
     OffsetQuery,
+    OffsetsAnswer,
+    OffsetsRequest,
 )
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -185,14 +187,15 @@ def test_impossible_topic_name_is_not_read_when_all_topics_are_asked_for(name: s
 
 # --- offsets ----------------------------------------------------------------------------------------------------------
 
-QUERIES = [OffsetQuery(T0, LATEST_TIMESTAMP, 3), OffsetQuery(U0, 1_700_000_000_000), OffsetQuery(T1, -2, 4)]
+QUERIES = (OffsetQuery(T0, LATEST_TIMESTAMP, 3), OffsetQuery(U0, 1_700_000_000_000), OffsetQuery(T1, -2, 4))
+ASKED = OffsetsRequest(QUERIES, False)
 
 
 @pytest.mark.parametrize("version", versions(LIST_OFFSETS))
 @pytest.mark.parametrize("read_committed", [False, True])
 def test_list_offsets_request_names_timestamps_and_epochs(version: int, read_committed: bool) -> None:
     kind = schema(LIST_OFFSETS, version, "request").ListOffsetsRequest
-    read = as_broker_reads(translate.list_offsets_request(version, QUERIES, read_committed), kind)
+    read = as_broker_reads(translate.list_offsets_request(version, OffsetsRequest(QUERIES, read_committed)), kind)
 
     assert (read.replica_id, read.isolation_level) == (-1, int(read_committed))
     assert {
@@ -221,7 +224,8 @@ def offsets_message(*partitions: tuple[str, int], version: int = 7, **changed: A
 def test_list_offsets_answer_is_read_and_may_leave_partitions_out(version: int) -> None:
     message = offsets_message(("t", 0), version=version)
 
-    assert translate.list_offsets_answer(exchange(LIST_OFFSETS, message), QUERIES) == {T0: OffsetAnswer(T0, 0, 42, 3)}
+    answer = translate.list_offsets_answer(exchange(LIST_OFFSETS, message), ASKED, 3)
+    assert answer == OffsetsAnswer(3, {T0: OffsetAnswer(T0, 0, 42, 3)})
 
 
 @pytest.mark.parametrize(
@@ -238,7 +242,7 @@ def test_list_offsets_answer_is_read_and_may_leave_partitions_out(version: int) 
 )
 def test_list_offsets_answer_that_breaks_the_rules_is_not_read(message: Any, said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
-        translate.list_offsets_answer(exchange(LIST_OFFSETS, message), QUERIES)
+        translate.list_offsets_answer(exchange(LIST_OFFSETS, message), ASKED, 3)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +250,7 @@ def test_list_offsets_answer_that_breaks_the_rules_is_not_read(message: Any, sai
 )
 def test_answer_without_an_offset_is_read_where_there_may_be_none(partition: TopicPartition, code: ErrorCode) -> None:
     message = offsets_message((partition.topic, partition.partition), offset=-1, error_code=code)
-    [answer] = translate.list_offsets_answer(exchange(LIST_OFFSETS, message), QUERIES).values()
+    [answer] = translate.list_offsets_answer(exchange(LIST_OFFSETS, message), ASKED, 3).offsets.values()
 
     assert (answer.partition, answer.offset, answer.error_code) == (partition, -1, int(code))
 
@@ -417,7 +421,7 @@ def test_mutated_answer_is_read_or_refused_and_nothing_else(api: Api, changes: l
         frame[position % len(frame)] = value
     read: dict[Api, Callable[[Exchange], object]] = {
         METADATA: lambda one: translate.metadata_answer(one, ["t"]),
-        LIST_OFFSETS: lambda one: translate.list_offsets_answer(one, QUERIES),
+        LIST_OFFSETS: lambda one: translate.list_offsets_answer(one, ASKED, 3),
         FETCH: lambda one: translate_fetch.fetch_answer(one, fetch_request(), 3),
     }
     try:
