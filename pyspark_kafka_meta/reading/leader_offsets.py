@@ -91,14 +91,17 @@ class LeaderOffsets:
             groups.setdefault(leader.broker, []).append(query)
         now, asked = time.monotonic(), {}
         for broker, queries in groups.items():
-            timeout_ms = attempt_timeout_ms(self._unanswered[broker.node_id] + 1, self._request_timeout_ms)
+            unanswered = self._unanswered[broker.node_id]
+            timeout_ms = attempt_timeout_ms(unanswered + 1, self._request_timeout_ms)
             request = OffsetsRequest(tuple(queries), read_committed)
             self._wire.send_offsets(broker, request, min(deadline, now + timeout_ms / 1000))
-            asked[broker.node_id] = _Asked(broker, [one.partition for one in queries], now + OVERDUE_MS / 1000)
+            # Who kept silent before is suspected the sooner.
+            overdue_at = now + OVERDUE_MS / 2**unanswered / 1000
+            asked[broker.node_id] = _Asked(broker, [one.partition for one in queries], overdue_at)
         return asked
 
     def _next_look_at(self, asked: Mapping[int, _Asked]) -> float:
-        """When somebody is overdue; from then on, when the cache may be refreshed."""
+        """When somebody will be overdue; when the cache, which was asked to, may be refreshed, if somebody is."""
         now = time.monotonic()
         overdue_at = min(one.overdue_at for one in asked.values())
         return overdue_at if overdue_at > now else now + self._cache.time_to_next_update_ms() / 1000
@@ -108,12 +111,14 @@ class LeaderOffsets:
     ) -> None:
         self._cache.refresh_if_due(deadline)
         now, snapshot = time.monotonic(), self._cache.snapshot
-        for node_id, (broker, partitions, _) in [each for each in asked.items() if now >= each[1].overdue_at]:
+        for node_id in [node_id for node_id, one in asked.items() if now >= one.overdue_at]:
+            broker, partitions, _ = asked[node_id]
             leaders = [snapshot.leader(partition) for partition in partitions]
             if any(leader is None or leader.broker == broker for leader in leaders):
                 self._cache.request_update(RefreshReason.REQUEST_TIMEOUT, snapshot.generation, node_id=node_id)
                 continue
-            self._wire.drop_offsets(asked.pop(node_id).broker.node_id)
+            self._wire.drop_offsets(node_id)
+            del asked[node_id]
             silent = f"{broker.address} did not answer ListOffsets, and is not its leader any more"
             troubles.update(dict.fromkeys(partitions, silent))
 
