@@ -23,6 +23,10 @@ class ConnectError(KafkaMetaError):
     """No connection to a broker: refused, unreachable, unknown host name, or no answer in time."""
 
 
+class UnknownHostError(ConnectError):
+    """The host name of a broker means nothing to this machine's resolver, at the moment at least."""
+
+
 class TlsError(KafkaMetaError):
     """No encrypted connection to a broker that can be trusted: unknown authority, other host name, expired certificate,
     refused client certificate, or one side alone speaks TLS. The text says which and what to mend."""

@@ -178,15 +178,16 @@ class MetadataCache:
         meanwhile will do.
 
         Raises:
-            ConnectError: none came by `deadline`; the text tells what each address did.
+            ConnectError: none came by `deadline`, or sooner as `CacheState.gives_up_at` says; the text tells what each
+            address did.
             KafkaMetaError: as `refresh_if_due`.
         """
-        generation = self.snapshot.generation
+        began, generation = self._clock(), self.snapshot.generation
         self.request_update(reason, generation)
         while self.snapshot.generation == generation:
             pause_s = self.time_to_next_update_ms() / 1000
-            if self._clock() + pause_s >= deadline:
-                with self._lock:
+            with self._lock:
+                if self._clock() + pause_s >= self._state.gives_up_at(reason, began, deadline):
                     raise ConnectError(self._state.unreachable_text())
             self._sleep(pause_s)
             self.refresh_if_due(deadline)

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from pyspark_kafka_meta.errors import KafkaMetaError, ProtocolError
+from pyspark_kafka_meta.errors import KafkaMetaError, ProtocolError, UnknownHostError
 from pyspark_kafka_meta.metadata.events import RefreshCause, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.metadata.model import Address, Broker, LeaderAndEpoch, MetadataAnswer, TopicPartition
 from pyspark_kafka_meta.metadata.policy import BrokerChoice, PolicySettings, RefreshPolicy
@@ -21,6 +21,7 @@ REBOOTSTRAP_REQUIRED = 129
 """Error code of a whole Metadata answer: what the client knows of the cluster is of no use any more (KIP-1102)."""
 MAX_IDLE_S = 300.0
 """This long brokers are asked for a topic that is gone and that nobody wants (Kafka's metadata.max.idle.ms)."""
+UNKNOWN_HOST_GRACE_S = 3.0
 UNREACHABLE_REASONS = frozenset({RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT})
 
 
@@ -42,6 +43,7 @@ class CacheState:
     ) -> None:
         self.snapshot = MetadataSnapshot()
         self.recorder = EventRecorder(cache_id, wall_clock)
+        self._bootstrap = bootstrap
         self._policy = RefreshPolicy(settings, rng)
         self._choice = BrokerChoice(bootstrap, rng)
         self._topics: dict[str, float] = {}  # when each was last wanted
@@ -125,6 +127,13 @@ class CacheState:
         self._policy.request_update(cause, now)
         recovery_ms = self._policy.recovery_ms(now, changes) or 0.0  # the trouble may have come with its end
         return self.recorder.hinted(cause, before, self.snapshot, now, changes, recovery_ms)
+
+    def gives_up_at(self, reason: RefreshReason, began: float, deadline: float) -> float:
+        """When a refresh that began then for this reason ends without an answer: soon where a query begins and no name
+        in the bootstrap list means anything. A task waits out what may be a resolver's bad moment."""
+        failures = [self._failures.get(address) for address in self._bootstrap]
+        is_mistake = reason is RefreshReason.BOOTSTRAP and all(isinstance(one, UnknownHostError) for one in failures)
+        return min(began + UNKNOWN_HOST_GRACE_S, deadline) if is_mistake else deadline
 
     def unreachable_text(self) -> str:
         """What each address that was asked since the last good answer did."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from pyspark_kafka_meta.errors import ConnectError
+from pyspark_kafka_meta.errors import ConnectError, UnknownHostError
 from pyspark_kafka_meta.metadata.model import Address
 
 T = TypeVar("T")
@@ -85,5 +85,5 @@ def _resolve(address: Address, deadline: float) -> list[tuple[int, Any]]:
     except TimeoutError:
         raise ConnectError(f"cannot connect to {address}: its name was not resolved in time") from None
     except (OSError, UnicodeError) as error:  # the latter: no host name at all
-        raise ConnectError(f"cannot connect to {address}: {getattr(error, 'strerror', None) or error}") from error
+        raise UnknownHostError(f"cannot connect to {address}: {getattr(error, 'strerror', None) or error}") from error
     return list(dict.fromkeys((family, target) for family, _, _, _, target in found))

@@ -18,6 +18,7 @@ from pyspark_kafka_meta.errors import (
     KafkaMetaError,
     ProtocolError,
     RequestTimeoutError,
+    UnknownHostError,
     UnsupportedBrokerError,
 )
 from pyspark_kafka_meta.metadata.model import Address, MetadataAnswer
@@ -71,15 +72,15 @@ def test_a_refused_connection_names_the_address() -> None:
         ask(Address("127.0.0.1", port))
 
 
-def test_an_unknown_host_name_is_a_connect_error() -> None:
-    with pytest.raises(ConnectError, match=r"cannot connect to kafka\.invalid:9092"):
+def test_an_unknown_host_name_is_an_error_of_its_own() -> None:
+    with pytest.raises(UnknownHostError, match=r"cannot connect to kafka\.invalid:9092"):
         ask(Address("kafka.invalid", 9092), timeout_s=5)
 
 
 @pytest.mark.parametrize("host", ["broker..local", "x" * 64 + ".example"])
 def test_what_is_no_host_name_is_refused_at_once(host: str) -> None:
     started = time.monotonic()
-    with pytest.raises(ConnectError, match=f"cannot connect to {host}"):
+    with pytest.raises(UnknownHostError, match=f"cannot connect to {host}"):
         ask(Address(host, 9092), timeout_s=5)
     assert time.monotonic() - started < 2
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import pytest
 
-from pyspark_kafka_meta.errors import ConnectError, ProtocolError, UnsupportedBrokerError
+from pyspark_kafka_meta.errors import ConnectError, ProtocolError, UnknownHostError, UnsupportedBrokerError
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.changes import LeaderChange
 from pyspark_kafka_meta.metadata.events import BrokerFetches, EventKind, Outcome, RefreshEvent, RefreshReason
@@ -339,6 +339,44 @@ def test_refresh_that_nobody_answers_names_every_address_and_what_to_check() -> 
     assert "check kafka.bootstrap.servers" in text
     assert len(scene.events) == len(scene.wire.requests) == 3 * 6, "at 0, 100, 300, 700, 1500 and 2500 ms"
     assert scene.clock() <= 1_003
+
+
+NOT_KNOWN = UnknownHostError("cannot connect to broker-1:9092: Name or service not known")
+
+
+def test_names_that_nobody_can_resolve_fail_a_query_that_begins_after_seconds() -> None:
+    scene = Scene()
+    scene.wire.failures[1] = deque([NOT_KNOWN] * 100)
+    began = scene.clock()
+    with pytest.raises(ConnectError, match=r"Name or service not known.*check kafka\.bootstrap\.servers"):
+        scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
+
+    assert scene.clock() - began < 4
+
+
+def test_name_that_is_resolved_after_a_moment_is_enough() -> None:
+    scene = Scene()
+    scene.wire.failures[1] = deque([NOT_KNOWN] * 4)
+
+    assert scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline()).generation == 1
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "reason"),
+    [
+        ([Address("dead", 1), BROKER_1], RefreshReason.BOOTSTRAP),  # which is refused, and may be up soon
+        ([BROKER_1], RefreshReason.NEW_TOPIC),  # of a task
+    ],
+)
+def test_name_that_cannot_be_resolved_is_waited_for_where_it_may_be_right(
+    bootstrap: list[Address], reason: RefreshReason
+) -> None:
+    scene = Scene(*bootstrap)
+    scene.wire.failures[1] = deque([NOT_KNOWN] * 15)
+    began = scene.clock()
+    scene.cache.refresh(reason, scene.deadline())
+
+    assert scene.clock() - began > 4
 
 
 def test_error_names_nobody_who_failed_before_the_last_good_answer() -> None:
