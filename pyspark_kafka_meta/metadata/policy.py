@@ -23,8 +23,8 @@ MAX_EXPONENT = 20
 """Far above any bound of the backoff, and no overflow."""
 FIRST_ATTEMPT_TIMEOUT_MS = 3_000
 OVERDUE_MS = 2_000
-"""So long after the time that a leader may take for its answer it is suspected to hang, and another broker is asked who
-leads now."""
+"""So long after the answer of a leader could be there, it is suspected to hang, and another broker is asked who leads
+now."""
 QUIET_REASONS = frozenset(
     {
         RefreshReason.BOOTSTRAP,

@@ -76,7 +76,7 @@ class KafkaClient:
             publish=self.publisher.publish,
         )
         self._rng = random.Random()
-        self._leader_offsets = LeaderOffsets(self.wire, self.cache, options.request_timeout_ms)
+        self._leader_offsets = LeaderOffsets(self.wire, self.cache, options)
         self._given_up: set[str | TopicPartition] = set()  # what was unknown for the whole grace period
 
     def api_deadline(self) -> float:
@@ -112,7 +112,7 @@ class KafkaClient:
         while not self._missing(topics, wanted) <= self._given_up and time.monotonic() < grace_ends:
             generation = self.cache.snapshot.generation
             self.cache.request_update(RefreshReason.UNKNOWN_TOPIC, generation, error_code=UNKNOWN_TOPIC_OR_PARTITION)
-            self._pause(grace_ends, deadline)
+            self._pause(generation, grace_ends, deadline)
         self._given_up = self._given_up.difference(topics, wanted) | self._missing(topics, wanted)
         if unknown := self._unknown(topics):
             raise UnknownTopicError(
@@ -140,6 +140,7 @@ class KafkaClient:
         all_known_at = time.monotonic()
         troubles: dict[TopicPartition, str] = {}
         while True:
+            generation = self.cache.snapshot.generation
             left = {one: timestamp for one, timestamp in timestamps.items() if one not in answers}
             answers.update(self._leader_offsets.ask(left, read_committed, deadline, troubles))
             if len(answers) == len(timestamps):
@@ -158,7 +159,7 @@ class KafkaClient:
                 )
             failures += 1
             pause_s = backoff_s(self._settings, failures, self._rng)
-            self._pause(min(time.monotonic() + pause_s, deadline), deadline)
+            self._pause(generation, min(time.monotonic() + pause_s, deadline), deadline)
 
     def _unknown(self, topics: Collection[str]) -> list[str]:
         unknown = []
@@ -180,9 +181,8 @@ class KafkaClient:
         known = {each for topic in {one.topic for one in partitions} for each in self.cache.snapshot.partitions(topic)}
         return sorted(set(partitions) - known)
 
-    def _pause(self, until: float, deadline: float) -> None:
-        """Wait, refreshing the cache as it is due: newer metadata ends the wait early."""
-        generation = self.cache.snapshot.generation
+    def _pause(self, generation: int, until: float, deadline: float) -> None:
+        """Wait, refreshing the cache as it is due: metadata newer than this ends the wait early."""
         while self.cache.snapshot.generation == generation and (left_s := until - time.monotonic()) > 0:
             time.sleep(min(self.cache.time_to_next_update_ms() / 1000, left_s))
             self.cache.refresh_if_due(deadline)

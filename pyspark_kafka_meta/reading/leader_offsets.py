@@ -1,6 +1,6 @@
 """`LeaderOffsets`: ListOffsets to the leaders of partitions, one to each, all under way at the same time.
 
-A leader that keeps silent costs the others' answers nothing, and is left as soon as it leads no more, as in `fetches`.
+A leader that keeps silent costs the others' answers nothing, and is left as soon as it does not lead them all any more.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS, MetadataCache
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import Broker, TopicPartition
 from pyspark_kafka_meta.metadata.policy import OVERDUE_MS, attempt_timeout_ms
+from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.wire.codes import UNKNOWN_LEADER_EPOCH, Action, action_for, describe, refresh_reason, refusal
 from pyspark_kafka_meta.wire.messages import (
     OffsetAnswer,
@@ -36,10 +37,10 @@ class _Asked(NamedTuple):
 class LeaderOffsets:
     """Of one client. What goes wrong is reported to its cache."""
 
-    def __init__(self, wire: Wire, cache: MetadataCache, request_timeout_ms: int) -> None:
+    def __init__(self, wire: Wire, cache: MetadataCache, options: ClientOptions) -> None:
         self._wire = wire
         self._cache = cache
-        self._request_timeout_ms = request_timeout_ms
+        self._options = options
         self._unanswered: Counter[int] = Counter()  # in a row, by node id
 
     def ask(
@@ -92,12 +93,12 @@ class LeaderOffsets:
         now, asked = time.monotonic(), {}
         for broker, queries in groups.items():
             unanswered = self._unanswered[broker.node_id]
-            timeout_ms = attempt_timeout_ms(unanswered + 1, self._request_timeout_ms)
+            timeout_ms = attempt_timeout_ms(unanswered + 1, self._options.request_timeout_ms)
             request = OffsetsRequest(tuple(queries), read_committed)
             self._wire.send_offsets(broker, request, min(deadline, now + timeout_ms / 1000))
             # Who kept silent before is suspected the sooner.
-            overdue_at = now + OVERDUE_MS / 2**unanswered / 1000
-            asked[broker.node_id] = _Asked(broker, [one.partition for one in queries], overdue_at)
+            overdue_ms = max(OVERDUE_MS / 2**unanswered, self._options.retry_backoff_ms)
+            asked[broker.node_id] = _Asked(broker, [one.partition for one in queries], now + overdue_ms / 1000)
         return asked
 
     def _next_look_at(self, asked: Mapping[int, _Asked]) -> float:
@@ -114,12 +115,12 @@ class LeaderOffsets:
         for node_id in [node_id for node_id, one in asked.items() if now >= one.overdue_at]:
             broker, partitions, _ = asked[node_id]
             leaders = [snapshot.leader(partition) for partition in partitions]
-            if any(leader is None or leader.broker == broker for leader in leaders):
+            if all(leader is not None and leader.broker == broker for leader in leaders):
                 self._cache.request_update(RefreshReason.REQUEST_TIMEOUT, snapshot.generation, node_id=node_id)
                 continue
             self._wire.drop_offsets(node_id)
             del asked[node_id]
-            silent = f"{broker.address} did not answer ListOffsets, and is not its leader any more"
+            silent = f"{broker.address} did not answer ListOffsets, and lost partitions"
             troubles.update(dict.fromkeys(partitions, silent))
 
     def _absorb(

@@ -188,7 +188,8 @@ class Wire(Protocol):
     def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
         """Send a Fetch, and return at once: where there is no connection it is sent when there is one, and
         `receive_fetch` tells if there can be none. At most one may be under way for each broker. Its answer must begin
-        by `deadline`."""
+        by `deadline`; where there is no connection, that is when there must be one, and the answer gets as much time
+        again."""
 
     def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchAnswer | RequestFailure | None:
         """The first answer, or failure, of the Fetches under way to `node_ids`; None if none began by `deadline`. One

@@ -43,34 +43,44 @@ class Requests(Generic[RequestT, AnswerT]):
         # By node id: a broker may have taken the place of another at its address.
         self._kept: dict[int, Connection] = {}
         self._under_way: dict[int, UnderWay[RequestT]] = {}
+        self._not_sent: dict[int, KafkaMetaError] = {}  # why there will be no answer
 
     def send(self, broker: Broker, request: RequestT, deadline: float) -> None:
         """See `Wire.send_fetch`. An earlier one is dropped, lest its answer be taken for that of the new one."""
         self.drop(broker.node_id)
-        channel = self._written(broker, request, deadline)
-        self._under_way[broker.node_id] = UnderWay(broker, channel, request, deadline)
+        try:
+            channel = self._written(broker, request, deadline)
+        except KafkaMetaError as error:
+            self._not_sent[broker.node_id] = error
+        else:
+            self._under_way[broker.node_id] = UnderWay(broker, channel, request, deadline)
 
     def receive(self, node_ids: Collection[int], deadline: float) -> AnswerT | RequestFailure | None:
         """See `Wire.receive_fetch`."""
+        for node_id in self._not_sent.keys() & set(node_ids):
+            return RequestFailure(node_id, self._not_sent.pop(node_id))
         waiting = {node_id: self._under_way[node_id] for node_id in node_ids if node_id in self._under_way}
-        if not waiting:
-            return None
-        due = first_due(waiting)
-        ready = first_begun(waiting, min(deadline, waiting[due].deadline))
-        if ready is not None:
-            return self._answer(ready)
-        if waiting[due].deadline > time.monotonic():
-            return None
-        return RequestFailure(due, self._under_way.pop(due).time_out(self._what))
+        while waiting:
+            due = first_due(waiting)
+            ready = first_begun(waiting, min(deadline, waiting[due].deadline))
+            if ready is not None:
+                return self._answer(ready)
+            now = time.monotonic()
+            if now >= waiting[due].deadline:  # which was put off if there is a connection by now
+                return RequestFailure(due, self._under_way.pop(due).time_out(self._what))
+            if now >= deadline:
+                break
+        return None
 
     def drop(self, node_id: int) -> None:
         """Forget the one under way to this broker, if any, and its connection."""
+        self._not_sent.pop(node_id, None)
         under_way = self._under_way.pop(node_id, None)
         if under_way is not None:
             under_way.channel.close()
 
     def close(self) -> None:
-        for node_id in list(self._under_way):
+        for node_id in [*self._under_way, *self._not_sent]:
             self.drop(node_id)
         self.close_all_but(())
 

@@ -69,15 +69,19 @@ class UnderWay(Generic[T]):
     """A request that was sent, or is as soon as there is a connection.
 
     Attributes:
-        deadline: by when its answer must begin; like `asked_at`, in seconds of `time.monotonic`.
-        asked_at: when it was sent, or was to be as soon as there is a connection.
+        deadline: by when there must be a connection, and then by when the answer must begin, which gets as much time:
+            in seconds of `time.monotonic`.
+        timeout_s: from when it was made to `deadline`.
     """
 
     broker: Broker
     channel: Connection | Opening
     request: T
     deadline: float
-    asked_at: float = field(default_factory=time.monotonic)
+    timeout_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.timeout_s = self.deadline - time.monotonic()
 
     def connection(self) -> Connection:
         """What it is answered over, once something has come by `first_begun`.
@@ -87,15 +91,12 @@ class UnderWay(Generic[T]):
         """
         if isinstance(self.channel, Opening):
             self.channel = self.channel.connection()
+            self.deadline = time.monotonic() + self.timeout_s
         return self.channel
 
-    @property
-    def timeout_s(self) -> float:
-        return self.deadline - self.asked_at
-
     def read_deadline(self) -> float:
-        """By when an answer that has begun must have ended. The caller may come late, busy with the rows of another:
-        what came by then is still good."""
+        """By when an answer that has begun must have ended, if reading begins now: the caller may come late, busy with
+        the rows of another, and what came by then is still good."""
         return time.monotonic() + self.timeout_s
 
     def time_out(self, what: str) -> KafkaMetaError:

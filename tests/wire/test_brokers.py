@@ -256,6 +256,29 @@ def test_question_whose_asker_gave_up_does_not_answer_the_next(cluster: Cluster,
     assert cluster.offsets(1, OffsetQuery(T0, LATEST_TIMESTAMP))[T0].offset == 2
 
 
+def test_slow_connection_leaves_the_answer_as_much_time_again(cluster: Cluster) -> None:
+    cluster.mock.set_rtt_ms(1, 600)
+    request = OffsetsRequest((OffsetQuery(T0, LATEST_TIMESTAMP),), False)
+    cluster.wire.send_offsets(cluster.broker(1), request, within(1))
+
+    assert isinstance(cluster.wire.receive_offsets([1], within(LATER_S)), OffsetsAnswer)
+
+
+def test_process_that_may_open_no_more_is_a_failure_of_the_request_alone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = OffsetsRequest((OffsetQuery(T0, LATEST_TIMESTAMP),), False)
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "socketpair", lambda: (_ for _ in ()).throw(OSError(24, "Too many open files")))
+        cluster.wire.send_offsets(cluster.broker(1), request, within(LATER_S))
+    failure = cluster.wire.receive_offsets([1], within(LATER_S))
+
+    assert isinstance(failure, RequestFailure)
+    assert isinstance(failure.error, ConnectError)
+    assert "raise the limits of this user" in str(failure.error)
+    assert cluster.offsets(1, OffsetQuery(T0, LATEST_TIMESTAMP))[T0].offset == 0
+
+
 def test_broker_that_no_packet_reaches_holds_up_nobody_who_tells_offsets(cluster: Cluster) -> None:
     began = time.monotonic()
     with black_hole() as nowhere:

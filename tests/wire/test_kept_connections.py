@@ -6,11 +6,12 @@ import time
 
 import pytest
 
-from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.metadata.model import Address, Broker
 from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.wire import brokers
+from pyspark_kafka_meta.wire import brokers, requests
 from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.wire.messages import OffsetsAnswer, OffsetsRequest
 
 
 def test_connection_to_where_no_broker_is_any_more_is_closed(
@@ -23,13 +24,19 @@ def test_connection_to_where_no_broker_is_any_more_is_closed(
             super().__init__(address, settings, deadline)
             opened.append(self)
 
-    monkeypatch.setattr(brokers, "Connection", Noted)
+    for module in (brokers, requests):
+        monkeypatch.setattr(module, "Connection", Noted)
     wire = KafkaWire(ConnectionSettings("tests", connect_timeout_ms=5000, max_frame_bytes=1 << 20))
     alias = Address("localhost", int(mock_cluster.bootstrap_servers.split(",")[0].rpartition(":")[2]))
     answer = wire.metadata(alias, (), time.monotonic() + 10)
     assert alias not in {broker.address for broker in answer.brokers}
+    for broker in (Broker(9, alias), answer.brokers[0]):
+        wire.send_offsets(broker, OffsetsRequest((), False), time.monotonic() + 10)
+        assert isinstance(wire.receive_offsets([broker.node_id], time.monotonic() + 10), OffsetsAnswer)
+    assert [connection.fileno() >= 0 for connection in opened] == [True, True, True]
     for broker in answer.brokers:
         wire.metadata(broker.address, (), time.monotonic() + 10)
 
-    assert [connection.fileno() >= 0 for connection in opened] == [False, True, True, True]
+    assert [connection.fileno() >= 0 for connection in opened] == [False, False, True, True, True, True]
     wire.close()
+    assert not any(connection.fileno() >= 0 for connection in opened)

@@ -8,6 +8,7 @@ import pytest
 from scene import T0, T1, T2, Fault, Scene
 
 from pyspark_kafka_meta.errors import (
+    AuthenticationError,
     BrokerError,
     ConnectError,
     NoLeaderError,
@@ -169,6 +170,42 @@ def test_leader_that_hangs_is_left_soon_after_another_leads(scene: Scene, client
     assert after_s <= scene.clock() - began < after_s + 1
     assert scene.sent("ListOffsets").count(2) == 2
     assert len(scene.sent("Metadata")) < 2 * after_s + 5
+
+
+def test_leader_that_was_left_may_be_asked_again(scene: Scene, client: KafkaClient) -> None:
+    scene.wire.hung.add(1)
+    scene.cluster.move_leader(T0, 2)
+    latest(scene, client, T0)
+    scene.wire.hung.clear()
+    scene.cluster.move_leader(T0, 1)
+    scene.clock.sleep(300)
+    client.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + DEADLINE_S)
+
+    assert latest(scene, client, T0) == {T0: 12}
+
+
+def test_offsets_that_could_not_be_waited_for_may_be_asked_for_again(scene: Scene, client: KafkaClient) -> None:
+    scene.wire.hung.add(1)
+    for node_id in (2, 3):
+        scene.fail(node_id, AuthenticationError("the password was changed"))
+    with pytest.raises(AuthenticationError):
+        latest(scene, client, T0)
+    scene.wire.hung.clear()
+
+    assert latest(scene, client, T0) == {T0: 12}
+
+
+def test_leader_that_answered_again_is_not_suspected_so_soon(scene: Scene, client: KafkaClient) -> None:
+    scene.wire.hung.add(1)
+    scene.clock.at(4, scene.wire.hung.clear)
+    latest(scene, client, T0)
+    client.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + DEADLINE_S)
+    scene.wire.requests.clear()
+    scene.wire.hung.add(1)
+    scene.clock.at(1.5, scene.wire.hung.clear)
+
+    assert latest(scene, client, T0) == {T0: 12}
+    assert scene.sent("Metadata") == []
 
 
 def test_leaders_that_answered_are_not_asked_again(scene: Scene, client: KafkaClient) -> None:
