@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.reading.spark_socket import PromptReader, be_prompt
 from pyspark_kafka_meta.schemas import Columns, as_spelt
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Task(InputPartition):
         self.topics = frozenset(topics)
 
 
-class KafkaMetaReader(DataSourceReader):
+class KafkaMetaReader(PromptReader, DataSourceReader):
     """Reads from the starting to the ending offsets, which are resolved once, when the query is planned."""
 
     def __init__(self, options: SourceOptions, columns: Columns) -> None:
@@ -56,6 +57,7 @@ def new_planner(options: SourceOptions, max_age_ms: int) -> OffsetPlanner:
     from pyspark_kafka_meta.telemetry.origin import planner_origin
     from pyspark_kafka_meta.telemetry.outlets import new_publisher
 
+    be_prompt()
     publisher = new_publisher(options.metrics, planner_origin())
     return OffsetPlanner(KafkaClient(options.client, publisher, max_age_ms, options.topic_pattern), options)
 

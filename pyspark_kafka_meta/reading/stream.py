@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.reading.source import Task, new_planner, read_partition
+from pyspark_kafka_meta.reading.spark_socket import PromptReader
 from pyspark_kafka_meta.schemas import Columns
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class KafkaMetaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches beside the driver and reads their tasks on executors."""
 
     def __init__(self, options: SourceOptions, columns: Columns) -> None:

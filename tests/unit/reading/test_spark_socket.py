@@ -1,0 +1,76 @@
+"""Small messages between Spark and its Python processes, over TCP as Spark sets it up."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import BinaryIO
+
+import pytest
+
+from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.reading.source import KafkaMetaReader
+from pyspark_kafka_meta.reading.spark_socket import be_prompt
+
+MESSAGE = b"0123456789"
+READER = pickle.dumps(
+    KafkaMetaReader(SourceOptions.parse({"kafka.bootstrap.servers": "broker:9092", "subscribe": "t"}), {})
+)
+
+
+@pytest.fixture(params=[socket.AF_INET, socket.AF_UNIX])
+def ends(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Of a connection: Spark's, and that of its Python process."""
+    with ExitStack() as opened:
+        if request.param == socket.AF_UNIX:
+            both = socket.socketpair()
+        else:
+            listener = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+            both = (socket.create_connection(listener.getsockname()), listener.accept()[0])
+        yield opened.enter_context(both[0]), opened.enter_context(both[1])
+
+
+def main(infile: BinaryIO, work: Callable[[], object]) -> None:
+    """As Spark's Python processes have it."""
+    work()
+
+
+def task_ms(jvm: socket.socket, worker: socket.socket, infile: BinaryIO) -> float:
+    """How long the worker waits for the second of the messages that a task begins with."""
+    for _ in range(2):
+        jvm.sendall(MESSAGE)
+    assert infile.read(len(MESSAGE)) == MESSAGE
+    main(infile, lambda: pickle.loads(READER))
+    began = time.perf_counter()
+    assert infile.read(len(MESSAGE)) == MESSAGE
+    waited_ms = (time.perf_counter() - began) * 1000
+    worker.sendall(MESSAGE)
+    assert jvm.recv(len(MESSAGE)) == MESSAGE
+    return waited_ms
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing can be acknowledged at once")
+def test_second_message_of_a_task_does_not_wait_until_the_first_is_acknowledged(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    with ends[1].makefile("rb") as infile:
+        waits_ms = sorted(task_ms(*ends, infile) for _ in range(40))
+
+    assert waits_ms[20] < 20, "a connection that is new acknowledges all at once by itself, for some messages"
+
+
+def test_what_is_sent_to_spark_waits_for_nothing(ends: tuple[socket.socket, socket.socket]) -> None:
+    with ends[1].makefile("rb") as infile:
+        main(infile, be_prompt)
+
+    assert ends[1].family == socket.AF_UNIX or ends[1].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_reader_is_unpickled_elsewhere_too() -> None:
+    main(io.BytesIO(), lambda: pickle.loads(READER))
+    assert isinstance(pickle.loads(READER), KafkaMetaReader)
