@@ -5,16 +5,14 @@ python -m benchmarks.plots
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.peers import JVM, OURS, TUNED_JVM
-from benchmarks.tables import figures
+from benchmarks.tables import DOCS, figures
 
-DOCS = Path(__file__).parent.parent / "docs"
 COLOURS = {OURS.name: "#0b6e4f", JVM.name: "#b0413e", TUNED_JVM.name: "#d98e04"}
 BAR = 0.27
 

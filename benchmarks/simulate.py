@@ -34,8 +34,9 @@ from benchmarks.simulation.clients import (
 from benchmarks.simulation.cluster import Scenario
 from benchmarks.simulation.figures import Figures, figures, requests_by_time
 from benchmarks.simulation.run import Simulation
+from benchmarks.tables import DOCS
 
-IMAGES = Path(__file__).parent.parent / "docs" / "images"
+IMAGES = DOCS / "images"
 PLOT_STEP_S = 10
 COLUMNS = {
     "mean": "req/s\nmean",

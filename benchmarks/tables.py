@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
-FIGURES = ROOT / "docs" / "benchmarks"
+DOCS = ROOT / "docs"
+PAGES = (ROOT / "README.md", DOCS / "benchmarks.md")
+FIGURES = DOCS / "benchmarks"
 BLOCK = re.compile(r"(<!-- (\w+\.json)(?: (\S+):)?((?: [^\s:]+)*) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 HEADERS = {"krec_s": "thousand records a second", "kafkameta_is_faster_by": "kafkameta beside it, times as fast"}
 NO_DECIMALS_FROM = 100
