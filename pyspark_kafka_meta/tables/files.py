@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark_kafka_meta.errors import CheckpointError
 from pyspark_kafka_meta.options.values import INT64_MAX, whole_number
-from pyspark_kafka_meta.telemetry.remote import opened
+from pyspark_kafka_meta.telemetry.remote import file_system
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -140,7 +140,7 @@ class EventFolder:
     def lines(self, files: Sequence[EventFile]) -> Iterator[bytes]:
         """The lines of `files`. In the end, a warning counts the files that are gone by now."""
         deleted = 0
-        with self._opened() as (system, _):
+        with self._file_system() as (system, _):
             for file in files:
                 try:
                     with system.open_input_stream(file.path) as stream:
@@ -154,16 +154,16 @@ class EventFolder:
     def _list(self) -> set[EventFile]:
         from pyarrow.fs import FileSelector
 
-        with self._opened() as (system, path):
+        with self._file_system() as (system, path):
             entries = system.get_file_info(FileSelector(path, allow_not_found=True, recursive=True))
         named = [(entry.path, _NAME.fullmatch(entry.base_name)) for entry in entries if entry.is_file]
         return {EventFile(name[1], int(name[2]), path) for path, name in named if name is not None}
 
-    def _opened(self) -> AbstractContextManager[tuple[FileSystem, str]]:
+    def _file_system(self) -> AbstractContextManager[tuple[FileSystem, str]]:
         from pyarrow.fs import LocalFileSystem
 
         if "://" in self._root:
-            return opened(self._root)
+            return file_system(self._root)
         return nullcontext((LocalFileSystem(), str(Path(self._root).absolute())))
 
 

@@ -27,7 +27,7 @@ def default_root() -> Path:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[int]:
+def open_folder(path: Path) -> Iterator[int]:
     """A descriptor of a folder that is there and no link. Raises OSError."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -44,7 +44,7 @@ class LocalFolder:
 
     def write(self, name: str, content: bytes) -> None:
         """Raises OSError: the file was not made, and nothing is left of it."""
-        with opened(self.make()) as folder:
+        with open_folder(self.make()) as folder:
             unfinished = f".{name}.tmp"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
             try:
@@ -58,7 +58,7 @@ class LocalFolder:
 
     def delete(self, name: str) -> None:
         """Raises OSError."""
-        with opened(self.make()) as folder, suppress(FileNotFoundError):
+        with open_folder(self.make()) as folder, suppress(FileNotFoundError):
             os.unlink(name, dir_fd=folder)
 
     def make(self) -> Path:
@@ -92,7 +92,7 @@ def _check_own(path: Path) -> None:
 
 def _remove_old(root: Path, now: float) -> None:
     for path in root.iterdir():
-        with suppress(OSError), opened(path) as folder:  # no folder, or another process was first
+        with suppress(OSError), open_folder(path) as folder:  # no folder, or another process was first
             if os.fstat(folder).st_mtime < now - KEPT_DAYS * 24 * 3600:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while a cache lives there
                 shutil.rmtree(path, ignore_errors=True)

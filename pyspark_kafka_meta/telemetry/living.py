@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from hashlib import sha256
 from pathlib import Path
 
-from pyspark_kafka_meta.telemetry.folders import DefaultFolder, opened
+from pyspark_kafka_meta.telemetry.folders import DefaultFolder, open_folder
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class LivingCaches:
     def _hold(self, folder: Path, cache_id: str) -> None:
         self._held.enter_context(suppress(OSError))  # a file that stays is told of as dead, which is worth no failure
         # Not removed as old for as long, though the events go elsewhere.
-        fcntl.flock(self._held.enter_context(opened(folder)), fcntl.LOCK_SH)
+        fcntl.flock(self._held.enter_context(open_folder(folder)), fcntl.LOCK_SH)
         # Locked before it has its name: a file that others see without a lock is that of a dead cache.
         path, unfinished = folder / f"{cache_id}{self._suffix}", folder / f".{cache_id}.tmp"
         descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

@@ -18,19 +18,19 @@ class RemoteFolder:
 
     def write(self, name: str, content: bytes) -> None:
         """Raises OSError."""
-        with opened(self._uri) as (files, folder):
+        with file_system(self._uri) as (files, folder):
             with files.open_output_stream(f"{folder}/.{name}.tmp") as file:
                 file.write(content)
             files.move(f"{folder}/.{name}.tmp", f"{folder}/{name}")
 
     def delete(self, name: str) -> None:
         """Raises OSError."""
-        with opened(self._uri) as (files, folder), suppress(FileNotFoundError):
+        with file_system(self._uri) as (files, folder), suppress(FileNotFoundError):
             files.delete_file(f"{folder}/{name}")
 
 
 @contextmanager
-def opened(uri: str) -> Iterator[tuple[FileSystem, str]]:
+def file_system(uri: str) -> Iterator[tuple[FileSystem, str]]:
     """The file system at a URI, and the path in it. What fails there is an OSError with neither the URI, which may hold
     keys, nor a text that may repeat it."""
     try:
