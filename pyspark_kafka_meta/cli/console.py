@@ -6,6 +6,7 @@ And how they end: by Ctrl-C and SIGTERM alike, in good order.
 from __future__ import annotations
 
 import json
+import re
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,9 @@ from pyspark_kafka_meta.errors import KafkaMetaError
 
 ENDS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = 128 + signal.SIGINT
+GIVEN_AS = {"metricsPath": "--path", "metricsTopic": "--topic", "kafka.bootstrap.servers": "--bootstrap-servers"}
+"""Options of the source, and what the command line calls them."""
+_NAMED = re.compile(rf"(?:Option )?('?)\b({'|'.join(map(re.escape, GIVEN_AS))})\b\1")
 
 
 def printable(text: str) -> str:
@@ -41,6 +45,11 @@ def for_people(as_json: bool) -> Console | None:
 def print_json(row: Mapping[str, Any]) -> None:
     """One line, there at once for whoever reads the pipe."""
     typer.echo(json.dumps(row, default=str))
+
+
+def error_text(error: KafkaMetaError) -> str:
+    """In one line, with options as the command line calls them."""
+    return _NAMED.sub(lambda found: GIVEN_AS[found[2]], "; ".join(str(error).splitlines()))
 
 
 def note(text: str) -> None:
@@ -83,8 +92,7 @@ def reporting(until_ended: bool = False) -> Iterator[None]:
     try:
         yield
     except KafkaMetaError as error:
-        text = "; ".join(str(error).splitlines())
-        typer.secho(f"kafkameta: {printable(text)}", err=True, fg=typer.colors.RED)
+        typer.secho(f"kafkameta: {printable(error_text(error))}", err=True, fg=typer.colors.RED)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         raise typer.Exit(0 if until_ended else INTERRUPTED) from None

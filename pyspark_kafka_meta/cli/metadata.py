@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pyspark_kafka_meta.cli.console import note, plain, print_json
+from pyspark_kafka_meta.cli.console import error_text, note, plain, print_json
 from pyspark_kafka_meta.cli.events import events_table
 from pyspark_kafka_meta.cli.refreshing import OwnCache
 from pyspark_kafka_meta.errors import KafkaMetaError
@@ -121,7 +121,7 @@ def _repeat(
         try:
             seen = look()
         except KafkaMetaError as error:
-            complain(str(error))
+            complain(error_text(error))
         else:
             show_one(seen)
 

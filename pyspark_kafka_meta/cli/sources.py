@@ -70,7 +70,7 @@ class FolderEvents:
                 yield from _events(self._folder.lines(between(start, end, files)))
                 start = end
         except OSError as error:
-            raise OptionError(f"no events can be read from --path: {error}") from None
+            raise OptionError(f"no events can be read: {error}") from None
         self._offset = end  # only now: who meets an error in between reads all of it again
 
     def close(self) -> None:

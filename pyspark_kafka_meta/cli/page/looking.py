@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Self
 
+from pyspark_kafka_meta.cli.console import error_text
 from pyspark_kafka_meta.cli.demo.state import State
 from pyspark_kafka_meta.cli.page.plots import WINDOW_MS, Plot, Sample, latencies, recoveries, throughput, timeline
 from pyspark_kafka_meta.cli.page.view import Move, View, moves_since, view_of
@@ -123,7 +124,7 @@ def _told(error: Exception, before: str | None) -> str:
     """For people at the page. What is not ours is a mistake of this program: a thread that ended with it would leave a
     page that stands still and says nothing. It is logged once for as long as nothing else is told."""
     if isinstance(error, KafkaMetaError):
-        return str(error)
+        return error_text(error)
     text = f"{type(error).__name__}, see the log of kafkameta page"
     if text != before:
         logger.error("the page met an error that it does not know", exc_info=error)

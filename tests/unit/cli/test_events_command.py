@@ -180,17 +180,27 @@ def test_a_mistake_is_one_line_and_exit_code_1(folder: Path, arguments: list[str
     assert text in result.stderr
 
 
-def test_a_folder_that_cannot_be_read_is_one_line_without_its_uri() -> None:
-    result = CliRunner().invoke(app, ["events", "--path", "gs://key:secret@bucket/folder"])
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (
+            "gs://key:secret@bucket/folder",
+            "no events can be read: ArrowInvalid from the gs folder of --path: check its URI",
+        ),
+        ("nonsense://key:secret@bucket/folder", "--path must be a folder or the URI of one"),
+    ],
+)
+def test_a_folder_that_cannot_be_read_is_one_line_without_its_uri(path: str, text: str) -> None:
+    result = CliRunner().invoke(app, ["events", "--path", path])
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
-    assert "no events can be read from --path: " in result.stderr
+    assert result.stderr.startswith(f"kafkameta: {text}")
     assert "secret" not in result.stderr
 
 
 def test_a_topic_without_brokers_to_ask_is_a_mistake_told_in_one_line() -> None:
     result = CliRunner().invoke(app, ["events", "--topic", "t"])
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
-    assert "kafka.bootstrap.servers" in result.stderr
+    assert "--bootstrap-servers must be specified" in result.stderr
 
 
 def test_no_spark_takes_part(folder: Path) -> None:

@@ -48,7 +48,7 @@ def test_what_was_read_before_an_error_is_read_again(tmp_path: Path, monkeypatch
             return lines(folder, files)
 
         broken.setattr(EventFolder, "lines", one_file)
-        with pytest.raises(OptionError, match="from --path: access denied"):
+        with pytest.raises(OptionError, match="no events can be read: access denied"):
             list(source.read())
 
     assert len(list(source.read())) == 2
