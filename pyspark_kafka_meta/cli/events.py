@@ -123,7 +123,7 @@ def who(event: Event) -> str:
 
 
 def process_name(host: str | None, pid: int | None) -> str | None:
-    return None if host is None else f"{host}:{pid}"
+    return host if host is None or pid is None else f"{host}:{pid}"
 
 
 def why(event: Event) -> str:

@@ -222,7 +222,7 @@ def _cell(row: CacheRow | None, live: Mapping[TopicPartition, PartitionRow]) -> 
 
 
 def _process(row: CacheRow) -> str:
-    return f"pid {row.pid}, cache {row.cache_id[:ID_SHOWN]}"
+    return joined(None if row.pid is None else f"pid {row.pid},", f"cache {row.cache_id[:ID_SHOWN]}")
 
 
 def _event_row(event: Event) -> EventRow:

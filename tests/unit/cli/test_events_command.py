@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from written_events import learning, made, moving, sequences, write
 
 from pyspark_kafka_meta.cli import events as events_module
-from pyspark_kafka_meta.cli.events import EventFilter, follow_events
+from pyspark_kafka_meta.cli.events import EventFilter, follow_events, who
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.cli.sources import FolderEvents
 from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome
@@ -163,6 +163,10 @@ def test_an_event_of_another_version_that_lacks_fields_is_shown(tmp_path: Path) 
     (tmp_path / f"events-{'d' * 32}-00000000.jsonl").write_text('{"cache_id":"c0ffee","sequence":1,"time_ms":5}\n')
     result = run(tmp_path, env=TERMINAL)
     assert (result.exit_code, "c0ffee" in result.stdout, "None" in result.stdout) == (0, True, False)
+
+
+def test_of_a_process_that_is_not_told_the_host_alone_is_named() -> None:
+    assert who(made("c" * 32, 1, origin=Origin(role="reader", host="worker")).to_dict()) == "reader worker cccccccc"
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,12 @@ def test_plots_say_in_words_what_they_show() -> None:
     assert throughput([Sample(NOW_MS, 480.0, 12)], NOW_MS).summary.startswith("480 records a second now; 12 behind")
 
 
+def test_of_a_process_that_is_not_told_the_cache_alone_is_named() -> None:
+    unknown = made(FIRST, 1, NOW_MS, **learning("t", 1), origin=Origin(role="reader"))
+
+    assert view_of(state(unknown), KNOWN, (), {}, False).caches.names == [("reader", "cache aaaaaaaa")]
+
+
 def test_what_events_say_is_shown_as_text() -> None:
     evil = made(FIRST, 1, NOW_MS, **learning("<script>", 1), origin=Origin(role="reader", host="a\u202eb", pid=7))
     html = render("events", view=view_of(state(evil), KNOWN, (), {}, True))
