@@ -33,6 +33,8 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer
 
 STICKY, KEY_HASH = "sticky", "key-hash"
+CREATION_S = 5
+"""A cluster with auto.create.topics.enable makes a topic when it is first asked for it, and has it a moment later."""
 
 
 def arguments() -> argparse.Namespace:
@@ -72,12 +74,14 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     options = arguments()
     producer = Producer(settings(options))
+    give_up_at = time.monotonic() + CREATION_S
     try:
-        topic = producer.list_topics(options.topic, timeout=10).topics[options.topic]
+        while (error := producer.list_topics(options.topic, timeout=10).topics[options.topic].error) is not None:
+            if time.monotonic() > give_up_at:
+                raise SystemExit(f"topic {options.topic}: {error.str()}")
+            time.sleep(0.2)
     except KafkaException:
         raise SystemExit(f"no broker answers at {options.bootstrap_servers}: is the cluster up?") from None
-    if topic.error is not None:
-        raise SystemExit(f"topic {options.topic}: {topic.error.str()}")
     delivered: Counter[int] = Counter()
     by_partition: dict[str, Any] = {"partition": int(options.by)} if options.by.isdigit() else {}
 

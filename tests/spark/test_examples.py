@@ -186,6 +186,20 @@ def test_the_test_of_a_pipeline_passes(user: User) -> None:
     assert re.search(r"\b3 passed", out)
 
 
+def test_the_producer_waits_for_a_topic_that_the_cluster_makes_when_asked(
+    user: User, mock_cluster: MockCluster, wait_for: Callable[..., Any]
+) -> None:
+    mock_cluster.create_topic("fresh")
+    mock_cluster.set_topic_error("fresh", 3)  # UNKNOWN_TOPIC_OR_PARTITION
+    mock_cluster.start_request_tracking()
+    options = ["--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "fresh", "--records", "20"]
+    program = user.start(sys.executable, EXAMPLES / "producer.py", *options)
+    wait_for(lambda: [request.api_key for request in mock_cluster.requests()].count(3) > 4)  # it asks again
+    mock_cluster.set_topic_error("fresh", 0)
+    out, _ = program.communicate(timeout=TIMEOUT_S)
+    assert out.startswith("delivered 20 of 20 records")
+
+
 def test_the_source_reads_what_every_choice_of_the_producer_wrote(
     user: User, spark: SparkSession, kafka: Any, make_topic: Callable[..., str]
 ) -> None:
