@@ -64,7 +64,7 @@ def known_caches(source: EventSource, since_ms: int, now_ms: int) -> KnownCaches
     if not events:
         note(f"no events in {source.name}")
     if left_out:
-        note(f"{left_out} caches without an event since then are left out: --since 1d goes back further")
+        note(f"caches left out, without an event since then: {left_out}; --since 1d goes back further")
     return KnownCaches(recent, _first_seen(events), now_ms)
 
 

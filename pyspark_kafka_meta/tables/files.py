@@ -169,7 +169,7 @@ class EventFolder:
 
 def warn_of_deleted(count: int) -> None:
     if count:
-        logger.warning("%d files of refresh events were deleted by their writers before they were read", count)
+        logger.warning("files of refresh events that their writers deleted before they were read: %d", count)
 
 
 def _numbers(value: Mapping[str, Any]) -> dict[str, int]:

@@ -73,4 +73,4 @@ def _fits(row: Mapping[str, Any], schema: pa.Schema) -> bool:
 
 def _warn_of(bad: int) -> None:
     if bad:
-        logger.warning("%d lines were left out, as they are no refresh events", bad)
+        logger.warning("lines left out, as they are no refresh events: %d", bad)

@@ -77,7 +77,7 @@ class FolderSink:
             self._losses.add(told)
             if not self._failing:
                 why = error if isinstance(error, OSError) else type(error).__name__
-                logger.warning("%d refresh events were not written: %s", len(told), why)
+                logger.warning("refresh events not written: %d (%s)", len(told), why)
             self._failing = True
             return
         self._failing = False

@@ -92,7 +92,7 @@ def test_a_cluster_that_is_well_gets_no_complaint(mock_cluster: MockCluster) -> 
     assert (code, wrong(found)) == (0, {})
     assert {f"broker {number}" for number in (1, 2, 3)} <= found.keys()
     assert found["versions"]["what"] == "Metadata v13, ListOffsets v7, Fetch v16"
-    assert found["topic clicks"]["what"] == "3 partitions, all are led and in sync; about 1 records"
+    assert found["topic clicks"]["what"] == "partitions: 3, led and in sync: all; records: about 1"
     fetches = [one["what"] for check, one in found.items() if check.startswith("fetch clicks from broker ")]
     assert len(fetches) == 3
     assert sum("gave a record batch" in one for one in fetches) == 1
@@ -137,7 +137,7 @@ def test_a_missing_topic_and_a_partition_without_leader_are_failures(mock_cluste
     mock_cluster.move_leader("clicks", 1, -1)
     code, found = run("--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "clicks", "--topic", "nope")
     assert (code, wrong(found)) == (1, {"partition clicks-1": "fail", "topic nope": "fail"})
-    assert found["topic clicks"]["what"].startswith("2 partitions, 1 are led")
+    assert found["topic clicks"]["what"].startswith("partitions: 2, led and in sync: 1")
 
 
 def test_a_fetch_that_an_acl_denies_names_the_acl(mock_cluster: MockCluster) -> None:

@@ -62,8 +62,8 @@ def judge_topic(rows: Sequence[PartitionRow]) -> Iterator[Finding]:
     problems = [found for row in rows if (found := judge_partition(row)) is not None]
     yield from sorted(problems, key=lambda one: one.verdict is not Verdict.FAIL)[:MAX_NAMED]
     records = sum(row.end_offset - row.start_offset for row in rows if row.end_offset and row.start_offset is not None)
-    good = "all are led and in sync" if not problems else f"{len(rows) - len(problems)} are led and in sync"
-    yield ok(f"topic {topic}", f"{len(rows)} partitions, {good}; about {records} records")
+    good = len(rows) - len(problems) if problems else "all"
+    yield ok(f"topic {topic}", f"partitions: {len(rows)}, led and in sync: {good}; records: about {records}")
 
 
 def judge_partition(row: PartitionRow) -> Finding | None:

@@ -83,7 +83,7 @@ def test_a_pipe_gets_the_rows_of_the_caches_table(folder: Path) -> None:
 def test_caches_that_said_nothing_for_long_are_left_out_and_counted(folder: Path) -> None:
     result = run(folder, "--since", "10s")
     assert {json.loads(line)["executor_id"] for line in result.stdout.splitlines()} == {"2"}
-    assert "1 caches without an event" in result.stderr
+    assert "caches left out, without an event since then: 1;" in result.stderr
 
 
 def test_more_caches_than_fit_are_shown_in_several_tables(folder: Path) -> None:

@@ -246,7 +246,7 @@ def test_a_topic_that_cannot_be_had_says_how_to_get_it(error: str, fix: str) -> 
 def test_a_topic_tells_its_partitions_and_only_the_bad_ones_by_name() -> None:
     found = list(topics.judge_topic([row(), row(partition=1, isr=(2,)), row(partition=2, start_offset=3)]))
     assert verdicts(found) == [("partition t-1", WARN), ("topic t", OK)]
-    assert found[1].what == "3 partitions, 2 are led and in sync; about 12 records"
+    assert found[1].what == "partitions: 3, led and in sync: 2; records: about 12"
 
 
 def test_of_many_bad_partitions_the_worst_are_named() -> None:
@@ -254,7 +254,7 @@ def test_of_many_bad_partitions_the_worst_are_named() -> None:
     found = list(topics.judge_topic(rows))
     assert len(found) == topics.MAX_NAMED + 1
     assert verdicts(found)[0] == ("partition t-100", FAIL)
-    assert found[-1].what.startswith("101 partitions, 0 are led and in sync")
+    assert found[-1].what.startswith("partitions: 101, led and in sync: 0;")
 
 
 def test_one_partition_of_each_leader_is_fetched_rather_one_with_records() -> None:

@@ -114,7 +114,7 @@ def test_a_folder_gives_complete_event_files_at_any_depth(tmp_path: Path, caplog
 
     assert [(file.writer_id, file.number) for file in there] == [(A, 0), (A, 1)]
     assert list(folder.lines(there)) == [b"one", b"two"]
-    assert caplog.messages == ["1 files of refresh events were deleted by their writers before they were read"]
+    assert caplog.messages == ["files of refresh events that their writers deleted before they were read: 1"]
 
 
 @pytest.mark.parametrize("uri", ["s3://key:hun/ter2@bucket/events", "fsspec+nonsense://key:hunter2@host/events"])
