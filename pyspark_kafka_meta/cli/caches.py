@@ -19,6 +19,8 @@ from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.folding import Event, complete, fold
 from pyspark_kafka_meta.tables.live import ask_cluster
 from pyspark_kafka_meta.tables.rows import CacheRow
+from pyspark_kafka_meta.telemetry.folders import default_root
+from pyspark_kafka_meta.telemetry.living import dead_caches
 
 OLD = "bold red"
 LOOK: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
@@ -56,15 +58,21 @@ class StaleRow:
 
 
 def known_caches(source: EventSource, since_ms: int, now_ms: int) -> KnownCaches:
-    """What the caches know that had an event since `since_ms`; a note tells how many more there are."""
+    """What the caches know that had an event since `since_ms`; notes tell how many more there are.
+
+    Spark kills Python workers, whose caches then cannot say that they end; of those on this machine it is known.
+    """
     events = list(source.read())
-    rows = fold(events, now_ms)
+    told = fold(events, now_ms)
+    dead = dead_caches(default_root())
+    rows = [row for row in told if row.cache_id not in dead]
     recent = [row for row in rows if row.last_refresh.timestamp() * 1000 >= since_ms]
-    left_out = len({row.cache_id for row in rows}) - len({row.cache_id for row in recent})
     if not events:
         note(f"no events in {source.name}")
-    if left_out:
-        note(f"caches left out, without an event since then: {left_out}; --since 1d goes back further")
+    if ended := _count(told) - _count(rows):
+        note(f"caches left out, as their processes on this machine ended: {ended}")
+    if silent := _count(rows) - _count(recent):
+        note(f"caches left out, without an event since then: {silent}; --since 1d goes back further")
     return KnownCaches(recent, _first_seen(events), now_ms)
 
 
@@ -124,6 +132,11 @@ def stale_rows(known: KnownCaches, live: Mapping[TopicPartition, PartitionMetada
         seen = known.seen_ms.get(partition, {})
         newer = [at for epoch, at in seen.items() if epoch > (row.leader_epoch or 0)]
         yield StaleRow(row, live[partition], known.now_ms - min(newer) if newer else None)
+
+
+def _count(rows: Iterable[CacheRow]) -> int:
+    """Of the caches."""
+    return len({row.cache_id for row in rows})
 
 
 def _first_seen(events: Iterable[Event]) -> SeenMs:

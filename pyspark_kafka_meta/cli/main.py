@@ -114,7 +114,10 @@ def caches(
     option: Options = None,
     config: Config = None,
 ) -> None:
-    """What each metadata cache knows, side by side: the leader and epoch of each partition."""
+    """What each metadata cache knows, side by side: the leader and epoch of each partition.
+
+    Caches that ended are left out; one that was killed on another machine may be shown for as long as --since says.
+    """
     from pyspark_kafka_meta.cli.caches import known_caches, show_caches, show_stale
     from pyspark_kafka_meta.cli.sources import open_events
     from pyspark_kafka_meta.options import ClientOptions

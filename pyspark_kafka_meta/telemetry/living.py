@@ -10,7 +10,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -63,11 +63,26 @@ class LivingCaches:
 
     def _bury(self, folder: Path) -> Iterator[str]:
         for path in folder.glob(f"*{self._suffix}"):
-            with suppress(OSError):  # it is locked, so its cache lives; or somebody else was first
-                descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    path.unlink()
-                finally:
-                    os.close(descriptor)
+            with suppress(OSError), _locked(path):  # or its cache lives, or somebody else was first
+                path.unlink()
                 yield path.name.removesuffix(self._suffix)
+
+
+def dead_caches(root: Path) -> set[str]:
+    """The ids of those that died on this machine, below `default_root`, and that no cache has told of yet."""
+    dead = set()
+    for path in root.glob(f"*/*{SUFFIX}"):
+        with suppress(OSError), _locked(path):
+            dead.add(path.name.partition(".")[0])
+    return dead
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Raises OSError: it is locked, so its cache lives, or it is gone."""
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)

@@ -15,6 +15,7 @@ from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.cli.sources import FolderEvents
 from pyspark_kafka_meta.metadata.events import Origin
 from pyspark_kafka_meta.metadata.model import PartitionMetadata, TopicPartition
+from pyspark_kafka_meta.telemetry.folders import default_root
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "120", "LINES": "50"}
 NOW_MS = 1_800_000_000_000
@@ -84,6 +85,19 @@ def test_caches_that_said_nothing_for_long_are_left_out_and_counted(folder: Path
     result = run(folder, "--since", "10s")
     assert {json.loads(line)["executor_id"] for line in result.stdout.splitlines()} == {"2"}
     assert "caches left out, without an event since then: 1;" in result.stderr
+
+
+def test_a_cache_that_died_on_this_machine_is_not_shown_as_if_it_lived(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(folder))
+    left = default_root() / "application" / f"{OLD}.events.alive"  # by a process that was killed: nobody holds its lock
+    left.parent.mkdir(parents=True)
+    left.touch()
+    result = run(folder)
+
+    assert {json.loads(line)["cache_id"] for line in result.stdout.splitlines()} == {NEW}
+    assert "processes on this machine ended: 1" in result.stderr
 
 
 def test_more_caches_than_fit_are_shown_in_several_tables(folder: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafka_meta.telemetry import folders
-from pyspark_kafka_meta.telemetry.living import LivingCaches
+from pyspark_kafka_meta.telemetry.living import LivingCaches, dead_caches
 
 HOLD = """
 import sys
@@ -58,15 +58,18 @@ def living(application: str = "app", outlet: str = "a folder") -> LivingCaches:
     return LivingCaches(application, outlet)
 
 
-def test_killed_cache_is_told_of_once(other: OtherProcess) -> None:
+def test_killed_cache_is_told_of_once(other: OtherProcess, root: Path) -> None:
     assert other.told == ""
     assert living().enter("beside it") == (), "it lives"
+    assert dead_caches(root) == set()
     other.kill()
+    assert dead_caches(root) == {"other"}
 
     elsewhere = [living("another app"), living(outlet="another folder")]
     assert [one.enter(f"elsewhere-{number}") for number, one in enumerate(elsewhere)] == [(), ()]
     assert living().enter("next") == ("other",)
     assert living().enter("after") == ()
+    assert dead_caches(root) == set()
 
 
 def test_folder_of_a_cache_that_lives_is_not_removed_as_old_but_that_of_a_dead_one_is(
