@@ -127,12 +127,13 @@ def _repeat(
 
 
 def _tables(seen: Look) -> Group:
+    """Without the controller: with KRaft, brokers name any of them."""
     told, answer = seen.told, seen.told.answer
     heading = Text.assemble(
         "Cluster ",
         plain(answer.cluster_id, "bold"),
-        f", controller {answer.controller_id}; {told.address} answered Metadata v{answer.api_version} in "
-        f"{told.latency_ms:.1f} ms with {answer.response_bytes} bytes",
+        f"; {told.address} answered Metadata v{answer.api_version} in {told.latency_ms:.1f} ms with "
+        f"{answer.response_bytes} bytes",
     )
     tables: list[RenderableType] = [heading, _brokers_table(answer), _topics_table(answer)]
     if seen.events:
@@ -141,11 +142,9 @@ def _tables(seen: Look) -> Group:
 
 
 def _brokers_table(answer: MetadataAnswer) -> Table:
-    table = Table("id", "host", "port", "rack", "", title="Brokers in the cluster", title_justify="left")
+    table = Table("id", "host", "port", "rack", title="Brokers in the cluster", title_justify="left")
     for broker in sorted(answer.brokers):
-        role = "controller" if broker.node_id == answer.controller_id else ""
-        cells = (broker.node_id, broker.address.host, broker.address.port, broker.rack, role)
-        table.add_row(*map(plain, cells))
+        table.add_row(*map(plain, (broker.node_id, broker.address.host, broker.address.port, broker.rack)))
     return table
 
 

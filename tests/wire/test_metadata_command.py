@@ -25,6 +25,7 @@ def test_one_address_tells_all_brokers_and_leaders(mock_cluster: MockCluster) ->
     for address in mock_cluster.bootstrap_servers.split(","):
         assert address.rsplit(":")[1] in text
     assert f"{one} answered Metadata v13" in text
+    assert "controller" not in text, "with KRaft that is any broker"
     leaders = [line.split("│")[3].strip() for line in text.splitlines() if "clicks" in line]
     assert len(leaders) == 2
     assert leaders[1] == "3"
