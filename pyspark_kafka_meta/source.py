@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import MutableMapping
 from importlib.util import find_spec
+from typing import NoReturn
 
 import pyspark
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
@@ -16,6 +17,7 @@ from pyspark.sql.types import StructType
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, SourceOptions, Table, choose_table
 from pyspark_kafka_meta.options.rules import batch_warnings
+from pyspark_kafka_meta.options.unused import NO_SINK
 from pyspark_kafka_meta.reading.source import KafkaMetaReader
 from pyspark_kafka_meta.schemas import Columns, records_struct_type
 
@@ -71,6 +73,12 @@ class KafkaMetaDataSource(DataSource):
         from pyspark_kafka_meta.tables.streams import stream_reader
 
         return stream_reader(self._table, self._options, columns)
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        raise OptionError(NO_SINK)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802
+        raise OptionError(NO_SINK)
 
 
 def _parse(table: Table, options: dict[str, str]) -> SourceOptions | EventsOptions | ClusterOptions:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.options.unused import INSTEAD, UNUSED, UNUSED_SECURITY
+from pyspark_kafka_meta.options.unused import INSTEAD, NO_SINK, UNUSED, UNUSED_SECURITY
 from pyspark_kafka_meta.options.values import INT32_MAX, parse_choice, parse_number
 
 MAX_SHOWN = 200
@@ -115,7 +115,9 @@ def _unknown(name: str, known: Mapping[str, str]) -> str:
     if kafka_name != lower and why is not None:
         return f"Kafka option '{kafka_name}' is not supported: {why}."
     if lower in ("topic", "topics"):
-        return f"Unknown option '{name}'. To read topics, set 'subscribe'; writing to one is not supported."
+        return f"Unknown option '{name}'. To read topics, set 'subscribe'; {NO_SINK}."
+    if lower == "checkpointlocation":
+        return f"Unknown option '{name}'. It goes with another sink, on writeStream; {NO_SINK}."
     prefixed = f"kafka.{lower}"
     near = [prefixed] if prefixed in known else difflib.get_close_matches(lower, known, n=1, cutoff=0.8)
     if near:

@@ -5,6 +5,11 @@ The names are those of Kafka's `ConsumerConfig`, and the security ones of librdk
 
 from __future__ import annotations
 
+NO_SINK = (
+    'kafkameta only reads: write with format("kafka"), Spark\'s own sink, which needs its jar, or with a producer in '
+    "foreachPartition"
+)
+
 _NO_GROUP = "partitions are read without joining a consumer group"
 _NO_COMMIT = "the query's checkpoint keeps the offsets"
 _NO_METRICS = "there are no client metrics; the refresh events tell what the metadata caches do"

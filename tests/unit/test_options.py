@@ -324,7 +324,7 @@ def test_what_cannot_be_a_name_is_not_repeated(torn: str) -> None:
 @pytest.mark.parametrize("name", ["topic", "topics"])
 def test_who_names_a_topic_otherwise_is_told_of_subscribe_and_that_there_is_no_sink(name: str) -> None:
     (problem,) = problems({**MINIMAL, name: "clicks"})
-    assert "set 'subscribe'; writing to one is not supported" in problem
+    assert "set 'subscribe'; kafkameta only reads: write with" in problem
 
 
 def test_an_unknown_option_is_told_what_there_is() -> None:

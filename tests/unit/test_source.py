@@ -40,3 +40,13 @@ def test_a_batch_warns_once_of_each_option_that_only_a_stream_heeds(
     assert caplog.messages == []
     kafka.reader(kafka.schema())
     assert caplog.messages == [f"{name} option ignored in batch queries" for name in ignored]
+
+
+def test_who_writes_is_told_that_this_is_a_source_alone_and_what_writes() -> None:
+    kafka = source.KafkaMetaDataSource(TOPIC)
+    for write in (kafka.writer, kafka.streamWriter):
+        with pytest.raises(OptionError, match=r'^kafkameta only reads: write with format\("kafka"\)'):
+            write(kafka.schema(), False)
+    for of_a_sink in ("topic", "checkpointLocation"):
+        with pytest.raises(OptionError, match=r'kafkameta only reads: write with format\("kafka"\)'):
+            source.KafkaMetaDataSource({**TOPIC, of_a_sink: "x"})
