@@ -21,6 +21,10 @@ from pyspark_kafka_meta.telemetry.folders import default_root
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 
 FILES_AT_ONCE = 200
+PATIENCE = dict.fromkeys(
+    ("kafka.default.api.timeout.ms", "kafka.socket.connection.setup.timeout.ms", "kafkaConsumer.pollTimeoutMs"), "10000"
+)
+"""With a topic's brokers: who looks at a screen waits no minute to read that none answers."""
 
 
 class EventSource(Protocol):
@@ -43,7 +47,7 @@ def open_events(options: Mapping[str, str], must_exist: bool = False) -> EventSo
         must_exist: whether a local folder that is named must exist; else it may come later. Object stores have no
             folders that could be missing.
     """
-    parsed = EventsOptions.parse(options)
+    parsed = EventsOptions.parse({**PATIENCE, **options} if "metricsTopic" in options else options)
     if parsed.topic is not None:
         return TopicEvents(parsed.topic)
     path = parsed.path or str(default_root())

@@ -23,10 +23,6 @@ from pyspark_kafka_meta.cli.parameters import DemoCluster
 from pyspark_kafka_meta.cli.sources import open_events
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
-PATIENCE = dict.fromkeys(
-    ("kafka.default.api.timeout.ms", "kafka.socket.connection.setup.timeout.ms", "kafkaConsumer.pollTimeoutMs"), "5000"
-)
-"""A page that waits for a topic's brokers any longer would show nothing, and not why."""
 
 
 class Where(NamedTuple):
@@ -64,8 +60,7 @@ def serve_events(events: Mapping[str, str], cluster: Mapping[str, str], where: W
     """
     with ExitStack() as opened:
         listening = opened.enter_context(_listen(where))
-        patience = PATIENCE if "metricsTopic" in events else {}
-        source = opened.enter_context(closing(open_events({**patience, **events})))
+        source = opened.enter_context(closing(open_events(events)))
         watcher = Watcher(
             source,
             cluster,

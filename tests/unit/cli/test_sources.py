@@ -55,6 +55,14 @@ def test_what_was_read_before_an_error_is_read_again(tmp_path: Path, monkeypatch
     assert list(source.read()) == []
 
 
+@pytest.mark.parametrize("command", ["events", "caches"])
+def test_brokers_that_do_not_answer_are_told_of_soon(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "PATIENCE", dict.fromkeys(sources.PATIENCE, "300"))
+    result = CliRunner().invoke(app, [command, "--topic", "t", "--bootstrap-servers", "127.0.0.1:1"])
+    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
+    assert "no broker answered" in result.stderr
+
+
 def test_without_a_path_there_may_be_no_folders_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "none"))
     result = CliRunner().invoke(app, ["events"])
