@@ -19,11 +19,14 @@ from pyspark_kafka_meta.cli.demo.query import Stream, StreamFailedError, spark_s
 from pyspark_kafka_meta.cli.demo.scenes import Act, Scene, scenes_of
 from pyspark_kafka_meta.cli.demo.screen import Screen
 from pyspark_kafka_meta.cli.demo.watcher import Watcher
+from pyspark_kafka_meta.cli.metadata import within
 from pyspark_kafka_meta.cli.sources import FolderEvents
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
+from pyspark_kafka_meta.tables.live import ask_cluster
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
 from pyspark_kafka_meta.testing.jars import KAFKA_JARS, find_java, jar_folder
 
+ANSWER_TIMEOUT_MS = 10_000
 START_TIMEOUT_S = 180.0
 SCENE_TIMEOUT_S = 60.0
 AGAIN_AFTER_S = 8.0
@@ -66,8 +69,9 @@ class Stage:
 def set_stage(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[Stage]:
     """Two executors that read the cluster's topics; all is gone afterwards. Raises KafkaMetaError: it cannot be set."""
     SourceOptions.parse({**cluster.options, **cluster.selection})
-    ClientOptions.parse(cluster.options)  # of the looks and the feed, which take no others
+    client = ClientOptions.parse(cluster.options)  # of the looks and the feed, which take no others
     feed = Feed(cluster) if is_fed else None
+    ask_cluster(within(client, ANSWER_TIMEOUT_MS), ())  # the query would say that nobody answers, but after a minute
     find_java()
     with ExitStack() as stage:
         # An executor that ends late may write there still.

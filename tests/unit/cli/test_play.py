@@ -19,10 +19,11 @@ NO_STORE = ["--option", "security.protocol=SSL", "--option", "ssl.truststore.loc
         (["--topic", "t", "--option", "security.protocol=NONE"], "kafka.security.protocol"),
         (["--topic", "t", "--option", "startingOffsets=latest"], "Unknown option 'startingoffsets'"),
         (["--topic", " "], "subscribe"),
+        (["--topic", "t", "--bootstrap-servers", "127.0.0.1:1"], "no broker answered"),
         (["--topic", "t", "--feed", *NO_STORE], "ssl.truststore.location' names a file that cannot be read"),
     ],
 )
-def test_a_bad_option_is_told_before_anything_starts(
+def test_a_mistake_is_told_before_anything_starts(
     arguments: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start(*_: object) -> NoReturn:
