@@ -29,6 +29,7 @@ from pyspark_kafka_meta.cli.parameters import (
 )
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.events import RefreshReason
+from pyspark_kafka_meta.options.values import INT32_MAX
 
 app = typer.Typer(
     name="kafkameta",
@@ -44,9 +45,13 @@ def metadata(
     bootstrap_servers: Servers,
     topic: Annotated[list[str] | None, typer.Option(help="Only this topic; may be given several times.")] = None,
     refresh: Annotated[bool, typer.Option("--refresh", help="Refresh a cache too, on demand, and see it.")] = False,
-    watch: Annotated[float | None, typer.Option(min=0.1, metavar="SECONDS", help="Ask again, so often.")] = None,
+    watch: Annotated[
+        float | None, typer.Option(min=0.1, max=86_400, metavar="SECONDS", help="Ask again, so often.")
+    ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="End a watch after so many looks.")] = None,
-    timeout_ms: Annotated[int, typer.Option(min=1, help="How long all brokers together may take to answer.")] = 10_000,
+    timeout_ms: Annotated[
+        int, typer.Option(min=1, max=INT32_MAX, help="How long all brokers together may take to answer.")
+    ] = 10_000,
     as_json: AsJson = False,
     option: Options = None,
     config: Config = None,
@@ -140,7 +145,9 @@ def doctor(
     bootstrap_servers: OptionalServers = None,
     topic: Annotated[list[str] | None, typer.Option(help="A topic to read; may be given several times.")] = None,
     executors: Annotated[bool, typer.Option("--executors", help="Start Spark, and look from its executors.")] = False,
-    timeout_ms: Annotated[int, typer.Option(min=1, help="How long each broker may take to answer.")] = 10_000,
+    timeout_ms: Annotated[
+        int, typer.Option(min=1, max=INT32_MAX, help="How long each broker may take to answer.")
+    ] = 10_000,
     as_json: JsonOrPipe = False,
     option: Options = None,
     config: Config = None,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.cli.parameters import cluster_options, since_ms
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import ClientOptions
@@ -51,6 +53,12 @@ def test_a_line_that_cannot_be_read_is_refused_without_being_repeated(text: str 
 def test_a_time_without_a_unit_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match="like 10m"):
         since_ms(text, 0)
+
+
+@pytest.mark.parametrize("arguments", [["--timeout-ms", str(2**31)], ["--watch", "inf"]])
+def test_a_time_that_no_clock_can_wait_is_refused(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, ["metadata", "--bootstrap-servers", "127.0.0.1:1", *arguments])
+    assert (result.exit_code, f"Invalid value for '{arguments[0]}'" in result.stderr) == (2, True)
 
 
 def test_a_line_of_another_layout_is_named(tmp_path: Path) -> None:
