@@ -18,7 +18,6 @@ from pyspark_kafka_meta.cli.parameters import (
     EventsPath,
     EventsTopic,
     JsonOrPipe,
-    OptionalServers,
     Options,
     Role,
     Servers,
@@ -42,7 +41,7 @@ app = typer.Typer(
 
 @app.command()
 def metadata(
-    bootstrap_servers: Servers,
+    bootstrap_servers: Servers = None,
     topic: Annotated[list[str] | None, typer.Option(help="Only this topic; may be given several times.")] = None,
     refresh: Annotated[bool, typer.Option("--refresh", help="Refresh a cache too, on demand, and see it.")] = False,
     watch: Annotated[
@@ -80,7 +79,7 @@ def metadata(
 def events(
     path: EventsPath = None,
     topic: EventsTopic = None,
-    bootstrap_servers: OptionalServers = None,
+    bootstrap_servers: Servers = None,
     reason: Annotated[list[RefreshReason] | None, typer.Option(help="Only these; may be given several times.")] = None,
     role: Annotated[Role | None, typer.Option(help="Only those of such processes.")] = None,
     since: Annotated[str | None, typer.Option(metavar="10m", help="Only those of so long ago at most.")] = None,
@@ -110,7 +109,7 @@ def events(
 def caches(
     path: EventsPath = None,
     topic: EventsTopic = None,
-    bootstrap_servers: OptionalServers = None,
+    bootstrap_servers: Servers = None,
     stale: Annotated[bool, typer.Option("--stale", help="Only what is older than the live cluster's state.")] = False,
     since: Annotated[
         str, typer.Option(metavar="10m", help="Only caches with an event of so long ago at most.")
@@ -142,7 +141,7 @@ def caches(
 
 @app.command()
 def doctor(
-    bootstrap_servers: OptionalServers = None,
+    bootstrap_servers: Servers = None,
     topic: Annotated[list[str] | None, typer.Option(help="A topic to read; may be given several times.")] = None,
     executors: Annotated[bool, typer.Option("--executors", help="Start Spark, and look from its executors.")] = False,
     timeout_ms: Annotated[
@@ -166,7 +165,7 @@ def doctor(
 @app.command()
 def demo(
     cluster: Annotated[DemoCluster | None, typer.Option(help="Which to start; embedded by default.")] = None,
-    bootstrap_servers: OptionalServers = None,
+    bootstrap_servers: Servers = None,
     topic: Annotated[str | None, typer.Option(help="What is read of the brokers that are named.")] = None,
     feed: Annotated[bool, typer.Option("--feed", help="Write records to that topic, too.")] = False,
     interactive: Annotated[bool, typer.Option("--interactive", help="Wait for Enter before each scene.")] = False,
@@ -202,7 +201,7 @@ def page(
     cluster: Annotated[DemoCluster | None, typer.Option(help="Which to start; embedded by default.")] = None,
     path: EventsPath = None,
     topic: EventsTopic = None,
-    bootstrap_servers: OptionalServers = None,
+    bootstrap_servers: Servers = None,
     host: Annotated[str, typer.Option(help="Where to listen; by default for this machine alone.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="0 for a free one.")] = 8_080,
     open_browser: Annotated[bool, typer.Option("--open", help="Open a browser, too.")] = False,

@@ -17,8 +17,9 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import ALL_OPTIONS
 from pyspark_kafka_meta.options.values import parse_duration_ms
 
-Servers = Annotated[str, typer.Option(help="Brokers to ask, as host:port between commas.")]
-OptionalServers = Annotated[str | None, typer.Option(help="Brokers to ask, as host:port between commas.")]
+Servers = Annotated[
+    str | None, typer.Option(help="Brokers to ask, as host:port between commas; --config may name them.")
+]
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="NAME=VALUE", help="A kafka.* option of the source; may be given several times."),

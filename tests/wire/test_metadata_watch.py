@@ -126,6 +126,15 @@ def test_options_come_from_a_file_too(cluster: MockCluster, tmp_path: Path) -> N
     assert run(cluster, "--config", str(config), "--option", "security.protocol=PLAINTEXT").exit_code == 0
 
 
+def test_the_brokers_may_be_named_in_the_file(cluster: MockCluster, tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text(f"bootstrap.servers={cluster.bootstrap_servers}\n")
+    named, nowhere = (CliRunner().invoke(app, ["metadata", *more]) for more in (["--config", str(config)], []))
+
+    assert (named.exit_code, "Brokers in the cluster" in named.stdout) == (0, True)
+    assert (nowhere.exit_code, "--bootstrap-servers must be specified" in nowhere.stderr) == (1, True)
+
+
 def test_a_count_without_a_watch_is_refused(cluster: MockCluster) -> None:
     refused = run(cluster, "--count", "2")
     assert (refused.exit_code, refused.stdout) == (1, "")
