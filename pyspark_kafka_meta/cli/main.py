@@ -89,7 +89,10 @@ def events(
     option: Options = None,
     config: Config = None,
 ) -> None:
-    """What the metadata caches did and why: the refresh events, newest last."""
+    """What the metadata caches did and why: the refresh events, newest last.
+
+    They are at a --path, in a --topic at --bootstrap-servers, or else in this machine's default folders.
+    """
     from pyspark_kafka_meta.cli.events import EventFilter, EventTables, follow_events, print_events, show_events
     from pyspark_kafka_meta.cli.sources import open_events
 
@@ -120,6 +123,7 @@ def caches(
 ) -> None:
     """What each metadata cache knows, side by side: the leader and epoch of each partition.
 
+    It is read from events at a --path, in a --topic at --bootstrap-servers, or else in this machine's default folders.
     Caches that ended are left out; one that was killed on another machine may be shown for as long as --since says.
     """
     from pyspark_kafka_meta.cli.caches import known_caches, show_caches, show_stale

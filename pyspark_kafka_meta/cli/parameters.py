@@ -28,9 +28,7 @@ Config = Annotated[
     Path | None,
     typer.Option(exists=True, dir_okay=False, help="File of such options, a line each: the place for secrets."),
 ]
-EventsPath = Annotated[
-    str | None, typer.Option("--path", help="The metricsPath of the events; not given: this machine's default folders.")
-]
+EventsPath = Annotated[str | None, typer.Option("--path", help="The metricsPath of the events.")]
 EventsTopic = Annotated[str | None, typer.Option("--topic", help="The metricsTopic of the events.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, one line each.")]
 JsonOrPipe = Annotated[bool, typer.Option("--json", help="JSON, one line each, as without a terminal.")]
