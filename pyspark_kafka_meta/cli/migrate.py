@@ -33,6 +33,8 @@ def starting_offsets(checkpoint: Path) -> tuple[list[str], int | None]:
         CheckpointError: it is none of a query on Spark's own Kafka source, or of one that never began.
     """
     with _in_one_line(checkpoint):
+        if not checkpoint.is_dir():
+            raise CheckpointError(f"{checkpoint} is no folder of this machine: correct the path, or copy it here first")
         last = _batches(checkpoint)[-1]
         pending = None if (checkpoint / "commits" / str(last)).exists() else last
         found = [offsets for offsets in _before(checkpoint, last + (pending is None)) if offsets]

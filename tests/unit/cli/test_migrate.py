@@ -104,6 +104,12 @@ def test_what_is_no_checkpoint_of_sparks_kafka_source_is_refused(
         starting_offsets(make(tmp_path / "old", batches, committed=2))
 
 
+@pytest.mark.parametrize("path", ["typo", "s3://bucket/old"])
+def test_what_is_no_local_folder_is_not_called_a_checkpoint_without_offsets(path: str) -> None:
+    with pytest.raises(CheckpointError, match="is no folder of this machine: correct the path, or copy it here first"):
+        starting_offsets(Path(path))
+
+
 def test_another_format_a_missing_batch_and_a_target_that_exists_are_refused(tmp_path: Path) -> None:
     checkpoint = make(tmp_path / "old", {2: ['{"t":{"0":5}}']}, committed=2)
     with pytest.raises(CheckpointError, match="exists: name a folder to be made"):
