@@ -26,8 +26,9 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
+        why = str(error.strerror).partition(" (while")[0]  # Python adds the address
         raise OptionError(
-            f"cannot listen on {host}, port {port} ({error.strerror}): choose another --port, 0 for a free one"
+            f"cannot listen on {host}, port {port}: {why}. Give a --host of this machine and a --port, 0 for a free one"
         ) from None
 
 

@@ -197,6 +197,13 @@ def test_options_that_do_not_fit_together_are_refused(arguments: list[str], comp
     assert complaint in done.output
 
 
+def test_where_nobody_can_listen_the_host_is_doubted_too() -> None:
+    done = CliRunner().invoke(main.app, ["page", "--path", "p", "--host", "192.0.2.1"])
+
+    assert (done.exit_code, len(done.stderr.splitlines())) == (1, 1)
+    assert "cannot listen on 192.0.2.1, port 8080: Cannot assign requested address. Give a --host" in done.stderr
+
+
 def test_without_the_packages_it_says_what_to_install(monkeypatch: Any) -> None:
     monkeypatch.setattr(main, "find_spec", lambda name: None)
     done = CliRunner().invoke(main.app, ["page"])
