@@ -53,11 +53,11 @@ def write_checkpoint(checkpoint: Path, target: Path) -> None:
         CheckpointError: as `starting_offsets`, or `target` exists, is in the checkpoint or cannot be made.
     """
     starting_offsets(checkpoint)
-    if target.exists():
-        raise CheckpointError(f"{target} exists: name a folder to be made")
-    if checkpoint.resolve() in target.resolve().parents:
-        raise CheckpointError(f"{target} is in the checkpoint itself: name a folder elsewhere")
     with _in_one_line(checkpoint):
+        if target.exists():
+            raise CheckpointError(f"{target} exists: name a folder to be made")
+        if checkpoint.resolve() in target.resolve().parents:
+            raise CheckpointError(f"{target} is in the checkpoint itself: name a folder elsewhere")
         translated = {batch: _translated(checkpoint, batch) for batch in _batches(checkpoint)}
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f"{target.name}-") as scratch:

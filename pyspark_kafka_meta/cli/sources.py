@@ -51,8 +51,11 @@ def open_events(options: Mapping[str, str], must_exist: bool = False) -> EventSo
     if parsed.topic is not None:
         return TopicEvents(parsed.topic)
     path = parsed.path or str(default_root())
-    if must_exist and path == parsed.path and "://" not in path and not Path(path).exists():
-        raise OptionError(f"{path} does not exist: correct --path")
+    if must_exist and path == parsed.path and "://" not in path:
+        try:
+            Path(path).stat()
+        except OSError as error:
+            raise OptionError(f"{path} cannot be read ({error.strerror}): correct --path") from None
     return FolderEvents(path)
 
 

@@ -114,6 +114,8 @@ def test_another_format_a_missing_batch_and_a_target_that_exists_are_refused(tmp
     checkpoint = make(tmp_path / "old", {2: ['{"t":{"0":5}}']}, committed=2)
     with pytest.raises(CheckpointError, match="exists: name a folder to be made"):
         write_checkpoint(checkpoint, tmp_path)
+    with pytest.raises(CheckpointError, match="File name too long"):
+        write_checkpoint(checkpoint, tmp_path / ("x" * 300))
     (checkpoint / "commits" / "2").unlink()
     with pytest.raises(CheckpointError, match="offsets/1 is missing"):
         starting_offsets(checkpoint)

@@ -18,11 +18,20 @@ from pyspark_kafka_meta.tables.files import EventFile, EventFolder
 
 
 @pytest.mark.parametrize("command", ["events", "caches"])
-@pytest.mark.parametrize("scheme", ["", "file://"])
-def test_a_folder_that_does_not_exist_is_a_mistake(command: str, scheme: str, tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, [command, "--path", f"{scheme}{tmp_path}/typo"])
+@pytest.mark.parametrize(
+    ("scheme", "name", "why"),
+    [
+        ("", "typo", "No such file or directory"),
+        ("file://", "typo", "No such file or directory"),
+        ("", "x" * 300, "File name too long"),
+    ],
+)
+def test_a_folder_that_is_not_there_is_a_mistake(
+    command: str, scheme: str, name: str, why: str, tmp_path: Path
+) -> None:
+    result = CliRunner().invoke(app, [command, "--path", f"{scheme}{tmp_path}/{name}"])
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
-    assert "does not exist: correct --path" in result.stderr
+    assert f"cannot be read ({why}): correct --path" in result.stderr
 
 
 def test_one_that_is_followed_may_come_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
