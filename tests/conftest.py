@@ -65,9 +65,10 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def local_kafka() -> Iterator[LocalKafka]:
-    """One LocalKafka for all tests, which notices a dead broker after 5 s. To break it, use `breakable_kafka`."""
+    """One LocalKafka for all tests, which notices a dead broker after 3 s: later than readers leave one that hangs. To
+    break it, use `breakable_kafka`."""
     find_java()
-    config = {"broker.session.timeout.ms": "5000", "broker.heartbeat.interval.ms": "1000"}
+    config = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
     with LocalKafka(config=config) as cluster:
         yield cluster
 
