@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -120,9 +121,11 @@ def test_r10_a_topic_made_again_under_a_planned_range(
     make_again(topic)
     produce(topic, numbers(0, 40, "new-"))
 
+    with ThreadPoolExecutor() as both:  # each waits before it calls records lost
+        strict_read, lenient_read = both.submit(strict.read, tasks), both.submit(lenient.read, tasks_again)
     with pytest.raises(DataLossError, match=f"{planned.topic_id}.*, now "):
-        strict.read(tasks)
-    assert lenient.read(tasks_again) == []
+        strict_read.result()
+    assert lenient_read.result() == []
     lenient.committed = end
     lenient.run_until(lambda: len(lenient.rows) >= 40)
     assert values(lenient) == numbers(0, 40, "new-")
@@ -193,11 +196,14 @@ def test_r12_a_log_truncated_by_an_unclean_election(
     wait_for(lambda: leader_of(topic, 0) == second)
 
     assert produce(topic, numbers(20, 30, "new-")) == list(range(20, 30))
+    with ThreadPoolExecutor() as all_three:  # each waits before it calls records lost
+        strict_batch = all_three.submit(strict.run_batch)
+        late_read, strict_read = all_three.submit(late.read, planned), all_three.submit(strict.read, planned)
     with pytest.raises(DataLossError, match=f"{log} ends at offset 30, before offset 50"):
-        strict.run_batch()
-    assert [row.value for row in late.read(planned)] == numbers(20, 30, "new-"), "what a planned range has left"
+        strict_batch.result()
+    assert [row.value for row in late_read.result()] == numbers(20, 30, "new-"), "what a planned range has left"
     with pytest.raises(DataLossError, match=r"offsets 30 to 49 .* ends at offset 30"):
-        strict.read(planned)
+        strict_read.result()
     produce(topic, numbers(30, 80, "new-"))
     with pytest.raises(DataLossError, match=r"offsets 20 to 49 of .* truncated to offset 20"):
         strict.run_batch()
