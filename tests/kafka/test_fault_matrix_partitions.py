@@ -59,8 +59,12 @@ def test_r7_replicas_move_to_brokers_that_had_none(
 
 
 def test_r8_new_partitions_are_read_from_their_start(
-    stage: Stage, make_topic: Callable[..., str], add_partitions: Callable[[str, int], None]
+    stage: Stage,
+    make_topic: Callable[..., str],
+    add_partitions: Callable[[str, int], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("harness.PLANNER_MAX_AGE_MS", 1_000)  # when planners learn of new partitions
     topic = make_topic(partitions=1)
     with stage(topic, partitions=1) as scene:
         for partitions in (2, 6):
