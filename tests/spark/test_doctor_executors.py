@@ -13,7 +13,6 @@ from typing import Any
 import pyspark
 import pytest
 
-from pyspark_kafka_meta.cli.checks.executors import UNIX_SOCKETS
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.jars import find_java
 
@@ -34,7 +33,7 @@ def run(master: str, python: str, folder: Path, *arguments: str) -> tuple[int, l
         "SPARK_HOME": str(home),
         "PYTHONPATH": str(ROOT),
         "PYSPARK_PYTHON": python,
-        "PYSPARK_SUBMIT_ARGS": f"--master {master} --conf {UNIX_SOCKETS}=true pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": f"--master {master} pyspark-shell",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     command = [sys.executable, "-m", "pyspark_kafka_meta", "doctor", "--executors", *arguments]
@@ -51,15 +50,15 @@ def test_each_executor_tells_its_python_and_whether_it_reaches_each_broker(
 
     assert (code, {one["verdict"] for one in found}) == (0, {"ok"})
     checks = [one["check"].partition(" on ")[0] for one in found]
-    assert checks == ["spark", "python sockets", "executor 0", "executor 0", "executor 1", "executor 1"]
-    assert [sys.executable in one["what"] for one in found if ":" not in one["check"]] == [False, False, True, True]
+    assert checks == ["spark", "executor 0", "executor 0", "executor 1", "executor 1"]
+    assert [sys.executable in one["what"] for one in found if ":" not in one["check"]] == [False, True, True]
     assert {one["what"] for one in found if one["check"].endswith(": brokers")} == {"all 3 can be reached"}
 
 
 def test_an_executor_without_the_packages_is_named_with_its_python(tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
     python = str(tmp_path / "venv" / "bin" / "python")
-    code, (spark, _, executor) = run("local[1]", python, tmp_path)
+    code, (spark, executor) = run("local[1]", python, tmp_path)
 
     assert (code, spark["verdict"], executor["verdict"]) == (1, "ok", "fail")
     assert executor["check"].startswith("executor on ")

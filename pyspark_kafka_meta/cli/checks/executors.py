@@ -5,7 +5,6 @@ Spark, its master and its Python are those of the environment: spark-defaults.co
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +30,6 @@ SPARK_TIMEOUT_S = 300
 TASKS_PER_SLOT = 2
 """So that no executor is left out because another one was faster."""
 MAX_TASKS = 400
-UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 
 Row = tuple[str, str, str, str]
 """The fields of a finding: what can be sent from where this package may be missing."""
@@ -90,16 +88,6 @@ def judge_spark_error(text: str) -> Finding:
     return fail("spark", lines[0][:500] if lines else "the job failed", fix)
 
 
-def judge_sockets(setting: str | None, environment: Mapping[str, str]) -> Finding:
-    """How Spark talks to Python. Over TCP a small message waits until the one before is acknowledged, which Linux puts
-    off for 40 ms (Nagle's algorithm and delayed acknowledgements)."""
-    check = "python sockets"
-    if (setting or environment.get("PYSPARK_UDS_MODE", "false")).lower() == "true":
-        return ok(check, "Spark and Python talk over Unix sockets")
-    what = "Spark and Python talk over TCP: each task starts some 40 ms later than it could"
-    return warn(check, what, f"set {UNIX_SOCKETS}=true, which Spark has since 4.1")
-
-
 def worst_of_each(rows: Iterable[Row]) -> list[Finding]:
     """One finding for each check of each executor, of what its tasks sent; in order."""
     severity = list(Verdict)
@@ -153,7 +141,7 @@ def _run(cluster: Mapping[str, str], addresses: Sequence[Address]) -> list[Findi
         tasks = min(context.defaultParallelism * TASKS_PER_SLOT, MAX_TASKS)
         rows = context.parallelize(range(tasks), tasks).flatMap(look).collect()
         about_spark = ok("spark", f"{spark.version}, master {context.master}")
-        return [about_spark, judge_sockets(context.getConf().get(UNIX_SOCKETS), os.environ), *worst_of_each(rows)]
+        return [about_spark, *worst_of_each(rows)]
 
 
 def _by_check(one: Finding) -> str:

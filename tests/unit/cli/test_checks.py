@@ -308,14 +308,6 @@ def test_an_error_of_spark_is_told_in_one_line(text: str, what: str, fix: str) -
     assert fix in found.fix
 
 
-def test_tcp_between_spark_and_python_is_warned_of() -> None:
-    by_environment = {"PYSPARK_UDS_MODE": "true"}
-    assert [executors.judge_sockets(*given).verdict for given in (("True", {}), (None, by_environment))] == [OK, OK]
-    found = [executors.judge_sockets(*given) for given in ((None, {}), ("false", by_environment))]
-    assert [one.verdict for one in found] == [WARN, WARN]
-    assert f"{executors.UNIX_SOCKETS}=true" in found[0].fix
-
-
 def test_the_worst_that_tasks_of_an_executor_saw_is_kept() -> None:
     rows = [
         ("e1", "ok", "fine", ""),
