@@ -6,6 +6,7 @@ does not answer is something to show.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterator
 from contextlib import closing
@@ -116,7 +117,7 @@ class _Ends:
                 request = OffsetsRequest(queries, self._options.read_committed)
                 self._wire.send_offsets(live[node_id], request, due)
             for _ in range(len(leaders)):
-                answer = self._wire.receive_offsets(leaders, due)
+                answer = self._wire.receive_offsets(leaders, math.inf)  # each has its own end
                 if isinstance(answer, OffsetsAnswer):
                     found |= answer.offsets
                 elif answer is not None:

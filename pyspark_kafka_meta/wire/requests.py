@@ -32,7 +32,7 @@ class Requests(Generic[RequestT, AnswerT]):
     ) -> None:
         """
         Args:
-            what: an answer answers, for errors.
+            what: the kind of request, as errors name it.
             write: sends a request by a deadline.
             read: receives the answer to what is under way, from a connection on which it has begun.
         """
