@@ -33,8 +33,8 @@ from pyspark_kafka_meta.wire import connection
 pytestmark = pytest.mark.kafka
 
 FAILURE_S = 10
-CONNECTIONS = 3
-"""A failure costs as many at most, with those that find out what is wrong."""
+CONNECTIONS = 4
+"""A failure costs as many at most, with those that find out what is wrong: two of the planner, two of the reader."""
 
 
 @dataclass(frozen=True, slots=True)
