@@ -115,7 +115,7 @@ def test_the_side_stream_shows_the_refreshes_of_the_main_one(user: User, kafka: 
     at = ["--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic]
     feed = user.start(sys.executable, EXAMPLES / "producer.py", *at, "--records", "20", "--seconds", str(TIMEOUT_S))
     try:
-        out = user.run("side_stream.py", *at, "--seconds", "4")
+        out = user.run("side_stream.py", *at, "--seconds", "12")
     finally:
         feed.kill()
         feed.communicate()
