@@ -234,9 +234,7 @@ def test_scene_06_refresh_on_error(
     brokers.move_leader("moves", 0, 2)
     other.play(1)
     reasons = "('not_leader', 'leader_hint', 'fenced_epoch')"
-    found = wait_for(
-        lambda: other.events(f"size(leaders_changed) > 0 AND reason IN {reasons}"), timeout_s=PATIENCE_S
-    )
+    found = wait_for(lambda: other.events(f"size(leaders_changed) > 0 AND reason IN {reasons}"), timeout_s=PATIENCE_S)
     other.query.processAllAvailable()
     other.query.stop()
 
