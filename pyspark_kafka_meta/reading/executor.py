@@ -88,6 +88,7 @@ class TaskReader:
                 received = self._next_records()
                 if received is not None:
                     yield from self._rows(*received)
+                    del received  # lest the next answer finds the memory of this one in use
         finally:
             self._fetches.drop()
 

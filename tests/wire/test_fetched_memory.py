@@ -1,0 +1,52 @@
+"""The bytes of one Fetch answer after the other lie in the same memory."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import numpy as np
+import pytest
+from confluent_kafka import Producer
+
+from pyspark_kafka_meta.memory import ReusedMemory
+from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.reading.client import KafkaClient
+from pyspark_kafka_meta.reading.executor import TaskReader
+from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.telemetry.publisher import EventPublisher
+from pyspark_kafka_meta.testing import MockCluster
+
+VALUE_BYTES = 300_000
+ANSWERS = 6
+
+
+def test_answers_of_one_read_take_turns_in_the_same_memory(
+    mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mock_cluster.create_topic("t")
+    producer = Producer({"bootstrap.servers": mock_cluster.bootstrap_servers, "linger.ms": 0})
+    for _ in range(ANSWERS):
+        producer.produce("t", bytes(VALUE_BYTES), partition=0)
+        assert producer.flush(10) == 0
+    addresses: list[int] = []
+    of = ReusedMemory.of
+
+    def noted(self: ReusedMemory, size: int) -> memoryview:
+        given = of(self, size)
+        if VALUE_BYTES < size < 2 * VALUE_BYTES:
+            addresses.append(np.frombuffer(given, np.uint8).ctypes.data)
+        return given
+
+    monkeypatch.setattr(ReusedMemory, "of", noted)
+    one_a_time = {"kafka.max.partition.fetch.bytes": str(VALUE_BYTES)}
+    options = SourceOptions.parse(
+        {"kafka.bootstrap.servers": mock_cluster.bootstrap_servers, "subscribe": "t", **one_a_time}
+    )
+    with closing(KafkaClient(options.client, EventPublisher((), Origin(role="reader")), 300_000)) as client:
+        batches = TaskReader(client, options, ["value"]).read([OffsetRange(TopicPartition("t", 0), None, 0, ANSWERS)])
+        assert sum(batch.num_rows for batch in batches) == ANSWERS
+
+    assert len(addresses) == ANSWERS
+    assert len(set(addresses)) == 1
