@@ -102,15 +102,15 @@ class Losses:
         Raises:
             DataLossError: it is, and onTopicRecreated or failOnDataLoss does not allow that.
         """
-        if cursor.trouble not in UNKNOWN_TOPIC_CODES:
+        partition, planned, snapshot = cursor.range.partition, cursor.range.topic_id, self._client.cache.snapshot
+        current = snapshot.topic_id(partition.topic)
+        # Who still has it by its metadata tells more than who does not know it: brokers are behind, or confused.
+        is_there = current == planned and partition in snapshot.partitions(partition.topic)
+        if is_there or cursor.trouble not in UNKNOWN_TOPIC_CODES:
             self._unknown_since.pop(cursor, None)
             return False
         if now < self._unknown_since.setdefault(cursor, now) + LOSS_GRACE_MS / 1000:
             return False
-        partition, planned, snapshot = cursor.range.partition, cursor.range.topic_id, self._client.cache.snapshot
-        current = snapshot.topic_id(partition.topic)
-        if current == planned and partition in snapshot.partitions(partition.topic):
-            return False  # the metadata still has it: one broker is behind, or confused
         # Ids are not enough by themselves: after the topic was made again, this cache may be the last to hear of it.
         if None in (planned, current) or planned == current:
             self.accept(cursor, Lost("the topic or partition was deleted", cursor.position, cursor.range.until_offset))
