@@ -15,7 +15,15 @@ from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import Broker, TopicPartition
 from pyspark_kafka_meta.metadata.policy import OVERDUE_MS, attempt_timeout_ms
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.wire.codes import UNKNOWN_LEADER_EPOCH, Action, action_for, describe, refresh_reason, refusal
+from pyspark_kafka_meta.wire.codes import (
+    UNKNOWN_LEADER_EPOCH,
+    UNKNOWN_SERVER_ERROR,
+    Action,
+    action_for,
+    describe,
+    refresh_reason,
+    refusal,
+)
 from pyspark_kafka_meta.wire.messages import (
     OffsetAnswer,
     OffsetQuery,
@@ -60,15 +68,18 @@ class LeaderOffsets:
         good: dict[TopicPartition, OffsetAnswer] = {}
         try:
             while asked:
-                received = self._wire.receive_offsets(asked, self._next_look_at(asked))
-                if received is None:
-                    self._leave_who_leads_no_more(asked, deadline, troubles)
-                else:
+                received = self._wire.receive_offsets(asked, min(self._next_look_at(asked), deadline))
+                if received is not None:
                     partitions = asked.pop(received.node_id).partitions
                     good |= self._absorb(received, partitions, generation, troubles)
+                elif time.monotonic() < deadline:
+                    self._leave_who_leads_no_more(asked, deadline, troubles)
+                else:
+                    break
         finally:
-            for node_id in asked:
+            for node_id, (broker, partitions, _) in asked.items():
                 self._wire.drop_offsets(node_id)
+                troubles.update(dict.fromkeys(partitions, f"{broker.address} did not answer ListOffsets in time"))
         return good
 
     def _send(
@@ -139,11 +150,16 @@ class LeaderOffsets:
             troubles.update(dict.fromkeys(partitions, str(received.error)))
             return {}
         del self._unanswered[node_id]
-        for partition, answer in received.offsets.items():
-            if answer.error_code != 0:
-                troubles[partition] = describe(answer.error_code)
-                self._report_error(partition, answer.error_code, generation, node_id)
-        return {partition: answer for partition, answer in received.offsets.items() if answer.error_code == 0}
+        good: dict[TopicPartition, OffsetAnswer] = {}
+        for partition in partitions:
+            answer = received.offsets.get(partition)
+            if answer is not None and answer.error_code == 0:
+                good[partition] = answer
+            else:
+                code = UNKNOWN_SERVER_ERROR if answer is None else answer.error_code
+                troubles[partition] = describe(code)
+                self._report_error(partition, code, generation, node_id)
+        return good
 
     def _report_error(self, partition: TopicPartition, code: int, generation: int, node_id: int) -> None:
         action = action_for(code)

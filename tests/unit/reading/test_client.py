@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from scene import T0, T1, T2, Fault, Scene
@@ -24,7 +26,7 @@ from pyspark_kafka_meta.reading.client import (
     KafkaClient,
     connection_settings,
 )
-from pyspark_kafka_meta.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from pyspark_kafka_meta.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OffsetAnswer, OffsetsAnswer
 
 DEADLINE_S = 60
 GRACE_S = UNKNOWN_GRACE_MS / 1000
@@ -224,11 +226,41 @@ def test_trouble_of_a_leader_is_the_reason_of_the_refresh(scene: Scene, client: 
     assert (event.cause_topic, event.cause_partition, event.cause_node_id) == ("t", 0, 1)
 
 
+def change_offsets(scene: Scene, how: Callable[[Mapping[TopicPartition, OffsetAnswer]], Any]) -> None:
+    """Of every answer to ListOffsets."""
+    receive = scene.wire.receive_offsets
+
+    def changed(node_ids: Any, deadline: float) -> Any:
+        received = receive(node_ids, deadline)
+        return replace(received, offsets=how(received.offsets)) if isinstance(received, OffsetsAnswer) else received
+
+    scene.monkeypatch.setattr(scene.wire, "receive_offsets", changed)
+
+
+def outlive_deadlines(scene: Scene, node_id: int) -> None:
+    """A broker that hangs, and has as much time again for its answer when the connection is there."""
+    scene.wire.hung.add(node_id)
+    send = scene.wire.send_offsets
+
+    def sent(broker: Any, request: Any, deadline: float) -> None:
+        send(broker, request, deadline + DEADLINE_S * (broker.node_id == node_id))
+
+    scene.monkeypatch.setattr(scene.wire, "send_offsets", sent)
+
+
 UNANSWERED: dict[str, tuple[Callable[[Scene], object], str]] = {
     "no leader": (lambda scene: scene.cluster.move_leader(T1, NO_LEADER), "it has no leader"),
     "leader down": (lambda scene: scene.wire.down.add(2), "cannot connect to broker-2:9092: Connection refused"),
     "leader hangs": (lambda scene: scene.wire.hung.add(2), "broker 2 did not answer in time"),
     "error for ever": (lambda scene: scene.script(T1, *[78] * 1000), r"OFFSET_NOT_AVAILABLE \(error 78\)"),
+    "left out": (
+        lambda scene: change_offsets(scene, lambda told: {one: told[one] for one in told.keys() - {T1}}),
+        r"UNKNOWN_SERVER_ERROR \(error -1\)",
+    ),
+    "slow connection to one that hangs": (
+        lambda scene: outlive_deadlines(scene, 2),
+        "broker-2:9092 did not answer ListOffsets in time",
+    ),
 }
 
 
