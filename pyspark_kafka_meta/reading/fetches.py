@@ -54,7 +54,8 @@ class Fetches:
         groups: dict[Broker, list[tuple[PartitionCursor, ReadSource]]] = {}
         for cursor, leader in leaders.items():
             source = self._client.replicas.source(cursor.range.partition, leader, brokers, now)
-            cursor.not_before = self._client.throttles.until(source.broker.node_id)
+            # But who leads is looked up anew each second: another may by then.
+            cursor.not_before = min(self._client.throttles.until(source.broker.node_id), now + 1)
             if cursor.not_before <= now and source.broker.node_id not in self._under_way:
                 groups.setdefault(source.broker, []).append((cursor, source))
         for broker, members in groups.items():

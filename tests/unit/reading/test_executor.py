@@ -329,6 +329,18 @@ def test_throttled_answer_without_records_is_not_the_end_of_the_log(scene: Scene
     assert by_partition(rows(scene.reader().read(scene.ranges()))) == written()
 
 
+def test_partition_that_leaves_a_throttled_broker_is_read_from_the_next(scene: Scene) -> None:
+    scene.fill()
+    client = scene.warm_client()
+    scene.wire.throttles[1] = deque([60_000])
+    scene.clock.at(1, lambda: scene.cluster.move_leader(T0, 2))
+    scene.clock.at(1.5, lambda: client.cache.request_update(RefreshReason.ON_DEMAND, client.cache.snapshot.generation))
+    began = scene.clock()
+
+    assert by_partition(rows(scene.reader(client).read([scene.range(T0)]))) == {T0: written()[T0]}
+    assert scene.clock() - began < 5
+
+
 def test_error_of_the_whole_answer_is_paused_for_and_asked_again(scene: Scene) -> None:
     scene.fill()
     codes = iter([70, 7, -1])
@@ -748,6 +760,22 @@ def test_broker_that_goes_on_not_knowing_a_topic_that_the_metadata_has_loses_not
     scene.clock.at(10 + 4 * LOSS_GRACE_MS / 1000, lambda: change(scene, lambda answer: answer))
 
     assert by_partition(rows(scene.reader().read([scene.range(T0)]))) == {T0: written()[T0]}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_leader_and_another_broker_that_lag_behind_lose_nothing(scene: Scene, seed: int) -> None:
+    """The topic was made again. The planner knew it; of the brokers, one tells the old id, and the leader has not got
+    the new log yet, so that metadata is asked again and again, and tells now this id, now that."""
+    scene.fill()
+    scene.wire.cut_off(1)
+    scene.cluster.create_topic("t", 3)
+    scene.fill()
+    scene.wire.replica_errors[1, T0] = 100
+    scene.clock.at(LOSS_GRACE_MS / 1000 + 3, scene.wire.replica_errors.clear)
+    client = scene.client()
+    client.cache._state._choice._rng.seed(seed)
+
+    assert by_partition(rows(scene.reader(client, **KEEP_GOING).read([scene.range(T0)]))) == {T0: written()[T0]}
 
 
 def test_moments_without_the_topic_are_not_added_up(scene: Scene) -> None:
