@@ -16,8 +16,16 @@ from pyspark_kafka_meta.metadata.model import Address
 T = TypeVar("T")
 
 
+# poll() takes no file of its own, which may be the one too many; select() fails in processes with over 1024 open files.
+Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)
+
+
 def in_thread(work: Callable[[], T]) -> Future[T]:
-    """What `work` will have returned or raised. Nobody waits for its thread at the end."""
+    """What `work` will have returned or raised. Nobody waits for its thread at the end.
+
+    Raises:
+        ConnectError: this process may start no more threads.
+    """
     done: Future[T] = Future()
 
     def run() -> None:
@@ -26,7 +34,10 @@ def in_thread(work: Callable[[], T]) -> Future[T]:
         except Exception as error:
             done.set_exception(error)
 
-    threading.Thread(target=run, daemon=True, name="kafkameta-within").start()
+    try:
+        threading.Thread(target=run, daemon=True, name="kafkameta-within").start()
+    except RuntimeError as error:
+        raise ConnectError(f"no thread is left to connect with, raise the limits of this user: {error}") from error
     return done
 
 
@@ -35,6 +46,7 @@ def within(deadline: float, work: Callable[[], T]) -> T:
 
     Raises:
         TimeoutError: `deadline`, of the monotonic clock, has passed.
+        ConnectError: this process may start no more threads.
     """
     return in_thread(work).result(remaining_s(deadline))
 
@@ -46,7 +58,7 @@ def remaining_s(deadline: float) -> float:
 
 def is_readable(connection: socket.socket) -> bool:
     """Whether bytes, or the peer's goodbye, have arrived."""
-    with selectors.DefaultSelector() as selector:  # select() itself fails in processes with over 1024 open files
+    with Selector() as selector:
         selector.register(connection, selectors.EVENT_READ)
         return bool(selector.select(0))
 

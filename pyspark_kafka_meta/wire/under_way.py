@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
 from pyspark_kafka_meta.metadata.model import Broker
 from pyspark_kafka_meta.wire.connection import Connection
-from pyspark_kafka_meta.wire.sockets import in_thread
+from pyspark_kafka_meta.wire.sockets import Selector, in_thread
 
 T = TypeVar("T")
 
@@ -34,11 +34,11 @@ class Opening:
         with ExitStack() as opened:
             try:
                 self._wakes, wakes = map(opened.enter_context, socket.socketpair())
-                self._outcome = in_thread(connect)
-            except (OSError, RuntimeError) as error:
+            except OSError as error:
                 raise ConnectError(
-                    f"nothing is left to connect with, raise the limits of this user: {error}"
+                    f"no file is left to connect with, raise the limits of this user: {error}"
                 ) from error
+            self._outcome = in_thread(connect)
             opened.pop_all()
         self._outcome.add_done_callback(lambda _: _wake(wakes))
 
@@ -122,7 +122,7 @@ def first_begun(waiting: Mapping[int, UnderWay[Any]], until: float) -> int | Non
 
 
 def _first_readable(waiting: Mapping[int, UnderWay[Any]], until: float) -> int | None:
-    with selectors.DefaultSelector() as selector:
+    with Selector() as selector:
         for node_id, under_way in waiting.items():
             selector.register(under_way.channel, selectors.EVENT_READ, node_id)
         events = selector.select(max(until - time.monotonic(), 0))

@@ -1,0 +1,38 @@
+"""A process that may open no more files, or start no more threads: what it has works on, the rest is a typed error."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import threading
+import time
+
+import pytest
+
+from pyspark_kafka_meta.errors import ConnectError
+from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.wire.sockets import connect, is_readable
+
+
+def test_open_connections_are_waited_for_though_no_file_is_left() -> None:
+    here, there = socket.socketpair()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    there.send(b"x")
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
+        with pytest.raises(OSError, match="Too many open files"):
+            socket.socketpair()
+        assert [is_readable(here), is_readable(there)] == [True, False]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        here.close()
+        there.close()
+
+
+def test_no_thread_to_connect_with_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(ConnectError, match="no thread is left to connect with, raise the limits of this user"):
+        connect(Address("localhost", 9), time.monotonic() + 5)
