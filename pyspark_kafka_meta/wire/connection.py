@@ -40,6 +40,8 @@ LOGIN_AGAIN_AT = (0.85, 0.95)
 """Shares of a session's lifetime between which it is renewed, as Kafka's `SaslClientAuthenticator` does."""
 SILENCE_S = 5.0
 """A broker that sends nothing for so long in the middle of an answer counts as hung: meanwhile nobody else is heard."""
+PROBE_S = 1.0
+"""Nobody else is heard either while a broker is asked why it hung up, which only makes for a better error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,7 @@ class Connection:
         if not self._is_new or not self._versions or self._settings.security.uses_sasl:
             return False
         self.close()
+        deadline = min(deadline, time.monotonic() + PROBE_S)
         try:
             with contextlib.closing(Connection(self.address, self._settings, deadline)) as probe:
                 probe._is_new = False  # lest it send out one more

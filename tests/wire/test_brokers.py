@@ -692,6 +692,30 @@ def test_broker_that_falls_silent_in_an_answer_is_left_long_before_the_time_out(
     assert time.monotonic() - began < LATER_S / 2
 
 
+def test_broker_that_hangs_up_and_falls_silent_is_not_asked_for_long_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "PROBE_S", SOON_S)
+    connections = []
+
+    def hang_up_then_fall_silent(peer: socket.socket) -> None:
+        connections.append(peer)
+        if len(connections) == 1:
+            answer_versions(peer)
+            read_request(peer)
+            peer.shutdown(socket.SHUT_RDWR)
+
+    wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=int(LATER_S * 1000), max_frame_bytes=1 << 20))
+    request = FetchRequest((FetchPartition(T0, uuid4(), 0, 0, -1, 100),), 0, 1, 100, False)
+    with scripted_broker(hang_up_then_fall_silent) as address:
+        wire.send_fetch(Broker(1, address), request, within(LATER_S))
+        began = time.monotonic()
+        failure = wire.receive_fetch([1], within(LATER_S))
+    wire.close()
+
+    assert isinstance(failure, RequestFailure)
+    assert "closed the connection" in str(failure.error)
+    assert time.monotonic() - began < LATER_S / 2
+
+
 @pytest.mark.parametrize(("partitions", "said"), [((0, 5), "t-5 unasked"), ((0, 0), "the same partition twice")])
 def test_fetch_answer_that_breaks_the_rules_is_a_failure_and_ends_the_connection(
     partitions: tuple[int, ...], said: str
