@@ -23,8 +23,6 @@ from pyspark_kafka_meta.metadata.model import (
 )
 from pyspark_kafka_meta.metadata.rewinds import Rewind
 
-EPOCHS_SINCE = 9
-"""Before this version of Metadata the epoch of an answer may be older than its leader (KAFKA-9212)."""
 GONE_TOPIC_ERRORS = frozenset({3, 17, 29, 100})
 """The topic is not there for this client: unknown topic, invalid name, not authorized, unknown topic id. After any
 other topic error the last good view of the topic stays."""
@@ -61,8 +59,6 @@ class MetadataSnapshot:
     """
 
     generation: int = 0
-    cluster_id: str | None = None
-    controller_id: int = -1
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     topics: Mapping[str, TopicView] = field(default_factory=dict)
     topic_errors: Mapping[str, int] = field(default_factory=dict)
@@ -100,13 +96,11 @@ class MetadataSnapshot:
             if told.error_code in GONE_TOPIC_ERRORS:
                 topics.pop(told.name, None)
             elif told.error_code == 0:
-                topics[told.name], refused = _merge_topic(topics.get(told.name), told, answer, told_by)
+                topics[told.name], refused = _merge_topic(topics.get(told.name), told, len(answer.brokers), told_by)
                 stale += refused
         errors = {**self.topic_errors, **{told.name: told.error_code for told in answer.topics}}
         merged = MetadataSnapshot(
             generation=self.generation + 1,
-            cluster_id=answer.cluster_id or self.cluster_id,
-            controller_id=answer.controller_id,
             brokers={broker.node_id: broker for broker in answer.brokers},
             topics=topics,
             topic_errors={name: code for name, code in errors.items() if code != 0},
@@ -147,7 +141,7 @@ class MetadataSnapshot:
 
 
 def _merge_topic(
-    known: TopicView | None, told: TopicMetadata, answer: MetadataAnswer, told_by: int | None
+    known: TopicView | None, told: TopicMetadata, brokers: int, told_by: int | None
 ) -> tuple[TopicView, int]:
     """The new view of a topic that was told without an error, and the number of partitions where the old one stays."""
     if known is None or (told.topic_id is not None and told.topic_id != known.topic_id):
@@ -159,19 +153,16 @@ def _merge_topic(
     rewinds: dict[int, Rewind] = {}
     lacking = len(partitions.keys() - {one.partition for one in told.partitions})
     for one in told.partitions:
-        number, trusted = (
-            one.partition,
-            one if answer.api_version >= EPOCHS_SINCE else replace(one, leader_epoch=NO_EPOCH),
-        )
+        number = one.partition
         old, seen = known.partitions.get(number), known.epochs.get(number, NO_EPOCH)
-        rewind = _rewind(known, trusted, told_by)
+        rewind = _rewind(known, one, told_by)
         if old is None:
-            partitions[number], epochs[number] = trusted, trusted.leader_epoch
-        elif rewind is not None and not rewind.is_believed(len(answer.brokers)):
+            partitions[number], epochs[number] = one, one.leader_epoch
+        elif rewind is not None and not rewind.is_believed(brokers):
             partitions[number], epochs[number], rewinds[number] = old, seen, rewind
         else:
-            partitions[number] = _with_epoch_kept(trusted, old)
-            epochs[number] = trusted.leader_epoch if rewind is not None else max(seen, trusted.leader_epoch)
+            partitions[number] = _with_epoch_kept(one, old)
+            epochs[number] = one.leader_epoch if rewind is not None else max(seen, one.leader_epoch)
     return TopicView(known.topic_id, partitions, epochs, rewinds), lacking + len(rewinds)
 
 

@@ -40,8 +40,8 @@ def led(leader_id: int, epoch: int, number: int = 0) -> PartitionMetadata:
     return PartitionMetadata(number, leader_id, epoch)
 
 
-def answer(*topics: TopicMetadata, nodes: tuple[int, ...] = (1, 2, 3), api_version: int = 12) -> MetadataAnswer:
-    return MetadataAnswer("c", 1, tuple(broker(n) for n in nodes), topics, api_version, 7, 40, 400)
+def answer(*topics: TopicMetadata, nodes: tuple[int, ...] = (1, 2, 3)) -> MetadataAnswer:
+    return MetadataAnswer("c", 1, tuple(broker(n) for n in nodes), topics, 12, 7, 40, 400)
 
 
 def merged(*answers: MetadataAnswer) -> tuple[MetadataSnapshot, SnapshotChanges]:
@@ -58,16 +58,12 @@ def test_first_answer_tells_everything_and_is_one_change() -> None:
     assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 0)
     assert snapshot.partitions("t") == [T0, TopicPartition("t", 1)]
     assert snapshot.topic_id("t") == ID
-    assert (snapshot.generation, snapshot.cluster_id, snapshot.controller_id) == (1, "c", 1)
+    assert snapshot.generation == 1
     assert changes == SnapshotChanges(
         brokers_added=(1, 2, 3),
         topics_added=("t",),
         partitions_learned=(PartitionLearned("t", 0, 1, 0), PartitionLearned("t", 1, 2, 0)),
     )
-
-
-def test_cluster_id_is_kept_through_an_answer_without_it() -> None:
-    assert merged(answer(), replace(answer(), cluster_id=None))[0].cluster_id == "c"
 
 
 def test_what_is_not_known_is_none_and_no_error() -> None:
@@ -138,13 +134,6 @@ def test_other_leader_without_epoch_is_not_fenced_by_the_old_epoch() -> None:
 
     assert merged(*moved)[0].leader(T0) == LeaderAndEpoch(broker(2), NO_EPOCH)
     assert merged(*moved, answer(topic(led(1, 4))))[0].leader(T0) == LeaderAndEpoch(broker(2), NO_EPOCH)
-
-
-@pytest.mark.parametrize(("api_version", "epoch"), [(8, NO_EPOCH), (9, 7)])
-def test_epoch_is_trusted_from_metadata_v9_on(api_version: int, epoch: int) -> None:
-    snapshot, _ = merged(answer(topic(led(1, 7)), api_version=api_version))
-
-    assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), epoch)
 
 
 def test_epoch_update_on_changed_topic_id() -> None:
@@ -355,12 +344,7 @@ TOPICS = st.builds(
     partitions=st.lists(PARTITIONS, max_size=3, unique_by=lambda one: one.partition).map(tuple),
     error_code=st.sampled_from([0, 0, 0, 5]),
 )
-ANSWERS = st.builds(
-    lambda told, nodes, version: answer(told, nodes=tuple(nodes), api_version=version),
-    TOPICS,
-    st.sets(st.integers(1, 3)),
-    st.sampled_from([8, 9, 12]),
-)
+ANSWERS = st.builds(lambda told, nodes: answer(told, nodes=tuple(nodes)), TOPICS, st.sets(st.integers(1, 3)))
 
 
 @settings(deadline=None)
