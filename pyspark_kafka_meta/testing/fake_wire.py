@@ -181,11 +181,14 @@ class FakeWire:
         if node_id in self.hung:
             return RequestFailure(node_id, RequestTimeoutError(f"broker {node_id} did not answer a Fetch in time"))
         throttle_ms = self.throttles[node_id].popleft() if self.throttles.get(node_id) else 0
-        partitions = tuple(self._fetched(node_id, entry, request) for entry in request.partitions)
-        if throttle_ms > 0:
-            partitions = tuple(replace(one, records=b"") for one in partitions)
-        size = sum(len(one.records) for one in partitions)
-        return FetchAnswer(node_id, 0, partitions, throttle_ms, size, (self.clock() - sent_at) * 1000)
+        partitions, size = [], 0
+        for entry in request.partitions:
+            one = self._fetched(node_id, entry, request)
+            if throttle_ms > 0 or (size > 0 and size + len(one.records) > request.max_bytes):
+                one = replace(one, records=b"")
+            partitions.append(one)
+            size += len(one.records)
+        return FetchAnswer(node_id, 0, tuple(partitions), throttle_ms, size, (self.clock() - sent_at) * 1000)
 
     def drop_fetch(self, node_id: int) -> None:
         self._under_way.pop(node_id, None)
