@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 from pyspark_kafka_meta.errors import NoLeaderError, UnknownTopicError
@@ -76,7 +77,7 @@ class KafkaClient:
             publish=self.publisher.publish,
         )
         self._rng = random.Random()
-        self._leader_offsets = LeaderOffsets(self.wire, self.cache, options)
+        self._unanswered: Counter[int] = Counter()  # ListOffsets in a row, by node id
         self._given_up: set[str | TopicPartition] = set()  # what was unknown for the whole grace period
 
     def api_deadline(self) -> float:
@@ -138,11 +139,11 @@ class KafkaClient:
         answers: dict[TopicPartition, OffsetAnswer] = {}
         failures = 0
         all_known_at = time.monotonic()
-        troubles: dict[TopicPartition, str] = {}
+        question = LeaderOffsets(self.wire, self.cache, self.options, self._unanswered, read_committed, deadline)
         while True:
             generation = self.cache.snapshot.generation
             left = {one: timestamp for one, timestamp in timestamps.items() if one not in answers}
-            answers.update(self._leader_offsets.ask(left, read_committed, deadline, troubles))
+            answers.update(question.ask(left))
             if len(answers) == len(timestamps):
                 return answers
             gone = self._not_there(timestamps.keys() - answers.keys())
@@ -155,7 +156,7 @@ class KafkaClient:
                 missing = sorted(timestamps.keys() - answers.keys())
                 raise NoLeaderError(
                     f"no offsets of {name_partitions(missing)} in {self.options.default_api_timeout_ms} ms: "
-                    f"{troubles.get(missing[0], 'no leader is known')}"
+                    f"{question.troubles.get(missing[0], 'no leader is known')}"
                 )
             failures += 1
             pause_s = backoff_s(self._settings, failures, self._rng)

@@ -1,4 +1,4 @@
-"""`LeaderOffsets`: ListOffsets to the leaders of partitions, one to each, all under way at the same time.
+"""`LeaderOffsets`: a question to the leaders of partitions, one ListOffsets to each, all under way at the same time.
 
 A leader that keeps silent costs the others' answers nothing, and is left as soon as it does not lead them all any more.
 """
@@ -43,103 +43,104 @@ class _Asked(NamedTuple):
 
 
 class LeaderOffsets:
-    """Of one client. What goes wrong is reported to its cache."""
+    """What one caller wants to know, by its deadline. What goes wrong is reported to the cache.
 
-    def __init__(self, wire: Wire, cache: MetadataCache, options: ClientOptions) -> None:
+    Attributes:
+        troubles: why a partition has no answer yet.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        cache: MetadataCache,
+        options: ClientOptions,
+        unanswered: Counter[int],
+        read_committed: bool,
+        deadline: float,
+    ) -> None:
+        """
+        Args:
+            unanswered: how often in a row a broker did not answer, by node id, this caller or others of the client.
+        """
+        self.troubles: dict[TopicPartition, str] = {}
         self._wire = wire
         self._cache = cache
         self._options = options
-        self._unanswered: Counter[int] = Counter()  # in a row, by node id
+        self._unanswered = unanswered
+        self._read_committed = read_committed
+        self._deadline = deadline
+        self._asked: dict[int, _Asked] = {}  # by node id
 
-    def ask(
-        self,
-        timestamps: Mapping[TopicPartition, int],
-        read_committed: bool,
-        deadline: float,
-        troubles: dict[TopicPartition, str],
-    ) -> dict[TopicPartition, OffsetAnswer]:
-        """The good answers to one question to each leader; why the others have none is added to `troubles`.
+    def ask(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAnswer]:
+        """The good answers to one request to each leader.
 
         Raises:
             BrokerError: a broker refused for good.
         """
         generation = self._cache.snapshot.generation
-        asked = self._send(timestamps, read_committed, deadline, troubles)
         good: dict[TopicPartition, OffsetAnswer] = {}
         try:
-            while asked:
-                received = self._wire.receive_offsets(asked, min(self._next_look_at(asked), deadline))
+            self._send(timestamps)
+            while self._asked:
+                received = self._wire.receive_offsets(self._asked, min(self._next_look(), self._deadline))
                 if received is not None:
-                    partitions = asked.pop(received.node_id).partitions
-                    good |= self._absorb(received, partitions, generation, troubles)
-                elif time.monotonic() < deadline:
-                    self._leave_who_leads_no_more(asked, deadline, troubles)
+                    good |= self._absorb(received, self._asked.pop(received.node_id).partitions, generation)
+                elif time.monotonic() < self._deadline:
+                    self._leave_who_leads_no_more()
                 else:
                     break
         finally:
-            for node_id, (broker, partitions, _) in asked.items():
-                self._wire.drop_offsets(node_id)
-                troubles.update(dict.fromkeys(partitions, f"{broker.address} did not answer ListOffsets in time"))
+            for node_id in list(self._asked):
+                self._leave(node_id, "did not answer ListOffsets in time")
         return good
 
-    def _send(
-        self,
-        timestamps: Mapping[TopicPartition, int],
-        read_committed: bool,
-        deadline: float,
-        troubles: dict[TopicPartition, str],
-    ) -> dict[int, _Asked]:
-        """What is under way then, by node id."""
+    def _send(self, timestamps: Mapping[TopicPartition, int]) -> None:
         groups: dict[Broker, list[OffsetQuery]] = {}
         for partition in sorted(timestamps):
             leader = self._cache.leader(partition)
             if leader is None:
-                troubles[partition] = "it has no leader"
+                self.troubles[partition] = "it has no leader"
                 self._cache.request_update(
                     RefreshReason.NO_LEADER, self._cache.snapshot.generation, partition=partition
                 )
                 continue
             query = OffsetQuery(partition, timestamps[partition], leader.leader_epoch)
             groups.setdefault(leader.broker, []).append(query)
-        now, asked = time.monotonic(), {}
+        now = time.monotonic()
         for broker, queries in groups.items():
             unanswered = self._unanswered[broker.node_id]
             timeout_ms = attempt_timeout_ms(unanswered + 1, self._options.request_timeout_ms)
-            request = OffsetsRequest(tuple(queries), read_committed)
-            self._wire.send_offsets(broker, request, min(deadline, now + timeout_ms / 1000))
+            request = OffsetsRequest(tuple(queries), self._read_committed)
+            self._wire.send_offsets(broker, request, min(self._deadline, now + timeout_ms / 1000))
             # Who kept silent before is suspected the sooner.
             overdue_ms = max(OVERDUE_MS / 2**unanswered, self._options.retry_backoff_ms)
-            asked[broker.node_id] = _Asked(broker, [one.partition for one in queries], now + overdue_ms / 1000)
-        return asked
+            partitions = [one.partition for one in queries]
+            self._asked[broker.node_id] = _Asked(broker, partitions, now + overdue_ms / 1000)
 
-    def _next_look_at(self, asked: Mapping[int, _Asked]) -> float:
+    def _next_look(self) -> float:
         """When somebody will be overdue; when the cache, which was asked to, may be refreshed, if somebody is."""
         now = time.monotonic()
-        overdue_at = min(one.overdue_at for one in asked.values())
+        overdue_at = min(one.overdue_at for one in self._asked.values())
         return overdue_at if overdue_at > now else now + self._cache.time_to_next_update_ms() / 1000
 
-    def _leave_who_leads_no_more(
-        self, asked: dict[int, _Asked], deadline: float, troubles: dict[TopicPartition, str]
-    ) -> None:
-        self._cache.refresh_if_due(deadline)
+    def _leave_who_leads_no_more(self) -> None:
+        self._cache.refresh_if_due(self._deadline)
         now, snapshot = time.monotonic(), self._cache.snapshot
-        for node_id in [node_id for node_id, one in asked.items() if now >= one.overdue_at]:
-            broker, partitions, _ = asked[node_id]
+        for node_id in [node_id for node_id, one in self._asked.items() if now >= one.overdue_at]:
+            broker, partitions, _ = self._asked[node_id]
             leaders = [snapshot.leader(partition) for partition in partitions]
             if all(leader is not None and leader.broker == broker for leader in leaders):
                 self._cache.request_update(RefreshReason.REQUEST_TIMEOUT, snapshot.generation, node_id=node_id)
-                continue
-            self._wire.drop_offsets(node_id)
-            del asked[node_id]
-            silent = f"{broker.address} did not answer ListOffsets, and lost partitions"
-            troubles.update(dict.fromkeys(partitions, silent))
+            else:
+                self._leave(node_id, "did not answer ListOffsets, and lost partitions")
+
+    def _leave(self, node_id: int, why: str) -> None:
+        self._wire.drop_offsets(node_id)
+        broker, partitions, _ = self._asked.pop(node_id)
+        self.troubles.update(dict.fromkeys(partitions, f"{broker.address} {why}"))
 
     def _absorb(
-        self,
-        received: OffsetsAnswer | RequestFailure,
-        partitions: list[TopicPartition],
-        generation: int,
-        troubles: dict[TopicPartition, str],
+        self, received: OffsetsAnswer | RequestFailure, partitions: list[TopicPartition], generation: int
     ) -> dict[TopicPartition, OffsetAnswer]:
         node_id = received.node_id
         if isinstance(received, RequestFailure):
@@ -147,7 +148,7 @@ class LeaderOffsets:
                 raise received.error
             self._unanswered[node_id] += 1
             self._cache.report_failure(received.error, generation, node_id)
-            troubles.update(dict.fromkeys(partitions, str(received.error)))
+            self.troubles.update(dict.fromkeys(partitions, str(received.error)))
             return {}
         del self._unanswered[node_id]
         good: dict[TopicPartition, OffsetAnswer] = {}
@@ -157,7 +158,7 @@ class LeaderOffsets:
                 good[partition] = answer
             else:
                 code = UNKNOWN_SERVER_ERROR if answer is None else answer.error_code
-                troubles[partition] = describe(code)
+                self.troubles[partition] = describe(code)
                 self._report_error(partition, code, generation, node_id)
         return good
 
