@@ -16,7 +16,13 @@ from typing import Protocol
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
 from pyspark_kafka_meta.metadata.events import Outcome, RefreshCause, RefreshEvent, RefreshReason
-from pyspark_kafka_meta.metadata.model import Address, Broker, LeaderAndEpoch, MetadataAnswer, TopicPartition
+from pyspark_kafka_meta.metadata.model import (
+    Address,
+    LeaderAndEpoch,
+    LeaderHint,
+    MetadataAnswer,
+    TopicPartition,
+)
 from pyspark_kafka_meta.metadata.policy import PolicySettings, attempt_timeout_ms
 from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.metadata.state import CacheState
@@ -196,9 +202,7 @@ class MetadataCache:
     def take_hint(
         self,
         partition: TopicPartition,
-        leader_id: int,
-        leader_epoch: int,
-        broker: Broker | None,
+        hint: LeaderHint,
         generation: int,
         error_code: int = 0,
         node_id: int | None = None,
@@ -206,7 +210,6 @@ class MetadataCache:
         """Use the leader that a broker named along with an error (KIP-951), and have it confirmed by a refresh.
 
         Args:
-            broker: where the leader is, None if the answer did not say.
             generation: of the snapshot that was used for the request that got the error.
             error_code: that error.
             node_id: the broker that it came from.
@@ -217,7 +220,7 @@ class MetadataCache:
         """
         with self._lock:
             cause = RefreshCause(RefreshReason.LEADER_HINT, error_code, partition, node_id)
-            event = self._state.take_hint(cause, partition, leader_id, leader_epoch, broker, generation, self._clock())
+            event = self._state.take_hint(cause, partition, hint, generation, self._clock())
         if event is None:
             return False
         self._publish(event)

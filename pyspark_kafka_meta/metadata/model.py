@@ -105,3 +105,13 @@ class LeaderAndEpoch:
 
     broker: Broker
     leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderHint:
+    """The leader that a broker names along with NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH (KIP-951).
+    `broker` is None where the answer brought no endpoint (before Fetch v16)."""
+
+    leader_id: int
+    leader_epoch: int
+    broker: Broker | None

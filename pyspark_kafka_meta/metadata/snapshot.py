@@ -16,6 +16,7 @@ from pyspark_kafka_meta.metadata.model import (
     NO_EPOCH,
     Broker,
     LeaderAndEpoch,
+    LeaderHint,
     MetadataAnswer,
     PartitionMetadata,
     TopicMetadata,
@@ -109,7 +110,7 @@ class MetadataSnapshot:
         return merged, _difference(self, merged, self.topics.keys() & topics.keys(), stale)
 
     def with_leader_hint(
-        self, partition: TopicPartition, leader_id: int, leader_epoch: int, broker: Broker | None
+        self, partition: TopicPartition, hint: LeaderHint
     ) -> tuple[MetadataSnapshot, SnapshotChanges] | None:
         """The same generation with the leader that a broker named (KIP-951), at the endpoint that came along.
 
@@ -118,20 +119,22 @@ class MetadataSnapshot:
             unknown, or nobody told where the leader is.
         """
         known = self._known(partition)
-        leader = broker if broker is not None else self.brokers.get(leader_id)
-        if known is None or leader is None or leader_epoch <= self.topics[partition.topic].epochs[partition.partition]:
+        leader = hint.broker or self.brokers.get(hint.leader_id)
+        if known is None or leader is None:
             return None
         view, number = self.topics[partition.topic], partition.partition
-        led = replace(known, leader_id=leader_id, leader_epoch=leader_epoch, error_code=0)
+        if hint.leader_epoch <= view.epochs[number]:
+            return None
+        led = replace(known, leader_id=hint.leader_id, leader_epoch=hint.leader_epoch, error_code=0)
         rewinds = {other: rewind for other, rewind in view.rewinds.items() if other != number}
         hinted = replace(
             view,
             partitions={**view.partitions, number: led},
-            epochs={**view.epochs, number: leader_epoch},
+            epochs={**view.epochs, number: hint.leader_epoch},
             rewinds=rewinds,
         )
         taken = replace(
-            self, brokers={**self.brokers, leader_id: leader}, topics={**self.topics, partition.topic: hinted}
+            self, brokers={**self.brokers, hint.leader_id: leader}, topics={**self.topics, partition.topic: hinted}
         )
         return taken, _difference(self, taken, {partition.topic})
 

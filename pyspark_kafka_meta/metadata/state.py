@@ -12,7 +12,13 @@ from dataclasses import replace
 
 from pyspark_kafka_meta.errors import KafkaMetaError, ProtocolError, UnknownHostError
 from pyspark_kafka_meta.metadata.events import RefreshCause, RefreshEvent, RefreshReason
-from pyspark_kafka_meta.metadata.model import Address, Broker, LeaderAndEpoch, MetadataAnswer, TopicPartition
+from pyspark_kafka_meta.metadata.model import (
+    Address,
+    LeaderAndEpoch,
+    LeaderHint,
+    MetadataAnswer,
+    TopicPartition,
+)
 from pyspark_kafka_meta.metadata.policy import BrokerChoice, PolicySettings, RefreshPolicy
 from pyspark_kafka_meta.metadata.recorder import Attempt, EventRecorder
 from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
@@ -112,15 +118,13 @@ class CacheState:
         self,
         cause: RefreshCause,
         partition: TopicPartition,
-        leader_id: int,
-        leader_epoch: int,
-        broker: Broker | None,
+        hint: LeaderHint,
         generation: int,
         now: float,
     ) -> RefreshEvent | None:
         """None if the hint is not taken."""
         before = self.snapshot
-        hinted = before.with_leader_hint(partition, leader_id, leader_epoch, broker)
+        hinted = before.with_leader_hint(partition, hint)
         if hinted is None or generation < before.generation:
             return None
         self.snapshot, changes = hinted

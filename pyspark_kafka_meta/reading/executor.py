@@ -17,7 +17,7 @@ from pyspark_kafka_meta.errors import CorruptBatchError
 from pyspark_kafka_meta.memory import ReusedMemory
 from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS
 from pyspark_kafka_meta.metadata.events import RefreshReason
-from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.metadata.model import LeaderHint, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.cursor import PartitionCursor
@@ -41,7 +41,7 @@ from pyspark_kafka_meta.reading.progress import Progress
 from pyspark_kafka_meta.reading.replicas import LEADER
 from pyspark_kafka_meta.records.columns import FetchedRecords, decode
 from pyspark_kafka_meta.wire.codes import UNKNOWN_SERVER_ERROR
-from pyspark_kafka_meta.wire.messages import FetchAnswer, LeaderHint, RequestFailure
+from pyspark_kafka_meta.wire.messages import FetchAnswer, RequestFailure
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.events import RefreshReason
-from pyspark_kafka_meta.metadata.model import LeaderAndEpoch
+from pyspark_kafka_meta.metadata.model import LeaderAndEpoch, LeaderHint
 from pyspark_kafka_meta.reading.cursor import PartitionCursor
 from pyspark_kafka_meta.reading.instructions import Fail, Refresh
 from pyspark_kafka_meta.wire.codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
-from pyspark_kafka_meta.wire.messages import LeaderHint
 
 
 class Leaders:
@@ -44,13 +43,7 @@ class Leaders:
     ) -> None:
         """Take the leader that this broker named; otherwise the cursor waits for newer metadata than this."""
         hinted = hint is not None and self._cache.take_hint(
-            cursor.range.partition,
-            hint.leader_id,
-            hint.leader_epoch,
-            hint.broker,
-            generation,
-            wish.error_code,
-            node_id,
+            cursor.range.partition, hint, generation, wish.error_code, node_id
         )
         if not hinted:
             self._ask_again(cursor, wish, generation, node_id)

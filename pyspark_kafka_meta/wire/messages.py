@@ -11,7 +11,7 @@ from typing import Protocol
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.metadata.model import NO_EPOCH, Address, Broker, MetadataAnswer, TopicPartition
+from pyspark_kafka_meta.metadata.model import NO_EPOCH, Address, Broker, LeaderHint, MetadataAnswer, TopicPartition
 
 EARLIEST_TIMESTAMP = -2
 """ListOffsets: the log start offset (Kafka `ListOffsetsRequest.EARLIEST_TIMESTAMP`)."""
@@ -100,16 +100,6 @@ class FetchRequest:
     max_bytes: int
     read_committed: bool
     rack: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderHint:
-    """The leader that a broker names along with NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH (KIP-951).
-    `broker` is None where the answer brought no endpoint (before Fetch v16)."""
-
-    leader_id: int
-    leader_epoch: int
-    broker: Broker | None
 
 
 @dataclass(frozen=True, slots=True)

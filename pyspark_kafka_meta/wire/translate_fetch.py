@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from pyspark_kafka_meta.metadata.model import Broker, TopicPartition
+from pyspark_kafka_meta.metadata.model import Broker, LeaderHint, TopicPartition
 from pyspark_kafka_meta.wire import codec
 from pyspark_kafka_meta.wire.codec import FETCH, Exchange
-from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchAnswer, FetchedPartition, FetchRequest, LeaderHint
+from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchAnswer, FetchedPartition, FetchRequest
 from pyspark_kafka_meta.wire.rules import broker, check, grouped, ms, unique
 
 TOPIC_IDS_SINCE = 13

@@ -36,6 +36,7 @@ from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import (
     Address,
     Broker,
+    LeaderHint,
     MetadataAnswer,
     PartitionMetadata,
     TopicMetadata,
@@ -227,7 +228,9 @@ class Pair:
     def hint(self, number: int) -> None:
         self.known[number] = self.epochs[number] = self.epochs[number] + 1
         leader, generation = BROKERS[self.known[number] % 5], self.cache.snapshot.generation
-        assert self.cache.take_hint(PARTITIONS[number], leader.node_id, self.known[number], leader, generation)
+        assert self.cache.take_hint(
+            PARTITIONS[number], LeaderHint(leader.node_id, self.known[number], leader), generation
+        )
         self.model.take_hint(number, self.now)
 
     def nothing(self, number: int) -> None:

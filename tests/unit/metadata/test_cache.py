@@ -15,7 +15,7 @@ from pyspark_kafka_meta.errors import ConnectError, ProtocolError, UnknownHostEr
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.changes import LeaderChange
 from pyspark_kafka_meta.metadata.events import BrokerFetches, EventKind, Outcome, RefreshEvent, RefreshReason
-from pyspark_kafka_meta.metadata.model import NO_LEADER, Address, Broker, MetadataAnswer, TopicPartition
+from pyspark_kafka_meta.metadata.model import NO_LEADER, Address, Broker, LeaderHint, MetadataAnswer, TopicPartition
 from pyspark_kafka_meta.metadata.policy import FIRST_ATTEMPT_TIMEOUT_MS, PolicySettings
 from pyspark_kafka_meta.testing.fake_wire import FakeClock, FakeWire
 
@@ -609,7 +609,7 @@ def test_hint_moves_the_leader_without_a_request_and_is_confirmed_by_one() -> No
     scene = Scene().bootstrapped()
     scene.cluster.move_leader(T0, 3)
 
-    assert scene.cache.take_hint(T0, 3, 1, None, generation=1, error_code=6, node_id=1)
+    assert scene.cache.take_hint(T0, LeaderHint(3, 1, None), generation=1, error_code=6, node_id=1)
     assert scene.leader_id() == 3
     assert scene.wire.requests == []
     [hint] = scene.events
@@ -625,7 +625,7 @@ def test_hint_moves_the_leader_without_a_request_and_is_confirmed_by_one() -> No
 def test_wrong_hint_is_put_right_by_its_confirmation() -> None:
     scene = Scene().bootstrapped()
     scene.cluster.move_leader(T0, 3)
-    scene.cache.take_hint(T0, 2, 1, None, generation=1)
+    scene.cache.take_hint(T0, LeaderHint(2, 1, None), generation=1)
     scene.refresh_when_due()
 
     assert scene.leader_id() == 3
@@ -635,7 +635,7 @@ def test_hint_with_its_endpoint_leads_to_a_broker_not_known_before() -> None:
     scene = Scene().bootstrapped()
     newcomer = Broker(4, Address("broker-4", 9092))
 
-    assert scene.cache.take_hint(T0, 4, 1, newcomer, generation=1)
+    assert scene.cache.take_hint(T0, LeaderHint(4, 1, newcomer), generation=1)
     assert scene.leader_id() == 4
     assert scene.events[0].changes.brokers_added == (4,)
 
@@ -646,7 +646,7 @@ def test_hint_with_its_endpoint_leads_to_a_broker_not_known_before() -> None:
 def test_hint_that_is_not_news_changes_nothing(epoch: int, generation: int) -> None:
     scene = Scene().bootstrapped()
 
-    assert not scene.cache.take_hint(T0, 3, epoch, None, generation)
+    assert not scene.cache.take_hint(T0, LeaderHint(3, epoch, None), generation)
     assert scene.leader_id() == 1
     assert scene.events == []
     assert scene.cache.time_to_next_update_ms() == 290_000
@@ -656,7 +656,7 @@ def test_hint_that_ends_trouble_tells_how_long_it_was() -> None:
     scene = Scene().bootstrapped()
     scene.report()
     scene.clock.sleep(0.5)
-    scene.cache.take_hint(T0, 3, 1, None, generation=1)
+    scene.cache.take_hint(T0, LeaderHint(3, 1, None), generation=1)
 
     assert scene.events[0].recovery_ms == 500
 
@@ -670,7 +670,7 @@ def test_every_request_is_one_event_and_no_event_is_missing() -> None:
             scene.cluster.move_leader(T0, 1 + step % 3)
         scene.report()
         scene.refresh_when_due()
-    scene.cache.take_hint(T0, 2, 1_000, None, scene.cache.snapshot.generation)
+    scene.cache.take_hint(T0, LeaderHint(2, 1_000, None), scene.cache.snapshot.generation)
     refreshes = [event for event in scene.events if event.kind is EventKind.REFRESH]
 
     assert len(refreshes) == len(scene.wire.requests) == 60
@@ -806,7 +806,7 @@ def test_hint_taken_while_a_request_was_under_way_is_confirmed_by_another() -> N
     gate.finish(gate.start_refresh())
     gate.clock.sleep(10)
     thread = gate.start_refresh()
-    assert gate.cache.take_hint(T0, 3, 1, None, generation=1)
+    assert gate.cache.take_hint(T0, LeaderHint(3, 1, None), generation=1)
     gate.finish(thread)
 
     assert gate.cache.snapshot.leader(T0).broker.node_id == 3  # type: ignore[union-attr]

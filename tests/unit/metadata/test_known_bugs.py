@@ -11,7 +11,7 @@ from reader_scene import MAX_AGE_S, ReaderScene
 from pyspark_kafka_meta.errors import DataLossError, ReadTimeoutError
 from pyspark_kafka_meta.metadata.changes import TopicRecreated
 from pyspark_kafka_meta.metadata.events import EventKind, Outcome, RefreshReason
-from pyspark_kafka_meta.metadata.model import NO_EPOCH, NO_LEADER, Address, Broker, TopicPartition
+from pyspark_kafka_meta.metadata.model import NO_EPOCH, NO_LEADER, Address, Broker, LeaderHint, TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 FIVE = [0, 1, 2, 3, 4]
@@ -115,7 +115,7 @@ def test_hint_that_is_not_newer_is_refused_and_the_cache_refreshed(scene: Reader
 def test_wrong_hint_lasts_no_longer_than_a_backoff(scene: ReaderScene) -> None:
     """AutoMQ #3546: a wrong hint suppressed the refresh that would have put it right, for up to 5 minutes."""
     scene.set_leader(T0, 3, epoch=6)
-    assert scene.worker.cache.take_hint(T0, 2, 6, None, scene.worker.cache.snapshot.generation)
+    assert scene.worker.cache.take_hint(T0, LeaderHint(2, 6, None), scene.worker.cache.snapshot.generation)
     assert scene.leader_id(T0) == 2
     assert scene.worker.cache.time_to_next_update_ms() <= 1_000
     scene.refresh_when_due()
@@ -161,7 +161,9 @@ def test_stale_metadata_does_not_migrate_a_partition_back(scene: ReaderScene) ->
 def test_hint_of_another_leader_in_the_same_epoch_is_no_news(scene: ReaderScene) -> None:
     """librdkafka #4687: two leaders of one epoch, and the client went from one to the other and back."""
     for leader_id in (2, 3, 2, 3):
-        assert not scene.worker.cache.take_hint(T0, leader_id, 5, None, scene.worker.cache.snapshot.generation)
+        assert not scene.worker.cache.take_hint(
+            T0, LeaderHint(leader_id, 5, None), scene.worker.cache.snapshot.generation
+        )
     assert scene.leader_id(T0) == 1
     assert scene.events == []
 

@@ -17,6 +17,7 @@ from pyspark_kafka_meta.metadata.model import (
     Address,
     Broker,
     LeaderAndEpoch,
+    LeaderHint,
     MetadataAnswer,
     PartitionMetadata,
     TopicMetadata,
@@ -261,7 +262,7 @@ def test_brokers_come_go_and_move() -> None:
 def test_merging_leaves_the_snapshot_before_as_it_was() -> None:
     before, _ = merged(answer(topic(led(1, 5))))
     before.merge(answer(topic(led(2, 6), led(2, 6, number=1)), nodes=(2,)), 9.0)
-    before.with_leader_hint(T0, 2, 6, None)
+    before.with_leader_hint(T0, LeaderHint(2, 6, None))
 
     assert before == merged(answer(topic(led(1, 5))))[0]
 
@@ -281,7 +282,7 @@ HINTS = {
 def test_leader_hint_must_be_strictly_newer_and_reachable(case: str) -> None:
     leader_id, epoch, endpoint, expected = HINTS[case]
     snapshot, _ = merged(answer(topic(led(1, 5))))
-    hinted = snapshot.with_leader_hint(T0, leader_id, epoch, endpoint)
+    hinted = snapshot.with_leader_hint(T0, LeaderHint(leader_id, epoch, endpoint))
 
     if expected is None:
         assert hinted is None
@@ -295,13 +296,13 @@ def test_leader_hint_must_be_strictly_newer_and_reachable(case: str) -> None:
 def test_leader_hint_for_an_unknown_partition_is_not_taken() -> None:
     snapshot, _ = merged(answer(topic(led(1, 5))))
 
-    assert snapshot.with_leader_hint(TopicPartition("t", 1), 2, 6, None) is None
-    assert snapshot.with_leader_hint(TopicPartition("u", 0), 2, 6, None) is None
+    assert snapshot.with_leader_hint(TopicPartition("t", 1), LeaderHint(2, 6, None)) is None
+    assert snapshot.with_leader_hint(TopicPartition("u", 0), LeaderHint(2, 6, None)) is None
 
 
 def test_answer_older_than_a_hint_does_not_undo_it() -> None:
     snapshot, _ = merged(answer(topic(led(1, 5))))
-    hinted = snapshot.with_leader_hint(T0, 2, 6, None)
+    hinted = snapshot.with_leader_hint(T0, LeaderHint(2, 6, None))
     assert hinted is not None
     after, changes = hinted[0].merge(answer(topic(led(1, 5))), 0.0)
 
@@ -425,7 +426,7 @@ def test_newer_hint_begins_the_count_of_a_rewind_anew() -> None:
     snapshot, _ = merged(answer(topic(led(1, 5))))
     for told_by in (1, 2, 3, 1, 2):
         snapshot, _ = snapshot.merge(answer(topic(led(2, 2))), 0.0, told_by)
-    hinted = snapshot.with_leader_hint(T0, 3, 6, None)
+    hinted = snapshot.with_leader_hint(T0, LeaderHint(3, 6, None))
     assert hinted is not None
     after, _ = hinted[0].merge(answer(topic(led(2, 2))), 0.0, 3)
 

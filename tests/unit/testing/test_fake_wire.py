@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, RequestTimeoutError
-from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.metadata.model import LeaderHint, TopicPartition
 from pyspark_kafka_meta.testing.fake_wire import FakeWire
 from pyspark_kafka_meta.wire.messages import (
     EARLIEST_TIMESTAMP,
@@ -17,7 +17,6 @@ from pyspark_kafka_meta.wire.messages import (
     FetchedPartition,
     FetchPartition,
     FetchRequest,
-    LeaderHint,
     OffsetAnswer,
     OffsetQuery,
     OffsetsAnswer,

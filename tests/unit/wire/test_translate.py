@@ -15,7 +15,14 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from pyspark_kafka_meta.errors import ProtocolError
-from pyspark_kafka_meta.metadata.model import Address, Broker, PartitionMetadata, TopicMetadata, TopicPartition
+from pyspark_kafka_meta.metadata.model import (
+    Address,
+    Broker,
+    LeaderHint,
+    PartitionMetadata,
+    TopicMetadata,
+    TopicPartition,
+)
 from pyspark_kafka_meta.wire import translate, translate_fetch
 from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api, Exchange, decode, encode, milliseconds
 from pyspark_kafka_meta.wire.messages import (
@@ -24,7 +31,6 @@ from pyspark_kafka_meta.wire.messages import (
     FetchAnswer,
     FetchPartition,
     FetchRequest,
-    LeaderHint,
     OffsetAnswer,
     OffsetQuery,
     OffsetsAnswer,
