@@ -59,7 +59,7 @@ def look_at(options: ClientOptions, topics: Collection[str] | None, own_cache: O
         topics: None for all.
 
     Raises:
-        ConnectError: no address answered; the text tells what each did.
+        KafkaMetaError: as `ask_cluster`.
     """
     told = ask_cluster(options, topics)
     events = [] if own_cache is None else own_cache.refresh([topic.name for topic in told.answer.topics])

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
-from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError
+from pyspark_kafka_meta.errors import ConnectError, ProtocolError
+from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS
 from pyspark_kafka_meta.metadata.model import (
     Address,
     Broker,
@@ -54,6 +55,7 @@ def ask_cluster(options: ClientOptions, topics: Collection[str] | None) -> Told:
 
     Raises:
         ConnectError: none answered within default.api.timeout.ms; the text tells what each did.
+        KafkaMetaError: what no other address heals, such as a login that is refused.
     """
     with closing(KafkaWire(connection_settings(options))) as wire:
         return _ask(wire, options, topics, _deadline(options))
@@ -81,6 +83,7 @@ def partition_rows(options: ClientOptions, topics: Collection[str] | None) -> li
 
     Raises:
         ConnectError: no broker answered. That a leader does not is in its partitions' rows.
+        KafkaMetaError: as `ask_cluster`.
     """
     deadline = _deadline(options)
     with closing(KafkaWire(connection_settings(options))) as wire:
@@ -164,11 +167,11 @@ def _ask(wire: Wire, options: ClientOptions, topics: Collection[str] | None, dea
             answer = wire.metadata(address, topics, asked_at + (deadline - asked_at) / remaining)
             if answer.error_code:
                 raise ProtocolError(f"{address} answered {describe(answer.error_code)}")
-        except KafkaMetaError as error:
+        except RETRIABLE_ERRORS as error:
             failures.append(str(error))
         else:
             return Told(address, answer, (time.monotonic() - asked_at) * 1000)
-    raise ConnectError(f"no broker answered: {'; '.join(failures)}. Check the addresses and that the brokers are up")
+    raise ConnectError(f"no broker answered ({'; '.join(failures)}): check the addresses and that the brokers are up")
 
 
 def _deadline(options: ClientOptions) -> float:
