@@ -32,8 +32,9 @@ def printable(text: str) -> str:
 
 
 def plain(value: object, style: str = "") -> Text:
-    """A cell that shows brackets as brackets, not as rich's markup; empty for None."""
-    return Text("" if value is None else printable(str(value)), style)
+    """A cell that shows brackets as brackets, not as rich's markup, and a name too long for it in several lines; empty
+    for None."""
+    return Text("" if value is None else printable(str(value)), style, overflow="fold")
 
 
 def for_people(as_json: bool) -> Console | None:

@@ -43,6 +43,16 @@ def test_an_unknown_topic_is_named_with_its_error(mock_cluster: MockCluster) -> 
     assert "UNKNOWN_TOPIC_OR_PARTITION" in text
 
 
+def test_a_name_that_is_too_long_for_its_column_is_shown_whole(mock_cluster: MockCluster) -> None:
+    topic = "a-topic-with-a-name-that-is-far-too-long-for-a-column-of-a-table-in-a-pipe"
+    arguments = ["metadata", "--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", topic]
+    text = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"}).stdout
+    cells = [line.split("│")[1:-1] for line in text.partition("Topics and leaders")[2].splitlines() if "│" in line]
+    first, *_, last = ("".join(map(str.strip, column)) for column in zip(*cells, strict=True))
+
+    assert (first, last.replace(" ", "")) == (topic, "UNKNOWN_TOPIC_OR_PARTITION(error3)")
+
+
 @pytest.mark.parametrize(
     ("servers", "texts"),
     [
