@@ -71,8 +71,8 @@ def metadata(
         own_cache = opened.enter_context(closing(OwnCache(client))) if refresh else None
         if watch is None:
             show(look_at(client, topic, own_cache), console)
-        else:
-            keep_watch(lambda: look_at(client, topic, own_cache), console, watch, count)
+        elif not keep_watch(lambda: look_at(client, topic, own_cache), console, watch, count):
+            raise typer.Exit(1)
 
 
 @app.command()

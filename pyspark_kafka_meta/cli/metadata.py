@@ -79,18 +79,24 @@ def show(seen: Look, console: Console | None) -> None:
         console.print(_tables(seen))
 
 
-def watch(look: Callable[[], Look], console: Console | None, every_s: float, times: int | None) -> None:
+def watch(look: Callable[[], Look], console: Console | None, every_s: float, times: int | None) -> bool:
     """Look until Ctrl-C, or so many times: in a terminal the last look stands there, elsewhere each that shows a
-    change is printed. That no broker answers does not end it."""
+    change is printed. That no broker answers does not end it.
+
+    Returns:
+        Whether one answered the last look.
+    """
     if console is not None and console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
 
             def redraw(shown: RenderableType) -> None:
                 live.update(shown, refresh=True)
 
-            _repeat(look, lambda seen: redraw(_tables(seen)), lambda text: redraw(plain(text, "red")), every_s, times)
-    else:
-        _repeat(look, _Changes(console), note, every_s, times)
+            def complain(text: str) -> None:
+                redraw(plain(text, "red"))
+
+            return _repeat(look, lambda seen: redraw(_tables(seen)), complain, every_s, times)
+    return _repeat(look, _Changes(console), note, every_s, times)
 
 
 class _Changes:
@@ -114,16 +120,20 @@ def _repeat(
     complain: Callable[[str], None],
     every_s: float,
     times: int | None,
-) -> None:
+) -> bool:
+    has_answer = False
     for number in islice(count(), times):
         if number > 0:
             sleep(every_s)
         try:
             seen = look()
         except KafkaMetaError as error:
+            has_answer = False
             complain(error_text(error))
         else:
+            has_answer = True
             show_one(seen)
+    return has_answer
 
 
 def _tables(seen: Look) -> Group:

@@ -105,6 +105,16 @@ def test_a_watch_goes_on_while_no_broker_answers(cluster: MockCluster, monkeypat
     assert "no broker answered" in result.stderr
 
 
+@pytest.mark.parametrize("terminal", [{}, {"FORCE_COLOR": "1", "TERM": "xterm"}])
+@pytest.mark.parametrize(("looks", "code"), [("1", 1), ("2", 0), ("3", 1)])
+def test_a_watch_ends_as_its_last_look(
+    looks: str, code: int, terminal: dict[str, str], cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.broker_down(-1)
+    between_looks(monkeypatch, lambda: cluster.broker_up(-1), lambda: cluster.broker_down(-1))
+    assert run(cluster, "--watch", "1", "--count", looks, env=terminal).exit_code == code
+
+
 def test_in_a_terminal_the_last_look_stands_where_the_first_was(
     cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
