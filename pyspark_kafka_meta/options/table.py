@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -76,7 +76,10 @@ def read(options: Mapping[str, str], table: Mapping[str, Option]) -> tuple[dict[
     """Returns the value of each field (None: neither given nor defaulted), and one sentence for each thing wrong."""
     given = {name.lower(): text for name, text in options.items()}
     known = {option.name.lower(): option.name for option in table.values()}
-    problems = [_unknown(name, known) for name in options if name.lower() not in known]
+    unknown = {name: _unknown(name, known) for name in options if name.lower() not in known}
+    problems = [why for why in unknown.values() if why is not None]
+    if strange := [name for name, why in unknown.items() if why is None]:
+        problems.append(_strange(strange, known))
     values: dict[str, Any] = {}
     for field_name, option in table.items():
         text = given.get(option.name.lower(), option.default)
@@ -98,8 +101,9 @@ _REFUSED = {
 }
 
 
-def _unknown(name: str, known: Mapping[str, str]) -> str:
-    """Why there is no option of this name, or which one was meant. Never its value, which may be a secret."""
+def _unknown(name: str, known: Mapping[str, str]) -> str | None:
+    """Why there is no option of this name, or which one was meant; None if nobody knows. Never its value, which may be
+    a secret."""
     if not _NAME.fullmatch(name):
         # Torn out of a file of properties, say, it may be part of a key or a password.
         return (
@@ -122,5 +126,12 @@ def _unknown(name: str, known: Mapping[str, str]) -> str:
     near = [prefixed] if prefixed in known else difflib.get_close_matches(lower, known, n=1, cutoff=0.8)
     if near:
         return f"Unknown option '{name}'. Did you mean '{known[near[0]]}'?"
-    peers = [spelling for key, spelling in known.items() if key.startswith("kafka.") == lower.startswith("kafka.")]
-    return f"Unknown option '{name}'. Known are: {', '.join(peers or known.values())}."
+    return None
+
+
+def _strange(names: Sequence[str], known: Mapping[str, str]) -> str:
+    """All in one sentence, as it lists what there is."""
+    kinds = {name.lower().startswith("kafka.") for name in names}
+    peers = [spelling for key, spelling in known.items() if key.startswith("kafka.") in kinds]
+    options = "option" if len(names) == 1 else "options"
+    return f"Unknown {options} {', '.join(map(repr, names))}. Known are: {', '.join(peers or known.values())}."

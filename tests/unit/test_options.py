@@ -336,6 +336,14 @@ def test_an_unknown_option_is_told_what_there_is() -> None:
     assert "kafka.client.id" in of_kafka
 
 
+def test_several_unknown_options_are_told_once_what_there_is() -> None:
+    meant, strange = problems({**MINIMAL, "kafka.xyz": "1", "startingOffset": "1", "abc": "1", "kafka.uvw": "1"})
+
+    assert "Did you mean 'startingOffsets'?" in meant
+    assert strange.startswith("Unknown options 'kafka.xyz', 'abc', 'kafka.uvw'. Known are: ")
+    assert (strange.count("startingOffsets,"), strange.count("kafka.client.id")) == (1, 1)
+
+
 REFUSED = [
     (
         "kafka.auto.offset.reset",
