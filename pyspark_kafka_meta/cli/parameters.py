@@ -12,9 +12,12 @@ from typing import Annotated
 
 import typer
 
+from pyspark_kafka_meta.cli.console import note
 from pyspark_kafka_meta.cli.properties import parse_properties, split_pair
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import ALL_OPTIONS
+from pyspark_kafka_meta.options.client import CLIENT_OPTIONS
+from pyspark_kafka_meta.options.table import NAME
 from pyspark_kafka_meta.options.values import parse_duration_ms
 
 Servers = Annotated[
@@ -51,18 +54,11 @@ def cluster_options(servers: str | None, options: Sequence[str] | None, config: 
     Raises:
         OptionError: the file, or an option, cannot be read. It does not repeat what may be a secret.
     """
+    found = {} if config is None else _in_file(config)
     try:
-        in_file = [*(parse_properties(config.read_text()) if config is not None else ())]
-    except (OSError, UnicodeDecodeError):
-        raise OptionError(f"{config} must be a text file of lines NAME=VALUE") from None
-    except ValueError as error:
-        raise OptionError(f"line {error} of {config} is not NAME=VALUE") from None
-    pairs = [pair for pair in in_file if pair[0] != "group.id"]  # Kafka's tools have it; no group is joined here
-    try:
-        pairs += map(split_pair, options or ())
+        found |= {_full_name(name): value for name, value in map(split_pair, options or ())}
     except ValueError:
         raise OptionError("--option must be NAME=VALUE") from None
-    found = {_full_name(name.lower()): value for name, value in pairs}
     return found if servers is None else {**found, "kafka.bootstrap.servers": servers}
 
 
@@ -112,7 +108,23 @@ def since_ms(text: str, now_ms: int) -> int:
         raise OptionError("--since must be a time like 10m, 30s or 2h") from None
 
 
+def _in_file(config: Path) -> dict[str, str]:
+    """The options in it. What else Kafka's tools have there, for a consumer's group or a producer, is passed over."""
+    try:
+        pairs = list(parse_properties(config.read_text()))
+    except (OSError, UnicodeDecodeError):
+        raise OptionError(f"{config} must be a text file of lines NAME=VALUE") from None
+    except ValueError as error:
+        raise OptionError(f"line {error} of {config} is not NAME=VALUE") from None
+    known = {option.name for option in CLIENT_OPTIONS.values()}
+    others = {name for name, _ in pairs if _full_name(name) not in known and NAME.fullmatch(name)}
+    if others:
+        note(f"passed over in {config}, as no options of kafkameta: {', '.join(sorted(others))}")
+    return {_full_name(name): value for name, value in pairs if name not in others}
+
+
 def _full_name(name: str) -> str:
-    """With the `kafka.` that Kafka's tools leave out."""
-    is_ours = name in {option.name.lower() for option in ALL_OPTIONS.values()}
-    return name if is_ours or name.startswith("kafka.") else f"kafka.{name}"
+    """As documented, with the `kafka.` that Kafka's tools leave out."""
+    known = {option.name.lower(): option.name for option in ALL_OPTIONS.values()}
+    full = name if name.lower() in known or name.lower().startswith("kafka.") else f"kafka.{name}"
+    return known.get(full.lower(), full)

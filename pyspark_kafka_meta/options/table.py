@@ -90,7 +90,9 @@ def read(options: Mapping[str, str], table: Mapping[str, Option]) -> tuple[dict[
     return values, problems
 
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}")
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}")
+"""What the name of an option may be. Torn out of a file of properties, say, another may be part of a key or a password,
+and is not repeated."""
 _REFUSED = {
     "kafka.auto.offset.reset": ". Instead set the source option 'startingOffsets' to 'earliest' or 'latest' to specify "
     "where to start. It applies to a new query only; a restarted one goes on where its checkpoint says.",
@@ -104,8 +106,7 @@ _REFUSED = {
 def _unknown(name: str, known: Mapping[str, str]) -> str | None:
     """Why there is no option of this name, or which one was meant; None if nobody knows. Never its value, which may be
     a secret."""
-    if not _NAME.fullmatch(name):
-        # Torn out of a file of properties, say, it may be part of a key or a password.
+    if not NAME.fullmatch(name):
         return (
             "An option has a name that no option can have, and is not repeated here: check where the options come from."
         )

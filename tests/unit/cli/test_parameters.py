@@ -32,7 +32,7 @@ def test_a_file_of_kafkas_tools_is_read_and_the_command_line_goes_before_it(tmp_
     assert cluster_options("b:9092", ["Client.Id=given"], config) == {
         "kafka.security.protocol": "SASL_SSL",
         "kafka.sasl.jaas.config": 'org.apache.kafka.Module required username="u" password="a=b\\c";',
-        "oauthtokenprovider": "module:Class",
+        "oauthTokenProvider": "module:Class",
         "kafka.ssl.keystore.key": "one\ntwo!",
         "kafka.client.id": "given",
         "kafka.bootstrap.servers": "b:9092",
@@ -69,8 +69,29 @@ def test_a_line_of_another_layout_is_named(tmp_path: Path) -> None:
         cluster_options(None, None, config)
 
 
-def test_the_group_that_a_file_of_kafkas_tools_names_is_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", ["group.id", "auto.offset.reset", "kafka.key.deserializer", "acks", "Sasl.Pasword"])
+def test_what_a_file_of_kafkas_tools_has_for_other_clients_is_passed_over_and_named(
+    other: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = tmp_path / "client.properties"
-    config.write_text("group.id=g\nclient.id=c\\\n")
+    config.write_text(f"{other}=hunter2\nlinger.ms=5\nclient.id=c\\\n")
 
     assert ClientOptions.parse(cluster_options("b:9092", None, config)).client_id == "c"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("kafkameta: passed over in ")
+    assert set(line.rpartition(": ")[2].split(", ")) == {other, "linger.ms"}
+
+
+def test_what_cannot_be_a_name_is_refused_in_a_file_too_and_not_repeated(tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("hunter2+/Q=\n")
+
+    with pytest.raises(OptionError, match="a name that no option can have") as refused:
+        ClientOptions.parse(cluster_options("b:9092", None, config))
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("given", "named"), [("group.id", "kafka.group.id"), ("kafka.Sesame", "kafka.Sesame")])
+def test_an_option_on_the_command_line_must_be_known_and_is_repeated_as_it_was_given(given: str, named: str) -> None:
+    with pytest.raises(OptionError, match=f"Unknown option '{named}'"):
+        ClientOptions.parse(cluster_options("b:9092", [f"{given}=g"], None))
