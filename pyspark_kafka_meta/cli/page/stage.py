@@ -60,7 +60,7 @@ def serve_events(events: Mapping[str, str], cluster: Mapping[str, str], where: W
     """
     with ExitStack() as opened:
         listening = opened.enter_context(_listen(where))
-        source = opened.enter_context(closing(open_events(events)))
+        source = opened.enter_context(closing(open_events(events, must_exist=True)))
         watcher = Watcher(
             source,
             cluster,

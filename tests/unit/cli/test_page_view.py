@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from written_events import learning, made, moving
 
 from pyspark_kafka_meta.cli import main
 from pyspark_kafka_meta.cli.demo.state import KEPT_MS, State, kept, told_by_caches
+from pyspark_kafka_meta.cli.page import stage
 from pyspark_kafka_meta.cli.page.guard import is_ours
 from pyspark_kafka_meta.cli.page.looking import Looker
 from pyspark_kafka_meta.cli.page.plots import Sample, latencies, recoveries, throughput, timeline
@@ -195,6 +197,14 @@ def test_options_that_do_not_fit_together_are_refused(arguments: list[str], comp
 
     assert done.exit_code == 1
     assert complaint in done.output
+
+
+def test_a_folder_of_events_that_is_not_there_is_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "serve", lambda *_: pytest.fail("an empty page is served"))
+    done = CliRunner().invoke(main.app, ["page", "--port", "0", "--path", str(tmp_path / "typo")])
+
+    assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
+    assert "typo cannot be read (No such file or directory): correct --path" in done.stderr
 
 
 def test_where_nobody_can_listen_the_host_is_doubted_too() -> None:
