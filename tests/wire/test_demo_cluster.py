@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from typer.testing import CliRunner
 
-from pyspark_kafka_meta.cli.demo import clusters
+from pyspark_kafka_meta.cli.demo import clusters, play
 from pyspark_kafka_meta.cli.demo.clusters import TOPIC, Embedded, Real
+from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.metadata.model import NO_LEADER, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.live import ask_cluster
@@ -54,6 +56,20 @@ def test_a_broker_that_runs_leads(
         act(cluster)
 
     assert leaders(cluster) == expected
+
+
+def test_a_topic_of_yours_that_is_missing_is_told_before_anything_starts(
+    cluster: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start() -> NoReturn:
+        pytest.fail("something was started")
+
+    monkeypatch.setattr(play, "find_java", start)
+    arguments = ["demo", "--bootstrap-servers", cluster.options["kafka.bootstrap.servers"], "--topic", "nope"]
+    result = CliRunner().invoke(app, arguments)
+
+    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
+    assert "topic nope cannot be read (UNKNOWN_TOPIC_OR_PARTITION (error 3)): correct --topic" in result.stderr
 
 
 def test_nobody_leads_while_all_are_dead_and_who_comes_back_leads_all(cluster: Embedded) -> None:

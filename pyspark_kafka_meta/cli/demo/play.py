@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pyspark_kafka_meta.cli.demo.clusters import Cluster, Embedded, Real
+from pyspark_kafka_meta.cli.demo.clusters import Cluster, Embedded, Real, Yours
 from pyspark_kafka_meta.cli.demo.feed import Feed
 from pyspark_kafka_meta.cli.demo.frames import Verdict, summary
 from pyspark_kafka_meta.cli.demo.query import Stream, StreamFailedError, spark_session
@@ -21,10 +21,12 @@ from pyspark_kafka_meta.cli.demo.screen import Screen
 from pyspark_kafka_meta.cli.demo.watcher import Watcher
 from pyspark_kafka_meta.cli.metadata import within
 from pyspark_kafka_meta.cli.sources import FolderEvents
+from pyspark_kafka_meta.errors import UnknownTopicError
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.tables.live import ask_cluster
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
 from pyspark_kafka_meta.testing.jars import KAFKA_JARS, find_java, jar_folder
+from pyspark_kafka_meta.wire.codes import describe
 
 ANSWER_TIMEOUT_MS = 10_000
 START_TIMEOUT_S = 180.0
@@ -71,7 +73,7 @@ def set_stage(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[Stag
     SourceOptions.parse({**cluster.options, **cluster.selection})
     client = ClientOptions.parse(cluster.options)  # of the looks and the feed, which take no others
     feed = Feed(cluster) if is_fed else None
-    ask_cluster(within(client, ANSWER_TIMEOUT_MS), ())  # the query would say that nobody answers, but after a minute
+    _check_answer(client, cluster.topics if isinstance(cluster, Yours) else ())  # others have theirs in a moment
     find_java()
     with ExitStack() as stage:
         # An executor that ends late may write there still.
@@ -85,6 +87,15 @@ def set_stage(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[Stag
         events = folder / "events"
         source = FolderEvents(str(events))
         yield Stage(Watcher(source, cluster.options, lambda _: cluster.topics, stream.progress), events, feed)
+
+
+def _check_answer(client: ClientOptions, topics: Collection[str]) -> None:
+    """What the query would say of the brokers and of these topics, but a minute later. Raises KafkaMetaError."""
+    for topic in ask_cluster(within(client, ANSWER_TIMEOUT_MS), topics).answer.topics:
+        if topic.error_code:
+            raise UnknownTopicError(
+                f"topic {topic.name} cannot be read ({describe(topic.error_code)}): correct --topic"
+            )
 
 
 def run_demo(cluster: Cluster, console: Console, is_fed: bool, interactive: bool) -> bool:
