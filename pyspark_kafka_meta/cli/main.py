@@ -243,11 +243,13 @@ def migrate_checkpoint(
 
     end_in_good_order()  # half a copy is removed
     with reporting():
-        found, pending = starting_offsets(checkpoint)
         if write is not None:
             write_checkpoint(checkpoint, write)
+            typer.echo(f"made {write}")
+            return
+        found, pending = starting_offsets(checkpoint)
     typer.echo("\n".join(found))
-    if pending is not None and write is None:
+    if pending is not None:
         typer.echo(
             f"kafkameta: batch {pending} was planned and is not committed: with these offsets it is read again. If the "
             "sink may hold it already, use --write, which keeps the batch and its number",

@@ -32,7 +32,7 @@ def starting_offsets(checkpoint: Path) -> tuple[list[str], int | None]:
     Raises:
         CheckpointError: it is none of a query on Spark's own Kafka source, or of one that never began.
     """
-    with _in_one_line(checkpoint):
+    with _in_one_line(f"{checkpoint} cannot be read"):
         if not checkpoint.is_dir():
             raise CheckpointError(f"{checkpoint} is no folder of this machine: correct the path, or copy it here first")
         last = _batches(checkpoint)[-1]
@@ -53,12 +53,13 @@ def write_checkpoint(checkpoint: Path, target: Path) -> None:
         CheckpointError: as `starting_offsets`, or `target` exists, is in the checkpoint or cannot be made.
     """
     starting_offsets(checkpoint)
-    with _in_one_line(checkpoint):
+    with _in_one_line(f"{checkpoint} cannot be read"):
+        translated = {batch: _translated(checkpoint, batch) for batch in _batches(checkpoint)}
+    with _in_one_line(f"{checkpoint} cannot be copied to {target}"):
         if target.exists():
             raise CheckpointError(f"{target} exists: name a folder to be made")
         if checkpoint.resolve() in target.resolve().parents:
             raise CheckpointError(f"{target} is in the checkpoint itself: name a folder elsewhere")
-        translated = {batch: _translated(checkpoint, batch) for batch in _batches(checkpoint)}
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f"{target.name}-") as scratch:
             copy = shutil.copytree(checkpoint, Path(scratch, target.name))
@@ -69,12 +70,12 @@ def write_checkpoint(checkpoint: Path, target: Path) -> None:
 
 
 @contextmanager
-def _in_one_line(checkpoint: Path) -> Iterator[None]:
-    """What files do not give becomes a CheckpointError."""
+def _in_one_line(trouble: str) -> Iterator[None]:
+    """What files do not give, or take, becomes a CheckpointError."""
     try:
         yield
     except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{checkpoint} cannot be read or copied ({str(error)[:500]}): mend that first") from None
+        raise CheckpointError(f"{trouble} ({str(error)[:500]}): mend that first") from None
 
 
 def _batches(checkpoint: Path) -> list[int]:

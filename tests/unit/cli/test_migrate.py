@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.cli.migrate import starting_offsets, write_checkpoint
 from pyspark_kafka_meta.errors import CheckpointError
-from pyspark_kafka_meta.reading.offsets import SourceOffset, ranges
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.reading.offsets import Position, SourceOffset, ranges
 
 SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
 
@@ -135,6 +136,21 @@ def test_the_command_prints_offsets_alone_and_says_what_is_read_again(tmp_path: 
     assert refused.stderr.startswith("kafkameta: ")
 
 
+def test_the_command_says_where_it_wrote_and_no_offsets_that_might_be_set_again(tmp_path: Path) -> None:
+    checkpoint = make(tmp_path / "old", {8: ['{"t":{"0":5}}'], 9: ['{"t":{"0":7}}']}, committed=8)
+    done = CliRunner().invoke(app, ["migrate-checkpoint", str(checkpoint), "--write", str(tmp_path / "new")])
+
+    assert (done.exit_code, done.stdout, done.stderr) == (0, f"made {tmp_path}/new\n", "")
+    assert logged(tmp_path / "new", 9).positions == {TopicPartition("t", 0): Position(7)}
+
+
+def test_a_target_that_cannot_be_made_is_told_as_such(tmp_path: Path) -> None:
+    checkpoint = make(tmp_path / "old", {2: ['{"t":{"0":5}}']}, committed=2)
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match=r"old cannot be copied to .*file/new \(.*(Not a directory|File exists)"):
+        write_checkpoint(checkpoint, tmp_path / "file" / "new")
+
+
 @pytest.mark.parametrize("damage", ["no text", "no file", "a link to nowhere"])
 def test_what_files_do_not_give_is_one_line_and_no_checkpoint_is_made(damage: str, tmp_path: Path) -> None:
     checkpoint = make(tmp_path / "old", {2: ['{"t":{"0":5}}']}, committed=2)
@@ -147,7 +163,7 @@ def test_what_files_do_not_give_is_one_line_and_no_checkpoint_is_made(damage: st
     refused = CliRunner().invoke(app, ["migrate-checkpoint", str(checkpoint), "--write", str(tmp_path / "new")])
 
     assert (refused.exit_code, refused.stdout, len(refused.stderr.splitlines())) == (1, "", 1)
-    assert f"{checkpoint} cannot be read or copied" in refused.stderr
+    assert f"{checkpoint} cannot be {'copied to' if damage == 'a link to nowhere' else 'read'}" in refused.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
