@@ -49,7 +49,12 @@ def metadata(
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="End a watch after so many looks.")] = None,
     timeout_ms: Annotated[
-        int, typer.Option(min=1, max=INT32_MAX, help="How long all brokers together may take to answer.")
+        int,
+        typer.Option(
+            min=1,
+            max=INT32_MAX,
+            help="How long all brokers together may take to answer, whatever kafka.default.api.timeout.ms says.",
+        ),
     ] = 10_000,
     as_json: AsJson = False,
     option: Options = None,
@@ -149,7 +154,12 @@ def doctor(
     topic: Annotated[list[str] | None, typer.Option(help="A topic to read; may be given several times.")] = None,
     executors: Annotated[bool, typer.Option("--executors", help="Start Spark, and look from its executors.")] = False,
     timeout_ms: Annotated[
-        int, typer.Option(min=1, max=INT32_MAX, help="How long each broker may take to answer.")
+        int,
+        typer.Option(
+            min=1,
+            max=INT32_MAX,
+            help="How long each broker may take to answer, whatever kafka.default.api.timeout.ms says.",
+        ),
     ] = 10_000,
     as_json: JsonOrPipe = False,
     option: Options = None,
