@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.options.rules import NO_SERVERS
 
 ENDS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = 128 + signal.SIGINT
@@ -50,7 +51,8 @@ def print_json(row: Mapping[str, Any]) -> None:
 
 def error_text(error: KafkaMetaError) -> str:
     """In one line, with options as the command line calls them."""
-    return _NAMED.sub(lambda found: GIVEN_AS[found[2]], "; ".join(str(error).splitlines()))
+    text = str(error).replace(NO_SERVERS, "give --bootstrap-servers, or a --config that names them")
+    return _NAMED.sub(lambda found: GIVEN_AS[found[2]], "; ".join(text.splitlines()))
 
 
 def note(text: str) -> None:

@@ -32,10 +32,13 @@ def refuse(problems: Collection[str]) -> None:
         raise OptionError("\n".join(problems))
 
 
+NO_SERVERS = "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer"
+
+
 def client_problems(options: Mapping[str, str]) -> list[str]:
     if "kafka.bootstrap.servers" in {name.lower() for name in options}:
         return []
-    return ["Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer"]
+    return [NO_SERVERS]
 
 
 def strategy_problems(options: Mapping[str, str]) -> list[str]:

@@ -142,7 +142,7 @@ def test_the_brokers_may_be_named_in_the_file(cluster: MockCluster, tmp_path: Pa
     named, nowhere = (CliRunner().invoke(app, ["metadata", *more]) for more in (["--config", str(config)], []))
 
     assert (named.exit_code, "Brokers in the cluster" in named.stdout) == (0, True)
-    assert (nowhere.exit_code, "--bootstrap-servers must be specified" in nowhere.stderr) == (1, True)
+    assert (nowhere.exit_code, "kafkameta: give --bootstrap-servers, or a --config" in nowhere.stderr) == (1, True)
 
 
 def test_a_count_without_a_watch_is_refused(cluster: MockCluster) -> None:

@@ -120,4 +120,4 @@ def test_nobody_can_say_since_when_the_best_informed_cache_is_stale(folder: Path
 def test_staleness_without_brokers_to_ask_is_a_mistake_told_in_one_line(folder: Path) -> None:
     result = run(folder, "--stale")
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
-    assert "--bootstrap-servers must be specified" in result.stderr
+    assert "give --bootstrap-servers, or a --config that names them" in result.stderr

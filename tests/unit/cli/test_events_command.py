@@ -204,7 +204,7 @@ def test_a_folder_that_cannot_be_read_is_one_line_without_its_uri(path: str, tex
 def test_a_topic_without_brokers_to_ask_is_a_mistake_told_in_one_line() -> None:
     result = CliRunner().invoke(app, ["events", "--topic", "t"])
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
-    assert "--bootstrap-servers must be specified" in result.stderr
+    assert "give --bootstrap-servers, or a --config that names them" in result.stderr
 
 
 def test_no_spark_takes_part(folder: Path) -> None:

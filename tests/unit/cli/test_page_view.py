@@ -189,7 +189,7 @@ def test_a_mistake_of_the_program_is_told_and_the_page_looks_on(wait_for: Callab
         (["--bootstrap-servers", "b:9"], "--bootstrap-servers, --option and --config are for events"),
         (["--path", "p", "--topic", "t"], "give one of them"),
         (["--path", "p", "--cluster", "kafka"], "give one of them"),
-        (["--topic", "t"], "--bootstrap-servers must be specified"),
+        (["--topic", "t"], "give --bootstrap-servers, or a --config that names them"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(arguments: list[str], complaint: str) -> None:
