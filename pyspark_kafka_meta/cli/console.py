@@ -6,6 +6,7 @@ And how they end: by Ctrl-C and SIGTERM alike, in good order.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import signal
 import threading
@@ -58,6 +59,16 @@ def error_text(error: KafkaMetaError) -> str:
 def note(text: str) -> None:
     """For people, beside the output."""
     typer.echo(f"kafkameta: {printable(text)}", err=True)
+
+
+class _Warnings(logging.Handler):
+    """What is logged of this package, as notes: bare on the screen, nobody would know whose it is."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(record.getMessage())
+
+
+WARNINGS = _Warnings(logging.WARNING)
 
 
 def end_in_good_order() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import ExitStack, closing
 from importlib.util import find_spec
@@ -10,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from pyspark_kafka_meta.cli.console import end_in_good_order, for_people, reporting
+from pyspark_kafka_meta.cli.checks.machine import DISTRIBUTION, version_of
+from pyspark_kafka_meta.cli.console import WARNINGS, end_in_good_order, for_people, reporting
 from pyspark_kafka_meta.cli.parameters import (
     AsJson,
     Config,
@@ -37,6 +39,21 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"{DISTRIBUTION} {version_of(DISTRIBUTION) or 'not installed by pip'}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    logging.getLogger("pyspark_kafka_meta").addHandler(WARNINGS)  # no matter how often
 
 
 @app.command()

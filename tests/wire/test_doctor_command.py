@@ -77,6 +77,7 @@ def test_without_brokers_this_machine_is_looked_at() -> None:
     code, found = run()
     assert (code, wrong(found)) == (0, {})
     assert list(found) == ["python", "packages", "pyspark", "PYSPARK_PYTHON", "java"]
+    assert found["packages"]["what"].startswith("pyspark-kafka-meta 0.")
 
 
 def test_a_cluster_that_is_well_gets_no_complaint(mock_cluster: MockCluster) -> None:

@@ -69,7 +69,8 @@ def package_findings() -> Iterator[Finding]:
     installed = {one.name: _installed(one.name) for one in required}
     problems = [found for one in required if (found := judge_package(one, installed[one.name])) is not None]
     if not problems:
-        yield ok("packages", ", ".join(f"{name} {one.version or '?'}" for name, one in installed.items()))
+        versions = {DISTRIBUTION: version_of(DISTRIBUTION), **{name: one.version for name, one in installed.items()}}
+        yield ok("packages", ", ".join(f"{name} {version or '?'}" for name, version in versions.items()))
     yield from problems
     if (version := installed["pyspark"].version) is not None:
         yield judge_pyspark(version)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr
+from importlib.metadata import version
+from io import StringIO
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.cli import doctor, events, metadata, migrate
-from pyspark_kafka_meta.cli.console import uninterrupted
+from pyspark_kafka_meta.cli.console import WARNINGS, uninterrupted
 from pyspark_kafka_meta.cli.main import app
 
 ENDS = (signal.SIGINT, signal.SIGTERM)
@@ -78,6 +82,22 @@ def test_another_thread_than_the_main_one_goes_through_the_block_too(came: list[
 
 def interrupted(*_: object) -> NoReturn:
     raise KeyboardInterrupt
+
+
+def test_a_warning_of_the_package_says_whose_it_is_and_steers_no_terminal(tmp_path: Path) -> None:
+    (tmp_path / f"events-{'0' * 32}-00000001.jsonl").write_text("no event")
+    told = CliRunner().invoke(app, ["events", "--path", str(tmp_path)]).stderr.splitlines()
+    assert "kafkameta: lines left out, as they are no refresh events: 1" in told
+
+    record = logging.LogRecord("pyspark_kafka_meta.x", logging.WARNING, "x.py", 1, "%s", ("\x1b[2J",), None)
+    with redirect_stderr(StringIO()) as screen:
+        WARNINGS.handle(record)
+    assert screen.getvalue() == "kafkameta: \\x1b[2J\n"
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.stdout) == (0, f"pyspark-kafka-meta {version('pyspark-kafka-meta')}\n")
 
 
 @pytest.mark.parametrize(
