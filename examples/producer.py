@@ -28,6 +28,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer
@@ -52,6 +53,8 @@ def arguments() -> argparse.Namespace:
     options = parser.parse_args()
     if options.by not in (KEY_HASH, STICKY) and not options.by.isdigit():
         parser.error(f"--by {options.by}: give {KEY_HASH}, {STICKY} or the number of a partition")
+    if options.idempotence and options.acks != "all":
+        parser.error("--idempotence needs --acks all")
     if options.idempotence is None:
         options.idempotence = options.acks == "all"
     return options
@@ -71,17 +74,25 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    options = arguments()
-    producer = Producer(settings(options))
+def partitions(producer: Producer, options: argparse.Namespace) -> Collection[int]:
+    """Those that the topic has, once it is there."""
     give_up_at = time.monotonic() + CREATION_S
     try:
-        while (error := producer.list_topics(options.topic, timeout=10).topics[options.topic].error) is not None:
+        while (topic := producer.list_topics(options.topic, timeout=10).topics[options.topic]).error is not None:
             if time.monotonic() > give_up_at:
-                raise SystemExit(f"topic {options.topic}: {error.str()}")
+                raise SystemExit(f"topic {options.topic}: {topic.error.str()}")
             time.sleep(0.2)
     except KafkaException:
         raise SystemExit(f"no broker answers at {options.bootstrap_servers}: is the cluster up?") from None
+    return topic.partitions
+
+
+def main() -> None:
+    options = arguments()
+    producer = Producer(settings(options))
+    there = partitions(producer, options)
+    if options.by.isdigit() and int(options.by) not in there:
+        raise SystemExit(f"--by {options.by}: topic {options.topic} has {len(there)} partitions, from 0 on")
     delivered: Counter[int] = Counter()
     by_partition: dict[str, Any] = {"partition": int(options.by)} if options.by.isdigit() else {}
 
