@@ -25,9 +25,11 @@ from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange, SourceOffset, ranges
 from pyspark_kafka_meta.reading.planner import PLANNER_MAX_AGE_MS, OffsetPlanner
+from pyspark_kafka_meta.telemetry.background import BackgroundSink
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 
 BATCH_PAUSE_S = 0.05
+SETTLE_S = 30
 PRODUCER_PATIENCE_MS = 5_000
 """What a hung broker owes an answer to is sent to nobody else for so long, which would be a minute."""
 Task = tuple[OffsetRange, ...]
@@ -185,8 +187,17 @@ class Stream(Background):
     def positions(self) -> dict[TopicPartition, int]:
         return {partition: one.offset for partition, one in _parsed(self.committed).positions.items()}
 
+    def settle(self) -> None:
+        """Wait until all events so far are written, or lost: a folder has a thread of its own, which a flush leaves
+        behind where the machine is slow."""
+        for client in (self.planner_client, self.reader_client):
+            for sink in client.publisher._sinks:
+                if isinstance(sink, BackgroundSink):
+                    assert sink._last.wait(SETTLE_S), "events still wait for their folder"
+
     def events(self, role: str = "reader") -> list[Event]:
         """The events of the reader's or the planner's cache after its birth, as they were written."""
+        self.settle()
         lines = [line for file in (self._folder / role).glob("*.jsonl") for line in file.read_text().splitlines()]
         events = sorted(map(json.loads, lines), key=lambda event: int(event["sequence"]))
         return [event for event in events if event["kind"] != "born"]
