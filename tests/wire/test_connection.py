@@ -26,10 +26,13 @@ from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codec import milliseconds
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 
-SETTINGS = ConnectionSettings(client_id="test", connect_timeout_ms=2_000, max_frame_bytes=1_000_000)
+SETTINGS = ConnectionSettings(client_id="test", connect_timeout_ms=10_000, max_frame_bytes=1_000_000)
+PATIENCE_S = 10.0
+SHORT_S = 2.0
+"""For peers of which no whole answer comes."""
 
 
-def ask(address: Address, timeout_s: float = 0.5, topics: tuple[str, ...] = ()) -> MetadataAnswer:
+def ask(address: Address, timeout_s: float = PATIENCE_S, topics: tuple[str, ...] = ()) -> MetadataAnswer:
     wire = KafkaWire(SETTINGS)
     try:
         return wire.metadata(address, topics, time.monotonic() + timeout_s)
@@ -74,15 +77,15 @@ def test_a_refused_connection_names_the_address() -> None:
 
 def test_an_unknown_host_name_is_an_error_of_its_own() -> None:
     with pytest.raises(UnknownHostError, match=r"cannot connect to kafka\.invalid:9092"):
-        ask(Address("kafka.invalid", 9092), timeout_s=5)
+        ask(Address("kafka.invalid", 9092))
 
 
 @pytest.mark.parametrize("host", ["broker..local", "x" * 64 + ".example"])
 def test_what_is_no_host_name_is_refused_at_once(host: str) -> None:
     started = time.monotonic()
     with pytest.raises(UnknownHostError, match=f"cannot connect to {host}"):
-        ask(Address(host, 9092), timeout_s=5)
-    assert time.monotonic() - started < 2
+        ask(Address(host, 9092))
+    assert time.monotonic() - started < PATIENCE_S / 2
 
 
 def test_an_address_family_that_the_host_lacks_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,8 +109,6 @@ def test_an_address_family_that_the_host_lacks_is_passed_over(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("behave", "error", "text"),
     [
-        pytest.param(lambda peer: None, ConnectError, "does not answer: is it a Kafka broker", id="silent peer"),
-        pytest.param(lambda peer: answer_versions(peer), RequestTimeoutError, "Metadata answer", id="silent later"),
         pytest.param(lambda peer: peer.close(), ConnectError, "closed the connection|broke", id="closes at once"),
         pytest.param(
             lambda peer: peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
@@ -116,12 +117,6 @@ def test_an_address_family_that_the_host_lacks_is_passed_over(monkeypatch: pytes
             id="HTTP",
         ),
         pytest.param(lambda peer: peer.sendall(b"\xff" * 8), ProtocolError, "-1 bytes", id="negative length"),
-        pytest.param(
-            lambda peer: (answer_versions(peer), peer.sendall((50).to_bytes(4, "big") + b"\0")),
-            RequestTimeoutError,
-            "did not answer in time",
-            id="answer cut off",
-        ),
         pytest.param(
             lambda peer: (answer_versions(peer), peer.sendall(metadata_frame(99))),
             ProtocolError,
@@ -142,13 +137,35 @@ def test_an_address_family_that_the_host_lacks_is_passed_over(monkeypatch: pytes
         ),
     ],
 )
-def test_a_misbehaving_peer_ends_in_a_typed_error_within_the_deadline(
+def test_a_misbehaving_peer_ends_in_a_typed_error_at_once(
     behave: object, error: type[KafkaMetaError], text: str
 ) -> None:
     started = time.monotonic()
     with scripted_broker(behave) as address, pytest.raises(error, match=text):  # type: ignore[arg-type]
         ask(address)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < PATIENCE_S / 2
+
+
+@pytest.mark.parametrize(
+    ("behave", "error", "text"),
+    [
+        pytest.param(lambda peer: None, ConnectError, "does not answer: is it a Kafka broker", id="silent peer"),
+        pytest.param(lambda peer: answer_versions(peer), RequestTimeoutError, "Metadata answer", id="silent later"),
+        pytest.param(
+            lambda peer: (answer_versions(peer), peer.sendall((50).to_bytes(4, "big") + b"\0")),
+            RequestTimeoutError,
+            "did not answer in time",
+            id="answer cut off",
+        ),
+    ],
+)
+def test_a_peer_that_falls_silent_ends_in_a_typed_error_within_the_deadline(
+    behave: object, error: type[KafkaMetaError], text: str
+) -> None:
+    started = time.monotonic()
+    with scripted_broker(behave) as address, pytest.raises(error, match=text):  # type: ignore[arg-type]
+        ask(address, SHORT_S)
+    assert time.monotonic() - started < PATIENCE_S
 
 
 def test_one_byte_at_a_time_does_not_outlast_the_deadline() -> None:
@@ -164,8 +181,8 @@ def test_one_byte_at_a_time_does_not_outlast_the_deadline() -> None:
 
     started = time.monotonic()
     with scripted_broker(drip) as address, pytest.raises(RequestTimeoutError):
-        ask(address)
-    assert time.monotonic() - started < 2
+        ask(address, SHORT_S)
+    assert time.monotonic() - started < PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -197,6 +214,6 @@ def test_a_connection_that_the_broker_closed_while_idle_is_opened_again() -> Non
     wire = KafkaWire(SETTINGS)
     with scripted_broker(serve_once_and_close) as address:
         for _ in range(3):
-            assert wire.metadata(address, (), time.monotonic() + 1).brokers == ()
-            assert closed.acquire(timeout=2), "the connection was not opened anew"
+            assert wire.metadata(address, (), time.monotonic() + PATIENCE_S).brokers == ()
+            assert closed.acquire(timeout=PATIENCE_S), "the connection was not opened anew"
     wire.close()

@@ -28,8 +28,8 @@ from pyspark_kafka_meta.wire.codec import METADATA, milliseconds
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 
 POLL_TIMEOUT_S = 0.8
-DEADLINE_S = POLL_TIMEOUT_S + 2.5
-"""With the last request's time-out, and a machine that is busy."""
+DEADLINE_S = 15
+"""Less than 1.5 s, but on a machine that is busy; what hangs has no end."""
 CONNECTIONS = 40
 """Pauses double from 0.1 s to 1 s; a hot loop would make thousands in this time."""
 Answer = Callable[[socket.socket, int], None]
@@ -133,10 +133,10 @@ def test_an_answer_that_comes_twice_is_read_once() -> None:
 
 
 def ask(address: Address, times: int = 1) -> None:
-    wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=5_000, max_frame_bytes=100 << 20))
+    wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=100 << 20))
     try:
         for _ in range(times):
-            wire.metadata(address, [], time.monotonic() + 10)
+            wire.metadata(address, [], time.monotonic() + 30)
     finally:
         wire.close()
 
