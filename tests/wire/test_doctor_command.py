@@ -115,7 +115,7 @@ def test_a_leader_that_died_is_told_with_its_partitions(mock_cluster: MockCluste
         mock_cluster.move_leader("clicks", partition, broker_id)
     mock_cluster.broker_down(2)
 
-    code, found = run("--bootstrap-servers", first, "--topic", "clicks", "--timeout-ms", "2000")
+    code, found = run("--bootstrap-servers", first, "--topic", "clicks", "--timeout-ms", "10000")
 
     assert (code, wrong(found)) == (1, {"partition clicks-1": "fail"})
 

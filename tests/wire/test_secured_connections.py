@@ -46,6 +46,8 @@ STRANGER = CertificateAuthority("a stranger")
 BROKER = AUTHORITY.issue("broker", ["127.0.0.1"])
 ALICE = AUTHORITY.issue("alice")
 PASSWORD = "canary-password"
+PATIENCE_S, SHORT_S = 10.0, 2.0
+"""For peers that say something, and for those that do not."""
 TRUSTING = {"security.protocol": "SSL", "ssl.truststore.certificates": AUTHORITY.certificate}
 PLAIN = {
     "security.protocol": "SASL_PLAINTEXT",
@@ -80,10 +82,9 @@ def security(options: dict[str, str]) -> SecurityOptions:
     return ClientOptions.parse({"kafka.bootstrap.servers": "localhost:9092", **named}).security
 
 
-def ask(address: Address, options: dict[str, str], times: int = 1, timeout_s: float = 2.0) -> None:
+def ask(address: Address, options: dict[str, str], times: int = 1, timeout_s: float = PATIENCE_S) -> None:
     """Ask for metadata, over one connection."""
-    settings = ConnectionSettings("test", connect_timeout_ms=1_000, max_frame_bytes=1 << 20, security=security(options))
-    wire = KafkaWire(settings)
+    wire = KafkaWire(ConnectionSettings("test", 10_000, max_frame_bytes=1 << 20, security=security(options)))
     try:
         for _ in range(times):
             wire.metadata(address, (), time.monotonic() + timeout_s)
@@ -237,13 +238,18 @@ TLS_FAILURES: dict[str, tuple[Behaviour, dict[str, str], type[KafkaMetaError], s
 }
 
 
+def allowed_s(name: str) -> float:
+    """A peer that says nothing is left soon; any other is given time to say what it has to."""
+    return SHORT_S if name.startswith("silent") else PATIENCE_S
+
+
 @pytest.mark.parametrize("name", TLS_FAILURES)
 def test_a_tls_failure_is_named_within_the_deadline(name: str) -> None:
     behave, options, kind, text = TLS_FAILURES[name]
     started = time.monotonic()
     with scripted_broker(behave) as address, pytest.raises(kind, match=text):
-        ask(address, options)
-    assert time.monotonic() - started < 3
+        ask(address, options, timeout_s=allowed_s(name))
+    assert time.monotonic() - started < PATIENCE_S
 
 
 def test_a_dripping_handshake_does_not_outlast_the_deadline() -> None:
@@ -259,8 +265,8 @@ def test_a_dripping_handshake_does_not_outlast_the_deadline() -> None:
 
     started = time.monotonic()
     with scripted_broker(drip) as address, pytest.raises(KafkaMetaError):
-        ask(address, TRUSTING)
-    assert time.monotonic() - started < 3
+        ask(address, TRUSTING, timeout_s=SHORT_S)
+    assert time.monotonic() - started < PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -488,7 +494,7 @@ def test_a_failed_login_is_an_authentication_error_of_one_attempt(name: str) -> 
     with scripted_broker(counted) as address, pytest.raises(AuthenticationError, match=text):
         ask(address, options)
     assert len(attempts) == 1
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < PATIENCE_S
 
 
 def test_a_port_that_wants_a_login_says_so_to_who_has_none() -> None:
@@ -524,7 +530,7 @@ def test_a_broker_that_is_silent_during_the_login_is_left_in_time() -> None:
         scripted_broker(lambda peer: answer_versions(peer)) as address,
         pytest.raises(ConnectError, match="does not answer"),
     ):
-        ask(address, PLAIN)
+        ask(address, PLAIN, timeout_s=SHORT_S)
 
 
 # --- secrets ----------------------------------------------------------------------------------------------------------
@@ -558,16 +564,17 @@ def test_no_failure_shows_a_secret_anywhere(
     """Not even where the broker says what it heard."""
     caplog.set_level(logging.DEBUG)
     told = []
-    scripts = [(behave, options) for behave, options, *_ in (*TLS_FAILURES.values(), *SASL_FAILURES.values())]
-    for behave, options in [
+    failures = {**TLS_FAILURES, **SASL_FAILURES}
+    scripts = [(behave, options, allowed_s(name)) for name, (behave, options, *_) in failures.items()]
+    for behave, options, timeout_s in [
         *scripts,
-        (parrot(PASSWORD), PLAIN),
-        (parrot(PASSWORD), {**PLAIN, **TRUSTING, "security.protocol": "SASL_SSL"}),
+        (parrot(PASSWORD), PLAIN, PATIENCE_S),
+        (parrot(PASSWORD), {**PLAIN, **TRUSTING, "security.protocol": "SASL_SSL"}, PATIENCE_S),
     ]:
         secured = {**CANARIES, **options} if options.get("security.protocol", "").endswith("SSL") else options
         with scripted_broker(behave) as address:
             try:
-                ask(address, secured)
+                ask(address, secured, timeout_s=timeout_s)
             except KafkaMetaError as error:
                 travelled = pickle.loads(pickle.dumps(error))
                 told += [*traceback.format_exception(error), repr(error), repr(error.args), repr(travelled)]
