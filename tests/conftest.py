@@ -6,30 +6,26 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import hypothesis
 import pytest
+from cluster_tools import all_brokers_know, poll_until
 from confluent_kafka import Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 from pyspark.sql import SparkSession
 
-from pyspark_kafka_meta.metadata.model import Address, MetadataAnswer
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
 from pyspark_kafka_meta.testing.jars import find_java
-from pyspark_kafka_meta.wire.brokers import KafkaWire
-from pyspark_kafka_meta.wire.connection import ConnectionSettings
 
 pytest.register_assert_rewrite("checker", "harness")
 
 ROOT = Path(__file__).parent.parent
-POLL_S = 0.1
 
 # JVMs of tests live for seconds: the quick compiler and the small collector spare a third of their CPU time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -37,8 +33,6 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 # What an example takes says more about the machine's other work than about the code.
 hypothesis.settings.register_profile("kafkameta", deadline=None)
 hypothesis.settings.load_profile("kafkameta")
-
-T = TypeVar("T")
 
 
 class Cluster(Protocol):
@@ -91,7 +85,7 @@ def make_topic(kafka: Cluster) -> Callable[..., str]:
         request = NewTopic(topic, partitions, replication, config=dict(config or {}))
         admin = admin_client(kafka)
         finish(admin.create_topics([request]))
-        poll_until(lambda: all_brokers_know(kafka, topic, partitions))
+        poll_until(lambda: all_brokers_know(kafka.bootstrap_servers, topic, partitions))
         return topic
 
     return make
@@ -110,7 +104,7 @@ def add_partitions(kafka: Cluster) -> Callable[[str, int], None]:
     def add(topic: str, partitions: int) -> None:
         admin = admin_client(kafka)
         finish(admin.create_partitions([NewPartitions(topic, partitions)]))
-        poll_until(lambda: all_brokers_know(kafka, topic, partitions))
+        poll_until(lambda: all_brokers_know(kafka.bootstrap_servers, topic, partitions))
 
     return add
 
@@ -218,26 +212,9 @@ def finish(futures: Mapping[str, Any]) -> None:
         future.result(60)
 
 
-def all_brokers_know(cluster: Cluster, topic: str, partitions: int) -> bool:
-    """Whether each broker, asked by itself, names a leader for this many partitions."""
-    host, port = cluster.bootstrap_servers.split(",")[0].rsplit(":", 1)
-    wire = KafkaWire(ConnectionSettings("kafkameta-tests", connect_timeout_ms=5000, max_frame_bytes=1 << 24))
-    try:
-        first = wire.metadata(Address(host, int(port)), [topic], time.monotonic() + 10)
-        answers = [wire.metadata(broker.address, [topic], time.monotonic() + 10) for broker in first.brokers]
-        return all(leaders(answer, topic) == partitions for answer in answers)
-    finally:
-        wire.close()
-
-
 def partition_leader(cluster: Cluster, topic: str, partition: int) -> int:
     metadata = admin_client(cluster).list_topics(topic, timeout=30)
     return int(metadata.topics[topic].partitions[partition].leader)
-
-
-def leaders(answer: MetadataAnswer, topic: str) -> int:
-    found = [entry for entry in answer.topics if entry.name == topic]
-    return sum(partition.leader_id >= 0 for entry in found for partition in entry.partitions)
 
 
 def delivery(offsets: dict[int, int], number: int) -> Callable[[Any, Message], None]:
@@ -248,11 +225,3 @@ def delivery(offsets: dict[int, int], number: int) -> Callable[[Any, Message], N
         offsets[number] = offset
 
     return delivered
-
-
-def poll_until(condition: Callable[[], T], timeout_s: float = 30) -> T:
-    deadline = time.monotonic() + timeout_s
-    while not (result := condition()):
-        assert time.monotonic() < deadline, f"still {result!r} after {timeout_s} s"
-        time.sleep(POLL_S)
-    return result

