@@ -84,7 +84,7 @@ def test_unreachable_servers_end_within_the_deadline_and_are_all_named(spark: Sp
     started = time.monotonic()
     with pytest.raises(PySparkException) as caught:
         rows.count()
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 45
     for text in ("ConnectError", NOBODY, "Connection refused", silent_peer, "does not answer"):
         assert text in str(caught.value)
 
@@ -108,7 +108,7 @@ def test_what_the_cluster_does_not_have_is_said_at_planning(
     started = time.monotonic()
     with pytest.raises(PySparkException) as caught:
         rows.load().count()
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 45
     assert text.replace("%s", topic) in str(caught.value)
 
 

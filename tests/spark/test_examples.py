@@ -55,9 +55,10 @@ def view(number: int) -> str:
     return f"user-{number % 10} opened page-{number % 7}"
 
 
-def assert_keeps_its_promise(name: str, out: str, topic: str = "topic-0") -> None:
+def assert_keeps_its_promise(name: str, out: str, topic: str = "topic-0", but_for: str | None = None) -> None:
+    """Lines in which `but_for` is may be others."""
     seen = set(map(shape, out.replace(topic, "topic-0").splitlines()))
-    promised = [line for line in promise(name) if shape(line).strip("+-")]
+    promised = [line for line in promise(name) if shape(line).strip("+-") and not (but_for and but_for in line)]
     assert promised, f"{name} promises nothing"
     assert [line for line in promised if shape(line) not in seen] == [], out
 
@@ -119,7 +120,9 @@ def test_the_side_stream_shows_the_refreshes_of_the_main_one(user: User, kafka: 
     finally:
         feed.kill()
         feed.communicate()
-    assert_keeps_its_promise("side_stream.py", out)
+    assert_keeps_its_promise("side_stream.py", out, but_for="refreshes by reason")
+    [reasons] = re.findall(r"^\d+ records read; refreshes by reason: (\{.*\})$", out, re.MULTILINE)
+    assert ast.literal_eval(reasons).keys() >= {"bootstrap", "max_age"}, "a broker that is slow is asked about, too"
 
 
 def test_a_reader_is_stale_after_a_leader_moved(user: User, mock_cluster: MockCluster) -> None:
@@ -194,7 +197,7 @@ def test_the_producer_waits_for_a_topic_that_the_cluster_makes_when_asked(
     mock_cluster.start_request_tracking()
     options = ["--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "fresh", "--records", "20"]
     program = user.start(sys.executable, EXAMPLES / "producer.py", *options)
-    wait_for(lambda: [request.api_key for request in mock_cluster.requests()].count(3) > 4)  # it asks again
+    wait_for(lambda: [request.api_key for request in mock_cluster.requests()].count(3) > 1)  # it asks again
     mock_cluster.set_topic_error("fresh", 0)
     out, _ = program.communicate(timeout=TIMEOUT_S)
     assert out.startswith("delivered 20 of 20 records")

@@ -6,15 +6,17 @@ take their place.
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_tools import create_topic, elect
-from confluent_kafka import ElectionType, Producer
+from cluster_tools import create_topic, leads_once_elected
+from confluent_kafka import Producer
 from pyspark.sql import Row, SparkSession
 
 import pyspark_kafka_meta as kafkameta
@@ -133,7 +135,8 @@ def test_scene_01_ask_one_broker_learn_them_all(stage: Stage, kafka: Any, topic:
     one = {"kafka.bootstrap.servers": servers[0]}
     found = kafkameta.brokers(stage.spark, **one).collect()
     partitions = kafkameta.partitions(stage.spark, **one, subscribe=topic).collect()
-    told = {tuple(row.brokers_added) for row in stage.events("reason = 'bootstrap' AND kind = 'refresh'")}
+    answered = "reason = 'bootstrap' AND kind = 'refresh' AND outcome <> 'failed'"
+    told = {tuple(row.brokers_added) for row in stage.events(answered)}
 
     assert {f"{row.host}:{row.port}" for row in found} == set(servers)
     assert {row.answered_by for row in found} == {servers[0]}
@@ -153,8 +156,8 @@ def test_scene_02_bootstrap_fail_over(stage: Stage, tmp_path: Path) -> None:
     failed = other.events("reason = 'bootstrap' AND outcome = 'failed'")
     answered = other.events("reason = 'bootstrap' AND outcome = 'changed'")
 
-    assert failed and {f"{row.broker_host}:{row.broker_port}" for row in failed} <= set(dead)
-    assert all(row.latency_ms is not None and "refused" in row.error for row in failed), "the time lost"
+    refused = [row for row in failed if f"{row.broker_host}:{row.broker_port}" in dead]  # the one alive may be slow
+    assert refused and all(row.latency_ms is not None and "refused" in row.error for row in refused), "the time lost"
     assert {f"{row.broker_host}:{row.broker_port}" for row in answered} == {stage.servers.split(",")[0]}
     attempts = {row.cache_id: row.attempt for row in answered}
     lost = [row.cache_id for row in failed]
@@ -195,10 +198,13 @@ def test_scene_04_no_request_asks_for_what_is_known(
     brokers.stop_request_tracking()
     readers = [row for row in other.caches() if row.role == "reader"]
 
-    assert len(other.events("role = 'reader' AND kind = 'refresh'")) == len({row.cache_id for row in readers})
-    assert len(other.events("kind = 'refresh'")) < len(fetches)
+    refreshes = other.events("kind = 'refresh'")
+    learned = Counter(row.cache_id for row in refreshes if row.outcome == "changed")
+
+    assert {learned[row.cache_id] for row in readers} == {1}, "later ones, about a slow broker say, tell nothing new"
+    assert len(refreshes) < len(fetches)
     assert {row.partition for row in readers} == set(range(PARTITIONS))
-    assert all(row.generation == 1 and row.age_ms >= 0 for row in readers)
+    assert all(row.generation >= 1 and row.age_ms >= 0 for row in readers)
     stage.play_until(
         lambda: [row for row in stage.caches() if row.role == "reader" and row.lookups > row.generation], wait_for
     )
@@ -225,21 +231,29 @@ def test_scene_05_periodic_refresh(
 def test_scene_06_refresh_on_error(
     stage: Stage, brokers: MockCluster, tmp_path: Path, wait_for: Callable[..., Any]
 ) -> None:
-    """By caches that keep metadata for minutes: those of `stage` learn by age, where micro-batches take seconds."""
+    """By caches that keep metadata for minutes: those of `stage` learn by age, where micro-batches take seconds. A
+    planner, whose cache does too, or a new worker may know of a move before a fetch meets the error: then the leader
+    moves again."""
     brokers.create_topic("moves", 1)
     brokers.move_leader("moves", 0, 1)
     other = Stage(stage.spark, stage.servers, "moves", tmp_path)
     other.start()
     other.play(1)
-    brokers.move_leader("moves", 0, 2)
-    other.play(1)
-    reasons = "('not_leader', 'leader_hint', 'fenced_epoch')"
-    found = wait_for(lambda: other.events(f"size(leaders_changed) > 0 AND reason IN {reasons}"), timeout_s=PATIENCE_S)
+    leaders = itertools.cycle((2, 1))
+    by_error = "reason IN ('not_leader', 'leader_hint', 'fenced_epoch')"
+    moved = "exists(leaders_changed, one -> one.old_leader_id <> one.new_leader_id)"
+
+    def told() -> list[Row]:
+        brokers.move_leader("moves", 0, next(leaders))
+        other.play(1)
+        return other.events(f"{by_error} AND {moved}")
+
+    found = wait_for(told, timeout_s=PATIENCE_S)
     other.query.processAllAvailable()
     other.query.stop()
 
     [change] = found[0].leaders_changed
-    assert (change.old_leader_id, change.new_leader_id) == (1, 2)
+    assert {change.old_leader_id, change.new_leader_id} == {1, 2}
     assert change.new_epoch > change.old_epoch
     assert found[0].recovery_ms >= 0, "0 where a hint came with the very error"
     assert sorted(row.value for row in other.read()) == sorted(other.written), "no record lost or repeated"
@@ -353,8 +367,7 @@ def test_scene_09_kill_a_broker_and_watch_the_leaders_move(
     breakable_kafka.start(victim)
     breakable_kafka.wait_until_up()
     wait_for(lambda: victim in scene.live()[0].isr, timeout_s=PATIENCE_S)
-    elect(breakable_kafka, ElectionType.PREFERRED, topic, 0)
-    wait_for(lambda: scene.live()[0].leader_id == victim)
+    wait_for(lambda: leads_once_elected(breakable_kafka, topic, 0) == victim, timeout_s=PATIENCE_S)
     scene.play_until(lambda: (new_leader, victim) in moves_of(scene), wait_for, partitions=1)
     scene.query.stop()
     assert (victim, new_leader) in moves_of(scene)
@@ -375,7 +388,7 @@ def test_scene_11_add_partitions_to_a_topic(
     add_partitions(topic, 4)
     assert sorted(scene.live()) == [0, 1, 2, 3]
     scene.play(4)
-    told = "exists(partitions_added, one -> one.partition = 3) AND reason = 'max_age'"
+    told = "exists(partitions_added, one -> one.partition = 3)"
     scene.play_until(lambda: scene.events(told), wait_for)
     scene.query.processAllAvailable()
     scene.query.stop()
