@@ -31,7 +31,7 @@ POLL_TIMEOUT_S = 0.8
 DEADLINE_S = 15
 """Less than 1.5 s, but on a machine that is busy; what hangs has no end."""
 CONNECTIONS = 40
-"""Pauses double from 0.1 s to 1 s; a hot loop would make thousands in this time."""
+"""Pauses double from 0.1 s to 1 s; a hot loop makes hundreds in this time."""
 Answer = Callable[[socket.socket, int], None]
 """Sends what a broker answers a Fetch with, given the correlation id."""
 
