@@ -26,8 +26,8 @@ from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codec import milliseconds
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 
-SETTINGS = ConnectionSettings(client_id="test", connect_timeout_ms=10_000, max_frame_bytes=1_000_000)
-PATIENCE_S = 10.0
+SETTINGS = ConnectionSettings(client_id="test", connect_timeout_ms=30_000, max_frame_bytes=1_000_000)
+PATIENCE_S = 30.0
 SHORT_S = 2.0
 """For peers of which no whole answer comes."""
 

@@ -46,7 +46,7 @@ STRANGER = CertificateAuthority("a stranger")
 BROKER = AUTHORITY.issue("broker", ["127.0.0.1"])
 ALICE = AUTHORITY.issue("alice")
 PASSWORD = "canary-password"
-PATIENCE_S, SHORT_S = 10.0, 2.0
+PATIENCE_S, SHORT_S = 30.0, 2.0
 """For peers that say something, and for those that do not."""
 TRUSTING = {"security.protocol": "SSL", "ssl.truststore.certificates": AUTHORITY.certificate}
 PLAIN = {
@@ -84,7 +84,7 @@ def security(options: dict[str, str]) -> SecurityOptions:
 
 def ask(address: Address, options: dict[str, str], times: int = 1, timeout_s: float = PATIENCE_S) -> None:
     """Ask for metadata, over one connection."""
-    wire = KafkaWire(ConnectionSettings("test", 10_000, max_frame_bytes=1 << 20, security=security(options)))
+    wire = KafkaWire(ConnectionSettings("test", 30_000, max_frame_bytes=1 << 20, security=security(options)))
     try:
         for _ in range(times):
             wire.metadata(address, (), time.monotonic() + timeout_s)
