@@ -32,9 +32,13 @@ Behaviour = Callable[[socket.socket], None]
 def scripted_broker(behave: Behaviour) -> Iterator[Address]:
     """Runs `behave` on each accepted connection, in a thread of its own, until the test ends."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=_serve, args=(listener, behave), daemon=True).start()
-        yield Address("127.0.0.1", listener.getsockname()[1])
-        listener.shutdown(socket.SHUT_RDWR)
+        serving = threading.Thread(target=_serve, args=(listener, behave), daemon=True)
+        serving.start()
+        try:
+            yield Address("127.0.0.1", listener.getsockname()[1])
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            serving.join(30)  # lest it accept for the next listener, which may get the same file descriptor
 
 
 def read_request(peer: socket.socket) -> tuple[int, int, int]:
