@@ -112,7 +112,7 @@ def cluster(mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> Itera
     mock_cluster.create_topic("t", partitions=2)
     for partition in range(2):  # one call more without traffic in between, and the mock takes a second for it
         mock_cluster.move_leader("t", partition, partition + 1)
-    wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=5_000, max_frame_bytes=1 << 24))
+    wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=1 << 24))
     made = Cluster(mock_cluster, wire)
     send = Connection.send
 
@@ -258,11 +258,11 @@ def test_question_whose_asker_gave_up_does_not_answer_the_next(cluster: Cluster,
 
 
 def test_slow_connection_leaves_the_answer_as_much_time_again(cluster: Cluster) -> None:
-    cluster.mock.set_rtt_ms(1, 2_000)  # to open the connection, and again for the answer
+    cluster.mock.set_rtt_ms(1, 3_500)  # to open the connection, and again for the answer
     request = OffsetsRequest((OffsetQuery(T0, LATEST_TIMESTAMP),), False)
-    cluster.wire.send_offsets(cluster.broker(1), request, within(3.9))
+    cluster.wire.send_offsets(cluster.broker(1), request, within(6.9))
 
-    assert isinstance(cluster.wire.receive_offsets([1], within(LATER_S)), OffsetsAnswer)
+    assert isinstance(cluster.wire.receive_offsets([1], within(2 * LATER_S)), OffsetsAnswer)
 
 
 def test_process_that_may_open_no_more_is_a_failure_of_the_request_alone(
