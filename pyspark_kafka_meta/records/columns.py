@@ -214,12 +214,17 @@ def _rows(chunk: _Chunk) -> Rows:
     require(_increase(fields.offset_delta, counts, last_delta), "offsets do not increase up to the batch's last", place)
     base_offset = np.array([header.base_offset for header in headers], np.int64)
     offset = base_offset[batch] + fields.offset_delta
-    from_offset = np.array([part.from_offset for part in chunk.parts], np.int64)
-    until_offset = np.array([part.until_offset for part in chunk.parts], np.int64)
-    inside = (offset >= from_offset[batch]) & (offset < until_offset[batch])
-    if not inside.all():
+    if not all(map(_is_inside, chunk.parts, headers)):
+        from_offset = np.array([part.from_offset for part in chunk.parts], np.int64)
+        until_offset = np.array([part.until_offset for part in chunk.parts], np.int64)
+        inside = (offset >= from_offset[batch]) & (offset < until_offset[batch])
         batch, offset, fields = batch[inside], offset[inside], fields.select(inside)
     return Rows(payload, partitions, headers, batch, offset, fields)
+
+
+def _is_inside(part: FetchedRecords, header: BatchHeader) -> bool:
+    """Whether all offsets of the batch are in the range of its part."""
+    return part.from_offset <= header.base_offset and header.last_offset < part.until_offset
 
 
 def _increase(delta: Ints, counts: Ints, last_delta: Ints) -> Flags:

@@ -104,15 +104,18 @@ def require(holds: Flags, claim: str, place: Place) -> None:
 def _read_unsigned(
     payload: Bytes, at: Ints, kind: np.dtype[Any], max_bytes: int
 ) -> tuple[npt.NDArray[Any], Ints, Flags]:
-    """Byte after byte of all varints together, until none has more; and which are longer than they may be."""
-    byte = payload[at]
+    """Byte after byte of all varints together, until none has more; and which are longer than they may be.
+
+    `take` is a third quicker than an index. Two bytes at a time, by a table of all pairs, were slower: not aligned.
+    """
+    byte = payload.take(at)
     value = (byte & 0x7F).astype(kind)
     behind = at + 1
     more = byte >> 7
     for size in range(1, max_bytes):
         if not more.any():
             break
-        byte = payload[behind]
+        byte = payload.take(behind)
         value |= ((byte & 0x7F) * more).astype(kind) << 7 * size
         behind += more
         more &= byte >> 7

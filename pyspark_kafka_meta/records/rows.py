@@ -47,7 +47,10 @@ def name_batch(partition: TopicPartition, header: BatchHeader) -> str:
 
 
 def _topic(rows: Rows) -> pa.Array:
-    return pa.array([partition.topic for partition in rows.partitions]).take(pa.array(rows.batch))
+    first, *others = topics = [partition.topic for partition in rows.partitions]
+    if others.count(first) == len(others):
+        return pa.repeat(first, len(rows.batch))
+    return pa.array(topics).take(pa.array(rows.batch))
 
 
 def _partition(rows: Rows) -> pa.Array:
