@@ -70,8 +70,12 @@ class TopicSink:
         self._wait(producer)
 
     def close(self) -> None:
-        if self._producer is not None:
-            self._wait(self._producer)
+        """What is not acknowledged soon is lost. It would keep the producer alive, and connecting, for ever: a record
+        holds `_delivered`, and nobody would have it called."""
+        if self._producer is not None and self._producer.flush(FLUSH_S) > 0:
+            self._producer.purge()
+            self._producer.flush(FLUSH_S)
+        self._producer = None
 
     def _connect(self) -> Producer:
         """When there is something to send: importing the client takes a while."""

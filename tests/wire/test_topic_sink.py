@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -151,6 +153,28 @@ def test_full_queue_is_counted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
     assert told.dropped_before == 3
     warnings = [one.message for one in caplog.records if one.levelno == logging.WARNING]
     assert warnings == ["refresh event 3 did not reach topic events: too many wait for the topic already"]
+    sink.close()
+
+
+def test_closed_sink_leaves_no_producer_behind_that_connects_for_ever(wait_for: Callable[..., Any]) -> None:
+    before = producers()
+    sink = TopicSink([NOBODY], "events")
+    sink.write([made("a", 1)])
+    assert producers() == before + 1
+    sink.close()
+    del sink
+
+    wait_for(lambda: producers() == before)
+
+
+def producers() -> int:
+    """How many of librdkafka's clients run in this process."""
+    gc.collect()
+    found = 0
+    for name in Path("/proc/self/task").glob("*/comm"):
+        with suppress(OSError):  # of a thread that has just ended
+            found += name.read_text() == "rdk:main\n"
+    return found
 
 
 def test_store_that_cannot_be_read_costs_events_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
