@@ -23,6 +23,7 @@ from pyspark_kafka_meta.reading.instructions import (
     Unreadable,
     Wait,
 )
+from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.verdicts import HOW_TO_FOLLOW
 from pyspark_kafka_meta.wire.codes import (
     INCONSISTENT_TOPIC_ID,
@@ -102,15 +103,12 @@ class Losses:
         Raises:
             DataLossError: it is, and onTopicRecreated or failOnDataLoss does not allow that.
         """
-        partition, planned, snapshot = cursor.range.partition, cursor.range.topic_id, self._client.cache.snapshot
-        current = snapshot.topic_id(partition.topic)
-        # Who still has it by its metadata tells more than who does not know it: brokers are behind, or confused.
-        is_there = current == planned and partition in snapshot.partitions(partition.topic)
-        if is_there or cursor.trouble not in UNKNOWN_TOPIC_CODES:
+        if cursor.trouble not in UNKNOWN_TOPIC_CODES or self._is_told(cursor.range):
             self._unknown_since.pop(cursor, None)
             return False
         if now < self._unknown_since.setdefault(cursor, now) + LOSS_GRACE_MS / 1000:
             return False
+        planned, current = cursor.range.topic_id, self._client.cache.snapshot.topic_id(cursor.range.partition.topic)
         # Ids are not enough by themselves: after the topic was made again, this cache may be the last to hear of it.
         if None in (planned, current) or planned == current:
             self.accept(cursor, Lost("the topic or partition was deleted", cursor.position, cursor.range.until_offset))
@@ -118,6 +116,13 @@ class Losses:
             cause = f"the topic was deleted and made again under its name (topic id {planned}, now {current})"
             self._accept_recreated(cursor, Lost(cause, cursor.position, cursor.range.until_offset))
         return True
+
+    def _is_told(self, planned: OffsetRange) -> bool:
+        """Whether the metadata still has it. That tells more than a broker which does not know it, being behind, or
+        confused."""
+        partition, snapshot = planned.partition, self._client.cache.snapshot
+        is_same = snapshot.topic_id(partition.topic) == planned.topic_id
+        return is_same and partition in snapshot.partitions(partition.topic)
 
     def _accept_recreated(self, cursor: PartitionCursor, lost: Lost) -> None:
         """The new topic is for the next micro-batch, which begins in it as onTopicRecreated says."""
