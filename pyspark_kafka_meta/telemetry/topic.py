@@ -67,7 +67,8 @@ class TopicSink:
         producer.poll(0)  # calls `_delivered` for what has come of earlier events
         for event in self._losses.told_by(events):
             self._produce(producer, event)
-        self._wait(producer)
+        if not (self._is_slow or self._failing):
+            self._is_slow = producer.flush(FLUSH_S) > 0
 
     def close(self) -> None:
         """What is not acknowledged soon is lost. It would keep the producer alive, and connecting, for ever: a record
@@ -116,7 +117,3 @@ class TopicSink:
         if not self._failing:
             logger.warning("refresh event %d did not reach topic %s: %s", event.sequence, self._topic, why)
         self._failing = True
-
-    def _wait(self, producer: Producer) -> None:
-        if not (self._is_slow or self._failing):
-            self._is_slow = producer.flush(FLUSH_S) > 0
