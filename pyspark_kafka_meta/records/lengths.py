@@ -32,7 +32,7 @@ _SECOND_STEP = tuple(byte << 6 for byte in range(128))
 # What both add, by the little-endian number that they are; 0 where the varint has more bytes.
 _BYTE = np.arange(256)
 _STEP_OF_TWO = np.where(_BYTE[:, np.newaxis] < 0x80, np.add.outer(_BYTE << 6, _FIRST_STEP), 0)
-_STEP = np.where(_BYTE < 0x80, _FIRST_STEP, _STEP_OF_TWO).ravel().astype(np.int16)
+_STEP = np.where(_BYTE < 0x80, _FIRST_STEP, _STEP_OF_TWO).ravel().astype(np.intp)
 _TOO_LONG = 2**31
 """A step that leads out of any payload: that of a length with more than five bytes."""
 
@@ -54,7 +54,7 @@ def follow_records(payload: Bytes, at: Ints, counts: Ints, ends: Ints) -> Ints:
         if (group_counts > 0).all():
             starts = follow_lengths(payload, group_at, group_counts, group_ends)
             last = starts[np.cumsum(group_counts) - 1].astype(np.intp)
-            if np.array_equal(last + _steps(payload, last), group_ends):
+            if np.array_equal(last + _steps(payload, _pairs(payload), last), group_ends):
                 return starts
     return follow_lengths(payload, at, counts, ends)
 
@@ -81,7 +81,7 @@ def _guess_records(payload: Bytes, stride: int, windows: int, window_bytes: int)
     row, column = np.divmod(np.flatnonzero((view[:, 2:] == 0) & (view[:, 1:-1] - 1 < 0x7F)), view.shape[1] - 2)
     attributes_at = (row * stride + column + 2).astype(np.int32)
     at = attributes_at - 1 - (payload[attributes_at - 2] > 0x7F)
-    steps = _STEP[_pairs(payload)[at]]
+    steps = _STEP.take(_pairs(payload)[at])
     next_at = np.minimum(at + steps, windows * stride)
     next_attributes_at = next_at + 1 + (payload[next_at] > 0x7F)
     likely = (steps >= MIN_RECORD_BYTES) & (payload[next_attributes_at] == 0)
@@ -105,10 +105,11 @@ def follow_lengths(payload: Bytes, at: Ints, counts: Ints, ends: Ints) -> Ints:
     slots = (np.cumsum(counts) - counts)[most_first]
     positions, limits = at[most_first].astype(np.intp), ends[most_first].astype(np.intp)
     minus_counts, followed = (-counts[most_first]).tolist(), 0
+    pairs = _pairs(payload)
     while (groups := bisect_left(minus_counts, -followed)) >= MIN_TOGETHER:
         positions = positions[:groups]
         starts[slots[:groups] + followed] = positions
-        positions = np.minimum(positions + _steps(payload, positions), limits[:groups])
+        positions = np.minimum(positions + _steps(payload, pairs, positions), limits[:groups])
         followed += 1
     for group in range(groups):
         slot, count = slots[group] + followed, -minus_counts[group] - followed
@@ -116,9 +117,9 @@ def follow_lengths(payload: Bytes, at: Ints, counts: Ints, ends: Ints) -> Ints:
     return starts
 
 
-def _steps(payload: Bytes, positions: Positions) -> Positions:
+def _steps(payload: Bytes, pairs: npt.NDArray[np.uint16], positions: Positions) -> Positions:
     """What each length adds to its position: the bytes of the length itself, and those that it tells of."""
-    steps = _STEP[_pairs(payload)[positions]].astype(np.intp)
+    steps = _STEP.take(pairs[positions])
     if np.count_nonzero(steps) < len(steps):
         long = np.flatnonzero(steps == 0)
         steps[long] = [_long_step(payload.data, position) for position in positions[long].tolist()]
