@@ -19,7 +19,7 @@ from kio.schema.fetch.v16.response import FetchableTopicResponse, FetchResponse,
 from kio.static.primitive import i32
 from scripted_broker import answer_versions, frame, read_message, read_request, scripted_broker
 
-from pyspark_kafka_meta.errors import ConnectError, ProtocolError, RequestTimeoutError
+from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
 from pyspark_kafka_meta.metadata.model import Address, Broker, MetadataAnswer, TopicPartition
 from pyspark_kafka_meta.records.batches import scan
 from pyspark_kafka_meta.records.columns import FetchedRecords, decode
@@ -43,6 +43,9 @@ from pyspark_kafka_meta.wire.messages import (
 )
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+TOPIC_ID = uuid4()
+T0_REQUEST = FetchRequest((FetchPartition(T0, TOPIC_ID, 0, 0, -1, 100),), 0, 1, 100, False)
+"""To scripted brokers, which know the topic by this id."""
 SOON_S, LATER_S = 0.3, 10.0
 PATIENCE_MS = 5_000
 """Far longer than any test takes: a Fetch that is parked stays so."""
@@ -126,6 +129,14 @@ def cluster(mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> Itera
     mock_cluster.start_request_tracking()
     yield made
     wire.close()
+
+
+@pytest.fixture
+def wire() -> Iterator[KafkaWire]:
+    """To scripted brokers."""
+    made = KafkaWire(ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=1 << 24))
+    yield made
+    made.close()
 
 
 def within(seconds: float) -> float:
@@ -514,7 +525,7 @@ def test_broker_that_no_packet_reaches_holds_up_nobody_who_fetches(cluster: Clus
     assert str(failure.error) == f"cannot connect to {nowhere}: no answer in time"
 
 
-def test_connection_that_nobody_waits_for_any_more_is_closed_when_it_is_there() -> None:
+def test_connection_that_nobody_waits_for_any_more_is_closed_when_it_is_there(wire: KafkaWire) -> None:
     may_answer, was_closed = threading.Event(), threading.Event()
 
     def answer_late(peer: socket.socket) -> None:
@@ -524,10 +535,8 @@ def test_connection_that_nobody_waits_for_any_more_is_closed_when_it_is_there() 
         if peer.recv(1) == b"":
             was_closed.set()
 
-    wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=5_000, max_frame_bytes=1 << 20))
-    request = FetchRequest((FetchPartition(T0, uuid4(), 0, 0, -1, 100),), 0, 1, 100, False)
     with scripted_broker(answer_late) as address:
-        wire.send_fetch(Broker(1, address), request, within(LATER_S))
+        wire.send_fetch(Broker(1, address), T0_REQUEST, within(LATER_S))
         wire.close()
         may_answer.set()
         assert was_closed.wait(LATER_S)
@@ -606,24 +615,33 @@ def test_brokers_get_exactly_the_requests_that_are_sent(cluster: Cluster) -> Non
 # --- scripted brokers -------------------------------------------------------------------------------------------------
 
 
-def fetch_frame(correlation_id: int, *partitions: int, topic_id: UUID, records: bytes | None = None) -> bytes:
+def fetch_frame(correlation_id: int, *partitions: int, records: bytes | None = None) -> bytes:
     """An answer with the same for each of these partitions."""
     nothing: dict[str, Any] = {"high_watermark": 0, "aborted_transactions": None, "records": records}
     entries = tuple(
         PartitionData(partition_index=i32(number), error_code=ErrorCode.none, **nothing) for number in partitions
     )
-    topic = FetchableTopicResponse(topic_id=topic_id, partitions=entries)
+    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=entries)
     none: dict[str, Any] = {"throttle_time": milliseconds(0), "error_code": ErrorCode.none, "session_id": 0}
     return frame(FetchResponse(**none, responses=(topic,)), correlation_id)
 
 
-def test_answer_whose_deadline_passed_while_nobody_looked_is_still_read_to_its_end() -> None:
-    topic_id, may_go_on, timeout_s = uuid4(), threading.Event(), 2.0
+def timed_failure(wire: KafkaWire, address: Address) -> tuple[KafkaMetaError, float]:
+    """How a Fetch from this broker fails, and after how many seconds."""
+    wire.send_fetch(Broker(1, address), T0_REQUEST, within(LATER_S))
+    began = time.monotonic()
+    answer = wire.receive_fetch([1], within(LATER_S))
+    assert isinstance(answer, RequestFailure)
+    return answer.error, time.monotonic() - began
+
+
+def test_answer_whose_deadline_passed_while_nobody_looked_is_still_read_to_its_end(wire: KafkaWire) -> None:
+    may_go_on, timeout_s = threading.Event(), 2.0
 
     def answer_in_two_parts(peer: socket.socket) -> None:
         answer_versions(peer)
         _, _, correlation_id = read_request(peer)
-        whole = fetch_frame(correlation_id, 0, topic_id=topic_id)
+        whole = fetch_frame(correlation_id, 0)
         peer.sendall(whole[:10])
         may_go_on.wait(LATER_S)
         peer.settimeout(0.05)
@@ -631,69 +649,61 @@ def test_answer_whose_deadline_passed_while_nobody_looked_is_still_read_to_its_e
             peer.recv(1)
         peer.sendall(whole[10:])
 
-    wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=1 << 20))
-    request = FetchRequest((FetchPartition(T0, topic_id, 0, 0, -1, 100),), 0, 1, 100, False)
     with scripted_broker(answer_in_two_parts) as busy, scripted_broker(answer_versions) as silent:
-        wire.send_fetch(Broker(1, busy), request, within(timeout_s))
-        wire.send_fetch(Broker(2, silent), request, within(LATER_S))
+        wire.send_fetch(Broker(1, busy), T0_REQUEST, within(timeout_s))
+        wire.send_fetch(Broker(2, silent), T0_REQUEST, within(LATER_S))
         assert wire.receive_fetch([2], within(2 * timeout_s)) is None
         may_go_on.set()
         answer = wire.receive_fetch([1], within(LATER_S))
-    wire.close()
 
     assert only(answer).partition == T0
 
 
-def test_less_is_asked_of_a_broker_whose_answer_was_late_and_then_more_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_less_is_asked_of_a_broker_whose_answer_was_late_and_then_more_again(
+    wire: KafkaWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection, "SILENCE_S", 1.0)  # late long before the time-out, a quarter of which is quick
-    topic_id, passes_in_time, asked = uuid4(), 200_000, []
+    passes_in_time, asked = 200_000, []
 
     def answer_over_a_slow_link(peer: socket.socket) -> None:
         answer_versions(peer)
         while True:
             correlation_id, message = read_message(peer, request_schema(FETCH, FETCH.max_version).FetchRequest)
             asked.append(message.max_bytes)
-            whole = fetch_frame(correlation_id, 0, topic_id=topic_id, records=bytes(message.max_bytes))
+            whole = fetch_frame(correlation_id, 0, records=bytes(message.max_bytes))
             peer.sendall(whole[:passes_in_time])
 
-    wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=1 << 24))
-    request = FetchRequest((FetchPartition(T0, topic_id, 0, 0, -1, 1 << 20),), 0, 1, 1 << 23, False)
+    request = FetchRequest((FetchPartition(T0, TOPIC_ID, 0, 0, -1, 1 << 20),), 0, 1, 1 << 23, False)
     came = []
     with scripted_broker(answer_over_a_slow_link) as address:
         for _ in range(4):
             wire.send_fetch(Broker(1, address), request, within(LATER_S))
             came.append(isinstance(wire.receive_fetch([1], within(LATER_S)), FetchAnswer))
-    wire.close()
 
     assert list(zip(asked, came, strict=True)) == [(1 << 20, False), (1 << 17, True), (1 << 18, False), (1 << 16, True)]
 
 
 @pytest.mark.parametrize("sent_bytes", [4, 20])
 def test_broker_that_falls_silent_in_an_answer_is_left_long_before_the_time_out(
-    monkeypatch: pytest.MonkeyPatch, sent_bytes: int
+    wire: KafkaWire, monkeypatch: pytest.MonkeyPatch, sent_bytes: int
 ) -> None:
     monkeypatch.setattr(connection, "SILENCE_S", SOON_S)
-    topic_id = uuid4()
 
     def fall_silent(peer: socket.socket) -> None:
         answer_versions(peer)
         _, _, correlation_id = read_request(peer)
-        peer.sendall(fetch_frame(correlation_id, 0, topic_id=topic_id)[:sent_bytes])
+        peer.sendall(fetch_frame(correlation_id, 0)[:sent_bytes])
 
-    wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=1 << 20))
-    request = FetchRequest((FetchPartition(T0, topic_id, 0, 0, -1, 100),), 0, 1, 100, False)
     with scripted_broker(fall_silent) as address:
-        wire.send_fetch(Broker(1, address), request, within(LATER_S))
-        began = time.monotonic()
-        failure = wire.receive_fetch([1], within(LATER_S))
-    wire.close()
+        error, took_s = timed_failure(wire, address)
 
-    assert isinstance(failure, RequestFailure)
-    assert isinstance(failure.error, RequestTimeoutError)
-    assert time.monotonic() - began < LATER_S / 2
+    assert isinstance(error, RequestTimeoutError)
+    assert took_s < LATER_S / 2
 
 
-def test_broker_that_hangs_up_and_falls_silent_is_not_asked_for_long_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_that_hangs_up_and_falls_silent_is_not_asked_for_long_why(
+    wire: KafkaWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection, "PROBE_S", SOON_S)
     connections = []
 
@@ -704,40 +714,28 @@ def test_broker_that_hangs_up_and_falls_silent_is_not_asked_for_long_why(monkeyp
             read_request(peer)
             peer.shutdown(socket.SHUT_RDWR)
 
-    wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=int(LATER_S * 1000), max_frame_bytes=1 << 20))
-    request = FetchRequest((FetchPartition(T0, uuid4(), 0, 0, -1, 100),), 0, 1, 100, False)
     with scripted_broker(hang_up_then_fall_silent) as address:
-        wire.send_fetch(Broker(1, address), request, within(LATER_S))
-        began = time.monotonic()
-        failure = wire.receive_fetch([1], within(LATER_S))
-    wire.close()
+        error, took_s = timed_failure(wire, address)
 
-    assert isinstance(failure, RequestFailure)
-    assert "closed the connection" in str(failure.error)
-    assert time.monotonic() - began < LATER_S / 2
+    assert "closed the connection" in str(error)
+    assert took_s < LATER_S / 2
 
 
 @pytest.mark.parametrize(("partitions", "said"), [((0, 5), "t-5 unasked"), ((0, 0), "the same partition twice")])
 def test_fetch_answer_that_breaks_the_rules_is_a_failure_and_ends_the_connection(
-    partitions: tuple[int, ...], said: str
+    wire: KafkaWire, partitions: tuple[int, ...], said: str
 ) -> None:
-    topic_id = uuid4()
     connections = []
 
     def lie(peer: socket.socket) -> None:
         connections.append(peer)
         answer_versions(peer)
         _, _, correlation_id = read_request(peer)
-        peer.sendall(fetch_frame(correlation_id, *partitions, topic_id=topic_id))
+        peer.sendall(fetch_frame(correlation_id, *partitions))
 
-    wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=1 << 20))
-    request = FetchRequest((FetchPartition(T0, topic_id, 0, 0, -1, 100),), 0, 1, 100, False)
     with scripted_broker(lie) as address:
         for attempt in (1, 2):
-            wire.send_fetch(Broker(1, address), request, within(LATER_S))
-            answer = wire.receive_fetch([1], within(LATER_S))
-            assert isinstance(answer, RequestFailure)
-            assert isinstance(answer.error, ProtocolError)
-            assert said in str(answer.error)
+            error, _ = timed_failure(wire, address)
+            assert isinstance(error, ProtocolError)
+            assert said in str(error)
             assert len(connections) == attempt
-    wire.close()
