@@ -157,6 +157,17 @@ def test_both_sides_show_certificates(form: str, stores: Callable[[str], dict[st
         ask(address, stores(form))
 
 
+@pytest.mark.parametrize("file", ["authority.pem", "alice.pem"])
+def test_files_that_are_just_being_renewed_do_not_end_a_query(
+    file: str, stores: Callable[[str], dict[str, str]], tmp_path: Path
+) -> None:
+    with scripted_broker(over_tls(BROKER, serve, AUTHORITY.certificate)) as address:
+        ask(address, stores("PEM files"))
+        half = (tmp_path / file).read_text()
+        (tmp_path / file).write_text(half[: len(half) // 2])
+        ask(address, stores("PEM files"))
+
+
 def test_a_key_from_the_options_never_lies_readable_on_a_disk(
     stores: Callable[[str], dict[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ TLS 1.2 at least; authorities and host name are checked, the latter unless an op
 
 from __future__ import annotations
 
+import logging
 import secrets
 import socket
 import ssl
@@ -18,6 +19,8 @@ from pyspark_kafka_meta.wire.sockets import remaining_s
 
 if TYPE_CHECKING:
     from pyspark_kafka_meta.wire.security.stores import Identity
+
+logger = logging.getLogger(__name__)
 
 ALERT_RECORD = b"\x15\x03"
 """How a TLS alert begins, which a TLS port answers to a client that does not speak TLS. No frame is of such a size."""
@@ -45,12 +48,26 @@ _CAUSES = {
 """By OpenSSL's verification code (X509_V_ERR_...)."""
 
 
+_last_made: dict[SecurityOptions, ssl.SSLContext] = {}
+
+
 def tls_context(security: SecurityOptions) -> ssl.SSLContext:
-    """Made anew for each connection, so that renewed files are read.
+    """Made anew for each connection, so that renewed files are read; the last one made, if they cannot be used now:
+    somebody may just be writing them.
 
     Raises:
-        OptionError: a store, key or certificate cannot be used.
+        OptionError: a store, key or certificate cannot be used, and never could.
     """
+    try:
+        _last_made[security] = _new_context(security)
+    except OptionError as error:
+        if security not in _last_made:
+            raise
+        logger.warning("%s; new connections use what was read before", error)
+    return _last_made[security]
+
+
+def _new_context(security: SecurityOptions) -> ssl.SSLContext:
     # It imports a library that readers without TLS do without: each new worker waits for its imports.
     from pyspark_kafka_meta.wire.security.stores import client_identity, trusted_pem
 
