@@ -16,6 +16,9 @@ from pyspark_kafka_meta.reading.cursor import PartitionCursor
 from pyspark_kafka_meta.reading.replicas import LEADER, ReadSource
 from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchRequest, RequestFailure
 
+THROTTLED_LOOK_S = 1.0
+"""A broker may throttle for a minute. Who leads its partitions is looked up this often meanwhile."""
+
 
 class Fetch(NamedTuple):
     """One Fetch that was sent.
@@ -54,8 +57,7 @@ class Fetches:
         groups: dict[Broker, list[tuple[PartitionCursor, ReadSource]]] = {}
         for cursor, leader in leaders.items():
             source = self._client.replicas.source(cursor.range.partition, leader, brokers, now)
-            # But who leads is looked up anew each second: another may by then.
-            cursor.not_before = min(self._client.throttles.until(source.broker.node_id), now + 1)
+            cursor.not_before = min(self._client.throttles.until(source.broker.node_id), now + THROTTLED_LOOK_S)
             if cursor.not_before <= now and source.broker.node_id not in self._under_way:
                 groups.setdefault(source.broker, []).append((cursor, source))
         for broker, members in groups.items():
