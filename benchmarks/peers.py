@@ -1,13 +1,13 @@
-"""What this source is measured beside: Spark's JVM source, a Python data source over a confluent-kafka consumer, a data
-source that has its Arrow batches ready and no Kafka at all, the ceiling, and this source with such batches in place of
-what it fetched."""
+"""What this source is measured beside: Spark's JVM source, a Python data source over a confluent-kafka consumer, the
+ceiling (`ready_rows`), and this source with ready rows in place of what it fetched.
+
+The peers in Python get to know their tasks as soon as this source does (`PromptReader`).
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple, TypeVar
 from unittest import mock
 
@@ -17,16 +17,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from benchmarks.ready_rows import CeilingSource, Range, ready_rows
 from pyspark_kafka_meta import KafkaMetaDataSource
 from pyspark_kafka_meta.reading.source import KafkaMetaReader
+from pyspark_kafka_meta.reading.spark_socket import PromptReader, be_prompt
 from pyspark_kafka_meta.records.columns import FetchedRecords
 from pyspark_kafka_meta.schemas import RECORD_COLUMNS, records_arrow_schema, records_struct_type
 
 CONSUME_RECORDS = 10_000
 CONSUME_TIMEOUT_S = 30.0
-CEILING_BATCH_BYTES = 4 << 20
 NOT_DECODED_VALUE_BYTES = 200
-RECORD_TIME_US = 1_700_000_000_000_000
 
 Result = TypeVar("Result")
 
@@ -66,7 +66,9 @@ NOT_DECODED = Reader("kafkameta, ready rows for those fetched", "not_decoded")
 def ceiling(partitions: int, records: int, value_bytes: int) -> Reader:
     """As many rows as there are in a topic of this size."""
     sizes = {"partitions": partitions, "records": records, "value_bytes": value_bytes}
-    return Reader("the same rows without Kafka", "ceiling", {name: str(value) for name, value in sizes.items()})
+    return Reader(
+        "the same rows without Kafka", CeilingSource.name(), {name: str(value) for name, value in sizes.items()}
+    )
 
 
 def take_turns(
@@ -94,15 +96,6 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(NotDecodedSource)
 
 
-@dataclass
-class Range(InputPartition):
-    """Offsets of a partition, `until_offset` exclusive."""
-
-    partition: int
-    from_offset: int
-    until_offset: int
-
-
 class ConsumeSource(DataSource):
     """What one would write oneself: a consumer for each partition, and lists of what `consume()` returns."""
 
@@ -117,12 +110,13 @@ class ConsumeSource(DataSource):
         return ConsumeReader(self.options["kafka.bootstrap.servers"], self.options["subscribe"])
 
 
-class ConsumeReader(DataSourceReader):
+class ConsumeReader(PromptReader, DataSourceReader):
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self._settings = {"bootstrap.servers": bootstrap_servers, "group.id": "peer", "log_level": 0}
         self._topic = topic
 
     def partitions(self) -> Sequence[InputPartition]:
+        be_prompt()
         consumer = Consumer(self._settings)
         numbers = consumer.list_topics(self._topic, CONSUME_TIMEOUT_S).topics[self._topic].partitions
         offsets = [consumer.get_watermark_offsets(TopicPartition(self._topic, number)) for number in numbers]
@@ -151,59 +145,6 @@ def _arrow(topic: str, messages: Sequence[Message]) -> pa.RecordBatch:
         [one.offset() for one in messages],
         [one.timestamp()[1] * 1000 for one in messages],
         [0] * len(messages),
-    ]
-    schema = records_arrow_schema(RECORD_COLUMNS)
-    return pa.record_batch(
-        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema
-    )
-
-
-class CeilingSource(DataSource):
-    """Hands out the same Arrow batch again and again: what is left is Spark's own work with Python's rows."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "ceiling"
-
-    def schema(self) -> StructType:
-        return records_struct_type(include_headers=False)
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return CeilingReader(*(int(self.options[name]) for name in ("partitions", "records", "value_bytes")))
-
-
-class CeilingReader(DataSourceReader):
-    def __init__(self, partitions: int, records: int, value_bytes: int) -> None:
-        self._partitions, self._records, self._value_bytes = partitions, records, value_bytes
-
-    def partitions(self) -> Sequence[InputPartition]:
-        each = self._records // self._partitions
-        return [Range(number, 0, each) for number in range(self._partitions)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Range)
-        yield from ready_rows(self._value_bytes, partition.until_offset)
-
-
-def ready_rows(value_bytes: int, left: int) -> Iterator[pa.RecordBatch]:
-    batch = ready_batch(value_bytes)
-    while left > 0:
-        yield batch.slice(0, left)
-        left -= batch.num_rows
-
-
-@cache
-def ready_batch(value_bytes: int) -> pa.RecordBatch:
-    """Made once a worker."""
-    rows = max(1, CEILING_BATCH_BYTES // (value_bytes + 50))
-    columns = [
-        [b"%d" % number for number in range(rows)],
-        [b"v" * value_bytes] * rows,
-        ["topic"] * rows,
-        [0] * rows,
-        list(range(rows)),
-        [RECORD_TIME_US] * rows,
-        [0] * rows,
     ]
     schema = records_arrow_schema(RECORD_COLUMNS)
     return pa.record_batch(

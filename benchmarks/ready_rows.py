@@ -1,0 +1,85 @@
+"""The ceiling: a data source that has its Arrow batches ready and no Kafka at all. What is left is Spark's own work
+with rows out of Python.
+
+It imports little, because the cold start and a worker's memory are measured beside it, and its tasks begin as soon as
+this source's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_kafka_meta.reading.spark_socket import PromptReader, be_prompt
+from pyspark_kafka_meta.schemas import RECORD_COLUMNS, records_arrow_schema, records_struct_type
+
+BATCH_BYTES = 4 << 20
+RECORD_TIME_US = 1_700_000_000_000_000
+
+
+@dataclass
+class Range(InputPartition):
+    """Offsets of a partition, `until_offset` exclusive."""
+
+    partition: int
+    from_offset: int
+    until_offset: int
+
+
+class CeilingSource(DataSource):
+    """Hands out the same Arrow batch again and again."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ceiling"
+
+    def schema(self) -> StructType:
+        return records_struct_type(include_headers=False)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return CeilingReader(*(int(self.options[name]) for name in ("partitions", "records", "value_bytes")))
+
+
+class CeilingReader(PromptReader, DataSourceReader):
+    def __init__(self, partitions: int, records: int, value_bytes: int) -> None:
+        self._partitions, self._records, self._value_bytes = partitions, records, value_bytes
+
+    def partitions(self) -> Sequence[InputPartition]:
+        be_prompt()
+        each = self._records // self._partitions
+        return [Range(number, 0, each) for number in range(self._partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Range)
+        yield from ready_rows(self._value_bytes, partition.until_offset)
+
+
+def ready_rows(value_bytes: int, left: int) -> Iterator[pa.RecordBatch]:
+    batch = ready_batch(value_bytes)
+    while left > 0:
+        yield batch.slice(0, left)
+        left -= batch.num_rows
+
+
+@cache
+def ready_batch(value_bytes: int) -> pa.RecordBatch:
+    """Made once a worker."""
+    rows = max(1, BATCH_BYTES // (value_bytes + 50))
+    columns = [
+        [b"%d" % number for number in range(rows)],
+        [b"v" * value_bytes] * rows,
+        ["topic"] * rows,
+        [0] * rows,
+        list(range(rows)),
+        [RECORD_TIME_US] * rows,
+        [0] * rows,
+    ]
+    schema = records_arrow_schema(RECORD_COLUMNS)
+    return pa.record_batch(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema
+    )
