@@ -201,6 +201,8 @@ class TaskReader:
             one = fetched.get(cursor.range.partition)
             if one is not None:
                 instructions.append((cursor, cursor.on_fetched(one, answer_is_empty), one.leader_hint))
+            elif answer.throttle_ms > 0 and answer.error_code == 0:
+                instructions.append((cursor, Wait(), None))  # over quota: brokers name no partitions then
             else:
                 instructions.append((cursor, cursor.on_error(answer.error_code or UNKNOWN_SERVER_ERROR), None))
         return instructions

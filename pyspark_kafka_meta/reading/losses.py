@@ -39,6 +39,8 @@ UNKNOWN_TOPIC_CODES = (UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTEN
 LOSS_GRACE_MS = 5_000
 """This long a topic may be unknown to the brokers, or its log end too early, before records are called lost, or
 compacted away."""
+ANSWER_S = 5.0
+"""The records of other partitions wait while a leader is asked. One that does not answer is asked again later."""
 
 
 class Losses:
@@ -53,16 +55,16 @@ class Losses:
     def confirm(self, cursor: PartitionCursor, doubt: OutOfRange | NothingMore, now: float) -> Instruction:
         """Ask the leader for its offsets before anything is called lost, or at its end."""
         try:
-            latest = self._offset_of(cursor, LATEST_TIMESTAMP)
+            latest = self._offset_of(cursor, LATEST_TIMESTAMP, now)
             if isinstance(doubt, OutOfRange) and latest >= cursor.position:
                 self._doubted_since.pop(cursor, None)
-                return cursor.on_log_start(self._offset_of(cursor, EARLIEST_TIMESTAMP))
+                return cursor.on_log_start(self._offset_of(cursor, EARLIEST_TIMESTAMP, now))
             if isinstance(doubt, OutOfRange) or doubt.log_is_short or latest < cursor.range.until_offset:
                 return self._on_short_log(cursor, latest, now)
             if self._doubted_s(cursor, False, now) < LOSS_GRACE_MS / 1000:
                 return Wait()
             position = cursor.position
-            instruction = cursor.on_local_start(self._offset_of(cursor, EARLIEST_LOCAL_TIMESTAMP))
+            instruction = cursor.on_local_start(self._offset_of(cursor, EARLIEST_LOCAL_TIMESTAMP, now))
             if cursor.done:
                 text = "offsets %d to %d of %s hold no records any more: compaction has removed them"
                 logger.info(text, position, cursor.range.until_offset - 1, cursor.range.partition)
@@ -172,9 +174,9 @@ class Losses:
         self._client.cache.record_loss(cursor.range.partition, lost.from_offset, lost.until_offset, lost.cause)
         cursor.skip_lost(lost)
 
-    def _offset_of(self, cursor: PartitionCursor, timestamp: int) -> int:
+    def _offset_of(self, cursor: PartitionCursor, timestamp: int, now: float) -> int:
         """What the leader says. The end is the high watermark: an open transaction does not shorten a log."""
-        partition, deadline = cursor.range.partition, self._client.api_deadline()
+        partition, deadline = cursor.range.partition, min(self._client.api_deadline(), now + ANSWER_S)
         return self._client.list_offsets({partition: timestamp}, deadline, read_committed=False)[partition].offset
 
 

@@ -68,7 +68,8 @@ class FakeWire:
             read_committed gets neither records nor the end.
         replica_ends: where the copy of a broker ends that lags behind, exclusive, by node id and partition.
         preferred_replicas: broker that leaders name to a Fetch that states a rack (KIP-392), by partition.
-        throttles: milliseconds that the next Fetch answers of a broker state, by node id; they bring no records.
+        throttles: milliseconds that the next Fetch answers of a broker state, by node id; they name no partitions, as
+            Kafka's (`FetchContext.getThrottledResponse`).
         fetches: node id and request of each Fetch that a broker got.
         requests: API name and address of each request so far, those that nobody answered too.
     """
@@ -180,15 +181,17 @@ class FakeWire:
             return RequestFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
         if node_id in self.hung:
             return RequestFailure(node_id, RequestTimeoutError(f"broker {node_id} did not answer a Fetch in time"))
-        throttle_ms = self.throttles[node_id].popleft() if self.throttles.get(node_id) else 0
+        if self.throttles.get(node_id):
+            latency_ms = (self.clock() - sent_at) * 1000
+            return FetchAnswer(node_id, 0, (), self.throttles[node_id].popleft(), 0, latency_ms)
         partitions, size = [], 0
         for entry in request.partitions:
             one = self._fetched(node_id, entry, request)
-            if throttle_ms > 0 or (size > 0 and size + len(one.records) > request.max_bytes):
+            if size > 0 and size + len(one.records) > request.max_bytes:
                 one = replace(one, records=b"")
             partitions.append(one)
             size += len(one.records)
-        return FetchAnswer(node_id, 0, tuple(partitions), throttle_ms, size, (self.clock() - sent_at) * 1000)
+        return FetchAnswer(node_id, 0, tuple(partitions), 0, size, (self.clock() - sent_at) * 1000)
 
     def drop_fetch(self, node_id: int) -> None:
         self._under_way.pop(node_id, None)

@@ -28,7 +28,7 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.metadata.events import EventKind, RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_LEADER, Address, TopicPartition
-from pyspark_kafka_meta.reading.losses import LOSS_GRACE_MS
+from pyspark_kafka_meta.reading.losses import ANSWER_S, LOSS_GRACE_MS
 from pyspark_kafka_meta.testing.fake_cluster import StoredBatch
 from pyspark_kafka_meta.wire.codes import CORRUPT_MESSAGE
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchAnswer
@@ -327,6 +327,18 @@ def test_throttled_answer_without_records_is_not_the_end_of_the_log(scene: Scene
     )
 
     assert by_partition(rows(scene.reader().read(scene.ranges()))) == written()
+
+
+def test_throttled_follower_is_waited_for(scene: Scene) -> None:
+    scene.fill()
+    scene.wire.preferred_replicas[T1] = 3
+    reading = scene.reader(kafka_client_rack="r", **ONE_BATCH).read([scene.range(T1)])
+    read = [next(reading)]
+    scene.wire.throttles[3] = deque([700])
+    scene.wire.requests.clear()
+
+    assert by_partition(rows(iter([*read, *reading]))) == {T1: written()[T1]}
+    assert set(scene.sent("Fetch")) == {3}
 
 
 def test_partition_that_leaves_a_throttled_broker_is_read_from_the_next(scene: Scene) -> None:
@@ -812,6 +824,27 @@ def test_out_of_range_though_the_log_has_the_offset_is_no_loss(scene: Scene) -> 
 
 
 # --- what asking again does not heal ----------------------------------------------------------------------------------
+
+
+def test_doubt_about_one_partition_does_not_hold_up_those_of_other_brokers(scene: Scene) -> None:
+    scene.fill()
+
+    def doubt_and_hang(answer: FetchAnswer) -> FetchAnswer:
+        if answer.node_id != 1:
+            return answer
+        scene.wire.hung.add(1)
+        return failing(1)(answer)
+
+    scene.wire.change = doubt_and_hang
+    began, read = scene.clock(), []
+    for one in scene.reader(**ONE_BATCH).read(scene.ranges()):
+        read += rows(iter([one]))
+        if len(read) == 24:
+            scene.wire.hung.clear()
+            scene.wire.change = lambda answer: answer
+            assert scene.clock() - began < 4 * ANSWER_S, "a minute would be the time-out of a question"
+
+    assert by_partition(read) == written()
 
 
 def test_topic_that_may_not_be_read_fails_at_once(scene: Scene) -> None:
