@@ -75,10 +75,6 @@ class SnapshotChanges:
 
     def gives_leader(self, partition: TopicPartition) -> bool:
         """Whether there is news of who leads `partition`, and it is not that nobody does."""
-        led = {
-            TopicPartition(change.topic, change.partition)
-            for change in self.leaders_changed
-            if change.new_leader_id != NO_LEADER
-        }
-        new_topics = {*self.topics_added, *(recreated.topic for recreated in self.topics_recreated)}
-        return partition in led or partition in self.partitions_added or partition.topic in new_topics
+        news = [(one.topic, one.partition, one.new_leader_id) for one in self.leaders_changed]
+        news += [(one.topic, one.partition, one.leader_id) for one in self.partitions_learned]
+        return any((topic, number) == partition and leader != NO_LEADER for topic, number, leader in news)

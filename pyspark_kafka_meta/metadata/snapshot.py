@@ -99,12 +99,11 @@ class MetadataSnapshot:
             elif told.error_code == 0:
                 topics[told.name], refused = _merge_topic(topics.get(told.name), told, len(answer.brokers), told_by)
                 stale += refused
-        errors = {**self.topic_errors, **{told.name: told.error_code for told in answer.topics}}
         merged = MetadataSnapshot(
             generation=self.generation + 1,
             brokers={broker.node_id: broker for broker in answer.brokers},
             topics=topics,
-            topic_errors={name: code for name, code in errors.items() if code != 0},
+            topic_errors={told.name: told.error_code for told in answer.topics if told.error_code != 0},
             fetched_at=now,
         )
         return merged, _difference(self, merged, self.topics.keys() & topics.keys(), stale)

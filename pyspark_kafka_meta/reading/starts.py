@@ -153,7 +153,8 @@ class OffsetResolver:
         text = f"{option} names offset {offset} of {partition}, and its log starts at {earliest}"
         if offset < earliest and text not in self._told:
             accept_loss(f"{text}: the records before it are gone", self._options.fail_on_data_loss)
-            self._client.cache.record_loss(partition, offset, earliest, text)
+            if option != "endingOffsets":  # what lies behind that was not to be read
+                self._client.cache.record_loss(partition, offset, earliest, text)
             self._told.add(text)
         return max(offset, earliest)
 

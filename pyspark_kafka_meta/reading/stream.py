@@ -93,7 +93,8 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
 
         offsets = {one: position.offset for one, position in SourceOffset.parse(end).positions.items()}
         try:
-            commit_offsets(self._options.client, group, offsets)
+            if offsets:  # a pattern may match nothing yet
+                commit_offsets(self._options.client, group, offsets)
         except KafkaMetaError as error:
             logger.warning("%s", error)
 

@@ -314,14 +314,23 @@ NEWS_OF_LEADERS = {
     "new leader": (answer(topic(led(2, 6))), {0}),
     "no leader": (answer(topic(led(NO_LEADER, 6))), set()),
     "new partition": (answer(topic(led(1, 5), led(1, 0, number=1))), {1}),
-    "another topic of that name": (answer(topic(led(1, 5), topic_id=OTHER_ID)), {0, 1}),
+    "new partition without a leader": (answer(topic(led(1, 5), led(NO_LEADER, 0, number=1))), set()),
+    "another topic of that name": (answer(topic(led(1, 5), topic_id=OTHER_ID)), {0}),
+    "another topic of that name without a leader": (answer(topic(led(NO_LEADER, 0), topic_id=OTHER_ID)), set()),
     "nothing new": (answer(topic(led(1, 5))), set()),
 }
+
+
+def test_errors_of_topics_that_nobody_asks_about_any_more_are_forgotten() -> None:
+    snapshot, _ = merged(answer(topic(code=3, topic_id=None)), answer(topic(led(1, 5), name="u")))
+
+    assert snapshot.topic_errors == {}
 
 
 def test_changes_tell_that_the_partitions_of_a_new_topic_got_leaders() -> None:
     assert merged(answer(topic(led(1, 0))))[1].gives_leader(T0)
     assert not merged(answer(topic(led(1, 0))))[1].gives_leader(TopicPartition("u", 0))
+    assert not merged(answer(topic(led(NO_LEADER, 0))))[1].gives_leader(T0)
 
 
 @pytest.mark.parametrize("case", NEWS_OF_LEADERS)

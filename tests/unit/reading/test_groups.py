@@ -70,3 +70,14 @@ def test_a_stream_goes_on_where_no_client_for_its_commits_can_be_made(
     KafkaMetaStreamReader(options, {}).commit(SourceOffset({T0: Position(5)}, {"t": None}).as_dict())
 
     assert "no client of librdkafka's can be made with the security options: the key does not match" in caplog.text
+
+
+def test_a_stream_without_a_partition_commits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = Admin()
+    monkeypatch.setattr(groups, "_admin", lambda options: admin)
+    options = SourceOptions.parse(
+        {"kafka.bootstrap.servers": "b:9092", "subscribePattern": "t.*", "commitOffsetsToGroup": "g"}
+    ).for_stream()
+    KafkaMetaStreamReader(options, {}).commit(SourceOffset({}, {}).as_dict())
+
+    assert admin.asked == 0

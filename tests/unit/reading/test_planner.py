@@ -862,6 +862,15 @@ def test_start_that_has_aged_out_is_told_once_however_often_it_is_planned(
     assert caplog.text.count("names offset 1 of t-0, and its log starts at 3") == 1
 
 
+def test_end_that_has_aged_out_tells_of_no_loss_behind_it(scene: Scene) -> None:
+    del scene.cluster.logs[T0][:2]
+    options = {"startingOffsets": "earliest", "endingOffsets": offsets_json(p0=4, p1=-1, p2=-1)}
+    found = batch_planner(scene, **options, **GO_ON).batch_ranges()
+
+    assert spans(found)[T0] == (6, 6)
+    assert [one for one in scene.events if one.kind is EventKind.DATA_LOSS] == []
+
+
 def lag(scene: Scene, node_id: int, topic: TopicMetadata) -> None:
     """This broker tells the topic as it was."""
     now, scene.cluster.topics["t"] = scene.cluster.topics["t"], topic
