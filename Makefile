@@ -12,7 +12,7 @@ BENCHMARKS ?= throughput micro_batches end_to_end cold_start planning memory req
 help: ## list these commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
 
-demo: java $(INSTALLED) ## start three brokers and a Spark query in one process, and watch the caches follow the leaders
+demo: java $(INSTALLED) ## start three brokers, and a Spark query on two executors, and watch the caches follow the leaders
 	$(BIN)/kafkameta demo
 
 test: java $(INSTALLED) ## run all tests
@@ -29,7 +29,8 @@ bench: java $(BENCH_INSTALLED) ## measure speed beside the JVM source, for an ho
 	$(BENCH)/python -m benchmarks.plots
 
 recovery: java $(BENCH_INSTALLED) ## measure what a moving leader costs a running reader
-	$(BENCH)/python -m benchmarks.recovery
+	$(BENCH)/python -m benchmarks.recovery --json docs/benchmarks/recovery.json
+	$(BENCH)/python -m benchmarks.tables
 
 simulate: $(BENCH_INSTALLED) ## simulate thousands of metadata caches through a rolling restart
 	$(BENCH)/python -m benchmarks.simulate

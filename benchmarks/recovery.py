@@ -9,20 +9,17 @@ processes of their own. What is measured and how is told in docs/recovery.md.
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from pyspark.sql import SparkSession
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.delays import Arrivals, Cost, Move, Written, costs, lost_and_repeated
 from benchmarks.followers import (
@@ -32,7 +29,7 @@ from benchmarks.followers import (
     follow_by_kafkameta,
     follow_by_librdkafka,
 )
-from benchmarks.harness import argument_parser, spark_session
+from benchmarks.harness import argument_parser, report, spark_session
 from benchmarks.leader_moves import ELECTION, KILL, PARTITIONS, Stage
 from pyspark_kafka_meta.testing import LocalKafka
 
@@ -141,22 +138,15 @@ def spread(values: Sequence[float]) -> str:
     return f"{np.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"
 
 
-def print_results(console: Console, rows: Mapping[str, Mapping[str, Cost]], told: Mapping[str, Any]) -> None:
-    title = "What a leader move adds, ms: median (least to most)"
-    table = Table("move", "reader", "usual", "added", "added in other partitions", "whole delay", title=title)
-    for kind in rows[CLUSTER]:
-        for name, of_kind in rows.items():
-            one = of_kind[kind]
-            added = (
-                ("", "", "")
-                if name == CLUSTER
-                else (f"{one.usual_ms:.0f}", *map(spread, (one.added_ms, one.others_ms)))
-            )
-            table.add_row(f"{kind} x {len(one.delay_ms)}", name, *added, spread(one.delay_ms))
-        table.add_section()
-    console.print(table)
-    for name, value in told.items():
-        console.print(f"{name}: {spread(value) if isinstance(value, list) else value}")
+def result_row(reader: str, kind: str, one: Cost) -> dict[str, str]:
+    """Nothing is added to what the producer waits for."""
+    added = ("", "", "") if reader == CLUSTER else (f"{one.usual_ms:.0f}", spread(one.added_ms), spread(one.others_ms))
+    return {
+        "move": f"{kind} x {len(one.delay_ms)}",
+        "reader": reader,
+        **dict(zip(("usual_ms", "added_ms", "added_in_other_partitions_ms"), added, strict=True)),
+        "whole_delay_ms": spread(one.delay_ms),
+    }
 
 
 def main() -> None:
@@ -165,11 +155,11 @@ def main() -> None:
     without_rebalancing = {"auto.leader.rebalance.enable": "false"}
     with spark_session() as spark, LocalKafka(config=without_rebalancing) as kafka, TemporaryDirectory() as folder:
         run = play(spark, kafka, Path(folder), arguments.elections, arguments.kills)
-    rows, told = costs_by_reader(run), facts(run)
-    print_results(Console(), rows, told)
-    if arguments.json:
-        by_reader = {name: {kind: asdict(one) for kind, one in of_kind.items()} for name, of_kind in rows.items()}
-        arguments.json.write_text(json.dumps({"costs": by_reader, "facts": told}, indent=2))
+    by_reader = costs_by_reader(run)
+    rows = [result_row(name, kind, by_reader[name][kind]) for kind in by_reader[CLUSTER] for name in by_reader]
+    report("What a leader move adds: median (least to most)", rows, arguments.json)
+    for name, value in facts(run).items():
+        print(f"{name}: {spread(value) if isinstance(value, list) else value}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tables of README.md and docs/benchmarks.md, out of the figures that the benchmarks left in docs/benchmarks/.
+"""The tables of README.md and of pages in docs/, out of the figures that the benchmarks left in docs/benchmarks/.
 
     python -m benchmarks.tables
 
@@ -15,7 +15,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = (ROOT / "README.md", DOCS / "benchmarks.md")
+PAGES = (ROOT / "README.md", DOCS / "benchmarks.md", DOCS / "recovery.md")
 FIGURES = DOCS / "benchmarks"
 BLOCK = re.compile(r"(<!-- (\w+\.json)(?: (\S+):)?((?: [^\s:]+)*) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 HEADERS = {"krec_s": "thousand records a second", "kafkameta_is_faster_by": "kafkameta beside it, times as fast"}

@@ -1,4 +1,4 @@
-"""The tables of README.md and docs/benchmarks.md say what the benchmarks left in docs/benchmarks/, all of it."""
+"""The tables of README.md and of pages in docs/ say what the benchmarks left in docs/benchmarks/, all of it."""
 
 from __future__ import annotations
 
