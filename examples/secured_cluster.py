@@ -8,13 +8,12 @@ machine could read it, and out of the code:
     security.protocol=SASL_SSL
     ssl.truststore.location=/etc/kafka/authority.pem
     sasl.mechanism=SCRAM-SHA-512
-    sasl.username=alice
-    sasl.password=...
+    sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="...";
 
-`sasl.jaas.config`, as Java's clients want it, does in place of user and password. The truststore is PEM or PKCS#12; a
-Java one (JKS) is refused with the command that converts it. You will see:
+`sasl.username` and `sasl.password` do in place of the last line. The truststore is PEM or PKCS#12; a Java one (JKS) is
+refused with the command that converts it. You will see:
 
-    alice reads 20 records over SASL_SSL
+    20 records read over SASL_SSL
 """
 
 from __future__ import annotations
@@ -55,8 +54,7 @@ def main() -> None:
         .options(**{f"kafka.{name}": value for name, value in login.items()})
         .load()
     )
-    user, protocol = login.get("sasl.username", "somebody"), login.get("security.protocol", "PLAINTEXT")
-    print(f"{user} reads {records.count()} records over {protocol}")
+    print(f"{records.count()} records read over {login.get('security.protocol', 'PLAINTEXT')}")
     spark.stop()
 
 

@@ -5,7 +5,8 @@
 
 Each run reads what has come since the one before and ends; the checkpoint knows how far that was. A window is written
 once, when it is complete: as soon as a record has come that is ten seconds (the watermark) later than the window's end.
-So the last windows wait for the next run. You will see what is in the folder so far:
+So the last windows wait for the next run. A new cluster has other topics: begin with another folder then (`--folder`).
+You will see what is in the folder so far:
 
     +-------------------+------+-----+
     |             window|  word|count|

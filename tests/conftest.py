@@ -45,6 +45,14 @@ class RemoteCluster:
     bootstrap_servers: str
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where neither pyspark nor testcontainers runs, what is left open is this package's doing."""
+    for item in items:
+        if item.path.is_relative_to(ROOT / "tests" / "unit") or item.path.is_relative_to(ROOT / "tests" / "wire"):
+            item.add_marker(pytest.mark.filterwarnings("error::ResourceWarning"))
+            item.add_marker(pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"))
+
+
 @pytest.fixture(scope="session")
 def kafka(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Brokers named in KAFKAMETA_BOOTSTRAP_SERVERS, else docker-compose.yml's if Docker answers, else LocalKafka."""

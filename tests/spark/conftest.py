@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 from pyspark.sql import SparkSession
 
@@ -10,12 +13,21 @@ from pyspark_kafka_meta.testing.errors import ClusterError
 
 
 @pytest.fixture(scope="session")
-def jvm_source(spark: SparkSession) -> str:
-    """The name of Spark's own Kafka source, its jars added to the session; skips where they cannot be downloaded."""
+def jvm_jars() -> list[Path]:
+    """Those of Spark's own Kafka source. Tests that cannot have them are skipped, but not in CI, where that is a
+    failure."""
     try:
-        jars = jvm_source_jars()
+        return jvm_source_jars()
     except ClusterError as error:
-        pytest.skip(f"without the jars of Spark's own source: {error}")
-    for jar in jars:
+        complaint = f"without the jars of Spark's own source: {error}"
+        if "CI" in os.environ:
+            pytest.fail(complaint)
+        pytest.skip(complaint)
+
+
+@pytest.fixture(scope="session")
+def jvm_source(spark: SparkSession, jvm_jars: list[Path]) -> str:
+    """The name of Spark's own Kafka source, its jars added to the session."""
+    for jar in jvm_jars:
         spark.sql(f"ADD JAR '{jar}'")
     return "kafka"

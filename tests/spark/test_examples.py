@@ -22,8 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
 from shell import EXAMPLES, PROGRAMS, TIMEOUT_S, User
 
-from benchmarks.jvm_source import jvm_source_jars
-from pyspark_kafka_meta.testing import ClusterError, LocalKafka, MockCluster
+from pyspark_kafka_meta.testing import LocalKafka, MockCluster
 
 STEP = 'TOPIC, PARTITIONS, STEP_S = "clicks", 6, 3'
 """In the notebook: seconds that a broker is down, and up again."""
@@ -164,22 +163,24 @@ def test_the_secured_cluster_is_read_with_a_file_of_properties(user: User) -> No
         authority.write_text(login.pop("kafka.ssl.truststore.certificates"))
         login["kafka.ssl.truststore.location"] = str(authority)
         lines = [f"{name.removeprefix('kafka.')}={value}\n" for name, value in login.items()]
+        user_and_password = [login.pop(f"kafka.sasl.{name}") for name in ("username", "password")]
+        login["kafka.sasl.jaas.config"] = (
+            'org.apache.kafka.common.security.scram.ScramLoginModule required username="{}" password="{}";'.format(
+                *user_and_password
+            )
+        )
         file = user.home / "client.properties"
         file.write_text("".join(["# for alice alone\n", *lines]))
         options = ["--bootstrap-servers", kafka.bootstrap_servers, "--topic", "orders"]
         out = user.run("secured_cluster.py", *options, "--config", file)
     assert_keeps_its_promise("secured_cluster.py", out)
-    assert "alice reads 20 records" in out
+    assert "20 records read over SASL_SSL" in out
     assert "canary" not in out
 
 
-def test_a_query_of_the_old_source_goes_on_with_this_one(user: User, at: list[str]) -> None:
-    try:
-        jars = ",".join(map(str, jvm_source_jars()))
-    except ClusterError as error:
-        pytest.skip(f"without the jars of Spark's own source: {error}")
+def test_a_query_of_the_old_source_goes_on_with_this_one(user: User, at: list[str], jvm_jars: list[Path]) -> None:
     topic = at[-1]
-    out = user.submit("--jars", jars, EXAMPLES / "migrate_from_spark_kafka.py", *at)
+    out = user.submit("--jars", ",".join(map(str, jvm_jars)), EXAMPLES / "migrate_from_spark_kafka.py", *at)
     assert_keeps_its_promise("migrate_from_spark_kafka.py", out, topic)
 
 
