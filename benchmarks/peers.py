@@ -63,12 +63,11 @@ CONSUME = Reader("confluent-kafka consume()", "consume")
 NOT_DECODED = Reader("kafkameta, ready rows for those fetched", "not_decoded")
 
 
-def ceiling(partitions: int, records: int, value_bytes: int) -> Reader:
+def ceiling(partitions: int, records: int, value_bytes: int, prompt: bool = True) -> Reader:
     """As many rows as there are in a topic of this size."""
-    sizes = {"partitions": partitions, "records": records, "value_bytes": value_bytes}
-    return Reader(
-        "the same rows without Kafka", CeilingSource.name(), {name: str(value) for name, value in sizes.items()}
-    )
+    options = {"partitions": partitions, "records": records, "value_bytes": value_bytes, "prompt": prompt}
+    name = "the same rows without Kafka" + ("" if prompt else ", tasks not prompt")
+    return Reader(name, CeilingSource.name(), {option: str(value) for option, value in options.items()})
 
 
 def take_turns(

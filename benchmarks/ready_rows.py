@@ -1,8 +1,8 @@
 """The ceiling: a data source that has its Arrow batches ready and no Kafka at all. What is left is Spark's own work
 with rows out of Python.
 
-It imports little, because the cold start and a worker's memory are measured beside it, and its tasks begin as soon as
-this source's.
+It imports little, because the cold start and a worker's memory are measured beside it. Its tasks begin as soon as this
+source's do, or as late as Spark has them begin otherwise.
 """
 
 from __future__ import annotations
@@ -42,21 +42,27 @@ class CeilingSource(DataSource):
         return records_struct_type(include_headers=False)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return CeilingReader(*(int(self.options[name]) for name in ("partitions", "records", "value_bytes")))
+        kind = PromptCeilingReader if self.options["prompt"] == "True" else CeilingReader
+        return kind(*(int(self.options[name]) for name in ("partitions", "records", "value_bytes")))
 
 
-class CeilingReader(PromptReader, DataSourceReader):
+class CeilingReader(DataSourceReader):
     def __init__(self, partitions: int, records: int, value_bytes: int) -> None:
         self._partitions, self._records, self._value_bytes = partitions, records, value_bytes
 
     def partitions(self) -> Sequence[InputPartition]:
-        be_prompt()
         each = self._records // self._partitions
         return [Range(number, 0, each) for number in range(self._partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Range)
         yield from ready_rows(self._value_bytes, partition.until_offset)
+
+
+class PromptCeilingReader(PromptReader, CeilingReader):
+    def partitions(self) -> Sequence[InputPartition]:
+        be_prompt()
+        return super().partitions()
 
 
 def ready_rows(value_bytes: int, left: int) -> Iterator[pa.RecordBatch]:

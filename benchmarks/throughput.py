@@ -108,7 +108,7 @@ def play(
     fill(bootstrap_servers, topic, PARTITIONS, records, case.value_bytes, case.codec, case.headers, case.batch_bytes)
     readers = [case.ours, *case.peers]
     if case.with_ceiling:
-        readers.append(ceiling(PARTITIONS, records, case.value_bytes))
+        readers += [ceiling(PARTITIONS, records, case.value_bytes, prompt) for prompt in (True, False)]
     turns = take_turns(readers, rounds, partial(read, spark, bootstrap_servers, topic))
     return result_rows(name, records, turns)
 
