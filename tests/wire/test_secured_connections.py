@@ -38,7 +38,7 @@ from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codec import METADATA, SASL_HANDSHAKE, milliseconds
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchPartition, FetchRequest, RequestFailure
-from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
+from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings, new_client
 from pyspark_kafka_meta.wire.translate import metadata_request
 
 AUTHORITY = CertificateAuthority()
@@ -294,6 +294,22 @@ def test_an_unusable_truststore_says_what_to_do(content: bytes | None, text: str
         (tmp_path / "store").write_bytes(content)
     with pytest.raises(OptionError, match=text):
         ask(Address("127.0.0.1", 1), {"security.protocol": "SSL", "ssl.truststore.location": str(tmp_path / "store")})
+
+
+@pytest.mark.parametrize("form", ["PKCS12", "PEM"])
+def test_a_truststore_without_certificates_is_never_taken_for_the_systems(form: str, tmp_path: Path) -> None:
+    path = tmp_path / "key alone"
+    if form == "PKCS12":
+        key = serialization.load_pem_private_key(ALICE.key.encode(), None)
+        encryption = serialization.BestAvailableEncryption(PASSWORD.encode())
+        path.write_bytes(pkcs12.serialize_key_and_certificates(b"store", key, None, None, encryption))  # type: ignore[arg-type]
+    else:
+        path.write_text(ALICE.key)
+    options = {"security.protocol": "SSL", "ssl.truststore.location": str(path), "ssl.truststore.password": PASSWORD}
+    with pytest.raises(OptionError, match=r"holds no certificate|certificates cannot be read"):
+        ask(Address("127.0.0.1", 1), options)
+    with pytest.raises(OptionError, match=r"holds no certificate|not in PEM format"):
+        new_client(Producer, [Address("127.0.0.1", 1)], security(options), {})
 
 
 @pytest.mark.parametrize(

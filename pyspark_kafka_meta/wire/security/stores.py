@@ -59,7 +59,13 @@ def trusted_pem(security: SecurityOptions) -> str | None:
     if _is_pem(data):
         return data.decode("ascii", errors="ignore")  # comments between the certificates may be in any language
     _, certificate, others = _open_pkcs12(data, security.truststore_password, option)
-    return certificates_pem([one for one in (certificate, *others) if one is not None])
+    trusted = [one for one in (certificate, *others) if one is not None]
+    if not trusted:  # no text at all would be taken for the system's authorities
+        raise OptionError(
+            f"The store of '{option}.location' holds no certificate: name one with that of the brokers' authority, "
+            "as PEM or PKCS#12"
+        )
+    return certificates_pem(trusted)
 
 
 def client_identity(security: SecurityOptions) -> Identity | None:
