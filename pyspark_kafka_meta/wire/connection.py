@@ -234,7 +234,8 @@ class Connection:
         received = 0
         while received < size:
             try:
-                self._socket.settimeout(min(remaining_s(deadline), silence_s))
+                # After the deadline what has arrived is read, and nothing is waited for: 0 makes it non-blocking.
+                self._socket.settimeout(max(min(deadline - time.monotonic(), silence_s), 0))
                 count = self._socket.recv_into(buffer[received:])
             except OSError as error:
                 raise self._failure(error, what) from error
@@ -250,7 +251,7 @@ class Connection:
 
     def _failure(self, error: OSError | None, what: str) -> KafkaMetaError:
         self.close()
-        if isinstance(error, TimeoutError):
+        if isinstance(error, TimeoutError | BlockingIOError | ssl.SSLWantReadError):
             return RequestTimeoutError(f"{self.address} did not answer in time while {what}")
         # With TLS 1.3 a client certificate is refused after the handshake. Later on, bytes were damaged on their way.
         if self._is_new and isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):

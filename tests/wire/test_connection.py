@@ -6,12 +6,16 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.response import MetadataResponse, MetadataResponseBroker, MetadataResponseTopic
-from scripted_broker import answer_versions, frame, read_request, scripted_broker
+from scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
+from secured_broker import over_tls
 
 from pyspark_kafka_meta.errors import (
     ConnectError,
@@ -22,9 +26,12 @@ from pyspark_kafka_meta.errors import (
     UnsupportedBrokerError,
 )
 from pyspark_kafka_meta.metadata.model import Address, MetadataAnswer
+from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.testing.certificates import CertificateAuthority
 from pyspark_kafka_meta.wire.brokers import KafkaWire
-from pyspark_kafka_meta.wire.codec import milliseconds
-from pyspark_kafka_meta.wire.connection import ConnectionSettings
+from pyspark_kafka_meta.wire.codec import LENGTH_BYTES, METADATA, milliseconds
+from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.wire.translate import metadata_request
 
 SETTINGS = ConnectionSettings(client_id="test", connect_timeout_ms=30_000, max_frame_bytes=1_000_000)
 PATIENCE_S = 30.0
@@ -38,6 +45,10 @@ def ask(address: Address, timeout_s: float = PATIENCE_S, topics: tuple[str, ...]
         return wire.metadata(address, topics, time.monotonic() + timeout_s)
     finally:
         wire.close()
+
+
+def soon(timeout_s: float) -> float:
+    return time.monotonic() + timeout_s
 
 
 def metadata_frame(correlation_id: int, **fields: object) -> bytes:
@@ -183,6 +194,67 @@ def test_one_byte_at_a_time_does_not_outlast_the_deadline() -> None:
     with scripted_broker(drip) as address, pytest.raises(RequestTimeoutError):
         ask(address, SHORT_S)
     assert time.monotonic() - started < PATIENCE_S
+
+
+@contextmanager
+def asked(behave: Behaviour, protocol: str) -> Iterator[Connection]:
+    """A connection, by TLS or not, over which Metadata was asked for of a peer that behaves so."""
+    options = {"kafka.bootstrap.servers": "h:1", "kafka.security.protocol": protocol}
+    if protocol == "SSL":
+        authority = CertificateAuthority()
+        options["kafka.ssl.truststore.certificates"] = authority.certificate
+        behave = over_tls(authority.issue("broker", ["127.0.0.1"]), behave)
+    settings = replace(SETTINGS, security=ClientOptions.parse(options).security)
+    with scripted_broker(behave) as address, closing(Connection(address, settings, soon(PATIENCE_S))) as connection:
+        connection.send(METADATA, metadata_request(12, ()), soon(PATIENCE_S))
+        yield connection
+
+
+def begin_answer(peer: socket.socket) -> None:
+    answer_versions(peer, metadata=12)
+    peer.sendall((100_000).to_bytes(4, "big"))
+
+
+def test_bytes_that_keep_trickling_in_do_not_outlast_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.socket.recv_into
+
+    def trickle(self: socket.socket, buffer: memoryview) -> int:
+        """A byte 0.3 ms after each look that waits for it: from a thread, it would be late on a busy machine."""
+        if len(buffer) <= LENGTH_BYTES:
+            return real(self, buffer)
+        if self.gettimeout() == 0:
+            raise BlockingIOError
+        time.sleep(0.0003)
+        return 1
+
+    with asked(begin_answer, "PLAINTEXT") as connection:
+        monkeypatch.setattr(socket.socket, "recv_into", trickle)
+        started = time.monotonic()
+        with pytest.raises(RequestTimeoutError, match="did not answer in time"):
+            connection.receive(soon(0.2))
+        assert time.monotonic() - started < PATIENCE_S / 2
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_an_answer_that_is_not_all_there_when_its_deadline_has_passed_is_not_waited_for(protocol: str) -> None:
+    with asked(begin_answer, protocol) as connection:
+        started = time.monotonic()
+        with pytest.raises(RequestTimeoutError, match="did not answer in time"):
+            connection.receive(soon(-1))
+        assert time.monotonic() - started < PATIENCE_S / 2
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_an_answer_that_is_all_there_is_read_though_its_deadline_has_passed(protocol: str) -> None:
+    has_answered = threading.Event()
+
+    def answer(peer: socket.socket) -> None:
+        serve_metadata(peer, brokers=tuple(broker(number, "x" * 255) for number in range(100)))  # two TLS records
+        has_answered.set()
+
+    with asked(answer, protocol) as connection:
+        assert has_answered.wait(PATIENCE_S)
+        assert len(connection.receive(soon(-1)).message.brokers) == 100
 
 
 @pytest.mark.parametrize(
