@@ -65,11 +65,6 @@ class Tokens:
         return "canary.token"
 
 
-class NoTokens:
-    def token(self) -> str:
-        raise RuntimeError("canary")
-
-
 OAUTH = {
     "security.protocol": "SASL_PLAINTEXT",
     "sasl.mechanism": "OAUTHBEARER",
@@ -494,11 +489,6 @@ SASL_FAILURES: dict[str, tuple[Behaviour, dict[str, str], str]] = {
         logged_in(lambda _: b'{"status":"invalid_token"}', refuse),
         OAUTH,
         r'refused the OAUTHBEARER login \({"status":"invalid_token"}\)',
-    ),
-    "provider fails": (
-        logged_in(accept),
-        {**OAUTH, "oauthTokenProvider": f"{__name__}:NoTokens"},
-        r"the class of 'oauthTokenProvider' gave no token \(RuntimeError\)",
     ),
     "provider missing": (
         logged_in(accept),

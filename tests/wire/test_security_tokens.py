@@ -94,7 +94,8 @@ def test_a_token_without_a_lifetime_serves_once() -> None:
     ("status", "answer", "kind", "text"),
     [
         (401, {"error": "invalid_client", "error_description": CANARY}, AuthenticationError, r"OAuthError: invalid_cl"),
-        (200, {"nothing": CANARY}, AuthenticationError, "the token endpoint gave no token"),
+        (429, {"errorCode": CANARY}, ConnectError, "the token endpoint gave no token"),
+        (400, {"error": "temporarily_unavailable"}, ConnectError, r"OAuthError: temporarily_unavailable"),
         (200, {**GOOD, "access_token": f"{CANARY}\r\n"}, AuthenticationError, "no bearer token"),
         (500, {}, KafkaMetaError, "the token endpoint"),
     ],
@@ -116,6 +117,26 @@ def test_an_endpoint_that_is_down_may_be_tried_again() -> None:
 def test_a_provider_that_hangs_is_left_at_the_deadline() -> None:
     with pytest.raises(ConnectError, match="gave no token in time"):
         bearer_token(by_provider("Endless"), "broker", time.monotonic() + 0.05)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError(CANARY), KeyError(CANARY), type("NoCredentialsError", (Exception,), {})()]
+)
+def test_a_provider_that_fails_may_be_tried_again(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Forger) -> str:
+        raise error
+
+    monkeypatch.setattr(Forger, "token", fail)
+    with pytest.raises(ConnectError, match=rf"gave no token \({type(error).__name__}\)") as caught:
+        bearer_token(by_provider("Forger"), "broker", soon())
+    assert CANARY not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("name", ["pyspark_kafka_meta.nowhere:Tokens", f"{__name__}:Nobody"])
+def test_a_provider_that_is_not_there_is_never_tried_again(name: str) -> None:
+    options = parse(**{"kafka.sasl.mechanism": "OAUTHBEARER", "oauthTokenProvider": name})
+    with pytest.raises(AuthenticationError, match="gave no token"):
+        bearer_token(options, "broker", soon())
 
 
 def test_a_token_cannot_smuggle_fields_into_the_login() -> None:
@@ -156,8 +177,19 @@ def test_tokens_for_msk_are_signed_for_the_region_of_the_broker(
 
 @pytest.mark.usefixtures("aws")
 def test_msk_behind_other_names_needs_a_region() -> None:
-    with pytest.raises(AuthenticationError, match="Amazon's signer gave no token"):
+    with pytest.raises(AuthenticationError, match="set AWS_DEFAULT_REGION"):
         bearer_token(parse(**{"kafka.sasl.mechanism": "AWS_MSK_IAM"}), "broker.internal", time.monotonic() + 30)
+
+
+@pytest.mark.usefixtures("aws")
+def test_aws_credentials_that_are_not_there_may_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    host = "b-1.x.c3.kafka.eu-west-1.amazonaws.com"
+    with pytest.raises(ConnectError, match="found no AWS credentials"):
+        bearer_token(parse(**{"kafka.sasl.mechanism": "AWS_MSK_IAM"}), host, time.monotonic() + 30)
 
 
 # --- Kerberos ---------------------------------------------------------------------------------------------------------

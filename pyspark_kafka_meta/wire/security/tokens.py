@@ -1,7 +1,8 @@
 """Tokens for OAUTHBEARER: from a class of the user's, from an OpenID Connect token endpoint, or signed for Amazon MSK.
 
 Each source is foreign code that may block and whose errors may hold secrets: it gets a deadline, and only the kind of
-an error is told.
+an error is told. What may pass, as an endpoint that is asked too often or AWS credentials that are not there at the
+moment, is a ConnectError: callers try again for a while.
 """
 
 from __future__ import annotations
@@ -22,6 +23,19 @@ from pyspark_kafka_meta.wire.sockets import remaining_s, within
 USED_SHARE_OF_LIFETIME = 0.8
 """A token of an endpoint serves new connections for this share of its lifetime; then another is asked for."""
 
+_REFUSALS = frozenset(
+    {
+        "access_denied",
+        "invalid_client",
+        "invalid_grant",
+        "invalid_request",
+        "invalid_scope",
+        "unauthorized_client",
+        "unsupported_grant_type",
+    }
+)
+"""The error codes of RFC 6749, sections 4.1.2.1 and 5.2, that are the same however often one asks."""
+
 _tokens: dict[SecurityOptions, tuple[str, float]] = {}  # the token, and until when it serves new connections
 _asking_endpoint = threading.Lock()  # connections that open at the same time share a token
 
@@ -30,8 +44,8 @@ def bearer_token(security: SecurityOptions, host: str, deadline: float) -> str:
     """The token to show to the broker at `host`.
 
     Raises:
-        AuthenticationError: the source gave none.
-        ConnectError: it did not answer by `deadline`, or cannot be reached.
+        AuthenticationError: the source refused, is not there, or gave something else.
+        ConnectError: it did not answer by `deadline`, cannot be reached, or failed in a way that may pass.
     """
     if security.sasl_mechanism == "AWS_MSK_IAM":
         return _ask("Amazon's signer", lambda: _sign_for_msk(host), deadline)
@@ -66,13 +80,17 @@ def _ask(who: str, source: Callable[[], str], deadline: float) -> str:
 
 
 def _failure(who: str, error: Exception) -> KafkaMetaError:
+    if isinstance(error, KafkaMetaError):
+        return error
     if isinstance(error, TimeoutError):
         return ConnectError(f"{who} gave no token in time")
     if isinstance(error, OSError):
         return ConnectError(f"{who} cannot be reached ({type(error).__name__})")
-    code = str(getattr(error, "error", ""))  # RFC 6749's error codes: invalid_client, unauthorized_client ...
+    code = str(getattr(error, "error", ""))  # of OAuth: invalid_client, temporarily_unavailable ...
     told = f"{type(error).__name__}: {code}" if re.fullmatch(r"[a-z_]{1,40}", code) else type(error).__name__
-    return AuthenticationError(f"{who} gave no token ({told}): check its settings and credentials")
+    is_final = code in _REFUSALS or isinstance(error, ImportError | AttributeError)
+    kind = AuthenticationError if is_final else ConnectError
+    return kind(f"{who} gave no token ({told}): check its settings and credentials")
 
 
 @cache
@@ -108,5 +126,10 @@ def _sign_for_msk(host: str) -> str:
     named = re.search(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com", host)
     region = named[1] if named else botocore.session.Session().get_config_variable("region")
     if region is None:
-        raise LookupError
-    return str(MSKAuthTokenProvider.generate_auth_token(region)[0])
+        raise AuthenticationError(
+            "the broker's name holds no AWS region: set AWS_DEFAULT_REGION on the driver and on every executor"
+        )
+    try:
+        return str(MSKAuthTokenProvider.generate_auth_token(region)[0])
+    except AttributeError:  # None in place of credentials, as when the machine's metadata service does not answer
+        raise ConnectError("Amazon's signer found no AWS credentials: check those of this machine") from None
