@@ -16,6 +16,7 @@ from pyspark_kafka_meta.options import security_rules
 from pyspark_kafka_meta.options.jaas import JaasLogin, parse_jaas
 from pyspark_kafka_meta.options.secret import Secret
 from pyspark_kafka_meta.options.security_rules import MECHANISMS
+from pyspark_kafka_meta.options.specs import GroupSpec
 from pyspark_kafka_meta.options.table import read, row, table_of
 from pyspark_kafka_meta.options.values import parse_choice
 
@@ -172,9 +173,13 @@ def complete_security(parsed: dict[str, Any]) -> list[str]:
     values = {name: parsed.pop(name) for name in SECURITY_OPTIONS}
     parsed["security"], problems = SecurityOptions(**values).complete()
     if values["sasl_mechanism"] == "GSSAPI":
-        through_librdkafka = {"metrics_topic": "metricsTopic", "commit_group": "commitOffsetsToGroup"}
-        given = (name for field, name in through_librdkafka.items() if parsed.get(field) is not None)
-        problems += [f"Option '{name}' cannot go with GSSAPI: confluent-kafka lacks it" for name in given]
+        through_librdkafka = {
+            "Option 'metricsTopic'": parsed.get("metrics_topic") is not None,
+            "Option 'commitOffsetsToGroup'": parsed.get("commit_group") is not None,
+            "Option 'startingOffsets' as group:id": isinstance(parsed.get("starting_offsets"), GroupSpec),
+        }
+        given = (what for what, is_given in through_librdkafka.items() if is_given)
+        problems += [f"{what} cannot go with GSSAPI: confluent-kafka lacks it" for what in given]
     return problems
 
 

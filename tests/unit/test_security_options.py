@@ -179,14 +179,23 @@ def test_a_value_that_is_refused_is_not_called_missing_too(options: dict[str, st
     assert told.startswith(f"Option '{refused}' must ")
 
 
-@pytest.mark.parametrize("name", ["metricsTopic", "commitOffsetsToGroup"])
-def test_an_option_that_needs_a_mechanism_of_librdkafka_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("metricsTopic", "events", "Option 'metricsTopic' cannot"),
+        ("commitOffsetsToGroup", "events", "Option 'commitOffsetsToGroup' cannot"),
+        ("startingOffsets", "group:events", "Option 'startingOffsets' as group:id cannot"),
+    ],
+)
+def test_an_option_that_needs_a_mechanism_of_librdkafka_is_refused(
+    name: str, value: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     gssapi = {"kafka.sasl.mechanism": "GSSAPI", "kafka.sasl.kerberos.service.name": "kafka"}
     options = {**SERVERS, "kafka.security.protocol": "SASL_SSL", **gssapi, "subscribe": "t"}
-    SourceOptions.parse(options)
-    with pytest.raises(OptionError, match=f"Option '{name}' cannot go with GSSAPI"):
-        SourceOptions.parse({**options, name: "events"})
+    SourceOptions.parse({**options, "startingOffsets": "earliest"})
+    with pytest.raises(OptionError, match=f"{told} go with GSSAPI"):
+        SourceOptions.parse({**options, name: value})
 
 
 # --- secrets ----------------------------------------------------------------------------------------------------------

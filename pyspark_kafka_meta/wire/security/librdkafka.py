@@ -92,7 +92,8 @@ def _sasl(security: SecurityOptions, host: str, log: _Log) -> dict[str, Any]:
     mechanism = mechanism_name(security)
     if mechanism == "GSSAPI":
         raise OptionError(
-            "GSSAPI is not in the librdkafka that confluent-kafka's wheels bring: to produce, use another mechanism"
+            "GSSAPI is not in the librdkafka that confluent-kafka's wheels bring: for a metrics topic or a consumer "
+            "group's offsets, use another mechanism"
         )
     if mechanism == "OAUTHBEARER":
         return {"sasl.mechanism": mechanism, "oauth_cb": lambda _: _token(security, host, log)}
