@@ -187,7 +187,8 @@ def _with_jaas_login(given: SecurityOptions) -> tuple[SecurityOptions, list[str]
     jaas, mechanism = given.sasl_jaas_config, given.sasl_mechanism
     if jaas is None or mechanism is None:
         return given, []
-    if given.sasl_username or given.sasl_password or given.oauth_client_id or given.oauth_client_secret:
+    own = given.sasl_username or given.sasl_password or given.oauth_client_id or given.oauth_client_secret
+    if own and any(jaas.get(name) for name in ("username", "password", "clientId", "clientSecret")):
         return given, ["Give the login either in 'kafka.sasl.jaas.config' or in options of its own, not in both"]
     if not mechanism.startswith(_JAAS_MODULES.get(jaas.module, "\0")):
         return given, [
@@ -199,10 +200,10 @@ def _with_jaas_login(given: SecurityOptions) -> tuple[SecurityOptions, list[str]
     return replace(
         given,
         sasl_jaas_config=None,
-        sasl_username=_revealed(jaas, "username"),
-        sasl_password=jaas.get("password"),
-        oauth_client_id=_revealed(jaas, "clientId"),
-        oauth_client_secret=jaas.get("clientSecret"),
+        sasl_username=given.sasl_username or _revealed(jaas, "username"),
+        sasl_password=given.sasl_password or jaas.get("password"),
+        oauth_client_id=given.oauth_client_id or _revealed(jaas, "clientId"),
+        oauth_client_secret=given.oauth_client_secret or jaas.get("clientSecret"),
         oauth_scope=given.oauth_scope or _revealed(jaas, "scope"),
     ), []
 

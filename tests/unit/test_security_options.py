@@ -73,6 +73,17 @@ def test_oauth_client_credentials_may_come_from_a_java_style_login() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "text", ["org.x.OAuthBearerLoginModule required ;", "OAuthBearerLoginModule required scope=s;"]
+)
+def test_a_java_style_login_without_a_login_goes_with_options_of_its_own(text: str) -> None:
+    """Java's clients demand such a line beside the options."""
+    client = {**OAUTH, ENDPOINT: "https://idp/token", CLIENT_ID: "me", CLIENT_SECRET: "s3"}
+    options = parse({**client, "sasl.jaas.config": text})
+
+    assert (options.oauth_client_id, options.oauth_client_secret) == ("me", Secret("s3"))
+
+
 def test_an_empty_identification_algorithm_switches_the_host_name_check_off_and_warns(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -108,7 +119,7 @@ WRONG = [
         "must be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI or",
     ),
     ({**PLAIN, "sasl.username": VALUE}, "PLAIN needs 'kafka.sasl.username' and 'kafka.sasl.password'"),
-    ({**PLAIN, "sasl.username": VALUE, "sasl.jaas.config": "P required;"}, "not in both"),
+    ({**PLAIN, "sasl.username": VALUE, "sasl.jaas.config": "PlainLoginModule required password=p;"}, "not in both"),
     ({**PLAIN, "sasl.jaas.config": f"PlainLoginModule required password={VALUE}"}, "must end with ';'"),
     ({**PLAIN, "sasl.jaas.config": f'PlainLoginModule required password="{VALUE};'}, "from character 36 on"),
     ({**PLAIN, "sasl.jaas.config": f"PlainLoginModule required {VALUE};"}, "option 1 is not name="),
