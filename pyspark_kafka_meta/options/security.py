@@ -21,7 +21,21 @@ from pyspark_kafka_meta.options.table import read, row, table_of
 from pyspark_kafka_meta.options.values import parse_choice
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_JAAS_MODULES = {"PlainLoginModule": "PLAIN", "ScramLoginModule": "SCRAM-", "OAuthBearerLoginModule": "OAUTHBEARER"}
+_JAAS_MODULES = {
+    "PlainLoginModule": "PLAIN",
+    "ScramLoginModule": "SCRAM-",
+    "OAuthBearerLoginModule": "OAUTHBEARER",
+    "IAMLoginModule": "AWS_MSK_IAM",
+    "Krb5LoginModule": "GSSAPI",
+}
+_FOUND_ELSEWHERE = {
+    "IAMLoginModule": ((), "credentials come from where AWS's tools look for them, such as AWS_PROFILE"),
+    "Krb5LoginModule": (
+        ("serviceName", "useTicketCache", "renewTGT", "doNotPrompt"),
+        "tickets come from kinit, or by the key tab that KRB5_CLIENT_KTNAME names",
+    ),
+}
+"""Modules that hold no login: which of their entries fit what is done here, and where the login comes from."""
 
 
 def _text(name: str, doc: str) -> Any:
@@ -192,8 +206,14 @@ def _with_jaas_login(given: SecurityOptions) -> tuple[SecurityOptions, list[str]
         return given, ["Give the login either in 'kafka.sasl.jaas.config' or in options of its own, not in both"]
     if not mechanism.startswith(_JAAS_MODULES.get(jaas.module, "\0")):
         return given, [
-            f"The login module in 'kafka.sasl.jaas.config' is not one for {mechanism}: PlainLoginModule, "
-            "ScramLoginModule and OAuthBearerLoginModule are understood"
+            f"The login module in 'kafka.sasl.jaas.config' is not one for {mechanism}: "
+            f"{', '.join(_JAAS_MODULES)} are understood"
+        ]
+    fitting, source = _FOUND_ELSEWHERE.get(jaas.module, (dict(jaas.options), ""))
+    if any(name not in fitting for name, _ in jaas.options):
+        return given, [
+            "The login in 'kafka.sasl.jaas.config' has entries that only Java heeds, such as keyTab, principal or "
+            f"awsProfileName: leave them out; {source}"
         ]
     if jaas.get("tokenauth") is not None:
         return given, ["Delegation tokens ('tokenauth' in 'kafka.sasl.jaas.config') are not supported"]
@@ -205,6 +225,7 @@ def _with_jaas_login(given: SecurityOptions) -> tuple[SecurityOptions, list[str]
         oauth_client_id=given.oauth_client_id or _revealed(jaas, "clientId"),
         oauth_client_secret=given.oauth_client_secret or jaas.get("clientSecret"),
         oauth_scope=given.oauth_scope or _revealed(jaas, "scope"),
+        kerberos_service_name=given.kerberos_service_name or _revealed(jaas, "serviceName"),
     ), []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import re
 from dataclasses import asdict
 
 import pytest
@@ -82,6 +83,43 @@ def test_a_java_style_login_without_a_login_goes_with_options_of_its_own(text: s
     options = parse({**client, "sasl.jaas.config": text})
 
     assert (options.oauth_client_id, options.oauth_client_secret) == ("me", Secret("s3"))
+
+
+IAM = {**SASL_SSL, "sasl.mechanism": "AWS_MSK_IAM"}
+GSSAPI = {**SASL_SSL, "sasl.mechanism": "GSSAPI"}
+IAM_LOGIN, KRB5_LOGIN = "software.amazon.msk.auth.iam.IAMLoginModule", "com.sun.security.auth.module.Krb5LoginModule"
+
+
+@pytest.fixture
+def _all_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+
+
+@pytest.mark.usefixtures("_all_packages")
+def test_a_java_style_line_of_iam_or_kerberos_is_accepted() -> None:
+    own = {**GSSAPI, "sasl.kerberos.service.name": "kafka"}
+
+    assert parse({**IAM, "sasl.jaas.config": f"{IAM_LOGIN} required;"}) == parse(IAM)
+    assert parse({**own, "sasl.jaas.config": f"{KRB5_LOGIN} required useTicketCache=true;"}) == parse(own)
+    assert parse({**GSSAPI, "sasl.jaas.config": f'{KRB5_LOGIN} required serviceName="kafka";'}) == parse(own)
+
+
+@pytest.mark.parametrize(
+    ("options", "line", "said"),
+    [
+        (IAM, f"{IAM_LOGIN} required awsProfileName=hunter2;", "awsProfileName: leave them out; credentials come"),
+        (GSSAPI, f"{KRB5_LOGIN} required useKeyTab=true keyTab=hunter2;", "keyTab, .*KRB5_CLIENT_KTNAME"),
+        (GSSAPI, f"{IAM_LOGIN} required;", "is not one for GSSAPI: PlainLoginModule, .*, Krb5LoginModule are"),
+    ],
+)
+@pytest.mark.usefixtures("_all_packages")
+def test_entries_of_iam_or_kerberos_that_mean_something_to_java_alone_are_refused(
+    options: dict[str, str], line: str, said: str
+) -> None:
+    told = "\n".join(problems({**options, "sasl.jaas.config": line}))
+
+    assert re.search(said, told)
+    assert "hunter2" not in told
 
 
 def test_an_empty_identification_algorithm_switches_the_host_name_check_off_and_warns(
