@@ -163,6 +163,17 @@ def test_files_that_are_just_being_renewed_do_not_end_a_query(
         ask(address, stores("PEM files"))
 
 
+def test_a_temporary_folder_that_is_gone_ends_no_query_that_could_connect_before(
+    stores: Callable[[str], dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scripted_broker(over_tls(BROKER, serve, AUTHORITY.certificate)) as address:
+        ask(address, stores("PEM files"))
+        monkeypatch.setattr("tempfile.tempdir", "/nonexistent")
+        ask(address, stores("PEM files"))
+        with pytest.raises(OptionError, match=r"No such file or directory.*TMPDIR"):
+            ask(address, {**stores("PEM files"), "ssl.endpoint.identification.algorithm": ""})
+
+
 def test_a_key_from_the_options_never_lies_readable_on_a_disk(
     stores: Callable[[str], dict[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -90,13 +90,18 @@ def _new_context(security: SecurityOptions) -> ssl.SSLContext:
 def _present(context: ssl.SSLContext, identity: Identity) -> None:
     """Python reads keys from files alone: this one is encrypted with a password that nobody else ever has."""
     password = secrets.token_urlsafe()
-    with tempfile.NamedTemporaryFile(prefix="kafkameta-", suffix=".pem") as file:
-        file.write((identity.key_pem(password) + identity.chain_pem()).encode())
-        file.flush()
-        try:
+    try:
+        with tempfile.NamedTemporaryFile(prefix="kafkameta-", suffix=".pem") as file:
+            file.write((identity.key_pem(password) + identity.chain_pem()).encode())
+            file.flush()
             context.load_cert_chain(file.name, password=password)
-        except ssl.SSLError:
-            raise OptionError("The client's private key does not belong to its first certificate") from None
+    except ssl.SSLError:
+        raise OptionError("The client's private key does not belong to its first certificate") from None
+    except OSError as error:
+        raise OptionError(
+            f"The client's private key cannot be handed to OpenSSL through a temporary file ({error.strerror}): make "
+            "room in the temporary folder, or set TMPDIR to another"
+        ) from None
 
 
 def handshake(connection: socket.socket, address: Address, context: ssl.SSLContext, deadline: float) -> ssl.SSLSocket:
