@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from pyspark_kafka_meta.errors import ProtocolError
@@ -51,5 +52,5 @@ def check(holds: bool, text: str, *values: object) -> None:
         raise ProtocolError(f"a broker's answer names {text % values}: the answer is dropped")
 
 
-def ms(delta: Any) -> int:
-    return int(delta.total_seconds() * 1000)
+def ms(delta: timedelta) -> int:
+    return delta // timedelta(milliseconds=1)

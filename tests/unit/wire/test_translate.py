@@ -107,7 +107,7 @@ def metadata_message(version: int = 12, **changed: Any) -> Any:
     error = {"error_code": ErrorCode.none} if version >= 13 else {}
     topic = kinds.MetadataResponseTopic(error_code=ErrorCode.none, name="t", partitions=(partition,), **by_id)
     fields = {
-        "throttle_time": milliseconds(20),
+        "throttle_time": milliseconds(1001),
         "brokers": (kinds.MetadataResponseBroker(node_id=4, host="kafka-4", port=9092, rack="r"),),
         "cluster_id": "c",
         "controller_id": 4,
@@ -124,7 +124,7 @@ def test_metadata_answer_is_read(version: int) -> None:
     assert answer.topics == (
         TopicMetadata("t", T_ID if version >= 10 else None, (PartitionMetadata(1, 4, 9, (4, 5), (4,), (5,), 5),)),
     )
-    assert (answer.cluster_id, answer.controller_id, answer.throttle_ms) == ("c", 4, 20)
+    assert (answer.cluster_id, answer.controller_id, answer.throttle_ms) == ("c", 4, 1001)
     assert (answer.api_version, answer.correlation_id) == (version, CORRELATION_ID)
     assert (answer.request_bytes, answer.response_bytes) == (30, 60)
 
@@ -304,7 +304,7 @@ def fetch_message(*partitions: tuple[Any, int], version: int = 16, code: Any = E
         "records": b"batches",
     }
     return kinds.FetchResponse(
-        throttle_time=milliseconds(30),
+        throttle_time=milliseconds(1003),
         error_code=code,
         session_id=0,
         responses=tuple(
@@ -328,7 +328,7 @@ def test_fetch_answer_is_read(version: int) -> None:
     answer = answer_to(fetch_message((T_ID if version >= 13 else "t", 1), version=version))
     [partition] = answer.partitions
 
-    assert (answer.node_id, answer.error_code, answer.throttle_ms) == (3, 0, 30)
+    assert (answer.node_id, answer.error_code, answer.throttle_ms) == (3, 0, 1003)
     assert (answer.response_bytes, answer.latency_ms) == (60, 1.5)
     assert (partition.partition, partition.error_code, partition.records) == (T1, 6, b"batches")
     assert (partition.high_watermark, partition.last_stable_offset) == (50, 40)
