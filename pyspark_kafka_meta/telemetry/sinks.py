@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 MAX_FILES = 500
 MAX_BYTES = 16 * 1024 * 1024
-"""What a writer leaves in a folder at most; its oldest files go."""
+"""What a sink leaves in a folder at most; its oldest files go."""
 
 
 class EventSink(Protocol):
@@ -57,15 +57,14 @@ class Folder(Protocol):
 
 class FolderSink:
     """Writes each batch of events as one file of JSON lines, `events-<writer>-<number>.jsonl`, numbered from 0 without
-    a gap."""
+    a gap. After a file that failed another writer begins."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._writer_id = uuid.uuid4().hex
-        self._number = 0
-        self._kept: deque[tuple[str, int]] = deque()  # name and bytes of each file, oldest first
+        self._kept: deque[tuple[str, int]] = deque()  # name and bytes of each file, of all writers, oldest first
         self._losses = LossCount()
         self._failing = False  # and a warning has said so
+        self._begin_writer()
 
     def write(self, events: Sequence[RefreshEvent]) -> None:
         told = self._losses.told_by(events)
@@ -75,6 +74,9 @@ class FolderSink:
             self._folder.write(name, content)
         except Exception as error:  # the thread of a folder far away would end, and lose uncounted what follows
             self._losses.add(told)
+            # Its file may be there: an object store copies it to its name, and may fail after that. A stream that has
+            # read it would never see another of the same name.
+            self._begin_writer()
             if not self._failing:
                 why = error if isinstance(error, OSError) else type(error).__name__
                 logger.warning("refresh events not written: %d (%s)", len(told), why)
@@ -87,6 +89,9 @@ class FolderSink:
 
     def close(self) -> None:
         """Nothing is open between two files."""
+
+    def _begin_writer(self) -> None:
+        self._writer_id, self._number = uuid.uuid4().hex, 0
 
     def _delete_oldest(self) -> None:
         while len(self._kept) > MAX_FILES or sum(size for _, size in self._kept) > MAX_BYTES:

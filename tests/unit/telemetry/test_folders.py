@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from written_events import made
 
+from pyspark_kafka_meta.tables.files import EventFolder, latest
 from pyspark_kafka_meta.telemetry import sinks
 from pyspark_kafka_meta.telemetry.folders import KEPT_DAYS, DefaultFolder, LocalFolder
 from pyspark_kafka_meta.telemetry.sinks import FolderSink, LossCount
@@ -43,7 +44,7 @@ def numbers(folder: Path) -> list[int]:
     return sorted(int(number) for _, number in found)
 
 
-def test_files_are_numbered_without_a_gap_even_where_one_was_not_written(folder: Path) -> None:
+def test_after_a_file_that_was_not_written_another_writer_begins(folder: Path) -> None:
     sink = FolderSink(LocalFolder(folder))
     sink.write([made("c0ffee", 1), made("c0ffee", 2)])
     folder.rename(folder.with_name("aside"))
@@ -53,9 +54,45 @@ def test_files_are_numbered_without_a_gap_even_where_one_was_not_written(folder:
     folder.unlink()
     folder.with_name("aside").rename(folder)
     sink.write([made("c0ffee", 6)])
+    sink.write([made("c0ffee", 7)])
 
-    assert numbers(folder) == [0, 1]
-    assert told(folder) == [(1, 0), (2, 0), (6, 3)]
+    assert sorted(one.name[-14:] for one in folder.iterdir()) == ["00000000.jsonl", "00000000.jsonl", "00000001.jsonl"]
+    assert len({one.name[:-14] for one in folder.iterdir()}) == 2
+    assert sorted(told(folder)) == [(1, 0), (2, 0), (6, 3), (7, 0)]
+
+
+def test_a_stream_that_has_read_a_file_that_failed_late_reads_all_that_come_after(folder: Path) -> None:
+    class StoreThatDoesNotDelete(LocalFolder):
+        """Its files get their names, and the first one fails then."""
+
+        def write(self, name: str, content: bytes) -> None:
+            is_first = not folder.exists()
+            super().write(name, content)
+            if is_first:
+                raise OSError("no s3:DeleteObject")
+
+    sink = FolderSink(StoreThatDoesNotDelete(folder))
+    sink.write([made("c0ffee", 1)])
+    read = latest(EventFolder(str(folder)).files())
+    sink.write([made("c0ffee", 2)])
+
+    assert sorted(told(folder)) == [(1, 0), (2, 1)], "nothing is overwritten, though one is taken for lost"
+    assert [file.number for file in EventFolder(str(folder)).files() if file.writer_id not in read] == [0]
+
+
+def test_limits_hold_for_all_writers_of_a_sink(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(sinks, "MAX_FILES", 2)
+    sink = FolderSink(LocalFolder(folder))
+    for sequence in range(1, 6):
+        sink.write([made("c0ffee", sequence)])
+        with monkeypatch.context() as full:
+            full.setattr(LocalFolder, "write", refuse)
+            sink.write([made("c0ffee", 100 + sequence)])
+
+    assert sorted(told(folder)) == [(4, 1), (5, 1)]
 
 
 def test_losses_that_an_event_told_are_lost_with_it() -> None:
