@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 MAX_FILES = 500
 MAX_BYTES = 16 * 1024 * 1024
-"""What a sink leaves in a folder at most; its oldest files go."""
+"""What a sink leaves in a folder at most, but for a newest file that is larger; its oldest files go."""
 
 
 class EventSink(Protocol):
@@ -94,9 +94,12 @@ class FolderSink:
         self._writer_id, self._number = uuid.uuid4().hex, 0
 
     def _delete_oldest(self) -> None:
-        while len(self._kept) > MAX_FILES or sum(size for _, size in self._kept) > MAX_BYTES:
+        while len(self._kept) > 1 and self._is_too_much():
             name, _ = self._kept.popleft()
             try:
                 self._folder.delete(name)
             except OSError as error:
                 logger.warning("%s was not deleted: %s", name, error)
+
+    def _is_too_much(self) -> bool:
+        return len(self._kept) > MAX_FILES or sum(size for _, size in self._kept) > MAX_BYTES

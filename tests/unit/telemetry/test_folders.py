@@ -128,6 +128,16 @@ def test_writer_keeps_its_newest_files(folder: Path, limit: str, value: int, mon
     assert all(one.exists() for one in other_files)
 
 
+def test_newest_file_stays_though_it_is_larger_than_all_may_be(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sinks, "MAX_BYTES", 10)
+    sink = FolderSink(LocalFolder(folder))
+    sink.write([made("c0ffee", 1)])
+    assert told(folder) == [(1, 0)]
+    sink.write([made("c0ffee", 2)])
+
+    assert told(folder) == [(2, 0)]
+
+
 def test_old_file_that_is_gone_already_is_no_trouble(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
