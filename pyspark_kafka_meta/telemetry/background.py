@@ -1,7 +1,9 @@
-"""`BackgroundSink`: a place for events may take long to answer, be it an object store or a network drive that hangs."""
+"""`BackgroundSink`: a place for events may take long to answer, be it an object store, a network drive that hangs, or
+brokers that want a token first."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,6 +11,8 @@ from queue import Full, Queue
 
 from pyspark_kafka_meta.metadata.events import RefreshEvent
 from pyspark_kafka_meta.telemetry.sinks import EventSink, LossCount
+
+logger = logging.getLogger(__name__)
 
 MAX_WAITING = 16
 WAIT_S = 0.2
@@ -24,14 +28,18 @@ class BackgroundSink:
         self._last = threading.Event()
         self._last.set()
         self._losses = LossCount()
-        # A daemon: the end of the process does not wait for a place that hangs.
-        threading.Thread(target=self._work, name="kafkameta-events", daemon=True).start()
+        self._thread: threading.Thread | None = None
+        try:
+            self._start()
+        except RuntimeError as error:  # there are as many as this process may have
+            logger.warning("refresh events are not written until a thread is there to do it: %s", error)
 
     def write(self, events: Sequence[RefreshEvent]) -> None:
         told, done, in_time = self._losses.told_by(events), threading.Event(), self._last.is_set()
         try:
+            self._start()
             self._waiting.put_nowait((told, done))
-        except Full:
+        except (RuntimeError, Full):
             self._losses.add(told)
             return
         self._last = done
@@ -39,11 +47,20 @@ class BackgroundSink:
             done.wait(WAIT_S)
 
     def close(self) -> None:
-        """What waits is still written, unless the process ends before: it has a moment. Where too much waits, the
-        thread stays."""
+        """What waits is still written, and the other sink closed, unless the process ends before: they have a moment.
+        Where too much waits, the thread stays."""
         with suppress(Full):
             self._waiting.put_nowait(None)
-        self._last.wait(WAIT_S)
+        if self._thread is not None:
+            self._thread.join(WAIT_S)
+
+    def _start(self) -> None:
+        """See that the thread runs. Raises RuntimeError."""
+        if self._thread is None:
+            # A daemon: the end of the process does not wait for a place that hangs.
+            thread = threading.Thread(target=self._work, name="kafkameta-events", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def _work(self) -> None:
         while (batch := self._waiting.get()) is not None:

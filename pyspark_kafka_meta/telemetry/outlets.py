@@ -12,7 +12,7 @@ from pyspark_kafka_meta.telemetry.living import LivingCaches
 from pyspark_kafka_meta.telemetry.origin import driver_pid
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.telemetry.remote import RemoteFolder
-from pyspark_kafka_meta.telemetry.sinks import EventSink, Folder, FolderSink
+from pyspark_kafka_meta.telemetry.sinks import EventSink, FolderSink
 from pyspark_kafka_meta.telemetry.topic import TopicSink
 
 
@@ -26,13 +26,10 @@ def new_publisher(options: MetricsOptions | None, origin: Origin) -> EventPublis
     sinks: list[EventSink] = []
     if options.path is not None:
         is_uri = "://" in options.path
-        sinks.append(_folder_sink(RemoteFolder(options.path) if is_uri else LocalFolder(Path(options.path))))
+        sinks.append(FolderSink(RemoteFolder(options.path) if is_uri else LocalFolder(Path(options.path))))
     if options.topic is not None:
         sinks.append(TopicSink(options.bootstrap_servers, options.topic, options.security))
     if not sinks:
-        sinks.append(_folder_sink(DefaultFolder(application)))
-    return EventPublisher(sinks, origin, LivingCaches(application, f"{options.path} {options.topic}"))
-
-
-def _folder_sink(folder: Folder) -> EventSink:
-    return BackgroundSink(FolderSink(folder))
+        sinks.append(FolderSink(DefaultFolder(application)))
+    living = LivingCaches(application, f"{options.path} {options.topic}")
+    return EventPublisher([BackgroundSink(sink) for sink in sinks], origin, living)

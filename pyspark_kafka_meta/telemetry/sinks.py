@@ -20,7 +20,8 @@ MAX_BYTES = 16 * 1024 * 1024
 
 
 class EventSink(Protocol):
-    """Neither method raises, or waits longer than a read may: what does not get through is counted as lost."""
+    """Neither method raises: what does not get through is counted as lost. One of a place that may take long is for a
+    `BackgroundSink` to call, which waits no longer than a read may."""
 
     def write(self, events: Sequence[RefreshEvent]) -> None:
         """Take these events, at least one."""

@@ -1,7 +1,7 @@
 """A topic as a sink: events keyed by their cache, so that those of one cache stay in order.
 
 librdkafka sends in threads of its own. What it could not deliver within `message.timeout.ms`, or what finds its queue
-full, is lost and counted; a task waits for it a moment only while deliveries succeed.
+full, is lost and counted; it is waited for a moment, so that a task may wait, but only while deliveries succeed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SETTINGS = {
 
 class TopicSink:
     """Produces each event as one record: key the cache id, value the event as JSON. One whose acknowledgement is lost
-    may be there twice, with the same cache id and sequence."""
+    may be there twice, with the same cache id and sequence. Connecting may take long: a `BackgroundSink` is to call."""
 
     def __init__(self, bootstrap_servers: Sequence[Address], topic: str, security: SecurityOptions = PLAINTEXT) -> None:
         self._bootstrap_servers = bootstrap_servers

@@ -8,16 +8,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from queue import Queue
 from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 from written_events import made
 
+from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.events import Origin, RefreshEvent
+from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import MetricsOptions
 from pyspark_kafka_meta.telemetry import background
 from pyspark_kafka_meta.telemetry.background import MAX_WAITING, WAIT_S, BackgroundSink
 from pyspark_kafka_meta.telemetry.folders import LocalFolder
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
+from pyspark_kafka_meta.telemetry.topic import TopicSink
 
 PATIENCE_S = 10
 
@@ -62,7 +66,11 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
             waited.append(timeout)
             return self.is_set()
 
-    monkeypatch.setattr(background, "threading", SimpleNamespace(Event=Moment, Thread=threading.Thread))
+    class Worker(threading.Thread):
+        def join(self, timeout: float | None = None) -> None:
+            waited.append(timeout)
+
+    monkeypatch.setattr(background, "threading", SimpleNamespace(Event=Moment, Thread=Worker))
     return waited
 
 
@@ -110,3 +118,63 @@ def test_a_local_folder_that_hangs_holds_up_a_read_for_a_moment(
 
     assert waits == [WAIT_S, WAIT_S], "the first flush, and the end"
     assert waited_s < PATIENCE_S / 2
+
+
+def test_a_topic_whose_login_hangs_holds_up_a_read_for_a_moment(
+    waits: list[float | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on, ended = threading.Event(), threading.Event()
+
+    def connect(_: TopicSink) -> NoReturn:
+        may_go_on.wait(PATIENCE_S)
+        raise OptionError("no token came")
+
+    monkeypatch.setattr(TopicSink, "_connect", connect)
+    monkeypatch.setattr(TopicSink, "close", lambda _: ended.set())
+    publisher = new_publisher(MetricsOptions(None, "events", (Address("127.0.0.1", 1),)), Origin(role="reader"))
+    began = time.monotonic()
+    for sequence in range(1, 10):
+        publisher.publish(made("c0ffee", sequence))
+        publisher.flush()
+    publisher.close()
+    waited_s = time.monotonic() - began
+    may_go_on.set()
+
+    assert ended.wait(PATIENCE_S)
+    assert waits == [WAIT_S, WAIT_S], "the first flush, and the end"
+    assert waited_s < PATIENCE_S / 2
+
+
+def test_the_end_waits_for_what_is_flushed_when_a_sink_is_closed(
+    slow: SlowSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = slow.close
+    slow.may_go_on.set()
+    monkeypatch.setattr(background, "WAIT_S", PATIENCE_S)
+    monkeypatch.setattr(slow, "close", lambda: (time.sleep(0.05), close()))
+    sink = BackgroundSink(slow)
+    sink.write([made("c0ffee", 1)])
+    sink.close()
+
+    assert slow.is_closed.is_set()
+
+
+def test_without_a_thread_to_write_with_events_are_lost_and_counted_until_there_is_one(
+    slow: SlowSink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    slow.may_go_on.set()
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refuse)
+        BackgroundSink(slow).close()
+        sink = BackgroundSink(slow)
+        for sequence in (1, 2):
+            sink.write([made("c0ffee", sequence)])
+    sink.write([made("c0ffee", 3)])
+    sink.close()
+
+    assert slow.next() == (3, 2)
+    told = [one.levelname for one in caplog.records if one.name == background.__name__]
+    assert told == ["WARNING", "WARNING"], "one for each sink"
