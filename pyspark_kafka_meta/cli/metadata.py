@@ -20,7 +20,7 @@ from rich.text import Text
 from pyspark_kafka_meta.cli.console import error_text, note, plain, print_json
 from pyspark_kafka_meta.cli.events import events_table
 from pyspark_kafka_meta.cli.refreshing import OwnCache
-from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS
 from pyspark_kafka_meta.metadata.events import Outcome
 from pyspark_kafka_meta.metadata.model import MetadataAnswer
 from pyspark_kafka_meta.options import ClientOptions
@@ -85,6 +85,9 @@ def watch(look: Callable[[], Look], console: Console | None, every_s: float, tim
 
     Returns:
         Whether one answered the last look.
+
+    Raises:
+        KafkaMetaError: what looking again does not heal, such as a login that is refused.
     """
     if console is not None and console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
@@ -127,7 +130,7 @@ def _repeat(
             sleep(every_s)
         try:
             seen = look()
-        except KafkaMetaError as error:
+        except RETRIABLE_ERRORS as error:
             has_answer = False
             complain(error_text(error))
         else:

@@ -7,16 +7,18 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.cli import metadata
 from pyspark_kafka_meta.cli.main import app
+from pyspark_kafka_meta.errors import AuthenticationError
 from pyspark_kafka_meta.testing import MockCluster
 
 WIDE = {"COLUMNS": "200", "LINES": "50", "TERM": "dumb"}
+TERMINALS = [{}, {"FORCE_COLOR": "1", "TERM": "xterm"}]
 
 
 @pytest.fixture
@@ -105,7 +107,21 @@ def test_a_watch_goes_on_while_no_broker_answers(cluster: MockCluster, monkeypat
     assert "no broker answered" in result.stderr
 
 
-@pytest.mark.parametrize("terminal", [{}, {"FORCE_COLOR": "1", "TERM": "xterm"}])
+@pytest.mark.parametrize("terminal", TERMINALS)
+def test_a_refused_login_ends_a_watch(
+    terminal: dict[str, str], cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise AuthenticationError("b:9 refused the login")
+
+    between_looks(monkeypatch, lambda: monkeypatch.setattr(metadata, "ask_cluster", refuse), lambda: None)
+    result = run(cluster, "--watch", "1", env=terminal)
+
+    assert (result.exit_code, "Brokers in the cluster" in result.stdout) == (1, True)
+    assert result.stderr.count("refused the login") == len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("terminal", TERMINALS)
 @pytest.mark.parametrize(("looks", "code"), [("1", 1), ("2", 0), ("3", 1)])
 def test_a_watch_ends_as_its_last_look(
     looks: str, code: int, terminal: dict[str, str], cluster: MockCluster, monkeypatch: pytest.MonkeyPatch

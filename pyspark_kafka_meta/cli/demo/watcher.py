@@ -10,6 +10,7 @@ from pyspark_kafka_meta.cli.events import order
 from pyspark_kafka_meta.cli.metadata import within
 from pyspark_kafka_meta.cli.sources import EventSource
 from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.reading.offsets import Positions
 from pyspark_kafka_meta.tables.folding import Event, fold
@@ -46,6 +47,7 @@ class Watcher:
         self._events: list[Event] = []
         self._brokers: Sequence[BrokerRow] = ()
         self._partitions: Sequence[PartitionRow] = ()
+        self._refused: str | None = None  # why the cluster is not asked again
 
     def look(self) -> State:
         """What is there now. Raises KafkaMetaError: the query ended, or no events can be read."""
@@ -67,14 +69,20 @@ class Watcher:
         )
 
     def _ask(self, caches: Sequence[CacheRow]) -> str | None:
-        """Ask the cluster; returns why it did not answer."""
+        """Ask the cluster; returns why it did not answer. After what asking again does not heal, such as a login that
+        is refused, nobody asks again: an account may be locked for that."""
         if self._client is None:
             self._brokers, self._partitions = told_by_caches(self._events, caches)
             return None
+        if self._refused is not None:
+            return self._refused
         try:
             self._brokers = broker_rows(ask_cluster(self._client, ()))
             topics = tuple(self._topics(caches))
             self._partitions = partition_rows(self._client, topics) if topics else ()
-        except KafkaMetaError as error:
+        except RETRIABLE_ERRORS as error:
             return str(error)
+        except KafkaMetaError as error:
+            self._refused = str(error)
+            return self._refused
         return None
