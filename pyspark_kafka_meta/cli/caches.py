@@ -49,11 +49,14 @@ class StaleRow:
     """A partition in a cache that is behind the live cluster.
 
     Attributes:
-        behind_ms: since another cache had a newer epoch, which is how long at least; None if none has had one.
+        made_again: whether the cache knows another topic of that name, whose epochs say nothing about this one.
+        behind_ms: since another cache had a newer epoch, which is how long at least; None if none has had one, and of
+            a topic that was made again.
     """
 
     row: CacheRow
     live: PartitionMetadata
+    made_again: bool
     behind_ms: int | None
 
 
@@ -105,11 +108,12 @@ def show_stale(known: KnownCaches, client: ClientOptions, console: Console | Non
     topics = {row.topic for row in known.rows if row.topic is not None}
     answer = ask_cluster(client, sorted(topics)).answer
     live = {TopicPartition(topic.name, one.partition): one for topic in answer.topics for one in topic.partitions}
-    rows = list(stale_rows(known, live))
+    live_ids = {topic.name: str(topic.topic_id) for topic in answer.topics if topic.topic_id is not None}
+    rows = list(stale_rows(known, live, live_ids))
     if console is None:
         for row in rows:
             now = {"live_leader_id": row.live.leader_id, "live_leader_epoch": row.live.leader_epoch}
-            print_json({**asdict(row.row), **now, "behind_ms": row.behind_ms})
+            print_json({**asdict(row.row), **now, "made_again": row.made_again, "behind_ms": row.behind_ms})
     else:
         console.print(_stale_table(rows) if rows else "No cache is behind the cluster.")
 
@@ -123,15 +127,22 @@ def newest_epochs(rows: Iterable[CacheRow]) -> dict[TopicPartition, int]:
     return newest
 
 
-def stale_rows(known: KnownCaches, live: Mapping[TopicPartition, PartitionMetadata]) -> Iterator[StaleRow]:
-    """Those whose leader epoch is older than the live one."""
+def stale_rows(
+    known: KnownCaches, live: Mapping[TopicPartition, PartitionMetadata], live_ids: Mapping[str, str]
+) -> Iterator[StaleRow]:
+    """Those of another topic than the live one of that name, where both ids are known, and those whose leader epoch is
+    older than the live one."""
     for row in known.rows:
         partition = _partition(row)
-        if partition is None or partition not in live or (row.leader_epoch or 0) >= live[partition].leader_epoch:
+        if partition is None or partition not in live:
             continue
-        seen = known.seen_ms.get(partition, {})
-        newer = [at for epoch, at in seen.items() if epoch > (row.leader_epoch or 0)]
-        yield StaleRow(row, live[partition], known.now_ms - min(newer) if newer else None)
+        if row.topic_id is not None and row.topic_id != live_ids.get(partition.topic, row.topic_id):
+            yield StaleRow(row, live[partition], made_again=True, behind_ms=None)
+        elif (row.leader_epoch or 0) < live[partition].leader_epoch:
+            seen = known.seen_ms.get(partition, {})
+            newer = [at for epoch, at in seen.items() if epoch > (row.leader_epoch or 0)]
+            behind_ms = known.now_ms - min(newer) if newer else None
+            yield StaleRow(row, live[partition], made_again=False, behind_ms=behind_ms)
 
 
 def _count(rows: Iterable[CacheRow]) -> int:
@@ -164,11 +175,12 @@ def _grid(caches: Sequence[CacheRow], rows: Sequence[CacheRow], newest: Mapping[
 def _stale_table(rows: Iterable[StaleRow]) -> Table:
     table = Table("cache", "partition", "knows", "now", "behind for", **LOOK)
     for each in rows:
+        now = leader_text(each.live.leader_id, each.live.leader_epoch)
         table.add_row(
             plain(" ".join(_place(each.row))),
             plain(_partition(each.row)),
             plain(f"{leader_text(each.row.leader_id, each.row.leader_epoch)}*", OLD),
-            plain(leader_text(each.live.leader_id, each.live.leader_epoch)),
+            plain(f"{now}, made again" if each.made_again else now),
             plain(_behind(each)),
         )
     return table

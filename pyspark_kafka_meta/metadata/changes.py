@@ -30,12 +30,14 @@ class TopicRecreated:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLearned:
-    """Who leads a partition that was not known before, or belongs to another log now. -1: no leader, or no epoch."""
+    """Who leads a partition that was not known before, or belongs to another log now. -1: no leader, or no epoch;
+    None: brokers tell no topic id."""
 
     topic: str
     partition: int
     leader_id: int
     leader_epoch: int
+    topic_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,8 @@ class SnapshotChanges:
         topics_recreated: topics whose id changed.
         partitions_added: of topics known before.
         partitions_removed: of topics that were made again with fewer.
-        partitions_learned: those of topics_added, topics_recreated and partitions_added, with their leaders.
+        partitions_learned: those of topics_added, topics_recreated and partitions_added, with their leaders; topic_id
+            is None where brokers tell none.
         leaders_changed: partitions known before whose leader or epoch changed.
         stale_ignored: number of partitions for which the answer was refused: its epoch is older, or it lacks them.
     """

@@ -213,8 +213,9 @@ def _difference(
 
 
 def _learned(after: MetadataSnapshot, partition: TopicPartition) -> PartitionLearned:
-    known = after.topics[partition.topic].partitions[partition.partition]
-    return PartitionLearned(partition.topic, partition.partition, known.leader_id, known.leader_epoch)
+    view = after.topics[partition.topic]
+    known, topic_id = view.partitions[partition.partition], None if view.topic_id is None else str(view.topic_id)
+    return PartitionLearned(partition.topic, partition.partition, known.leader_id, known.leader_epoch, topic_id)
 
 
 def _recreations(before: MetadataSnapshot, after: MetadataSnapshot, topics: Iterable[str]) -> Iterator[TopicRecreated]:

@@ -15,6 +15,8 @@ from pyspark_kafka_meta.tables.rows import CacheRow
 
 Event = Mapping[str, Any]
 """As `RefreshEvent.to_dict` makes it, once it has been through JSON."""
+_NULLABLE = {"topic_id"}
+"""What a change may lack: old brokers, and earlier versions of this package, tell no ids."""
 _ORIGIN = [one.name for one in fields(Origin) if one.name in CacheRow.__dataclass_fields__]
 
 
@@ -39,7 +41,8 @@ def ended_caches(events: Collection[Event]) -> set[str]:
 
 def complete(event: Event, name: str) -> list[Mapping[str, Any]]:
     """The changes of this name; what another version wrote may lack parts, and says nothing then."""
-    return [each for each in event.get(name) or () if None not in each.values()]
+    changes = event.get(name) or ()
+    return [each for each in changes if None not in (value for part, value in each.items() if part not in _NULLABLE)]
 
 
 def _rows(events: list[Event], now_ms: int) -> Iterator[CacheRow]:
@@ -86,6 +89,8 @@ def _apply(event: Event, leaders: dict[TopicPartition, tuple[int, int]], topic_i
         leaders.pop(_partition(each), None)
     for each in complete(event, "partitions_learned"):
         leaders[_partition(each)] = (each["leader_id"], each["leader_epoch"])
+        if (topic_id := each.get("topic_id")) is not None:
+            topic_ids[each["topic"]] = topic_id
     for each in complete(event, "leaders_changed"):
         leaders[_partition(each)] = (each["new_leader_id"], each["new_epoch"])
 

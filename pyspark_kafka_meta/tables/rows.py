@@ -16,7 +16,7 @@ class CacheRow:
         cache_id, role, application_id, executor_id, host, pid, query_id: of the latest event; see `Origin`.
         leader_id: cached leader, -1 where the cache knows that there is none.
         leader_epoch: its epoch, -1 where brokers tell none.
-        topic_id: null unless an event told it.
+        topic_id: null unless an event told it, which those of earlier versions and of old brokers do not.
         generation: good answers that the cache had got.
         age_ms: from the last good answer to the query, ms; null where no event tells of one.
         last_reason: why the cache's latest event came about.

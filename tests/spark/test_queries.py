@@ -131,6 +131,14 @@ def test_nobody_is_stale_but_who_missed_the_elections(views: SparkSession) -> No
     assert [(row.executor_id, row.partition, row.known_since is None) for row in rows] == [("1", 0, False)]
 
 
+def test_who_knows_a_topic_that_was_made_again_is_stale_whatever_its_epoch(views: SparkSession) -> None:
+    other = "(SELECT * EXCEPT (topic_id, leader_epoch), 'old' AS topic_id, 99 AS leader_epoch FROM caches)"
+    query = QUERIES["Who is stale, and since when?"].replace("caches AS cached", f"{other} AS cached")
+    rows = views.sql(query).collect()
+
+    assert {(row.topic, row.partition, row.known_since) for row in rows} == {("t", 0, None), ("t", 1, None)}
+
+
 def test_those_who_disagree_are_named_with_what_they_know(views: SparkSession) -> None:
     (row,) = views.sql(QUERIES["Which executors disagree now?"]).collect()
     assert {"reader 1 11 1@0", "reader 2 22 3@2"} <= set(row.views)

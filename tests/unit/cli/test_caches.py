@@ -37,7 +37,7 @@ def test_parts_that_are_not_there_say_nothing(folder: Path) -> None:
     live = {TopicPartition("t", 0): PartitionMetadata(0, leader_id=3, leader_epoch=5)}
 
     assert [(row.cache_id[0], row.leader_epoch) for row in known.rows] == [("a", 4), ("b", None)]
-    assert [(one.row.cache_id[0], one.behind_ms) for one in stale_rows(known, live)] == [("a", None)]
+    assert [(one.row.cache_id[0], one.behind_ms) for one in stale_rows(known, live, {})] == [("a", None)]
 
 
 @pytest.mark.parametrize("command", ["caches", "events"])

@@ -13,6 +13,7 @@ from written_events import learning, made, moving, write
 from pyspark_kafka_meta.cli.caches import KnownCaches, known_caches, stale_rows
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.cli.sources import FolderEvents
+from pyspark_kafka_meta.metadata.changes import PartitionLearned, SnapshotChanges
 from pyspark_kafka_meta.metadata.events import Origin
 from pyspark_kafka_meta.metadata.model import PartitionMetadata, TopicPartition
 from pyspark_kafka_meta.telemetry.folders import default_root
@@ -106,15 +107,31 @@ def test_more_caches_than_fit_are_shown_in_several_tables(folder: Path) -> None:
 
 
 def test_what_is_older_than_the_live_cluster_is_stale_since_another_cache_knew_better(folder: Path) -> None:
-    (stale,) = stale_rows(known(folder), live(epoch=5))
+    (stale,) = stale_rows(known(folder), live(epoch=5), {})
     assert (stale.row.cache_id, stale.row.leader_epoch, stale.behind_ms) == (OLD, 4, 8_000)
 
 
 def test_nobody_can_say_since_when_the_best_informed_cache_is_stale(folder: Path) -> None:
-    assert [(one.row.cache_id, one.behind_ms) for one in stale_rows(known(folder), live(epoch=6))] == [
+    assert [(one.row.cache_id, one.behind_ms) for one in stale_rows(known(folder), live(epoch=6), {})] == [
         (OLD, 8_000),
         (NEW, None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("cached_id", "live_id", "stale"),
+    [("old", "new", [True]), ("new", "new", []), (None, "new", []), ("old", None, [])],
+)
+def test_a_cache_of_a_topic_that_was_made_again_is_stale_whatever_its_epoch(
+    cached_id: str | None, live_id: str | None, stale: list[bool], tmp_path: Path
+) -> None:
+    learned = SnapshotChanges(partitions_learned=(PartitionLearned("t", 1, 2, 5, cached_id),))
+    write(tmp_path, made(OLD, 1, NOW_MS - 20_000, changes=learned))
+    live_ids = {} if live_id is None else {"t": live_id}
+    rows = list(stale_rows(known(tmp_path), live(epoch=0), live_ids))
+
+    assert [one.made_again for one in rows] == stale
+    assert [one.behind_ms for one in rows] == [None] * len(stale)
 
 
 def test_staleness_without_brokers_to_ask_is_a_mistake_told_in_one_line(folder: Path) -> None:

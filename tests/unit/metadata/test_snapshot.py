@@ -63,7 +63,7 @@ def test_first_answer_tells_everything_and_is_one_change() -> None:
     assert changes == SnapshotChanges(
         brokers_added=(1, 2, 3),
         topics_added=("t",),
-        partitions_learned=(PartitionLearned("t", 0, 1, 0), PartitionLearned("t", 1, 2, 0)),
+        partitions_learned=(PartitionLearned("t", 0, 1, 0, str(ID)), PartitionLearned("t", 1, 2, 0, str(ID))),
     )
 
 
@@ -213,7 +213,7 @@ def test_added_partition_is_reported_and_outlives_a_broker_that_does_not_know_it
     grown, growth = merged(one, two)
     lagging, changes = merged(one, two, one)
 
-    learned = (PartitionLearned("t", 1, 2, 0),)
+    learned = (PartitionLearned("t", 1, 2, 0, str(ID)),)
     assert growth == SnapshotChanges(partitions_added=(TopicPartition("t", 1),), partitions_learned=learned)
     assert lagging.topics == grown.topics
     assert changes == SnapshotChanges(stale_ignored=1)

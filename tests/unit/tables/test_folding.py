@@ -88,6 +88,14 @@ def test_the_id_of_a_topic_made_again_is_known() -> None:
     assert {row.topic: row.topic_id for row in fold([LEARNED, event(2, again)], NOW_MS)} == {"t": "new", "u": None}
 
 
+def test_the_id_of_a_topic_that_was_learned_is_known_as_long_as_the_topic() -> None:
+    first = event(1, SnapshotChanges(partitions_learned=(PartitionLearned("t", 0, 1, 0, "an id"),)))
+    gone, back = SnapshotChanges(topics_removed=("t",)), SnapshotChanges(partitions_learned=learned("t", 5))
+
+    assert [row.topic_id for row in fold([first], NOW_MS)] == ["an id"]
+    assert [row.topic_id for row in fold([first, event(2, gone), event(3, back)], NOW_MS)] == [None]
+
+
 def test_a_failed_refresh_keeps_what_is_known_and_lets_it_age() -> None:
     failed = event(
         2, outcome=Outcome.FAILED, reason=RefreshReason.CONNECTION_LOST, generation_before=1, generation_after=1
