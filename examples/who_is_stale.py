@@ -49,9 +49,11 @@ def main() -> None:
             # Anew each time: what a batch reads is settled when its DataFrame is first used.
             cached = kafkameta.caches(spark, metricsPath=folder)
             live = kafkameta.partitions(spark, **cluster).withColumnsRenamed(
-                {"leader_id": "leader_now", "leader_epoch": "epoch_now"}
+                {"leader_id": "leader_now", "leader_epoch": "epoch_now", "topic_id": "id_now"}
             )
-            stale = cached.join(live, ["topic", "partition"]).where("leader_epoch < epoch_now")
+            # A topic that was made again has another id, and its epochs begin anew.
+            is_old = "leader_epoch < epoch_now OR topic_id <> id_now"
+            stale = cached.join(live, ["topic", "partition"]).where(is_old)
             rows = stale.orderBy("role", "pid", "partition").collect()
             for row in rows:
                 cache = f"{row.role} {row.pid} on executor {row.executor_id}"
