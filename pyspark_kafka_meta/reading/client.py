@@ -139,7 +139,9 @@ class KafkaClient:
         answers: dict[TopicPartition, OffsetAnswer] = {}
         failures = 0
         all_known_at = time.monotonic()
-        question = LeaderOffsets(self.wire, self.cache, self.options, self._unanswered, read_committed, deadline)
+        question = LeaderOffsets(
+            self.wire, self.cache, self.options, self._unanswered, self.throttles, read_committed, deadline
+        )
         while True:
             generation = self.cache.snapshot.generation
             left = {one: timestamp for one, timestamp in timestamps.items() if one not in answers}

@@ -15,6 +15,7 @@ from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import Broker, TopicPartition
 from pyspark_kafka_meta.metadata.policy import OVERDUE_MS, attempt_timeout_ms
 from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.reading.throttles import Throttles
 from pyspark_kafka_meta.wire.codes import (
     UNKNOWN_LEADER_EPOCH,
     UNKNOWN_SERVER_ERROR,
@@ -55,18 +56,21 @@ class LeaderOffsets:
         cache: MetadataCache,
         options: ClientOptions,
         unanswered: Counter[int],
+        throttles: Throttles,
         read_committed: bool,
         deadline: float,
     ) -> None:
         """
         Args:
             unanswered: how often in a row a broker did not answer, by node id, this caller or others of the client.
+            throttles: brokers that hear nothing for a while, whoever of the client asks.
         """
         self.troubles: dict[TopicPartition, str] = {}
         self._wire = wire
         self._cache = cache
         self._options = options
         self._unanswered = unanswered
+        self._throttles = throttles
         self._read_committed = read_committed
         self._deadline = deadline
         self._asked: dict[int, _Asked] = {}  # by node id
@@ -111,11 +115,12 @@ class LeaderOffsets:
             unanswered = self._unanswered[broker.node_id]
             timeout_ms = attempt_timeout_ms(unanswered + 1, self._options.request_timeout_ms)
             request = OffsetsRequest(tuple(queries), self._read_committed)
-            self._wire.send_offsets(broker, request, min(self._deadline, now + timeout_ms / 1000))
+            heard_at = max(now, self._throttles.until(broker.node_id))
+            self._wire.send_offsets(broker, request, min(self._deadline, heard_at + timeout_ms / 1000))
             # Who kept silent before is suspected the sooner.
             overdue_ms = max(OVERDUE_MS / 2**unanswered, self._options.retry_backoff_ms)
             partitions = [one.partition for one in queries]
-            self._asked[broker.node_id] = _Asked(broker, partitions, now + overdue_ms / 1000)
+            self._asked[broker.node_id] = _Asked(broker, partitions, heard_at + overdue_ms / 1000)
 
     def _next_look(self) -> float:
         """When somebody will be overdue; when the cache, which was asked to, may be refreshed, if somebody is."""
@@ -151,6 +156,8 @@ class LeaderOffsets:
             self.troubles.update(dict.fromkeys(partitions, str(received.error)))
             return {}
         del self._unanswered[node_id]
+        if received.throttle_ms > 0:
+            self._throttles.throttle(node_id, received.throttle_ms, time.monotonic())
         good: dict[TopicPartition, OffsetAnswer] = {}
         for partition in partitions:
             answer = received.offsets.get(partition)

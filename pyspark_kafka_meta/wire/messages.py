@@ -63,10 +63,16 @@ class OffsetAnswer:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsAnswer:
-    """One broker's answer to one ListOffsets. `offsets` is without the partitions that it left out."""
+    """One broker's answer to one ListOffsets.
+
+    Attributes:
+        offsets: without the partitions that it left out.
+        throttle_ms: how long the broker wants to be left alone.
+    """
 
     node_id: int
     offsets: Mapping[TopicPartition, OffsetAnswer]
+    throttle_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

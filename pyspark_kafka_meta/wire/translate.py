@@ -119,7 +119,8 @@ def list_offsets_answer(exchange: Exchange, request: OffsetsRequest, node_id: in
         lambda answer: answer.partition,
         "partition",
     )
-    return OffsetsAnswer(node_id, {answer.partition: answer for answer in answers})
+    by_partition = {answer.partition: answer for answer in answers}
+    return OffsetsAnswer(node_id, by_partition, ms(exchange.message.throttle_time))
 
 
 def _offset(topic: str, entry: Any, asked: Mapping[TopicPartition, int]) -> OffsetAnswer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,14 +19,20 @@ from pyspark_kafka_meta.errors import (
     UnsupportedBrokerError,
 )
 from pyspark_kafka_meta.metadata.events import RefreshReason
-from pyspark_kafka_meta.metadata.model import NO_LEADER, TopicPartition
+from pyspark_kafka_meta.metadata.model import NO_LEADER, Broker, TopicPartition
 from pyspark_kafka_meta.reading.client import (
     FRAME_SLACK_BYTES,
     UNKNOWN_GRACE_MS,
     KafkaClient,
     connection_settings,
 )
-from pyspark_kafka_meta.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OffsetAnswer, OffsetsAnswer
+from pyspark_kafka_meta.wire.messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    OffsetAnswer,
+    OffsetsAnswer,
+    OffsetsRequest,
+)
 
 DEADLINE_S = 60
 GRACE_S = UNKNOWN_GRACE_MS / 1000
@@ -172,6 +178,28 @@ def test_leader_that_hangs_is_left_soon_after_another_leads(scene: Scene, client
     assert after_s <= scene.clock() - began < after_s + 1
     assert scene.sent("ListOffsets").count(2) == 2
     assert len(scene.sent("Metadata")) < 2 * after_s + 5
+
+
+def test_leader_that_throttles_is_given_the_time_that_it_asks_for(
+    scene: Scene, client: KafkaClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, receive, allowed_s = scene.wire.send_offsets, scene.wire.receive_offsets, []
+
+    def noting(broker: Broker, request: OffsetsRequest, deadline: float) -> None:
+        allowed_s.append(deadline - scene.clock())
+        send(broker, request, deadline)
+
+    def throttling(node_ids: Collection[int], deadline: float) -> OffsetsAnswer:
+        answer = receive(node_ids, deadline)
+        assert isinstance(answer, OffsetsAnswer)
+        return replace(answer, throttle_ms=10_000)
+
+    monkeypatch.setattr(scene.wire, "send_offsets", noting)
+    monkeypatch.setattr(scene.wire, "receive_offsets", throttling)
+    for _ in range(2):
+        latest(scene, client, T0)
+
+    assert allowed_s[1] - allowed_s[0] == pytest.approx(10, abs=0.1)
 
 
 def test_leader_that_was_left_may_be_asked_again(scene: Scene, client: KafkaClient) -> None:

@@ -215,7 +215,7 @@ def offsets_message(*partitions: tuple[str, int], version: int = 7, **changed: A
     kinds = schema(LIST_OFFSETS, version, "response")
     fields = {"error_code": ErrorCode.none, "timestamp": 5, "offset": 42, "leader_epoch": 3}
     return kinds.ListOffsetsResponse(
-        throttle_time=milliseconds(0),
+        throttle_time=milliseconds(1003),
         topics=tuple(
             kinds.ListOffsetsTopicResponse(
                 name=topic,
@@ -231,7 +231,7 @@ def test_list_offsets_answer_is_read_and_may_leave_partitions_out(version: int) 
     message = offsets_message(("t", 0), version=version)
 
     answer = translate.list_offsets_answer(exchange(LIST_OFFSETS, message), ASKED, 3)
-    assert answer == OffsetsAnswer(3, {T0: OffsetAnswer(T0, 0, 42, 3)})
+    assert answer == OffsetsAnswer(3, {T0: OffsetAnswer(T0, 0, 42, 3)}, throttle_ms=1003)
 
 
 @pytest.mark.parametrize(
