@@ -27,6 +27,8 @@ LOOK: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
 NAME_WIDTH, CACHE_WIDTH = 12, 20
 """What partitions and a cache take of a terminal's columns, about."""
 
+NewestEpochs = dict[tuple[str | None, TopicPartition], int]
+"""By topic id, as far as it is known, and partition."""
 SeenMs = Mapping[TopicPartition, Mapping[int, int]]
 """When a cache first had each leader epoch of a partition, ms since 1970 UTC."""
 
@@ -118,12 +120,13 @@ def show_stale(known: KnownCaches, client: ClientOptions, console: Console | Non
         console.print(_stale_table(rows) if rows else "No cache is behind the cluster.")
 
 
-def newest_epochs(rows: Iterable[CacheRow]) -> dict[TopicPartition, int]:
-    """The newest leader epoch of each partition that any cache knows."""
-    newest: dict[TopicPartition, int] = {}
+def newest_epochs(rows: Iterable[CacheRow]) -> NewestEpochs:
+    """The newest leader epoch of each partition that any cache knows; a topic made again counts as another one."""
+    newest: NewestEpochs = {}
     for row in rows:
         if (partition := _partition(row)) is not None:
-            newest[partition] = max(newest.get(partition, -1), row.leader_epoch or 0)
+            log = (row.topic_id, partition)
+            newest[log] = max(newest.get(log, -1), row.leader_epoch or 0)
     return newest
 
 
@@ -153,6 +156,8 @@ def _count(rows: Iterable[CacheRow]) -> int:
 def _first_seen(events: Iterable[Event]) -> SeenMs:
     seen: dict[TopicPartition, dict[int, int]] = {}
     for event in events:
+        recreated = {one["topic"] for one in complete(event, "topics_recreated")}
+        seen = {partition: epochs for partition, epochs in seen.items() if partition.topic not in recreated}
         learned = [(one, one["leader_epoch"]) for one in complete(event, "partitions_learned")]
         changed = [(one, one["new_epoch"]) for one in complete(event, "leaders_changed")]
         for one, epoch in learned + changed:
@@ -161,7 +166,7 @@ def _first_seen(events: Iterable[Event]) -> SeenMs:
     return seen
 
 
-def _grid(caches: Sequence[CacheRow], rows: Sequence[CacheRow], newest: Mapping[TopicPartition, int]) -> Table:
+def _grid(caches: Sequence[CacheRow], rows: Sequence[CacheRow], newest: NewestEpochs) -> Table:
     """Of one topic."""
     table = Table("partition", **LOOK)
     for cache in caches:
@@ -192,14 +197,14 @@ def _behind(each: StaleRow) -> str:
     return "" if each.row.age_ms is None else f"{each.row.age_ms / 1000:.1f} s at most"
 
 
-def _cell(row: CacheRow, newest: Mapping[TopicPartition, int]) -> Text:
+def _cell(row: CacheRow, newest: NewestEpochs) -> Text:
     text = leader_text(row.leader_id, row.leader_epoch)
     return plain(f"{text}*", OLD) if _is_old(row, newest) else plain(text)
 
 
-def _is_old(row: CacheRow, newest: Mapping[TopicPartition, int]) -> bool:
+def _is_old(row: CacheRow, newest: NewestEpochs) -> bool:
     partition = _partition(row)
-    return partition is not None and (row.leader_epoch or 0) < newest[partition]
+    return partition is not None and (row.leader_epoch or 0) < newest[row.topic_id, partition]
 
 
 def leader_text(leader_id: int | None, epoch: int | None) -> str:

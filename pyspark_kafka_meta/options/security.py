@@ -140,7 +140,8 @@ class SecurityOptions:
         _provider,
         "Option 'oauthTokenProvider' must be module:Class",
         "For OAUTHBEARER: a class, as module:Class, made without arguments, whose `token()` returns the token. Several "
-        "threads may call it at the same time.",
+        "threads may call it at the same time. What it raises ends the query, but for an OSError, after which it is "
+        "called again for a while.",
     )
     oauth_token_endpoint_url: str | None = _text(
         "kafka.sasl.oauthbearer.token.endpoint.url",

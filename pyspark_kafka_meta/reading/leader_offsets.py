@@ -120,7 +120,7 @@ class LeaderOffsets:
             # Who kept silent before is suspected the sooner.
             overdue_ms = max(OVERDUE_MS / 2**unanswered, self._options.retry_backoff_ms)
             partitions = [one.partition for one in queries]
-            self._asked[broker.node_id] = _Asked(broker, partitions, heard_at + overdue_ms / 1000)
+            self._asked[broker.node_id] = _Asked(broker, partitions, now + overdue_ms / 1000)
 
     def _next_look(self) -> float:
         """When somebody will be overdue; when the cache, which was asked to, may be refreshed, if somebody is."""

@@ -14,7 +14,7 @@ class Throttles:
 
     def throttle(self, node_id: int, throttle_ms: int, now: float) -> None:
         """The broker's answer said so."""
-        self._until[node_id] = now + min(throttle_ms, MAX_THROTTLE_MS) / 1000
+        self._until[node_id] = max(self.until(node_id), now + min(throttle_ms, MAX_THROTTLE_MS) / 1000)
 
     def until(self, node_id: int) -> float:
         """When the broker may be asked again; in the past if it may be now."""

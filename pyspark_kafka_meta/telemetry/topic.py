@@ -60,9 +60,10 @@ class TopicSink:
     def write(self, events: Sequence[RefreshEvent]) -> None:
         try:
             producer = self._producer = self._producer or self._connect()
-        except OptionError as error:
+        except Exception as error:  # the thread would end, and lose uncounted what follows
+            why = str(error) if isinstance(error, OptionError) else type(error).__name__
             for event in events:
-                self._lose(event, str(error))
+                self._lose(event, why)
             return
         producer.poll(0)  # calls `_delivered` for what has come of earlier events
         for event in self._losses.told_by(events):

@@ -162,13 +162,13 @@ def test_the_secured_cluster_is_read_with_a_file_of_properties(user: User) -> No
         authority = user.home / "authority.pem"
         authority.write_text(login.pop("kafka.ssl.truststore.certificates"))
         login["kafka.ssl.truststore.location"] = str(authority)
-        lines = [f"{name.removeprefix('kafka.')}={value}\n" for name, value in login.items()]
         user_and_password = [login.pop(f"kafka.sasl.{name}") for name in ("username", "password")]
         login["kafka.sasl.jaas.config"] = (
             'org.apache.kafka.common.security.scram.ScramLoginModule required username="{}" password="{}";'.format(
                 *user_and_password
             )
         )
+        lines = [f"{name.removeprefix('kafka.')}={value}\n" for name, value in login.items()]
         file = user.home / "client.properties"
         file.write_text("".join(["# for alice alone\n", *lines]))
         options = ["--bootstrap-servers", kafka.bootstrap_servers, "--topic", "orders"]

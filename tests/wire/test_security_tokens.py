@@ -94,7 +94,8 @@ def test_a_token_without_a_lifetime_serves_once() -> None:
     ("status", "answer", "kind", "text"),
     [
         (401, {"error": "invalid_client", "error_description": CANARY}, AuthenticationError, r"OAuthError: invalid_cl"),
-        (429, {"errorCode": CANARY}, ConnectError, "the token endpoint gave no token"),
+        (401, {"message": CANARY}, AuthenticationError, r"the token endpoint gave no token \(KeyError\)"),
+        (429, {"errorCode": CANARY}, ConnectError, "the token endpoint is asked too often"),
         (400, {"error": "temporarily_unavailable"}, ConnectError, r"OAuthError: temporarily_unavailable"),
         (200, {**GOOD, "access_token": f"{CANARY}\r\n"}, AuthenticationError, "no bearer token"),
         (500, {}, KafkaMetaError, "the token endpoint"),
@@ -120,14 +121,21 @@ def test_a_provider_that_hangs_is_left_at_the_deadline() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError(CANARY), KeyError(CANARY), type("NoCredentialsError", (Exception,), {})()]
+    ("error", "kind"),
+    [
+        (RuntimeError(CANARY), AuthenticationError),
+        (KeyError(CANARY), AuthenticationError),
+        (type("NoCredentialsError", (Exception,), {"__module__": "botocore.exceptions"})(), ConnectError),
+    ],
 )
-def test_a_provider_that_fails_may_be_tried_again(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_provider_that_fails_only_the_kind_of_error_is_told(
+    error: Exception, kind: type[KafkaMetaError], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(_: Forger) -> str:
         raise error
 
     monkeypatch.setattr(Forger, "token", fail)
-    with pytest.raises(ConnectError, match=rf"gave no token \({type(error).__name__}\)") as caught:
+    with pytest.raises(kind, match=rf"gave no token \({type(error).__name__}\)") as caught:
         bearer_token(by_provider("Forger"), "broker", soon())
     assert CANARY not in "".join(traceback.format_exception(caught.value))
 

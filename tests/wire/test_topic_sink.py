@@ -6,6 +6,7 @@ import gc
 import json
 import logging
 import os
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -213,6 +214,15 @@ def test_login_that_no_producer_can_be_made_with_costs_events_alone_and_is_not_t
     assert (told.dropped_before, len(tries)) == (3, 2)
     [warning] = [one.message for one in caplog.records if one.levelno == logging.WARNING]
     assert "token not set" in warning
+
+
+def test_client_that_cannot_be_imported_costs_events_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    sink = TopicSink([NOBODY], "events")
+    sink.write([made("c", 1)])
+
+    [told] = sink._losses.told_by([made("c", 2)])
+    assert told.dropped_before == 1
 
 
 def test_key_that_is_not_the_certificates_costs_events_alone(caplog: pytest.LogCaptureFixture) -> None:

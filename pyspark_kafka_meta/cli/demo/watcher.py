@@ -9,8 +9,7 @@ from pyspark_kafka_meta.cli.demo.state import State, kept, told_by_caches
 from pyspark_kafka_meta.cli.events import order
 from pyspark_kafka_meta.cli.metadata import within
 from pyspark_kafka_meta.cli.sources import EventSource
-from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS
+from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.reading.offsets import Positions
 from pyspark_kafka_meta.tables.folding import Event, fold
@@ -69,8 +68,8 @@ class Watcher:
         )
 
     def _ask(self, caches: Sequence[CacheRow]) -> str | None:
-        """Ask the cluster; returns why it did not answer. After what asking again does not heal, such as a login that
-        is refused, nobody asks again: an account may be locked for that."""
+        """Ask the cluster; returns why it did not answer. After a login that is refused nobody asks again: an account
+        may be locked for that."""
         if self._client is None:
             self._brokers, self._partitions = told_by_caches(self._events, caches)
             return None
@@ -80,9 +79,9 @@ class Watcher:
             self._brokers = broker_rows(ask_cluster(self._client, ()))
             topics = tuple(self._topics(caches))
             self._partitions = partition_rows(self._client, topics) if topics else ()
-        except RETRIABLE_ERRORS as error:
-            return str(error)
-        except KafkaMetaError as error:
-            self._refused = str(error)
+        except AuthenticationError as error:
+            self._refused = f"{error} (this is not tried again: start anew)"
             return self._refused
+        except KafkaMetaError as error:
+            return str(error)
         return None

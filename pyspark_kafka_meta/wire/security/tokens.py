@@ -1,8 +1,8 @@
 """Tokens for OAUTHBEARER: from a class of the user's, from an OpenID Connect token endpoint, or signed for Amazon MSK.
 
 Each source is foreign code that may block and whose errors may hold secrets: it gets a deadline, and only the kind of
-an error is told. What may pass, as an endpoint that is asked too often or AWS credentials that are not there at the
-moment, is a ConnectError: callers try again for a while.
+an error is told. What is known to pass, as an endpoint that is asked too often or AWS credentials that are not there at
+the moment, is a ConnectError: callers try again for a while. All else is final, lest an account be locked.
 """
 
 from __future__ import annotations
@@ -23,18 +23,9 @@ from pyspark_kafka_meta.wire.sockets import remaining_s, within
 USED_SHARE_OF_LIFETIME = 0.8
 """A token of an endpoint serves new connections for this share of its lifetime; then another is asked for."""
 
-_REFUSALS = frozenset(
-    {
-        "access_denied",
-        "invalid_client",
-        "invalid_grant",
-        "invalid_request",
-        "invalid_scope",
-        "unauthorized_client",
-        "unsupported_grant_type",
-    }
-)
-"""The error codes of RFC 6749, sections 4.1.2.1 and 5.2, that are the same however often one asks."""
+_PASSING = frozenset({"temporarily_unavailable", "server_error"})
+"""Of OAuth's error codes (RFC 6749, section 4.1.2.1), those of which another attempt may heal."""
+TOO_MANY_REQUESTS = 429
 
 _tokens: dict[SecurityOptions, tuple[str, float]] = {}  # the token, and until when it serves new connections
 _asking_endpoint = threading.Lock()  # connections that open at the same time share a token
@@ -88,8 +79,8 @@ def _failure(who: str, error: Exception) -> KafkaMetaError:
         return ConnectError(f"{who} cannot be reached ({type(error).__name__})")
     code = str(getattr(error, "error", ""))  # of OAuth: invalid_client, temporarily_unavailable ...
     told = f"{type(error).__name__}: {code}" if re.fullmatch(r"[a-z_]{1,40}", code) else type(error).__name__
-    is_final = code in _REFUSALS or isinstance(error, ImportError | AttributeError)
-    kind = AuthenticationError if is_final else ConnectError
+    may_pass = code in _PASSING or type(error).__module__.startswith("botocore.")
+    kind = ConnectError if may_pass else AuthenticationError
     return kind(f"{who} gave no token ({told}): check its settings and credentials")
 
 
@@ -105,6 +96,7 @@ def _ask_endpoint(security: SecurityOptions, timeout_s: float) -> str:
     secret = security.oauth_client_secret
     assert secret is not None  # SecurityOptions.complete has seen to it
     with OAuth2Session(security.oauth_client_id, secret.reveal(), scope=security.oauth_scope) as session:
+        session.register_compliance_hook("access_token_response", _come_back_later)
         answer = session.fetch_token(
             security.oauth_token_endpoint_url,
             grant_type="client_credentials",
@@ -115,6 +107,12 @@ def _ask_endpoint(security: SecurityOptions, timeout_s: float) -> str:
     token = str(answer["access_token"])
     _tokens[security] = (token, time.monotonic() + lifetime_s * USED_SHARE_OF_LIFETIME)
     return token
+
+
+def _come_back_later(response: Any) -> Any:
+    if response.status_code == TOO_MANY_REQUESTS:
+        raise ConnectError("the token endpoint is asked too often (HTTP status 429)")
+    return response
 
 
 def _sign_for_msk(host: str) -> str:

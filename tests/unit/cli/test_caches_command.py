@@ -13,7 +13,7 @@ from written_events import learning, made, moving, write
 from pyspark_kafka_meta.cli.caches import KnownCaches, known_caches, stale_rows
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.cli.sources import FolderEvents
-from pyspark_kafka_meta.metadata.changes import PartitionLearned, SnapshotChanges
+from pyspark_kafka_meta.metadata.changes import PartitionLearned, SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.metadata.events import Origin
 from pyspark_kafka_meta.metadata.model import PartitionMetadata, TopicPartition
 from pyspark_kafka_meta.telemetry.folders import default_root
@@ -132,6 +132,20 @@ def test_a_cache_of_a_topic_that_was_made_again_is_stale_whatever_its_epoch(
 
     assert [one.made_again for one in rows] == stale
     assert [one.behind_ms for one in rows] == [None] * len(stale)
+
+
+def test_epochs_of_a_topic_that_was_made_again_say_nothing_of_the_new_one(tmp_path: Path) -> None:
+    old = SnapshotChanges(partitions_learned=(PartitionLearned("t", 1, 2, 9, "old"),))
+    new = SnapshotChanges(
+        partitions_learned=(PartitionLearned("t", 1, 2, 4, "new"),),
+        topics_recreated=(TopicRecreated("t", "old", "new"),),
+    )
+    write(tmp_path, made(OLD, 1, NOW_MS - 20_000, changes=old), made(NEW, 1, NOW_MS - 20_000, changes=old))
+    write(tmp_path, made(NEW, 2, NOW_MS - 8_000, changes=new))
+    behind = {one.row.cache_id: one.behind_ms for one in stale_rows(known(tmp_path), live(epoch=5), {"t": "new"})}
+
+    assert behind == {OLD: None, NEW: None}
+    assert "*" not in run(tmp_path, env=TERMINAL).stdout
 
 
 def test_staleness_without_brokers_to_ask_is_a_mistake_told_in_one_line(folder: Path) -> None:

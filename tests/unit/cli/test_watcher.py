@@ -27,5 +27,5 @@ def test_the_cluster_is_asked_again_only_where_that_may_help(
     options = {"kafka.bootstrap.servers": "b:9"}
     watched = Watcher(FolderEvents(str(tmp_path)), options, lambda _: (), lambda: ({}, {}, 0.0))
 
-    assert [watched.look().trouble for _ in range(3)] == [str(error)] * 3
+    assert [str(watched.look().trouble).startswith(str(error)) for _ in range(3)] == [True] * 3
     assert len(asked) == times
