@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pyspark_kafka_meta.cli.console import note, plain, print_json
-from pyspark_kafka_meta.cli.events import ID_SHOWN, UNKNOWN, joined, process_name
+from pyspark_kafka_meta.cli.events import ID_SHOWN, UNKNOWN, joined, order, process_name
 from pyspark_kafka_meta.cli.sources import EventSource
 from pyspark_kafka_meta.metadata.model import NO_LEADER, PartitionMetadata, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
@@ -155,14 +155,13 @@ def _count(rows: Iterable[CacheRow]) -> int:
 
 def _first_seen(events: Iterable[Event]) -> SeenMs:
     seen: dict[TopicPartition, dict[int, int]] = {}
-    for event in events:
-        recreated = {one["topic"] for one in complete(event, "topics_recreated")}
-        seen = {partition: epochs for partition, epochs in seen.items() if partition.topic not in recreated}
+    for event in sorted(events, key=order):
+        for again in complete(event, "topics_recreated"):
+            seen = {partition: epochs for partition, epochs in seen.items() if partition.topic != again["topic"]}
         learned = [(one, one["leader_epoch"]) for one in complete(event, "partitions_learned")]
         changed = [(one, one["new_epoch"]) for one in complete(event, "leaders_changed")]
         for one, epoch in learned + changed:
-            of_partition = seen.setdefault(TopicPartition(one["topic"], one["partition"]), {})
-            of_partition[epoch] = min(of_partition.get(epoch, event["time_ms"]), event["time_ms"])
+            seen.setdefault(TopicPartition(one["topic"], one["partition"]), {}).setdefault(epoch, event["time_ms"])
     return seen
 
 
