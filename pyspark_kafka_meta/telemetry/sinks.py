@@ -95,12 +95,9 @@ class FolderSink:
         self._writer_id, self._number = uuid.uuid4().hex, 0
 
     def _delete_oldest(self) -> None:
-        while len(self._kept) > 1 and self._is_too_much():
+        while len(self._kept) > 1 and (len(self._kept) > MAX_FILES or sum(size for _, size in self._kept) > MAX_BYTES):
             name, _ = self._kept.popleft()
             try:
                 self._folder.delete(name)
             except OSError as error:
                 logger.warning("%s was not deleted: %s", name, error)
-
-    def _is_too_much(self) -> bool:
-        return len(self._kept) > MAX_FILES or sum(size for _, size in self._kept) > MAX_BYTES

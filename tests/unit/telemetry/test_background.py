@@ -102,18 +102,23 @@ def test_what_a_store_is_too_slow_for_is_counted(slow: SlowSink) -> None:
     assert slow.next() == (100, 3)
 
 
-def test_a_local_folder_that_hangs_holds_up_a_read_for_a_moment(
-    tmp_path: Path, waits: list[float | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers = threading.Event()
-    monkeypatch.setattr(LocalFolder, "write", lambda *_: answers.wait(PATIENCE_S))
-    publisher = new_publisher(MetricsOptions(str(tmp_path), None, ()), Origin(role="reader"))
+def held_up_s(options: MetricsOptions) -> float:
+    """How long nine flushes and the end take."""
+    publisher = new_publisher(options, Origin(role="reader"))
     began = time.monotonic()
     for sequence in range(1, 10):
         publisher.publish(made("c0ffee", sequence))
         publisher.flush()
     publisher.close()
-    waited_s = time.monotonic() - began
+    return time.monotonic() - began
+
+
+def test_a_local_folder_that_hangs_holds_up_a_read_for_a_moment(
+    tmp_path: Path, waits: list[float | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(LocalFolder, "write", lambda *_: answers.wait(PATIENCE_S))
+    waited_s = held_up_s(MetricsOptions(str(tmp_path), None, ()))
     answers.set()
 
     assert waits == [WAIT_S, WAIT_S], "the first flush, and the end"
@@ -131,13 +136,7 @@ def test_a_topic_whose_login_hangs_holds_up_a_read_for_a_moment(
 
     monkeypatch.setattr(TopicSink, "_connect", connect)
     monkeypatch.setattr(TopicSink, "close", lambda _: ended.set())
-    publisher = new_publisher(MetricsOptions(None, "events", (Address("127.0.0.1", 1),)), Origin(role="reader"))
-    began = time.monotonic()
-    for sequence in range(1, 10):
-        publisher.publish(made("c0ffee", sequence))
-        publisher.flush()
-    publisher.close()
-    waited_s = time.monotonic() - began
+    waited_s = held_up_s(MetricsOptions(None, "events", (Address("127.0.0.1", 1),)))
     may_go_on.set()
 
     assert ended.wait(PATIENCE_S)
@@ -148,10 +147,11 @@ def test_a_topic_whose_login_hangs_holds_up_a_read_for_a_moment(
 def test_the_end_waits_for_what_is_flushed_when_a_sink_is_closed(
     slow: SlowSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    close = slow.close
+    close, join, is_waited_for = slow.close, threading.Thread.join, threading.Event()
     slow.may_go_on.set()
     monkeypatch.setattr(background, "WAIT_S", PATIENCE_S)
-    monkeypatch.setattr(slow, "close", lambda: (time.sleep(0.05), close()))
+    monkeypatch.setattr(slow, "close", lambda: (is_waited_for.wait(PATIENCE_S), close()))
+    monkeypatch.setattr(threading.Thread, "join", lambda *arguments: (is_waited_for.set(), join(*arguments)))
     sink = BackgroundSink(slow)
     sink.write([made("c0ffee", 1)])
     sink.close()
