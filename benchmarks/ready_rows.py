@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_kafka_meta.reading.spark_socket import PromptReader, be_prompt
+from pyspark_kafka_meta.reading.spark_process import PromptReader, be_prompt
 from pyspark_kafka_meta.schemas import RECORD_COLUMNS, records_arrow_schema, records_struct_type
 
 BATCH_BYTES = 4 << 20

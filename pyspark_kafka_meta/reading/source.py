@@ -6,13 +6,14 @@ method needs them, because Spark imports this package whenever it looks for data
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.reading.spark_socket import PromptReader, be_prompt
+from pyspark_kafka_meta.reading.spark_process import PromptReader, be_prompt
 from pyspark_kafka_meta.schemas import Columns, as_spelt
 
 if TYPE_CHECKING:
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
     from pyspark_kafka_meta.reading.offsets import OffsetRange
     from pyspark_kafka_meta.reading.planner import OffsetPlanner
+
+
+COLLECT_AFTER_OBJECTS = 20_000
+"""How many new ones a planner's process makes between looks for garbage. With Python's own number, 700, these took a
+third of the time in which 10,000 partitions are planned."""
 
 
 class Task(InputPartition):
@@ -58,6 +64,7 @@ def new_planner(options: SourceOptions, max_age_ms: int) -> OffsetPlanner:
     from pyspark_kafka_meta.telemetry.outlets import new_publisher
 
     be_prompt()
+    gc.set_threshold(COLLECT_AFTER_OBJECTS)
     publisher = new_publisher(options.metrics, planner_origin())
     return OffsetPlanner(KafkaClient(options.client, publisher, max_age_ms, options.topic_pattern), options)
 

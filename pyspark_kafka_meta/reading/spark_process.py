@@ -1,16 +1,22 @@
-"""The socket between Spark's JVM and a Python process of its, on which small messages wait 40 ms unless told otherwise.
+"""Two habits of the Python processes that Spark runs tasks in, which take time of each task, unless told otherwise.
 
-Spark sets TCP_NODELAY on neither end: what is sent after a small message waits until that is acknowledged (Nagle's
-algorithm), which Linux puts off for 40 ms where it has nothing to send. Each task begins with two small messages, the
-reader and then its partition. Unix sockets, which Spark has as an option since 4.1, know no such wait.
+Small messages wait 40 ms. Spark sets TCP_NODELAY on neither end of its socket: what is sent after a small message waits
+until that is acknowledged (Nagle's algorithm), which Linux puts off for 40 ms where it has nothing to send. Each task
+begins with two small messages, the reader and then its partition. Unix sockets, which Spark has as an option since
+4.1, know no such wait.
+
+Garbage is collected after each task, by `pyspark.daemon`: 10 to 50 ms for a look at all that was imported, modules that
+stay for good, while the next task waits for the process.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
 from contextlib import suppress
+from itertools import count
 from types import FrameType
 from typing import Any
 
@@ -18,13 +24,23 @@ ACKNOWLEDGE_NOW = getattr(socket, "TCP_QUICKACK", None)
 """Of Linux alone. It holds for what has come so far, not for good."""
 
 
+_begun = count(1)
+"""Numbers the tasks of this process."""
+
+
 class PromptReader:
     """A mixin for readers: unpickled between a task's two messages, it acknowledges the first, so that the second
-    comes."""
+    comes.
+
+    At a process's second task it has collections pass over all there is: what the first one needed is imported by then,
+    and Spark has just collected. Once, so that what other code makes and drops later is collected as ever.
+    """
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         be_prompt()
+        if next(_begun) == 2:
+            gc.freeze()
 
 
 def be_prompt() -> None:

@@ -1,7 +1,8 @@
-"""Small messages between Spark and its Python processes, over TCP as Spark sets it up."""
+"""What tasks wait for in Spark's Python processes: messages over TCP as Spark sets it up, and collections."""
 
 from __future__ import annotations
 
+import gc
 import io
 import pickle
 import socket
@@ -9,13 +10,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import count
 from typing import BinaryIO
 
 import pytest
 
 from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.reading import spark_process
 from pyspark_kafka_meta.reading.source import KafkaMetaReader
-from pyspark_kafka_meta.reading.spark_socket import be_prompt
+from pyspark_kafka_meta.reading.spark_process import be_prompt
 
 MESSAGE = b"0123456789"
 READER = pickle.dumps(
@@ -74,3 +77,27 @@ def test_what_is_sent_to_spark_waits_for_nothing(ends: tuple[socket.socket, sock
 def test_reader_is_unpickled_elsewhere_too() -> None:
     main(io.BytesIO(), lambda: pickle.loads(READER))
     assert isinstance(pickle.loads(READER), KafkaMetaReader)
+
+
+class Cycle:
+    """Nothing but a collection frees it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_collections_pass_over_what_there_was_at_the_second_task_and_over_nothing_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spark_process, "_begun", count(1))  # other tests have begun tasks in this process
+    made = []
+
+    try:
+        for _ in range(4):
+            made.append(Cycle())
+            pickle.loads(READER)
+
+        visited = {id(one) for one in gc.get_objects()}
+        assert [id(one) in visited for one in made] == [False, False, True, True]
+    finally:
+        gc.unfreeze()
