@@ -18,7 +18,7 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.harness import argument_parser, brokers, report, spark_session
-from benchmarks.peers import JVM, OURS, Reader, take_turns
+from benchmarks.peers import JVM, OURS, TUNED_JVM, Reader, take_turns
 from benchmarks.topics import new_topic, trickle
 
 PARTITIONS = 6
@@ -61,7 +61,7 @@ def main() -> None:
         topic = new_topic(bootstrap_servers, "end-to-end", PARTITIONS)
         with trickle(bootstrap_servers, topic, PARTITIONS, RECORDS_PER_S):
             turn = partial(turn_s, spark, bootstrap_servers, topic, arguments.seconds)
-            turns = take_turns((OURS, JVM), arguments.rounds, turn)
+            turns = take_turns((OURS, JVM, TUNED_JVM), arguments.rounds, turn)
     late = {name: np.concatenate(taken) for name, taken in turns.items()}
     medians = {name: float(np.median(one)) for name, one in late.items()}
     rows: list[dict[str, object]] = [

@@ -18,7 +18,7 @@ from itertools import chain
 from pyspark.sql import SparkSession
 
 from benchmarks.harness import argument_parser, brokers, report, spark_session
-from benchmarks.peers import JVM, OURS, Reader, take_turns
+from benchmarks.peers import JVM, OURS, TUNED_JVM, Reader, take_turns
 from benchmarks.topics import new_topic, trickle
 from benchmarks.watching import watch
 
@@ -54,7 +54,7 @@ def main() -> None:
             topic = new_topic(bootstrap_servers, "micro-batches", partitions, replicas=1)
             turn = partial(turn_ms, spark, bootstrap_servers, topic, arguments.seconds)
             with trickle(bootstrap_servers, topic, partitions, RECORDS_PER_S):
-                turns = take_turns((OURS, JVM), arguments.rounds, turn, warm_up_rounds=0)
+                turns = take_turns((OURS, JVM, TUNED_JVM), arguments.rounds, turn, warm_up_rounds=0)
             rows += result_rows(partitions, {name: list(chain(*taken)) for name, taken in turns.items()})
     report("Milliseconds a micro-batch", rows, arguments.json)
 

@@ -57,8 +57,14 @@ JVM = Reader("JVM source, defaults", "kafka")
 TUNED_JVM = Reader(
     "JVM source, tuned",
     "kafka",
-    {"kafka.max.poll.records": "20000", "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024)},
+    {
+        "kafka.max.poll.records": "20000",
+        "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
+        "kafka.fetch.max.wait.ms": "10",
+    },
 )
+"""After each poll the JVM source asks for its partition's ends, which waits until the Fetch that its consumer has sent
+ahead is answered: at the end of the log after `fetch.max.wait.ms`, 500 by default."""
 CONSUME = Reader("confluent-kafka consume()", "consume")
 NOT_DECODED = Reader("kafkameta, ready rows for those fetched", "not_decoded")
 

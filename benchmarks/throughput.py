@@ -2,10 +2,10 @@
 
     python -m benchmarks.throughput [--rounds 5] [--megabytes 600] [--json FILE] [CASE ...]
 
-Each case is a topic of its own, of that many megabytes and no more than 3 million records. Its readers take turns. A
-turn reads the whole topic into the noop sink, which uses each column of each row
-and keeps none. A figure is the median of the turns; ratios are those of turns of the same round, their median. CPU
-seconds are means of a turn, by who took them; brokers, if they were started for this, take some in any case.
+Each case is a topic of its own, of that many megabytes and no more than 3 million records, a long one of five times as
+much. Its readers take turns. A turn reads the whole topic into the noop sink, which uses each column of each row and
+keeps none. A figure is the median of the turns; ratios are those of turns of the same round, their median. CPU seconds
+are means of a turn, by who took them; brokers, if they were started for this, take some in any case.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Case:
     headers: dict[str, bytes] = field(default_factory=dict)
     batch_bytes: int = BATCH_BYTES
     with_ceiling: bool = False
+    times_as_long: int = 1
 
 
 EVERYBODY = (JVM, TUNED_JVM, VALUE_ALONE, CONSUME, NOT_DECODED)
@@ -56,6 +57,7 @@ CASES = {
         ours=OURS._replace(options=WITH_HEADERS), peers=(JVM._replace(options=WITH_HEADERS),), headers=HEADERS
     ),
     "200B-small-batches": Case(batch_bytes=16_384),  # what Kafka's Java producer makes unless told
+    "200B-long": Case(peers=(JVM, TUNED_JVM), with_ceiling=True, times_as_long=5),
     "20B": Case(20),
     "2kB": Case(2_000),
     "100kB": Case(100_000),
@@ -102,7 +104,7 @@ def play(
 ) -> list[dict[str, object]]:
     """The rows of one case."""
     case = CASES[name]
-    records = min(MAX_RECORDS, megabytes * 1_000_000 // case.value_bytes)
+    records = min(MAX_RECORDS, megabytes * 1_000_000 // case.value_bytes) * case.times_as_long
     config = {"max.message.bytes": str(MAX_RECORD_BYTES)}
     topic = new_topic(bootstrap_servers, "throughput", PARTITIONS, config=config)
     fill(bootstrap_servers, topic, PARTITIONS, records, case.value_bytes, case.codec, case.headers, case.batch_bytes)
