@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyspark_kafka_meta.options.secret import Secret
 
@@ -23,6 +24,41 @@ _TOKEN = re.compile(
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
+class _Module(NamedTuple):
+    """A login module of Java's.
+
+    Attributes:
+        mechanism: how the names of its mechanisms begin.
+        entries: those that are read here, and those that change nothing here.
+        otherwise: said of any other entry.
+    """
+
+    mechanism: str
+    entries: tuple[str, ...]
+    otherwise: str
+
+
+_EXTENSION = "extension_"
+_ONLY_JAVA = "that only Java heeds, such as keyTab, principal or awsProfileName: leave them out;"
+_MODULES = {
+    "PlainLoginModule": _Module("PLAIN", ("username", "password"), "other than username and password"),
+    "ScramLoginModule": _Module("SCRAM-", ("username", "password"), "other than username and password"),
+    "OAuthBearerLoginModule": _Module(
+        "OAUTHBEARER",
+        ("clientId", "clientSecret", "scope"),
+        f"other than clientId, clientSecret, scope and {_EXTENSION}...; the token endpoint is an option of its own",
+    ),
+    "IAMLoginModule": _Module(
+        "AWS_MSK_IAM", (), f"{_ONLY_JAVA} credentials come from where AWS's tools look for them, such as AWS_PROFILE"
+    ),
+    "Krb5LoginModule": _Module(
+        "GSSAPI",
+        ("serviceName", "useTicketCache", "renewTGT", "doNotPrompt"),
+        f"{_ONLY_JAVA} tickets come from kinit, or by the key tab that KRB5_CLIENT_KTNAME names",
+    ),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class JaasLogin:
     """One login module by its class name without the package, and its options, every one of them hidden."""
@@ -32,6 +68,12 @@ class JaasLogin:
 
     def get(self, name: str) -> Secret | None:
         return dict(self.options).get(name)
+
+    @property
+    def extensions(self) -> str:
+        """Those of SASL, as name=value between commas."""
+        found = ((name.removeprefix(_EXTENSION), value) for name, value in self.options if name.startswith(_EXTENSION))
+        return ",".join(f"{name}={value.reveal()}" for name, value in found)
 
 
 def parse_jaas(text: str) -> JaasLogin:
@@ -54,6 +96,22 @@ def parse_jaas(text: str) -> JaasLogin:
     if len(rest) % 3:
         raise ValueError(f'option {len(options) + 1} is not name="value"')
     return JaasLogin(tokens[0].rpartition(".")[2], tuple(sorted(options.items())))
+
+
+def misfit(login: JaasLogin, mechanism: str) -> str | None:
+    """Why this login cannot be that of the mechanism, if it cannot. Repeats none of it."""
+    module = _MODULES.get(login.module)
+    if module is None or not mechanism.startswith(module.mechanism):
+        return (
+            f"The login module in 'kafka.sasl.jaas.config' is not one for {mechanism}: {', '.join(_MODULES)} are "
+            "understood"
+        )
+    if login.get("tokenauth") is not None:
+        return "Delegation tokens ('tokenauth' in 'kafka.sasl.jaas.config') are not supported"
+    is_oauth = module.mechanism == "OAUTHBEARER"
+    if any(name not in module.entries and not (is_oauth and name.startswith(_EXTENSION)) for name, _ in login.options):
+        return f"The login in 'kafka.sasl.jaas.config' has entries {module.otherwise}"
+    return None
 
 
 def jaas_text(module: str, options: Mapping[str, str]) -> str:

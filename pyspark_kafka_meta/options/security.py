@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from pyspark_kafka_meta.options import security_rules
-from pyspark_kafka_meta.options.jaas import JaasLogin, parse_jaas
+from pyspark_kafka_meta.options.jaas import JaasLogin, misfit, parse_jaas
 from pyspark_kafka_meta.options.secret import Secret
 from pyspark_kafka_meta.options.security_rules import MECHANISMS
 from pyspark_kafka_meta.options.specs import GroupSpec
@@ -21,21 +21,6 @@ from pyspark_kafka_meta.options.table import read, row, table_of
 from pyspark_kafka_meta.options.values import parse_choice
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_JAAS_MODULES = {
-    "PlainLoginModule": "PLAIN",
-    "ScramLoginModule": "SCRAM-",
-    "OAuthBearerLoginModule": "OAUTHBEARER",
-    "IAMLoginModule": "AWS_MSK_IAM",
-    "Krb5LoginModule": "GSSAPI",
-}
-_FOUND_ELSEWHERE = {
-    "IAMLoginModule": ((), "credentials come from where AWS's tools look for them, such as AWS_PROFILE"),
-    "Krb5LoginModule": (
-        ("serviceName", "useTicketCache", "renewTGT", "doNotPrompt"),
-        "tickets come from kinit, or by the key tab that KRB5_CLIENT_KTNAME names",
-    ),
-}
-"""Modules that hold no login: which of their entries fit what is done here, and where the login comes from."""
 
 
 def _text(name: str, doc: str) -> Any:
@@ -71,6 +56,14 @@ def _store_type(text: str) -> str:
 
 def _store(name: str, doc: str) -> Any:
     return row(name, None, _store_type, f"Option '{name}' must be PEM or PKCS12", doc)
+
+
+def _extensions(text: str) -> tuple[tuple[str, str], ...]:
+    """Checked as in Kafka's `OAuthBearerClientInitialResponse`."""
+    pairs = [each.strip() for each in text.split(",")]
+    if not all(re.fullmatch(r"(?!auth=)[A-Za-z]+=[\x21-\x7E]+", pair) for pair in pairs):
+        raise ValueError
+    return tuple(sorted((name, value) for name, _, value in (pair.partition("=") for pair in pairs)))
 
 
 def _provider(text: str) -> str:
@@ -154,6 +147,13 @@ class SecurityOptions:
         "kafka.sasl.oauthbearer.client.credentials.client.secret", "The client's secret at the token endpoint."
     )
     oauth_scope: str | None = _text("kafka.sasl.oauthbearer.scope", "Scope to ask for at the token endpoint.")
+    oauth_extensions: tuple[tuple[str, str], ...] | None = row(
+        "kafka.sasl.oauthbearer.extensions",
+        None,
+        _extensions,
+        "Option 'kafka.sasl.oauthbearer.extensions' must be name=value between commas, with names of letters",
+        "SASL extensions to show along with the token, as logicalCluster=lkc-1,identityPoolId=pool-1.",
+    )
     kerberos_service_name: str | None = _text(
         "kafka.sasl.kerberos.service.name", "For GSSAPI: the first part of the brokers' principals, mostly kafka."
     )
@@ -205,19 +205,19 @@ def _with_jaas_login(given: SecurityOptions) -> tuple[SecurityOptions, list[str]
     own = given.sasl_username or given.sasl_password or given.oauth_client_id or given.oauth_client_secret
     if own and any(jaas.get(name) for name in ("username", "password", "clientId", "clientSecret")):
         return given, ["Give the login either in 'kafka.sasl.jaas.config' or in options of its own, not in both"]
-    if not mechanism.startswith(_JAAS_MODULES.get(jaas.module, "\0")):
+    if (why := misfit(jaas, mechanism)) is not None:
+        return given, [why]
+    if jaas.extensions and given.oauth_extensions:
         return given, [
-            f"The login module in 'kafka.sasl.jaas.config' is not one for {mechanism}: "
-            f"{', '.join(_JAAS_MODULES)} are understood"
+            "Give SASL extensions in 'kafka.sasl.jaas.config' or 'kafka.sasl.oauthbearer.extensions', not in both"
         ]
-    fitting, source = _FOUND_ELSEWHERE.get(jaas.module, (dict(jaas.options), ""))
-    if any(name not in fitting for name, _ in jaas.options):
+    try:
+        extensions = _extensions(jaas.extensions) if jaas.extensions else given.oauth_extensions
+    except ValueError:
         return given, [
-            "The login in 'kafka.sasl.jaas.config' has entries that only Java heeds, such as keyTab, principal or "
-            f"awsProfileName: leave them out; {source}"
+            "An extension_... in 'kafka.sasl.jaas.config' must have a name of letters and a value without blanks "
+            "and commas"
         ]
-    if jaas.get("tokenauth") is not None:
-        return given, ["Delegation tokens ('tokenauth' in 'kafka.sasl.jaas.config') are not supported"]
     return replace(
         given,
         sasl_jaas_config=None,
@@ -226,6 +226,7 @@ def _with_jaas_login(given: SecurityOptions) -> tuple[SecurityOptions, list[str]
         oauth_client_id=given.oauth_client_id or _revealed(jaas, "clientId"),
         oauth_client_secret=given.oauth_client_secret or jaas.get("clientSecret"),
         oauth_scope=given.oauth_scope or _revealed(jaas, "scope"),
+        oauth_extensions=extensions,
         kerberos_service_name=given.kerberos_service_name or _revealed(jaas, "serviceName"),
     ), []
 

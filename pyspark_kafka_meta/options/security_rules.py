@@ -15,6 +15,11 @@ logger = logging.getLogger(__name__)
 
 PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 MECHANISMS = (*PASSWORD_MECHANISMS, "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM")
+_LOGINS = {
+    ("sasl_username", "sasl_password"): PASSWORD_MECHANISMS,
+    ("oauth_",): ("OAUTHBEARER",),
+}
+"""Who reads which fields: those that say who somebody is must not be ignored."""
 _NEEDED_PACKAGES = {"GSSAPI": ("gssapi", "kerberos"), "AWS_MSK_IAM": ("aws_msk_iam_sasl_signer", "aws")}
 
 
@@ -36,6 +41,9 @@ def sasl_problems(options: SecurityOptions) -> Iterator[str]:
             yield f"Option '{name}' has no effect without SASL: set 'kafka.security.protocol' to SASL_SSL"
         return
     mechanism = options.sasl_mechanism
+    for fields, mechanisms in _LOGINS.items():
+        if mechanism not in (None, *mechanisms) and (name := _first_given(options, *fields)):
+            yield f"Option '{name}' has no effect with {mechanism}"
     if mechanism is None:
         yield f"Option 'kafka.sasl.mechanism' must be given with SASL: {', '.join(MECHANISMS)}"
     elif mechanism in PASSWORD_MECHANISMS and not (options.sasl_username and options.sasl_password):
@@ -52,6 +60,8 @@ def sasl_problems(options: SecurityOptions) -> Iterator[str]:
 def _oauth_problems(options: SecurityOptions) -> Iterator[str]:
     if bool(options.oauth_token_provider) == bool(options.oauth_token_endpoint_url):
         yield "OAUTHBEARER needs either 'oauthTokenProvider' or 'kafka.sasl.oauthbearer.token.endpoint.url'"
+    if options.oauth_token_provider and (name := _first_given(options, "oauth_client_", "oauth_scope")):
+        yield f"Option '{name}' has no effect with 'oauthTokenProvider', which finds the token by itself"
     if options.oauth_token_endpoint_url:
         if re.match(r"https?://[^/@]+(/|$)", options.oauth_token_endpoint_url) is None:
             yield "Option 'kafka.sasl.oauthbearer.token.endpoint.url' must begin with https:// and hold no password"

@@ -48,7 +48,7 @@ READ = {option.name.removeprefix("kafka.") for option in OPTIONS.values() if opt
 
 
 def test_every_kafka_option_is_a_property_of_the_consumer_but_for_a_login_without_jaas() -> None:
-    assert {"sasl.username", "sasl.password"} == READ - PROPERTIES
+    assert {"sasl.username", "sasl.password", "sasl.oauthbearer.extensions"} == READ - PROPERTIES
 
 
 @pytest.mark.parametrize("name", sorted(PROPERTIES - READ))

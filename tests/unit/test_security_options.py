@@ -74,6 +74,15 @@ def test_oauth_client_credentials_may_come_from_a_java_style_login() -> None:
     )
 
 
+def test_extensions_may_be_options_of_their_own_or_entries_of_a_java_style_login() -> None:
+    client = {**OAUTH, ENDPOINT: "https://idp/token", CLIENT_ID: "me", CLIENT_SECRET: "s3"}
+    text = jaas_text("OAuthBearerLoginModule", {"extension_logicalCluster": "lkc-1", "extension_identityPoolId": "p=1"})
+    options = parse({**client, "sasl.jaas.config": text})
+
+    assert options == parse({**client, "sasl.oauthbearer.extensions": "identityPoolId=p=1, logicalCluster=lkc-1"})
+    assert dict(options.oauth_extensions or ()) == {"logicalCluster": "lkc-1", "identityPoolId": "p=1"}
+
+
 @pytest.mark.parametrize(
     "text", ["org.x.OAuthBearerLoginModule required ;", "OAuthBearerLoginModule required scope=s;"]
 )
@@ -169,6 +178,23 @@ WRONG = [
     ({**PLAIN, "sasl.jaas.config": f"{VALUE}"}, "must come first"),
     ({**PLAIN, "sasl.jaas.config": "com.sun.Krb5LoginModule required x=y;"}, "is not one for PLAIN"),
     ({**PLAIN, "sasl.jaas.config": "PlainLoginModule required tokenauth=true;"}, "Delegation tokens"),
+    ({**PLAIN, "sasl.jaas.config": f"PlainLoginModule required user={VALUE};"}, "entries other than username and"),
+    ({**OAUTH, "sasl.jaas.config": f"OAuthBearerLoginModule required clientid={VALUE};"}, "other than clientId, "),
+    ({**OAUTH, "sasl.jaas.config": f"OAuthBearerLoginModule required extension_1={VALUE};"}, "a name of letters"),
+    ({**OAUTH, "sasl.oauthbearer.extensions": f"auth={VALUE}"}, "must be name=value between commas"),
+    ({**OAUTH, "sasl.oauthbearer.extensions": f"a={VALUE},b"}, "must be name=value between commas"),
+    (
+        {
+            **OAUTH,
+            "sasl.oauthbearer.extensions": f"a={VALUE}",
+            "sasl.jaas.config": f"OAuthBearerLoginModule required extension_a={VALUE};",
+        },
+        "not in both",
+    ),
+    ({**OAUTH, "oauthTokenProvider": "a:B", CLIENT_SECRET: VALUE}, "has no effect with 'oauthTokenProvider'"),
+    ({**OAUTH, "sasl.password": VALUE}, "'kafka.sasl.password' has no effect with OAUTHBEARER"),
+    ({**PLAIN, "oauthTokenProvider": VALUE + ":B"}, "'oauthTokenProvider' has no effect with PLAIN"),
+    ({**SASL_SSL, "sasl.mechanism": "AWS_MSK_IAM", "sasl.username": VALUE}, "has no effect with AWS_MSK_IAM"),
     (OAUTH, "OAUTHBEARER needs either"),
     ({**OAUTH, "oauthTokenProvider": VALUE}, "'oauthTokenProvider' must be module:Class"),
     ({**OAUTH, ENDPOINT: "https://idp/token"}, "A token endpoint needs"),

@@ -411,7 +411,9 @@ def test_oauthbearer_shows_the_token_of_the_users_class() -> None:
     received: list[bytes] = []
     with scripted_broker(logged_in(lambda sent: received.append(sent) or b"")) as address:
         ask(address, OAUTH)
-    assert received == [b"n,,\x01auth=Bearer canary.token\x01\x01"]
+        ask(address, {**OAUTH, "sasl.oauthbearer.extensions": "logicalCluster=lkc-1,identityPoolId=pool-1"})
+    token = b"n,,\x01auth=Bearer canary.token"
+    assert received == [token + b"\x01\x01", token + b"\x01identityPoolId=pool-1\x01logicalCluster=lkc-1\x01\x01"]
 
 
 def test_a_login_inside_tls() -> None:

@@ -105,10 +105,10 @@ def _sasl(security: SecurityOptions, host: str, log: _Log) -> dict[str, Any]:
     }
 
 
-def _token(security: SecurityOptions, host: str, log: _Log) -> tuple[str, float]:
-    """A token, and the time at which it expires, in seconds since 1970 UTC."""
+def _token(security: SecurityOptions, host: str, log: _Log) -> tuple[str, float, str, dict[str, str]]:
+    """A token, the time at which it expires, in seconds since 1970 UTC, whose it is (brokers know), SASL extensions."""
     log.token = bearer_token(security, host, time.monotonic() + TOKEN_TIMEOUT_S)
-    return log.token, _expires_at(log.token, time.time())
+    return log.token, _expires_at(log.token, time.time()), "", dict(security.oauth_extensions or ())
 
 
 def _expires_at(token: str, now: float) -> float:

@@ -1,11 +1,11 @@
 """SASL mechanisms: each yields the bytes to send and is sent the broker's answers. No socket.
 
-PLAIN is RFC 4616, SCRAM RFC 5802 and 7677, OAUTHBEARER RFC 7628, GSSAPI RFC 4752.
+PLAIN is RFC 4616, SCRAM RFC 5802 and 7677, OAUTHBEARER RFC 7628 with KIP-342's extensions, GSSAPI RFC 4752.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError
 from pyspark_kafka_meta.options import SecurityOptions
@@ -34,7 +34,7 @@ def steps(security: SecurityOptions, host: str, deadline: float) -> Steps:
         return _scram(name, user, password)
     if name == "GSSAPI":
         return _gssapi(f"{security.kerberos_service_name}@{host}", deadline)
-    return _oauthbearer(bearer_token(security, host, deadline))
+    return _oauthbearer(bearer_token(security, host, deadline), security.oauth_extensions or ())
 
 
 def _plain(user: str, password: str) -> Steps:
@@ -57,8 +57,9 @@ def _scram(name: str, user: str, password: str) -> Steps:
         ) from None
 
 
-def _oauthbearer(token: str) -> Steps:
-    complaint = yield f"n,,\1auth=Bearer {token}\1\1".encode()
+def _oauthbearer(token: str, extensions: Sequence[tuple[str, str]]) -> Steps:
+    shown = "".join(f"\1{name}={value}" for name, value in extensions)
+    complaint = yield f"n,,\1auth=Bearer {token}{shown}\1\1".encode()
     if complaint:
         yield b"\1"  # RFC 7628, section 3.2.3: upon this the broker says that the login has failed
 
