@@ -156,8 +156,10 @@ class CacheState:
         self._choice.answered(attempt.address)
         self._policy.succeeded(now, changes)
         recovery_ms = self._policy.recovery_ms(now, changes)
-        if self._policy.in_trouble:
-            self._choice.avoid(attempt.address)  # it may be cut off from the cluster, and never learn better
+        if self._policy.in_trouble or answer.throttle_ms > 0:
+            self._choice.avoid(
+                attempt.address
+            )  # it may be cut off from the cluster, and never learn better, or is busy
         if self._topics.keys() != attempt.topics:
             self._policy.request_update(RefreshCause(RefreshReason.NEW_TOPIC), now)
         elif hinted_meanwhile:

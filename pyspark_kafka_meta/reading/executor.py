@@ -40,7 +40,7 @@ from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.progress import Progress
 from pyspark_kafka_meta.reading.replicas import LEADER
 from pyspark_kafka_meta.records.columns import FetchedRecords, decode
-from pyspark_kafka_meta.wire.codes import UNKNOWN_SERVER_ERROR
+from pyspark_kafka_meta.wire.codes import INCONSISTENT_TOPIC_ID, UNKNOWN_SERVER_ERROR
 from pyspark_kafka_meta.wire.messages import FetchAnswer, RequestFailure
 
 if TYPE_CHECKING:
@@ -199,7 +199,9 @@ class TaskReader:
         for cursor in fetch.cursors:
             self._progress.answered(cursor)
             one = fetched.get(cursor.range.partition)
-            if one is not None:
+            if one is not None and not answer.by_id and self._losses.is_made_again(cursor.range):
+                instructions.append((cursor, cursor.on_error(INCONSISTENT_TOPIC_ID), None))
+            elif one is not None:
                 instructions.append((cursor, cursor.on_fetched(one, answer_is_empty), one.leader_hint))
             elif answer.throttle_ms > 0 and answer.error_code == 0:
                 instructions.append((cursor, Wait(), None))  # over quota: brokers name no partitions then

@@ -20,6 +20,8 @@ from pyspark_kafka_meta.wire.security.librdkafka import new_client
 from pyspark_kafka_meta.wire.security.login import shown
 
 COORDINATOR_PATIENCE_S = 10.0
+COMMIT_PATIENCE_S = 5.0
+"""So long a micro-batch may wait for a commit that only tools look at."""
 COORDINATOR_PAUSE_S = 0.2
 NO_COORDINATOR_CODES = frozenset({14, 15, 16})
 """COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR."""
@@ -40,6 +42,7 @@ def committed_offsets(
         options,
         f"offsets of consumer group {group} could not be asked for",
         lambda admin: admin.list_consumer_group_offsets([request], request_timeout=_timeout_s(options))[group],
+        COORDINATOR_PATIENCE_S,
     )
     known = {TopicPartition(one.topic, one.partition): one.offset for one in answer if one.offset >= 0}
     return {one: offset for one, offset in known.items() if one in partitions}
@@ -54,16 +57,20 @@ def commit_offsets(options: ClientOptions, group: str, offsets: Mapping[TopicPar
     """
     wanted = [GroupPartition(one.topic, one.partition, offset) for one, offset in sorted(offsets.items())]
     request = ConsumerGroupTopicPartitions(group, wanted)
+    timeout_s = min(_timeout_s(options), COMMIT_PATIENCE_S)
     _ask(
         options,
         f"offsets of consumer group {group} could not be committed",
-        lambda admin: admin.alter_consumer_group_offsets([request], request_timeout=_timeout_s(options))[group],
+        lambda admin: admin.alter_consumer_group_offsets([request], request_timeout=timeout_s)[group],
+        timeout_s,
     )
 
 
-def _ask(options: ClientOptions, problem: str, ask: Callable[[AdminClient], Any]) -> list[GroupPartition]:
+def _ask(
+    options: ClientOptions, problem: str, ask: Callable[[AdminClient], Any], patience_s: float
+) -> list[GroupPartition]:
     """Again for a while where the group's coordinator is only being made or moved."""
-    admin, deadline = _admin(options), time.monotonic() + COORDINATOR_PATIENCE_S
+    admin, deadline = _admin(options), time.monotonic() + patience_s
     while True:
         try:
             found: list[GroupPartition] = ask(admin).result().topic_partitions

@@ -24,7 +24,7 @@ from pyspark_kafka_meta.reading.instructions import (
     Wait,
 )
 from pyspark_kafka_meta.reading.offsets import OffsetRange
-from pyspark_kafka_meta.reading.verdicts import HOW_TO_FOLLOW
+from pyspark_kafka_meta.reading.verdicts import HOW_TO_FOLLOW, is_other_topic
 from pyspark_kafka_meta.wire.codes import (
     INCONSISTENT_TOPIC_ID,
     LEADER_NOT_AVAILABLE,
@@ -110,14 +110,18 @@ class Losses:
             return False
         if now < self._unknown_since.setdefault(cursor, now) + LOSS_GRACE_MS / 1000:
             return False
-        planned, current = cursor.range.topic_id, self._client.cache.snapshot.topic_id(cursor.range.partition.topic)
         # Ids are not enough by themselves: after the topic was made again, this cache may be the last to hear of it.
-        if None in (planned, current) or planned == current:
-            self.accept(cursor, Lost("the topic or partition was deleted", cursor.position, cursor.range.until_offset))
-        else:
+        if self.is_made_again(cursor.range):
+            planned, current = cursor.range.topic_id, self._client.cache.snapshot.topic_id(cursor.range.partition.topic)
             cause = f"the topic was deleted and made again under its name (topic id {planned}, now {current})"
             self._accept_recreated(cursor, Lost(cause, cursor.position, cursor.range.until_offset))
+        else:
+            self.accept(cursor, Lost("the topic or partition was deleted", cursor.position, cursor.range.until_offset))
         return True
+
+    def is_made_again(self, planned: OffsetRange) -> bool:
+        """Whether the topic is another one than the planned, as far as metadata tell."""
+        return is_other_topic(planned.topic_id, self._client.cache.snapshot.topic_id(planned.partition.topic))
 
     def _is_told(self, planned: OffsetRange) -> bool:
         """Whether the metadata still has it. That tells more than a broker which does not know it, being behind, or

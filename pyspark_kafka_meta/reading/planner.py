@@ -31,6 +31,7 @@ from pyspark_kafka_meta.reading.verdicts import (
     accept_loss,
     explain,
     explain_all,
+    is_other_topic,
     is_recreated,
     lost_starts,
 )
@@ -183,7 +184,7 @@ class OffsetPlanner:
         latest = {**latest, **{one: max(latest[one], position) for one, position in begun.items()}}
         for bound in (target, self._ending()):
             latest = latest if bound is None else draw_in(starts, latest, bound)
-        if target is None and limited and not begun and self._is_put_off(backlog(starts, latest)):
+        if target is None and limited and self._is_put_off(backlog(starts, latest), at_once=bool(begun)):
             return start
         max_offsets = self._options.max_offsets_per_trigger if limited else None
         ends = latest if max_offsets is None else limit_offsets(starts, latest, max_offsets)
@@ -194,11 +195,15 @@ class OffsetPlanner:
         ending = self._options.ending_offsets
         return {one: Position(offset) for one, offset in ending.by_partition} if ending is not None else None
 
-    def _is_put_off(self, offsets: int) -> bool:
+    def _is_put_off(self, offsets: int, at_once: bool) -> bool:
         """Whether the micro-batch waits for more. Trigger.AvailableNow never does: it would end."""
         now, fewest = self._clock(), self._options.min_offsets_per_trigger
         waited_ms = None if self._planned_at is None else (now - self._planned_at) * 1000
-        if fewest is not None and is_put_off(offsets, fewest, waited_ms, self._options.max_trigger_delay_ms):
+        if (
+            not at_once
+            and fewest is not None
+            and is_put_off(offsets, fewest, waited_ms, self._options.max_trigger_delay_ms)
+        ):
             return True
         self._planned_at = now
         return False
@@ -213,8 +218,9 @@ class OffsetPlanner:
             self._left_off[key] = left_off
 
     def _begin_new(self, start: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, Position]:
-        """New partitions are read from their start, wherever that is by now, unless newPartitions says otherwise; those
-        that were only not seen for a while, as their topic's id tells, from where the query left off."""
+        """New partitions are read from their start, wherever that is by now, unless newPartitions says otherwise, or
+        onTopicRecreated if their topic was made again; those that were only not seen for a while, as their topic's id
+        tells, from where the query left off."""
         ends, ids = latest.positions, latest.topic_ids
         new = ends.keys() - start.positions.keys()
         back = {
@@ -223,9 +229,16 @@ class OffsetPlanner:
             if (topic_id := ids[one.topic]) is not None and (one, topic_id) in self._left_off
         }
         new -= back.keys()
-        if self._options.new_partitions_at_latest:
-            return back | {partition: ends[partition] for partition in new}
-        begun = self._logs.earliest(new)
+        known_ids = {**{one.topic: topic_id for one, topic_id in self._left_off}, **start.topic_ids}
+
+        def begins_at_latest(partition: TopicPartition) -> bool:
+            if is_other_topic(known_ids.get(partition.topic), ids[partition.topic]):
+                return self._options.on_topic_recreated == "latest"
+            return self._options.new_partitions_at_latest
+
+        at_latest = set(filter(begins_at_latest, new))
+        back |= {partition: ends[partition] for partition in at_latest}
+        begun = self._logs.earliest(new - at_latest)
         late = [partition for partition, position in begun.items() if position.offset > 0]
         if late:
             logger.warning("%s are new, and their first records are gone already", name_partitions(late))

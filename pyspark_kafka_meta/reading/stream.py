@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+COMMIT_PAUSE_S = 30.0
+
 
 class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches beside the driver and reads their tasks on executors."""
@@ -38,6 +41,7 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
         self._columns = columns
         self._opened: OffsetPlanner | None = None
         self._target: Positions | None = None
+        self._commits_not_before = 0.0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         planner = self._planner()
@@ -84,9 +88,10 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
         return read_partition(self._options, partition, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Tell the consumer group, if there is one to tell. That it cannot be told is no reason to fail the query."""
+        """Tell the consumer group, if there is one to tell. That it cannot be told is no reason to fail the query, nor
+        to hold up each micro-batch: the first one after `COMMIT_PAUSE_S` tells all."""
         group = self._options.commit_group
-        if group is None:
+        if group is None or time.monotonic() < self._commits_not_before:
             return
         from pyspark_kafka_meta.reading.groups import commit_offsets
         from pyspark_kafka_meta.reading.offsets import SourceOffset
@@ -96,7 +101,8 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
             if offsets:  # a pattern may match nothing yet
                 commit_offsets(self._options.client, group, offsets)
         except KafkaMetaError as error:
-            logger.warning("%s", error)
+            self._commits_not_before = time.monotonic() + COMMIT_PAUSE_S
+            logger.warning("%s; not tried again for %.0f s", error, COMMIT_PAUSE_S)
 
     def stop(self) -> None:
         if self._opened is not None:

@@ -139,11 +139,18 @@ class Connection:
             raise self._failure(error, f"sending {api.title}") from error
         self._in_flight.append(_InFlight(api, message.__version__, correlation_id, len(frame), time.monotonic()))
 
-    def receive(self, deadline: float, memory: ReusedMemory | None = None) -> Exchange:
-        """The answer to the oldest request under way, in fresh memory or in this."""
+    def receive(
+        self, deadline: float, memory: ReusedMemory | None = None, first_silence_s: float = math.inf
+    ) -> Exchange:
+        """The answer to the oldest request under way, in fresh memory or in this.
+
+        Args:
+            first_silence_s: how long the peer may be silent before the answer's length is there; `SILENCE_S` if it has
+                begun, as poll tells of a first byte, and over TLS of the first part of a record.
+        """
         request = self._in_flight.popleft()
         what = f"waiting for its {request.api.title} answer"
-        prefix = self._receive_exactly(LENGTH_BYTES, deadline, what, math.inf)
+        prefix = self._receive_exactly(LENGTH_BYTES, deadline, what, first_silence_s)
         size = int.from_bytes(prefix, "big", signed=True)
         if not LENGTH_BYTES <= size <= self._settings.max_frame_bytes:
             self.close()

@@ -80,7 +80,7 @@ class FetchPartition:
     """One partition of a Fetch request.
 
     Attributes:
-        topic_id: as cached; None makes the whole request go by name (Fetch v12).
+        topic_id: as planned, whatever the cache says by now; None makes the whole request go by name (Fetch v12).
         fetch_offset: the first offset wanted.
         leader_epoch: the cached epoch of the leader asked; without it an ex-leader serves its old log with error 0.
         last_fetched_epoch: epoch of the record before `fetch_offset`; lets the leader see a truncated log (KIP-320).
@@ -144,6 +144,7 @@ class FetchAnswer:
     Attributes:
         error_code: top-level; when it is not 0, `partitions` is empty.
         latency_ms: from the request's last byte sent to the answer's last byte received, parking time included.
+        by_id: whether the topics were asked for by id (Kafka 3.1 and later), and so are those that were meant.
     """
 
     node_id: int
@@ -152,6 +153,7 @@ class FetchAnswer:
     throttle_ms: int
     response_bytes: int
     latency_ms: float
+    by_id: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,7 @@ def fetch_answer(exchange: Exchange, request: FetchRequest, node_id: int) -> Fet
         throttle_ms=ms(message.throttle_time),
         response_bytes=exchange.response_bytes,
         latency_ms=exchange.latency_ms,
+        by_id=exchange.api_version >= TOPIC_IDS_SINCE,
     )
 
 

@@ -27,11 +27,11 @@ from pyspark_kafka_meta.errors import (
     UnsupportedBrokerError,
 )
 from pyspark_kafka_meta.metadata.events import EventKind, RefreshReason
-from pyspark_kafka_meta.metadata.model import NO_LEADER, Address, TopicPartition
+from pyspark_kafka_meta.metadata.model import NO_LEADER, Address, Broker, TopicPartition
 from pyspark_kafka_meta.reading.losses import ANSWER_S, LOSS_GRACE_MS
 from pyspark_kafka_meta.testing.fake_cluster import StoredBatch
 from pyspark_kafka_meta.wire.codes import CORRUPT_MESSAGE
-from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchAnswer
+from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchAnswer, FetchRequest
 
 ONE_BATCH = {"kafka_max_partition_fetch_bytes": "100"}
 """Each Fetch answer holds one record batch of a partition."""
@@ -753,6 +753,32 @@ def test_cache_that_still_has_the_topic_before_it_was_made_again_loses_nothing(
     scene.fill()
 
     assert by_partition(rows(scene.reader(client, **options).read(scene.ranges()))) == written()
+
+
+@pytest.mark.parametrize("options", [{}, KEEP_GOING], ids=["fail", "skip"])
+def test_brokers_that_fetch_by_name_give_no_rows_of_a_topic_that_was_made_again(
+    scene: Scene, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to Kafka 3.0. The range was planned before, and the new log is as long."""
+    scene.fill()
+    planned = scene.ranges()
+    scene.cluster.create_topic("t", 3)
+    scene.fill()
+    send = scene.wire.send_fetch
+
+    def send_by_name(broker: Broker, request: FetchRequest, deadline: float) -> None:
+        named = tuple(replace(one, topic_id=None) for one in request.partitions)
+        send(broker, replace(request, partitions=named), deadline)
+
+    monkeypatch.setattr(scene.wire, "send_fetch", send_by_name)
+    scene.wire.change = lambda answer: replace(answer, by_id=False)
+    reading = scene.reader(**options).read(planned)
+
+    if options:
+        assert rows(reading) == []
+    else:
+        with pytest.raises(DataLossError, match="made again under its name"):
+            list(reading)
 
 
 @pytest.mark.parametrize("code", [3, 100])

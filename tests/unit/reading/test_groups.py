@@ -12,9 +12,10 @@ from confluent_kafka import KafkaError, KafkaException
 from pyspark_kafka_meta.errors import BrokerError
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
-from pyspark_kafka_meta.reading import groups
+from pyspark_kafka_meta.reading import groups, stream
 from pyspark_kafka_meta.reading.offsets import Position, SourceOffset
-from pyspark_kafka_meta.reading.stream import KafkaMetaStreamReader
+from pyspark_kafka_meta.reading.stream import COMMIT_PAUSE_S, KafkaMetaStreamReader
+from pyspark_kafka_meta.testing.fake_wire import FakeClock
 
 OPTIONS = ClientOptions.parse({"kafka.bootstrap.servers": "b:9092"})
 T0 = TopicPartition("t", 0)
@@ -27,6 +28,7 @@ class Admin:
         self.codes, self.asked = list(codes), 0
 
     def alter_consumer_group_offsets(self, requests: Any, request_timeout: float) -> dict[str, Future[Any]]:
+        assert request_timeout <= 5, "micro-batches wait for it"
         self.asked += 1
         future: Future[Any] = Future()
         if self.codes:
@@ -70,6 +72,24 @@ def test_a_stream_goes_on_where_no_client_for_its_commits_can_be_made(
     KafkaMetaStreamReader(options, {}).commit(SourceOffset({T0: Position(5)}, {"t": None}).as_dict())
 
     assert "no client of librdkafka's can be made with the security options: the key does not match" in caplog.text
+
+
+def test_a_commit_that_failed_does_not_hold_up_the_next_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin, clock = Admin(30), FakeClock()
+    monkeypatch.setattr(groups, "_admin", lambda options: admin)
+    monkeypatch.setattr(stream, "time", SimpleNamespace(monotonic=clock))
+    options = SourceOptions.parse(
+        {"kafka.bootstrap.servers": "b:9092", "subscribe": "t", "commitOffsetsToGroup": "g"}
+    ).for_stream()
+    reader, end = KafkaMetaStreamReader(options, {}), SourceOffset({T0: Position(5)}, {"t": None}).as_dict()
+
+    asked = []
+    for _ in range(3):
+        reader.commit(end)
+        asked.append(admin.asked)
+        clock.sleep(COMMIT_PAUSE_S / 2)
+
+    assert asked == [1, 1, 2]
 
 
 def test_a_stream_without_a_partition_commits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -409,6 +409,18 @@ def test_a_new_partition_is_not_put_off(scene: Scene) -> None:
     assert query.step() == {T3: (0, 1)}
 
 
+def test_the_delay_counts_from_the_micro_batch_that_a_new_partition_began(scene: Scene) -> None:
+    query = Query(scene, minOffsetsPerTrigger="5", maxTriggerDelay="10m")
+    query.step()
+    add_partition(scene, T3, "first")
+    scene.clock.sleep(300)
+    assert query.step() == {T3: (0, 1)}
+    scene.write(T0, "a", "b")
+    scene.clock.sleep(400)
+
+    assert query.step() == {}
+
+
 def test_a_stream_with_ending_offsets_reads_up_to_them_and_no_further(scene: Scene) -> None:
     query = Query(scene, startingOffsets="earliest", endingOffsets=offsets_json(p0=13, p1=5), maxOffsetsPerTrigger="10")
     steps = [query.step(), query.step()]
@@ -708,6 +720,40 @@ def test_policy_says_where_to_go_on_in_a_topic_that_was_made_again(
     assert query.step() == expected
     scene.write(T0, "after")
     assert query.step() == {T0: (30, 31)}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"onTopicRecreated": "latest"}, {}),
+        ({"onTopicRecreated": "earliest", "newPartitions": "latest"}, {T0: (0, 1), T1: (0, 1), T2: (0, 1), T3: (0, 1)}),
+        ({"newPartitions": "latest", **GO_ON}, {T0: (0, 1), T1: (0, 1), T2: (0, 1), T3: (0, 1)}),
+    ],
+)
+def test_policy_covers_partitions_that_only_the_new_topic_has(
+    scene: Scene, options: dict[str, str], expected: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    query = Query(scene, **options)
+    query.step()
+    scene.cluster.create_topic("t", 4)
+    for one in (T0, T1, T2, T3):
+        scene.write(one, "again")
+
+    assert query.step() == expected
+
+
+def test_policy_covers_a_topic_that_was_away_before_it_was_made_again(scene: Scene) -> None:
+    scene.cluster.create_topic("tt", 1)
+    query = Query(scene, **PATTERN, onTopicRecreated="latest", **GO_ON)
+    query.step()
+    del scene.cluster.topics["tt"]
+    scene.clock.sleep(300)
+    query.step()
+    scene.cluster.create_topic("tt", 1)
+    scene.write(TopicPartition("tt", 0), "again")
+    scene.clock.sleep(300)
+
+    assert query.step() == {}
 
 
 def test_policy_covers_partitions_that_the_new_topic_lacks(scene: Scene) -> None:
