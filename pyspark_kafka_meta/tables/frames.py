@@ -58,7 +58,7 @@ def lag(spark: SparkSession, progress: StreamingQuery | Mapping[str, Any] | None
     Raises:
         KafkaMetaError: the query has made no progress yet.
     """
-    from pyspark_kafka_meta.tables.lagging import lag_rows, next_timestamps, unread
+    from pyspark_kafka_meta.tables.lagging import lag_rows, next_timestamps, of_same_topics, unread
     from pyspark_kafka_meta.tables.live import partition_rows
 
     report = getattr(progress, "lastProgress", progress)
@@ -67,7 +67,7 @@ def lag(spark: SparkSession, progress: StreamingQuery | Mapping[str, Any] | None
     client = ClusterOptions.parse(options).client
     rows = []
     for offset in _offsets(report):
-        live = partition_rows(client, sorted(offset.topic_ids))
+        live = of_same_topics(partition_rows(client, sorted(offset.topic_ids)), offset.topic_ids)
         timestamps = next_timestamps(options, offset, unread(offset.positions, live))
         rows += lag_rows(offset.positions, live, timestamps, time.time())
     return spark.createDataFrame([astuple(row) for row in rows], struct_type(LagRow))

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
+from uuid import UUID
 
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.metadata.model import TopicPartition
@@ -17,6 +18,12 @@ logger = logging.getLogger(__name__)
 
 PATIENCE_MS = 10_000
 """So long a leader may take to give the next record."""
+
+
+def of_same_topics(live: Iterable[PartitionRow], topic_ids: Mapping[str, UUID | None]) -> list[PartitionRow]:
+    """Without the partitions of topics that were made again since: their offsets do not compare with those before."""
+    ids = {topic: str(topic_id) for topic, topic_id in topic_ids.items() if topic_id is not None}
+    return [row for row in live if row.topic_id is None or row.topic_id == ids.get(row.topic, row.topic_id)]
 
 
 def unread(read_up_to: Positions, live: Iterable[PartitionRow]) -> list[TopicPartition]:

@@ -95,7 +95,8 @@ class LagRow:
 
     Attributes:
         next_offset: the first that the query has not read.
-        end_offset: exclusive end of the log now; null where the partition is gone or its leader did not tell.
+        end_offset: exclusive end of the log now; null where the partition is gone, its topic was made
+            again, or its leader did not tell.
         records_behind: offsets between the two.
         seconds_behind: age of the record at `next_offset` by its timestamp; 0 where none is unread, null where that
             offset has no record to show (compaction, a transaction's marker, retention).

@@ -44,7 +44,8 @@ class EventPublisher:
         told = replace(event, origin=self.origin)
         if event.kind is EventKind.BORN and self._living is not None:
             told = replace(told, died_cache_ids=self._living.enter(event.cache_id))
-        event_logger.info("%s", json.dumps(told.to_dict()))
+        if event_logger.isEnabledFor(logging.INFO):
+            event_logger.info("%s", json.dumps(told.to_dict()))
         self._pending.append(told)
         if len(self._pending) > MAX_PENDING_EVENTS:
             dropped, oldest = self._pending.popleft(), self._pending.popleft()

@@ -35,9 +35,9 @@ def made(cache: str, sequence: int, time_ms: int = 1_700_000_000_000, **others: 
     return RefreshEvent(**{**fields, **others})
 
 
-def learning(topic: str, *leaders: int, epoch: int = 0) -> dict[str, Any]:
+def learning(topic: str, *leaders: int, epoch: int = 0, topic_id: str | None = None) -> dict[str, Any]:
     """A first answer: partitions 0, 1 ... of `topic` have these leaders."""
-    learned = tuple(PartitionLearned(topic, number, leader, epoch) for number, leader in enumerate(leaders))
+    learned = tuple(PartitionLearned(topic, number, leader, epoch, topic_id) for number, leader in enumerate(leaders))
     changes = SnapshotChanges(topics_added=(topic,), partitions_learned=learned)
     return {"reason": RefreshReason.BOOTSTRAP, "outcome": Outcome.CHANGED, "changes": changes}
 

@@ -90,11 +90,14 @@ def newest_caches(caches: Sequence[CacheRow]) -> dict[Place, dict[TopicPartition
 
 
 def is_stale(row: CacheRow, live: Mapping[TopicPartition, PartitionRow]) -> bool:
-    """Whether the cache holds an older leader epoch than the cluster tells now."""
+    """Whether the cache holds an older leader epoch than the cluster tells now, or a topic that was made again."""
     if row.topic is None or row.partition is None:
         return False
     now = live.get(TopicPartition(row.topic, row.partition))
-    return now is not None and (row.leader_epoch or 0) < (now.leader_epoch or 0)
+    if now is None:
+        return False
+    made_again = None not in (row.topic_id, now.topic_id) and row.topic_id != now.topic_id
+    return made_again or (row.leader_epoch or 0) < (now.leader_epoch or 0)
 
 
 def kept(events: Sequence[Event], now_ms: int) -> list[Event]:
@@ -110,13 +113,20 @@ def kept(events: Sequence[Event], now_ms: int) -> list[Event]:
 def told_by_caches(
     events: Iterable[Event], caches: Iterable[CacheRow]
 ) -> tuple[Sequence[BrokerRow], Sequence[PartitionRow]]:
-    """The brokers that were asked by id or lead, and the newest leaders that any cache knows."""
+    """The brokers that were asked by id or lead, and the newest leaders that any cache knows: those of the topic id
+    that was told last, as the epochs of a topic that is made again begin anew."""
+    caches = sorted(caches, key=lambda one: one.last_refresh)
+    told_last = {row.topic: row.topic_id for row in caches}
     newest = {
         (row.topic, row.partition): PartitionRow(
-            topic=row.topic, partition=row.partition, leader_id=row.leader_id, leader_epoch=row.leader_epoch
+            topic=row.topic,
+            partition=row.partition,
+            topic_id=row.topic_id,
+            leader_id=row.leader_id,
+            leader_epoch=row.leader_epoch,
         )
         for row in sorted(caches, key=lambda one: one.leader_epoch or 0)
-        if row.topic is not None
+        if row.topic is not None and row.topic_id == told_last[row.topic]
     }
     asked = {one["broker_id"]: (one["broker_host"], one["broker_port"]) for one in events}
     leaders = {row.leader_id: ("", 0) for row in newest.values()}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from written_events import learning, made
 
-from pyspark_kafka_meta.cli.demo.state import KEPT_MS, kept, told_by_caches
+from pyspark_kafka_meta.cli.demo.state import KEPT_MS, is_stale, kept, told_by_caches
 from pyspark_kafka_meta.metadata.events import EventKind, Outcome, RefreshReason
+from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.tables.folding import fold
 
 NOW_MS = 1_800_000_000_000
@@ -24,3 +25,16 @@ def test_a_cache_that_died_stays_dead_when_the_event_that_told_so_is_forgotten()
 
     assert [(one["cache_id"], one["outcome"]) for one in left] == [(LIVE, Outcome.CHANGED)]
     assert [(row.leader_id, row.leader_epoch) for row in partitions] == [(2, 4)]
+
+
+def test_of_a_topic_that_was_made_again_the_leader_of_its_new_log_is_told_and_caches_of_the_old_are_stale() -> None:
+    events = [
+        made(DEAD, 1, NOW_MS - 9_000, **learning("t", 1, epoch=9, topic_id="old")).to_dict(),
+        made(LIVE, 1, NOW_MS - 8_000, **learning("t", 2, epoch=0, topic_id="new")).to_dict(),
+    ]
+    caches = fold(events, NOW_MS)
+    _, partitions = told_by_caches(events, caches)
+
+    assert [(row.topic_id, row.leader_id, row.leader_epoch) for row in partitions] == [("new", 2, 0)]
+    live = {TopicPartition("t", 0): partitions[0]}
+    assert {row.cache_id: is_stale(row, live) for row in caches} == {DEAD: True, LIVE: False}

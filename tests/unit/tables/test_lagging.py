@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.reading.offsets import Position
-from pyspark_kafka_meta.tables.lagging import lag_rows, unread
+from pyspark_kafka_meta.tables.lagging import lag_rows, of_same_topics, unread
 from pyspark_kafka_meta.tables.rows import PartitionRow
 
 T0 = TopicPartition("t", 0)
@@ -32,3 +34,15 @@ def test_lag_of_a_partition_read_up_to_offset_7(
 
     assert (row.records_behind, row.seconds_behind) == behind
     assert unread({T0: Position(7)}, live) == ([T0] if behind[0] else [])
+
+
+def test_a_topic_that_was_made_again_has_no_end_to_compare_with() -> None:
+    old, new = UUID(int=1), UUID(int=2)
+    live = [
+        PartitionRow(topic=topic, partition=0, topic_id=str(new), end_offset=5) for topic in ("again", "same", "new")
+    ]
+    unknown = PartitionRow(topic="unknown", partition=0, end_offset=5)
+
+    compared = of_same_topics([*live, unknown], {"again": old, "same": new, "new": None, "unknown": old})
+
+    assert [row.topic for row in compared] == ["same", "new", "unknown"]
