@@ -14,7 +14,7 @@ from rich.text import Text
 from pyspark_kafka_meta.cli.console import note, plain, print_json
 from pyspark_kafka_meta.cli.events import ID_SHOWN, UNKNOWN, joined, order, process_name
 from pyspark_kafka_meta.cli.sources import EventSource
-from pyspark_kafka_meta.metadata.model import NO_LEADER, PartitionMetadata, TopicPartition
+from pyspark_kafka_meta.metadata.model import NO_LEADER, PartitionMetadata, TopicPartition, is_other_topic
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.folding import Event, complete, fold
 from pyspark_kafka_meta.tables.live import ask_cluster
@@ -139,7 +139,7 @@ def stale_rows(
         partition = _partition(row)
         if partition is None or partition not in live:
             continue
-        if row.topic_id is not None and row.topic_id != live_ids.get(partition.topic, row.topic_id):
+        if is_other_topic(row.topic_id, live_ids.get(partition.topic)):
             yield StaleRow(row, live[partition], made_again=True, behind_ms=None)
         elif (row.leader_epoch or 0) < live[partition].leader_epoch:
             seen = known.seen_ms.get(partition, {})

@@ -115,3 +115,8 @@ class LeaderHint:
     leader_id: int
     leader_epoch: int
     broker: Broker | None
+
+
+def is_other_topic(old: UUID | str | None, new: UUID | str | None) -> bool:
+    """Whether two ids under one name tell that the topic was made again. Where one is not known, nobody can say."""
+    return old is not None and new is not None and old != new

@@ -11,6 +11,7 @@ import logging
 
 from pyspark_kafka_meta.errors import CorruptBatchError, DataLossError, NoLeaderError, UnknownTopicError
 from pyspark_kafka_meta.metadata.events import RefreshReason
+from pyspark_kafka_meta.metadata.model import is_other_topic
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.cursor import PartitionCursor
@@ -24,7 +25,7 @@ from pyspark_kafka_meta.reading.instructions import (
     Wait,
 )
 from pyspark_kafka_meta.reading.offsets import OffsetRange
-from pyspark_kafka_meta.reading.verdicts import HOW_TO_FOLLOW, is_other_topic
+from pyspark_kafka_meta.reading.verdicts import HOW_TO_FOLLOW
 from pyspark_kafka_meta.wire.codes import (
     INCONSISTENT_TOPIC_ID,
     LEADER_NOT_AVAILABLE,

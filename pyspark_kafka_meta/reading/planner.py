@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import OptionError, UnknownTopicError
-from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.metadata.model import TopicPartition, is_other_topic
 from pyspark_kafka_meta.options import LATEST_OFFSET, SourceOptions
 from pyspark_kafka_meta.options.specs import TimesSpec
 from pyspark_kafka_meta.options.values import name_partitions
@@ -31,7 +31,6 @@ from pyspark_kafka_meta.reading.verdicts import (
     accept_loss,
     explain,
     explain_all,
-    is_other_topic,
     is_recreated,
     lost_starts,
 )

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from uuid import UUID
 
 from pyspark_kafka_meta.errors import DataLossError
-from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.metadata.model import TopicPartition, is_other_topic
 from pyspark_kafka_meta.reading.offsets import Positions, SourceOffset
 
 logger = logging.getLogger(__name__)
@@ -39,12 +38,8 @@ def lost_starts(start: SourceOffset, latest: SourceOffset) -> list[TopicPartitio
 
 
 def is_recreated(partition: TopicPartition, start: SourceOffset, latest: SourceOffset) -> bool:
-    """Whether the topic is another one under the same name. Where brokers tell no id, nobody can say."""
+    """Whether the topic is another one under the same name."""
     return is_other_topic(start.topic_ids[partition.topic], latest.topic_ids[partition.topic])
-
-
-def is_other_topic(old: UUID | None, new: UUID | None) -> bool:
-    return old is not None and new is not None and old != new
 
 
 def is_shorter(partition: TopicPartition, start: SourceOffset, latest: SourceOffset) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.metadata.model import TopicPartition, is_other_topic
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, Positions, SourceOffset
 from pyspark_kafka_meta.tables.rows import LagRow, PartitionRow
@@ -22,8 +22,8 @@ PATIENCE_MS = 10_000
 
 def of_same_topics(live: Iterable[PartitionRow], topic_ids: Mapping[str, UUID | None]) -> list[PartitionRow]:
     """Without the partitions of topics that were made again since: their offsets do not compare with those before."""
-    ids = {topic: str(topic_id) for topic, topic_id in topic_ids.items() if topic_id is not None}
-    return [row for row in live if row.topic_id is None or row.topic_id == ids.get(row.topic, row.topic_id)]
+    ids = {topic: topic_id and str(topic_id) for topic, topic_id in topic_ids.items()}
+    return [row for row in live if not is_other_topic(ids[row.topic], row.topic_id)]
 
 
 def unread(read_up_to: Positions, live: Iterable[PartitionRow]) -> list[TopicPartition]:

@@ -14,7 +14,7 @@ from pyspark_kafka_meta.memory import ReusedMemory
 from pyspark_kafka_meta.metadata.model import Address, Broker, MetadataAnswer
 from pyspark_kafka_meta.wire import translate, translate_fetch
 from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA
-from pyspark_kafka_meta.wire.connection import SILENCE_S, Connection, ConnectionSettings
+from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.wire.messages import (
     FetchAnswer,
     FetchRequest,
@@ -88,7 +88,7 @@ class KafkaWire:
     def _read_fetch(self, connection: Connection, under_way: UnderWay[FetchRequest]) -> FetchAnswer:
         node_id, max_bytes = under_way.broker.node_id, under_way.request.max_bytes
         try:
-            exchange = connection.receive(under_way.read_deadline(), self._memory, SILENCE_S)
+            exchange = connection.receive(under_way.read_deadline(), self._memory, has_begun=True)
         except RequestTimeoutError:
             self._max_bytes[node_id] = max(max_bytes // SHRINK, MIN_ANSWER_BYTES)
             raise
@@ -112,5 +112,5 @@ def _write_offsets(connection: Connection, request: OffsetsRequest, deadline: fl
 
 
 def _read_offsets(connection: Connection, under_way: UnderWay[OffsetsRequest]) -> OffsetsAnswer:
-    exchange = connection.receive(under_way.read_deadline(), first_silence_s=SILENCE_S)
+    exchange = connection.receive(under_way.read_deadline(), has_begun=True)
     return translate.list_offsets_answer(exchange, under_way.request, under_way.broker.node_id)

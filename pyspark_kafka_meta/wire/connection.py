@@ -139,18 +139,16 @@ class Connection:
             raise self._failure(error, f"sending {api.title}") from error
         self._in_flight.append(_InFlight(api, message.__version__, correlation_id, len(frame), time.monotonic()))
 
-    def receive(
-        self, deadline: float, memory: ReusedMemory | None = None, first_silence_s: float = math.inf
-    ) -> Exchange:
+    def receive(self, deadline: float, memory: ReusedMemory | None = None, has_begun: bool = False) -> Exchange:
         """The answer to the oldest request under way, in fresh memory or in this.
 
         Args:
-            first_silence_s: how long the peer may be silent before the answer's length is there; `SILENCE_S` if it has
-                begun, as poll tells of a first byte, and over TLS of the first part of a record.
+            has_begun: whether poll has told of a first byte, over TLS of the first part of a record: the peer may not
+                be silent for longer than `SILENCE_S` any more.
         """
         request = self._in_flight.popleft()
         what = f"waiting for its {request.api.title} answer"
-        prefix = self._receive_exactly(LENGTH_BYTES, deadline, what, first_silence_s)
+        prefix = self._receive_exactly(LENGTH_BYTES, deadline, what, SILENCE_S if has_begun else math.inf)
         size = int.from_bytes(prefix, "big", signed=True)
         if not LENGTH_BYTES <= size <= self._settings.max_frame_bytes:
             self.close()

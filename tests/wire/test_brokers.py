@@ -24,7 +24,7 @@ from pyspark_kafka_meta.metadata.model import Address, Broker, MetadataAnswer, T
 from pyspark_kafka_meta.records.batches import scan
 from pyspark_kafka_meta.records.columns import FetchedRecords, decode
 from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.wire import brokers, connection, requests
+from pyspark_kafka_meta.wire import connection, requests
 from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codec import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA, Api, milliseconds, request_schema
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
@@ -688,7 +688,6 @@ def test_broker_that_falls_silent_in_an_answer_is_left_long_before_the_time_out(
     wire: KafkaWire, monkeypatch: pytest.MonkeyPatch, sent_bytes: int
 ) -> None:
     monkeypatch.setattr(connection, "SILENCE_S", SOON_S)
-    monkeypatch.setattr(brokers, "SILENCE_S", SOON_S)
 
     def fall_silent(peer: socket.socket) -> None:
         answer_versions(peer)

@@ -12,6 +12,7 @@ import traceback
 import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -283,10 +284,11 @@ def test_producers_are_told_when_a_token_expires(
     token: str, expires_at: Callable[[float], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Forger, "token", lambda self: token)
-    settings = librdkafka_settings(by_provider("Forger"), [Address("broker", 9092)])
+    security = replace(by_provider("Forger"), oauth_extensions=(("pool", "p-1"),))
+    settings = librdkafka_settings(security, [Address("broker", 9092)])
     assert settings["sasl.mechanism"] == "OAUTHBEARER"
-    shown, when, *_ = settings["oauth_cb"]("")
-    assert shown == token
+    shown, when, principal, extensions = settings["oauth_cb"]("")
+    assert (shown, principal, extensions) == (token, "", {"pool": "p-1"})
     assert when == pytest.approx(expires_at(time.time()), abs=60)
 
 

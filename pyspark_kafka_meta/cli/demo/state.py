@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark_kafka_meta.metadata.events import Outcome
-from pyspark_kafka_meta.metadata.model import NO_LEADER, TopicPartition
+from pyspark_kafka_meta.metadata.model import NO_LEADER, TopicPartition, is_other_topic
 from pyspark_kafka_meta.reading.offsets import Positions
 from pyspark_kafka_meta.tables.folding import Event, ended_caches
 from pyspark_kafka_meta.tables.lagging import lag_rows
@@ -96,8 +96,7 @@ def is_stale(row: CacheRow, live: Mapping[TopicPartition, PartitionRow]) -> bool
     now = live.get(TopicPartition(row.topic, row.partition))
     if now is None:
         return False
-    made_again = None not in (row.topic_id, now.topic_id) and row.topic_id != now.topic_id
-    return made_again or (row.leader_epoch or 0) < (now.leader_epoch or 0)
+    return is_other_topic(row.topic_id, now.topic_id) or (row.leader_epoch or 0) < (now.leader_epoch or 0)
 
 
 def kept(events: Sequence[Event], now_ms: int) -> list[Event]:
