@@ -162,6 +162,6 @@ class OffsetResolver:
 def _committed_offsets(
     options: ClientOptions, group: str, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    from pyspark_kafka_meta.reading.groups import committed_offsets  # brings confluent_kafka, which few need
+    from pyspark_kafka_meta.reading.groups import ConsumerGroup  # brings confluent_kafka, which few need
 
-    return committed_offsets(options, group, partitions)
+    return ConsumerGroup(options, group).committed(partitions)

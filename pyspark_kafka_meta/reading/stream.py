@@ -25,6 +25,7 @@ from pyspark_kafka_meta.schemas import Columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_kafka_meta.reading.groups import ConsumerGroup
     from pyspark_kafka_meta.reading.offsets import Positions
     from pyspark_kafka_meta.reading.planner import OffsetPlanner
 
@@ -41,6 +42,7 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
         self._columns = columns
         self._opened: OffsetPlanner | None = None
         self._target: Positions | None = None
+        self._group: ConsumerGroup | None = None
         self._commits_not_before = 0.0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -90,16 +92,17 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
     def commit(self, end: dict[str, Any]) -> None:
         """Tell the consumer group, if there is one to tell. That it cannot be told is no reason to fail the query, nor
         to hold up each micro-batch: the first one after `COMMIT_PAUSE_S` tells all."""
-        group = self._options.commit_group
-        if group is None or time.monotonic() < self._commits_not_before:
+        name = self._options.commit_group
+        if name is None or time.monotonic() < self._commits_not_before:
             return
-        from pyspark_kafka_meta.reading.groups import commit_offsets
+        from pyspark_kafka_meta.reading.groups import ConsumerGroup
         from pyspark_kafka_meta.reading.offsets import SourceOffset
 
         offsets = {one: position.offset for one, position in SourceOffset.parse(end).positions.items()}
+        self._group = self._group or ConsumerGroup(self._options.client, name)
         try:
             if offsets:  # a pattern may match nothing yet
-                commit_offsets(self._options.client, group, offsets)
+                self._group.commit(offsets)
         except KafkaMetaError as error:
             self._commits_not_before = time.monotonic() + COMMIT_PAUSE_S
             logger.warning("%s; not tried again for %.0f s", error, COMMIT_PAUSE_S)

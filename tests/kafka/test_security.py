@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.reading import groups
+from pyspark_kafka_meta.reading.groups import ConsumerGroup
 from pyspark_kafka_meta.wire import connection
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
@@ -39,8 +39,9 @@ def assert_gets_in(secured: SecuredKafka, login: dict[str, str], folder: Path) -
     produce(librdkafka_settings(client.security, client.bootstrap_servers))
     assert secured.read(folder, login) == before + RECORDS > RECORDS
     committed = {TopicPartition(TOPIC, 0): before}
-    groups.commit_offsets(client, GROUP, committed)
-    assert groups.committed_offsets(client, GROUP, committed) == committed
+    group = ConsumerGroup(client, GROUP)
+    group.commit(committed)
+    assert group.committed(committed) == committed
 
 
 @by_each_protocol

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +26,14 @@ class Admin:
     """Answers with these error codes, then well."""
 
     def __init__(self, *codes: int) -> None:
-        self.codes, self.asked = list(codes), 0
+        self.codes, self.asked, self.made = list(codes), 0, 0
+
+    def __call__(self, settings: dict[str, object]) -> Admin:
+        self.made += 1
+        return self
+
+    def poll(self, timeout: float) -> None:
+        """Serves no callbacks."""
 
     def alter_consumer_group_offsets(self, requests: Any, request_timeout: float) -> dict[str, Future[Any]]:
         assert request_timeout <= 5, "micro-batches wait for it"
@@ -40,21 +48,36 @@ class Admin:
 
 def test_a_commit_waits_for_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     admin = Admin(15, 16, 14)
-    monkeypatch.setattr(groups, "_admin", lambda options: admin)
+    monkeypatch.setattr(groups, "AdminClient", admin)
     monkeypatch.setattr(groups, "COORDINATOR_PAUSE_S", 0.0)
-    groups.commit_offsets(OPTIONS, "g", {T0: 5})
+    groups.ConsumerGroup(OPTIONS, "g").commit({T0: 5})
 
     assert admin.asked == 4
 
 
+def test_one_client_serves_until_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = Admin()
+    monkeypatch.setattr(groups, "AdminClient", admin)
+    group = groups.ConsumerGroup(OPTIONS, "g")
+
+    made = []
+    for codes in ([], [], [58], []):
+        admin.codes += codes
+        with suppress(BrokerError):
+            group.commit({T0: 5})
+        made.append(admin.made)
+
+    assert made == [1, 1, 1, 2]
+
+
 def test_a_refused_commit_names_the_group_and_what_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
     admin = Admin(30)
-    monkeypatch.setattr(groups, "_admin", lambda options: admin)
+    monkeypatch.setattr(groups, "AdminClient", admin)
 
     with pytest.raises(
         BrokerError, match=r"offsets of consumer group g could not be committed: .*Check that the group"
     ):
-        groups.commit_offsets(OPTIONS, "g", {T0: 5})
+        groups.ConsumerGroup(OPTIONS, "g").commit({T0: 5})
     assert admin.asked == 1
 
 
@@ -76,7 +99,7 @@ def test_a_stream_goes_on_where_no_client_for_its_commits_can_be_made(
 
 def test_a_commit_that_failed_does_not_hold_up_the_next_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     admin, clock = Admin(30), FakeClock()
-    monkeypatch.setattr(groups, "_admin", lambda options: admin)
+    monkeypatch.setattr(groups, "AdminClient", admin)
     monkeypatch.setattr(stream, "time", SimpleNamespace(monotonic=clock))
     options = SourceOptions.parse(
         {"kafka.bootstrap.servers": "b:9092", "subscribe": "t", "commitOffsetsToGroup": "g"}
@@ -94,7 +117,7 @@ def test_a_commit_that_failed_does_not_hold_up_the_next_micro_batches(monkeypatc
 
 def test_a_stream_without_a_partition_commits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     admin = Admin()
-    monkeypatch.setattr(groups, "_admin", lambda options: admin)
+    monkeypatch.setattr(groups, "AdminClient", admin)
     options = SourceOptions.parse(
         {"kafka.bootstrap.servers": "b:9092", "subscribePattern": "t.*", "commitOffsetsToGroup": "g"}
     ).for_stream()
