@@ -44,7 +44,7 @@ def log_in(connection: Caller, security: SecurityOptions, deadline: float) -> fl
     version = connection.version(SASL_AUTHENTICATE)
     request = codec.request_schema(SASL_AUTHENTICATE, version).SaslAuthenticateRequest
     to_send, complaint = next(steps), b""
-    token = to_send.decode(errors="replace").partition("auth=Bearer ")[2].strip("\1")
+    token = to_send.decode(errors="replace").partition("auth=Bearer ")[2].partition("\1")[0]
     for _ in range(MAX_ROUNDS):
         answer = connection.call(SASL_AUTHENTICATE, request(auth_bytes=to_send), deadline).message
         if answer.error_code != 0:

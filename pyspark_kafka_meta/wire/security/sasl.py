@@ -42,11 +42,15 @@ def _plain(user: str, password: str) -> Steps:
 
 
 def _scram(name: str, user: str, password: str) -> Steps:
-    """scramp checks the nonce, the server's signature, and that 4096 iterations at least are asked for."""
+    """scramp checks the nonce, the server's signature, and that 4096 iterations at least are asked for.
+
+    It would first put a password into the form that the RFC wants (SASLprep). Kafka's brokers take it as it is.
+    """
     from scramp import ScramClient, ScramException
 
     try:
-        client = ScramClient([name], user, password)
+        client = ScramClient([name], user, "prepared")
+        client.password = password.encode()
         client.set_server_first((yield client.get_client_first().encode()).decode())
         client.set_server_final((yield client.get_client_final().encode()).decode())
     except (ScramException, ValueError) as error:
