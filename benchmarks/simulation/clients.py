@@ -133,14 +133,14 @@ class CacheModel:
     def take_hint(self, partition: int, now: float) -> None:
         cause = RefreshCause(RefreshReason.LEADER_HINT, partition=TopicPartition(TOPIC, partition))
         self._policy.request_update(cause, now)
-        self._policy.recovery_ms(now, led([partition]))
+        self._policy.recovery_ms(now, led([partition]), by_hint=True)
         self._hinted_meanwhile = True
 
     def begin(self, brokers: Sequence[Address], now: float) -> Address:
         """Whom to ask now."""
+        self.asked = self._choice.next(brokers, self._policy.slow_attempts)
         self._policy.begin(now)
         self.attempts += 1
-        self.asked = self._choice.next(brokers)
         self._asked_topics, self._hinted_meanwhile = self.topics, False
         return self.asked
 

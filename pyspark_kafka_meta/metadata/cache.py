@@ -230,7 +230,7 @@ class MetadataCache:
         """One attempt. The caller holds `_asking`."""
         with self._lock:
             attempt = self._state.begin(self._clock())
-        timeout_ms = attempt_timeout_ms(attempt.number, self._request_timeout_ms)
+        timeout_ms = attempt_timeout_ms(attempt.slow_before, self._request_timeout_ms)
         attempt_deadline = min(deadline, attempt.began + timeout_ms / 1000)
         try:
             answer = self._wire.metadata(attempt.address, attempt.topics, attempt_deadline)

@@ -22,6 +22,11 @@ MAX_AGE_JITTER = 0.2
 MAX_EXPONENT = 20
 """Far above any bound of the backoff, and no overflow."""
 FIRST_ATTEMPT_TIMEOUT_MS = 3_000
+"""Who does not answer within it is slow, and the attempt a slow one; one that is refused is not."""
+SLOW_ATTEMPTS_BEFORE_BOOTSTRAP = 2
+"""After so many, all that is known may be gone: the bootstrap addresses are asked before more known brokers."""
+TROUBLE_PASSES_AFTER_S = 10.0
+"""Trouble that lasts is reported again with each attempt to read, seconds apart."""
 OVERDUE_MS = 2_000
 """So long after the answer of a leader could be there, it is suspected to hang, and another broker is asked who leads
 now."""
@@ -60,10 +65,10 @@ class Trouble:
     since: float
     cause: RefreshCause
 
-    def is_ended_by(self, changes: SnapshotChanges) -> bool:
-        """Whether a good answer, or hint, that made `changes` is the end of it."""
+    def is_ended_by(self, changes: SnapshotChanges, by_hint: bool) -> bool:
+        """Whether a good answer, or a hint, that made `changes` is the end of it."""
         if self.cause.reason in QUIET_REASONS:
-            return True  # the trouble was that nobody answered
+            return not by_hint  # the trouble was that nobody answered
         if self.cause.partition is not None:
             return changes.gives_leader(self.cause.partition)
         return bool(changes)
@@ -77,10 +82,12 @@ class RefreshPolicy:
         self._rng = rng
         self._pending: RefreshCause | None = RefreshCause(RefreshReason.BOOTSTRAP)
         self._trouble: Trouble | None = None
+        self._reported = float("-inf")  # when trouble was, last
         self._began = 0.0
         self._expires = float("-inf")
         self._not_before = float("-inf")
         self._attempts = 0  # since the last good answer
+        self._slow_attempts = 0  # since the last good answer
         self._failed_rounds = 0  # since the last good answer
         self._equivalent_answers = 0  # good answers in a row that changed nothing although trouble was reported
 
@@ -89,12 +96,21 @@ class RefreshPolicy:
         """Whether trouble was reported that no answer has ended yet."""
         return self._trouble is not None
 
+    @property
+    def slow_attempts(self) -> int:
+        """Since the last good answer."""
+        return self._slow_attempts
+
     def request_update(self, cause: RefreshCause, now: float) -> None:
         """Make a refresh due, as soon as the backoff allows. Of several causes the first trouble counts."""
         if self._pending is None or _is_graver(cause, self._pending):
             self._pending = cause
-        if cause.reason not in QUIET_REASONS and (self._trouble is None or _is_graver(cause, self._trouble.cause)):
-            self._trouble = Trouble(now, cause)
+        if self._attempts == 0 and now > self._reported + TROUBLE_PASSES_AFTER_S:
+            self._trouble = None  # what is reported now is another one
+        if cause.reason not in QUIET_REASONS:
+            self._reported = now
+            if self._trouble is None or _is_graver(cause, self._trouble.cause):
+                self._trouble = Trouble(now, cause)
 
     def time_to_next_update_ms(self, now: float) -> float:
         """0 if a refresh is due now. To the microsecond, so that who sleeps this long is not a rounding error early."""
@@ -114,7 +130,7 @@ class RefreshPolicy:
         """A good answer came; every request made so far is answered by it."""
         quiet = self._pending is None or self._pending.reason in QUIET_REASONS
         self._equivalent_answers = 0 if quiet or changes else self._equivalent_answers + 1
-        self._pending, self._attempts, self._failed_rounds = None, 0, 0
+        self._pending, self._attempts, self._slow_attempts, self._failed_rounds = None, 0, 0, 0
         max_age_ms = self._settings.metadata_max_age_ms * self._rng.uniform(1 - MAX_AGE_JITTER, 1)
         self._expires = now + max_age_ms / 1000
         self._not_before = now + self._backoff_s(max(self._equivalent_answers, 1))
@@ -127,13 +143,15 @@ class RefreshPolicy:
         """
         if self._trouble is None and self._pending is not None:
             self._trouble = Trouble(self._began, self._pending)
+        if round(now - self._began, 3) >= FIRST_ATTEMPT_TIMEOUT_MS / 1000:
+            self._slow_attempts += 1
         if round_over:
             self._failed_rounds += 1
             self._not_before = now + self._backoff_s(self._failed_rounds)
 
-    def recovery_ms(self, now: float, changes: SnapshotChanges) -> float | None:
-        """How long the trouble lasted that `changes` end; None if they end none."""
-        if self._trouble is None or not self._trouble.is_ended_by(changes):
+    def recovery_ms(self, now: float, changes: SnapshotChanges, by_hint: bool = False) -> float | None:
+        """How long the trouble lasted that `changes`, by an answer or a hint, end; None if they end none."""
+        if self._trouble is None or not self._trouble.is_ended_by(changes, by_hint):
             return None
         since, self._trouble = self._trouble.since, None
         return round((now - since) * 1000, 3)
@@ -151,21 +169,22 @@ def backoff_s(settings: PolicySettings, failures: int, rng: random.Random) -> fl
     return min(bounded * jitter, settings.retry_backoff_max_ms) / 1000
 
 
-def attempt_timeout_ms(attempt: int, request_timeout_ms: int) -> int:
+def attempt_timeout_ms(slow_attempts: int, request_timeout_ms: int) -> int:
     """How long a question that a broker answers at once, such as Metadata, may go unanswered.
 
     Little at first, because another broker answers if this one hangs; twice as long each time, in case all are slow.
 
     Args:
-        attempt: from 1.
+        slow_attempts: so many went unanswered before.
         request_timeout_ms: the most it may be.
     """
-    return min(FIRST_ATTEMPT_TIMEOUT_MS << min(attempt - 1, MAX_EXPONENT), request_timeout_ms)
+    return min(FIRST_ATTEMPT_TIMEOUT_MS << min(slow_attempts, MAX_EXPONENT), request_timeout_ms)
 
 
 class BrokerChoice:
     """Whom to ask: the broker that answered last, to save connections; else any known one; the bootstrap addresses at
-    first, and when every known broker failed since the last good answer. The first broker after them is any.
+    first, and when every known broker failed since the last good answer, or several were slow to. The first broker
+    after them is any.
 
     Attributes:
         is_rebootstrapping: whether only the bootstrap addresses are asked, although brokers may be known.
@@ -181,9 +200,10 @@ class BrokerChoice:
         self._asks_member = False  # the last one to be asked was a known broker then
         self.is_rebootstrapping = False
 
-    def next(self, brokers: Collection[Address]) -> Address:
-        """The address to ask. It is none of `brokers` only where it comes from the bootstrap list."""
-        address = self._choose(brokers)
+    def next(self, brokers: Collection[Address], slow_attempts: int = 0) -> Address:
+        """The address to ask, after so many slow attempts since the last good answer. It is none of `brokers` only
+        where it comes from the bootstrap list."""
+        address = self._choose(brokers, slow_attempts >= SLOW_ATTEMPTS_BEFORE_BOOTSTRAP)
         assert address is not None, "a round that is over begins anew, and there is a bootstrap address"
         self._asks_member = address in brokers
         return address
@@ -218,23 +238,24 @@ class BrokerChoice:
             self.avoid(address)
         return round_over
 
-    def _choose(self, brokers: Collection[Address]) -> Address | None:
-        known = () if self.is_rebootstrapping else brokers
-        return choose_address(known, self._bootstrap, self._failed, self._suspects, self._last_good, self._rng)
+    def _choose(self, brokers: Collection[Address], bootstrap_first: bool = False) -> Address | None:
+        pools = [() if self.is_rebootstrapping else brokers, self._bootstrap]
+        if bootstrap_first:
+            pools.reverse()
+        return choose_address(pools, self._failed, self._suspects, self._last_good, self._rng)
 
 
 def choose_address(
-    brokers: Collection[Address],
-    bootstrap: Sequence[Address],
+    pools: Sequence[Collection[Address]],
     failed: AbstractSet[Address],
     suspects: Sequence[Address],
     last_good: Address | None,
     rng: random.Random,
 ) -> Address | None:
-    """The next address that has not failed, known brokers before the bootstrap list, in random order but for the
-    last good one, which goes first, and the suspects, which go last, in their order. None when all have failed."""
+    """The next address that has not failed, one pool after the other, in random order but for the last good one, which
+    goes first, and the suspects, which go last, in their order. None when all have failed."""
     ranks = {address: rank for rank, address in enumerate(suspects, 1)}
-    for pool in (brokers, bootstrap):
+    for pool in pools:
         left = [address for address in pool if address not in failed]
         if last_good in left and last_good not in ranks:
             return last_good

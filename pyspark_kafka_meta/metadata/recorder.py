@@ -26,6 +26,7 @@ class Attempt:
 
     Attributes:
         number: among the attempts since the last good answer, from 1.
+        slow_before: how many of those before it were slow.
         before: what the cache knew when it began.
         topics: asked for.
         began: seconds of the cache's clock.
@@ -33,6 +34,7 @@ class Attempt:
 
     cause: RefreshCause
     number: int
+    slow_before: int
     before: MetadataSnapshot
     topics: frozenset[str]
     address: Address

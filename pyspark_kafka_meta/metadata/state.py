@@ -89,11 +89,12 @@ class CacheState:
             for topic, wanted_at in self._topics.items()
             if topic not in gone or now < wanted_at + MAX_IDLE_S
         }
+        slow_before = self._policy.slow_attempts
+        address = self._choice.next(brokers, slow_before)
         cause, number = self._policy.begin(now)
-        address = self._choice.next(brokers)
         if brokers and (self._choice.is_rebootstrapping or address not in brokers):
             cause = replace(cause, reason=RefreshReason.REBOOTSTRAP)
-        return Attempt(cause, number, self.snapshot, frozenset(self._topics), address, now)
+        return Attempt(cause, number, slow_before, self.snapshot, frozenset(self._topics), address, now)
 
     def failed(self, attempt: Attempt, error: KafkaMetaError, now: float) -> RefreshEvent:
         """No good answer came."""
@@ -129,7 +130,9 @@ class CacheState:
             return None
         self.snapshot, changes = hinted
         self._policy.request_update(cause, now)
-        recovery_ms = self._policy.recovery_ms(now, changes) or 0.0  # the trouble may have come with its end
+        recovery_ms = (
+            self._policy.recovery_ms(now, changes, by_hint=True) or 0.0
+        )  # the trouble may have come with its end
         return self.recorder.hinted(cause, before, self.snapshot, now, changes, recovery_ms)
 
     def gives_up_at(self, reason: RefreshReason, began: float, deadline: float) -> float:
@@ -157,9 +160,8 @@ class CacheState:
         self._policy.succeeded(now, changes)
         recovery_ms = self._policy.recovery_ms(now, changes)
         if self._policy.in_trouble or answer.throttle_ms > 0:
-            self._choice.avoid(
-                attempt.address
-            )  # it may be cut off from the cluster, and never learn better, or is busy
+            # It may be cut off from the cluster, and never learn better, or is busy.
+            self._choice.avoid(attempt.address)
         if self._topics.keys() != attempt.topics:
             self._policy.request_update(RefreshCause(RefreshReason.NEW_TOPIC), now)
         elif hinted_meanwhile:

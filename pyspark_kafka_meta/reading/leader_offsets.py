@@ -113,7 +113,7 @@ class LeaderOffsets:
         now = time.monotonic()
         for broker, queries in groups.items():
             unanswered = self._unanswered[broker.node_id]
-            timeout_ms = attempt_timeout_ms(unanswered + 1, self._options.request_timeout_ms)
+            timeout_ms = attempt_timeout_ms(unanswered, self._options.request_timeout_ms)
             request = OffsetsRequest(tuple(queries), self._read_committed)
             # One that throttles may answer so much later. But who leads is looked up as soon: it may hang as well.
             heard_at = max(now, self._throttles.until(broker.node_id))

@@ -230,6 +230,51 @@ def test_trouble_that_nobody_reports_again_has_passed() -> None:
     assert one.recovery_ms(310, SOMETHING) is None
 
 
+@pytest.mark.parametrize(("reported_again_at", "expected"), [(18, 11_000), (20.5, 500)])
+def test_trouble_after_a_quiet_while_is_another_one(reported_again_at: float, expected: int) -> None:
+    """A connection that was reset while nothing moved, say, and a leader that moves later."""
+    one = answered()
+    for now, cause, changes in ((10, LOST, NOTHING), (reported_again_at, NOT_LEADER, NOTHING)):
+        one.request_update(cause, now)
+        one.begin(now)
+        one.succeeded(now, changes)
+
+    assert one.recovery_ms(21, MOVED) == expected
+
+
+def test_trouble_is_one_while_nobody_answers_however_long() -> None:
+    one = answered()
+    one.request_update(LOST, 10)
+    for now in (10, 40, 70):
+        one.begin(now)
+        one.failed(now + 1, round_over=False)
+        one.request_update(LOST, now + 25)
+    one.begin(100)
+    one.succeeded(100, MOVED)
+
+    assert one.recovery_ms(100, MOVED) == 90_000
+
+
+def test_hint_does_not_end_that_no_broker_answers() -> None:
+    one = answered()
+    one.begin(300)
+    one.failed(301, round_over=True)
+
+    assert one.recovery_ms(310, MOVED, by_hint=True) is None
+    assert one.recovery_ms(320, MOVED) == 20_000
+
+
+@pytest.mark.parametrize(("took_s", "slow"), [(0.001, 0), (2.9, 0), (3.0, 1), (30.0, 1)])
+def test_attempt_is_slow_that_used_up_the_time_of_a_first_one(took_s: float, slow: int) -> None:
+    one = answered()
+    one.begin(300.1)
+    one.failed(300.1 + took_s, round_over=False)
+    assert one.slow_attempts == slow
+    one.begin(400)
+    one.succeeded(400, NOTHING)
+    assert one.slow_attempts == 0
+
+
 def test_reported_trouble_outweighs_that_nobody_answered() -> None:
     one = answered()
     one.begin(300)
@@ -273,7 +318,7 @@ CHOICES = {
 def test_choice_of_the_address_to_ask(case: str) -> None:
     brokers, bootstrap, failed, suspects, last_good, expected = CHOICES[case]
     chosen = {
-        choose_address(brokers, bootstrap, failed, suspects, last_good, random.Random(seed)) for seed in range(30)
+        choose_address((brokers, bootstrap), failed, suspects, last_good, random.Random(seed)) for seed in range(30)
     }
 
     assert chosen == expected
@@ -338,6 +383,17 @@ def test_of_two_brokers_that_hang_none_is_asked_while_there_is_another() -> None
     assert choice.next((B, C, D)) == C, "whose trouble is the older"
 
 
+def test_bootstrap_addresses_come_before_more_known_brokers_where_several_were_slow() -> None:
+    choice = BrokerChoice([A, B], random.Random(0))
+    choice.failed(B, (B, C, D))
+    choice.failed(C, (B, C, D))
+
+    assert choice.next((B, C, D), slow_attempts=1) == D
+    assert choice.next((B, C, D), slow_attempts=2) == A
+    choice.failed(A, (B, C, D))
+    assert choice.next((B, C, D), slow_attempts=3) == D
+
+
 def test_until_an_answer_comes_a_rebootstrap_asks_no_known_broker() -> None:
     choice = BrokerChoice([A, D], random.Random(0))
     choice.rebootstrap()
@@ -351,7 +407,7 @@ def test_until_an_answer_comes_a_rebootstrap_asks_no_known_broker() -> None:
 
 
 def test_attempts_get_little_time_first_and_then_twice_as_much_each() -> None:
-    timeouts_ms = [attempt_timeout_ms(attempt, 30_000) for attempt in range(1, 7)]
+    timeouts_ms = [attempt_timeout_ms(slow_attempts, 30_000) for slow_attempts in range(6)]
 
     assert timeouts_ms == [3_000, 6_000, 12_000, 24_000, 30_000, 30_000]
     assert attempt_timeout_ms(1_000_000, 500) == 500
