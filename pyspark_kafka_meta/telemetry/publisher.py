@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.telemetry.living import LivingCaches
-from pyspark_kafka_meta.telemetry.sinks import EventSink
+from pyspark_kafka_meta.telemetry.sinks import EventSink, LossCount
 
 event_logger = logging.getLogger("pyspark_kafka_meta.events")
 
@@ -38,6 +38,7 @@ class EventPublisher:
         self._sinks = tuple(sinks)
         self._pid = os.getpid()
         self._pending: deque[RefreshEvent] = deque()
+        self._losses = LossCount()
 
     def publish(self, event: RefreshEvent) -> None:
         """Attach the origin, log the event and keep it for `flush`. Of too many, the oldest are dropped."""
@@ -48,9 +49,9 @@ class EventPublisher:
             event_logger.info("%s", json.dumps(told.to_dict()))
         self._pending.append(told)
         if len(self._pending) > MAX_PENDING_EVENTS:
-            dropped, oldest = self._pending.popleft(), self._pending.popleft()
-            lost = oldest.dropped_before + dropped.dropped_before + 1
-            self._pending.appendleft(replace(oldest, dropped_before=lost))
+            self._losses.add([self._pending.popleft()])
+        if told.died_cache_ids:
+            self.flush()  # nobody else will tell of them, and what killed them may kill this process as well
 
     def flush_news(self) -> None:
         """`flush`, but let refreshes by age that found nothing new wait for company: a file for each would be many."""
@@ -63,8 +64,9 @@ class EventPublisher:
         events = tuple(self._pending)
         self._pending.clear()
         if events and self._pid == os.getpid():
+            told = self._losses.told_by(events)
             for sink in self._sinks:
-                sink.write(events)
+                sink.write(told)
 
     def close(self) -> None:
         """`flush`, and let the sinks go."""

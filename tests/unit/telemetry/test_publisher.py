@@ -19,6 +19,7 @@ from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent
 from pyspark_kafka_meta.options import MetricsOptions
 from pyspark_kafka_meta.telemetry import folders, publisher
 from pyspark_kafka_meta.telemetry.folders import LocalFolder
+from pyspark_kafka_meta.telemetry.living import LivingCaches
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.telemetry.sinks import FolderSink
@@ -229,3 +230,15 @@ def test_a_new_cache_tells_of_one_that_died_and_its_publisher_lets_it_go(
     third.close()
 
     assert {row["cache_id"]: row["died_cache_ids"] for row in rows(folder)} == {"second": ["first"], "third": []}
+
+
+def test_who_died_is_told_at_once_as_what_killed_it_may_kill_this_process_too(folder: Path) -> None:
+    class Living(LivingCaches):
+        def enter(self, cache_id: str) -> tuple[str, ...]:
+            return ("dead",)
+
+    to = EventPublisher([FolderSink(LocalFolder(folder))], ORIGIN, Living("app", "a folder"))
+    to.publish(made("c0ffee", 1, kind=EventKind.BORN))
+    to.publish(made("c0ffee", 2))
+
+    assert [(row["sequence"], row["died_cache_ids"]) for row in rows(folder)] == [(1, ["dead"])]
