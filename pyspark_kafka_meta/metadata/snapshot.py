@@ -55,6 +55,8 @@ class MetadataSnapshot:
             answered already.
         brokers: by node id.
         topics: by name, the last good view of each.
+        topics_gone: by name, the last good view of each that the last answer had not. One that comes back under its id
+            is no other for having been away, as a broker that is starting up may say.
         topic_errors: Kafka's error code of the last answer, by topic; callers judge them.
         fetched_at: seconds of the cache's clock when the last good answer came.
     """
@@ -62,6 +64,7 @@ class MetadataSnapshot:
     generation: int = 0
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     topics: Mapping[str, TopicView] = field(default_factory=dict)
+    topics_gone: Mapping[str, TopicView] = field(default_factory=dict)
     topic_errors: Mapping[str, int] = field(default_factory=dict)
     fetched_at: float = 0.0
 
@@ -92,17 +95,21 @@ class MetadataSnapshot:
         Args:
             told_by: node id of the broker that answered, None if the address asked is no known broker's.
         """
-        topics, stale = dict(self.topics), 0
+        topics, gone, stale = dict(self.topics), {}, 0
         for told in answer.topics:
+            known = self.topics.get(told.name) or self.topics_gone.get(told.name)
             if told.error_code in GONE_TOPIC_ERRORS:
                 topics.pop(told.name, None)
+                if known is not None and known.topic_id is not None:
+                    gone[told.name] = known
             elif told.error_code == 0:
-                topics[told.name], refused = _merge_topic(topics.get(told.name), told, len(answer.brokers), told_by)
+                topics[told.name], refused = _merge_topic(known, told, len(answer.brokers), told_by)
                 stale += refused
         merged = MetadataSnapshot(
             generation=self.generation + 1,
             brokers={broker.node_id: broker for broker in answer.brokers},
             topics=topics,
+            topics_gone=gone,
             topic_errors={told.name: told.error_code for told in answer.topics if told.error_code != 0},
             fetched_at=now,
         )

@@ -201,6 +201,22 @@ def test_epoch_update_after_topic_deletion() -> None:
     assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 0)
 
 
+def test_topic_that_was_away_for_a_moment_is_not_led_back_to_a_replaced_leader() -> None:
+    """A broker that is starting up does not know the topic yet, and one that lags behind names who led it before."""
+    away = answer(topic(code=3, topic_id=None))
+    snapshot, changes = merged(answer(topic(led(2, 9))), away, away, answer(topic(led(1, 8))))
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(2), 9)
+    assert changes.stale_ignored == 1
+    assert changes.topics_added == ("t",)
+
+
+def test_views_of_topics_that_nobody_asks_about_any_more_are_forgotten() -> None:
+    snapshot, _ = merged(answer(topic(led(2, 9))), answer(topic(code=3, topic_id=None)), answer())
+
+    assert not snapshot.topics_gone
+
+
 def test_leader_that_is_no_known_broker_is_no_leader_until_it_is() -> None:
     lagging = answer(topic(led(3, 5)), nodes=(1, 2))
 
@@ -352,7 +368,7 @@ TOPICS = st.builds(
     name=st.just("t"),
     topic_id=st.sampled_from([ID, OTHER_ID, None]),
     partitions=st.lists(PARTITIONS, max_size=3, unique_by=lambda one: one.partition).map(tuple),
-    error_code=st.sampled_from([0, 0, 0, 5]),
+    error_code=st.sampled_from([0, 0, 0, 3, 5]),
 )
 ANSWERS = st.builds(lambda told, nodes: answer(told, nodes=tuple(nodes)), TOPICS, st.sets(st.integers(1, 3)))
 
