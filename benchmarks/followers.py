@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.delays import Arrivals, Written
-from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.metadata.events import Origin, Role
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading import executor
 from pyspark_kafka_meta.reading.client import KafkaClient
@@ -128,7 +128,7 @@ def follow_by_kafkameta(bootstrap_servers: str, topic: str, metrics_path: str, p
     given = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic}
     options = SourceOptions.parse(given).for_stream()
     executor.Losses = FollowedRanges  # type: ignore[attr-defined]  # in this process
-    publisher = new_publisher(MetricsOptions(metrics_path, None, ()), Origin(role="reader"))
+    publisher = new_publisher(MetricsOptions(metrics_path, None, ()), Origin(role=Role.READER))
     client = KafkaClient(options.client, publisher, options.client.metadata_max_age_ms)
     partitions = client.partitions([topic], client.api_deadline())
     topic_id = client.cache.snapshot.topic_id(topic)

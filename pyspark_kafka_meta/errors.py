@@ -109,5 +109,9 @@ class UnsupportedRecordFormatError(KafkaMetaError):
     timestamp that Spark cannot hold."""
 
 
+class ClusterError(KafkaMetaError):
+    """A test cluster cannot be started or driven: the text says what is missing, or shows the end of a node's log."""
+
+
 class DataLossError(KafkaMetaError):
     """Records that a query was to read are gone; the text says which and how to go on without them."""

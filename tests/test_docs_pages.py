@@ -18,7 +18,7 @@ import typer.main
 from pyspark_kafka_meta import __all__ as exported
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.options import ALL_OPTIONS
-from pyspark_kafka_meta.options.unused import INSTEAD, UNUSED, UNUSED_SECURITY
+from pyspark_kafka_meta.options.unused import INSTEAD, UNUSED
 from pyspark_kafka_meta.tables.schemas import ROWS, struct_type
 
 ROOT = Path(__file__).parent.parent
@@ -88,9 +88,7 @@ def assert_understood(name: str, *arguments: str) -> None:
 
 @each_page
 def test_options_of_clients_exist_or_are_refused(page: Path) -> None:
-    known = {one.name for one in ALL_OPTIONS.values()} | {
-        f"kafka.{name}" for name in (*UNUSED, *UNUSED_SECURITY, *INSTEAD)
-    }
+    known = {one.name for one in ALL_OPTIONS.values()} | {f"kafka.{name}" for name in (*UNUSED, *INSTEAD)}
     assert set(re.findall(r"`(kafka\.[a-z.]+[a-z])`", page.read_text())) <= known
 
 

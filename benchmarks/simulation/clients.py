@@ -133,7 +133,7 @@ class CacheModel:
     def take_hint(self, partition: int, now: float) -> None:
         cause = RefreshCause(RefreshReason.LEADER_HINT, partition=TopicPartition(TOPIC, partition))
         self._policy.request_update(cause, now)
-        self._policy.recovery_ms(now, led([partition]), by_hint=True)
+        self._policy.end_trouble(now, led([partition]), by_hint=True)
         self._hinted_meanwhile = True
 
     def begin(self, brokers: Sequence[Address], now: float) -> Address:
@@ -162,7 +162,7 @@ class CacheModel:
         changes = led(sorted(newer)) if newer else OTHERS_CHANGED if anything else NOTHING
         self._choice.answered(self.asked)
         self._policy.succeeded(now, changes)
-        self._policy.recovery_ms(now, changes)
+        self._policy.end_trouble(now, changes)
         if self._policy.in_trouble:
             self._choice.avoid(self.asked)
         else:

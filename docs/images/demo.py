@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import io
 import re
-import tempfile
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console, RenderableType
 from rich.terminal_theme import MONOKAI
 
 from pyspark_kafka_meta.cli.demo import frames
-from pyspark_kafka_meta.cli.demo.feed import Feed
-from pyspark_kafka_meta.cli.demo.play import embedded_cluster
-from pyspark_kafka_meta.cli.demo.query import Stream, spark_session
+from pyspark_kafka_meta.cli.demo.play import own_cluster, set_stage
 from pyspark_kafka_meta.cli.demo.scenes import Scene, scenes_of
 from pyspark_kafka_meta.cli.demo.state import State, is_stale, newest_caches
 from pyspark_kafka_meta.cli.demo.watcher import Watcher
@@ -32,14 +29,12 @@ POLL_S = 0.05
 
 def main() -> None:
     with ExitStack() as stage:
-        folder = Path(stage.enter_context(tempfile.TemporaryDirectory(prefix="kafkameta-demo-")))
-        cluster = stage.enter_context(embedded_cluster())
-        spark = stage.enter_context(spark_session(folder))
-        feed = stage.enter_context(Feed(cluster))
-        stream = stage.enter_context(closing(Stream(spark, cluster, folder)))
-        scene = next(one for one in scenes_of(cluster, folder / "events") if one.number == 8)
-        state = one_is_stale(Watcher(cluster, stream, folder / "events"), scene)
-        draw(frames.frame(state, frames.heading(scene), feed.produced))
+        cluster = stage.enter_context(own_cluster(None, Console()))
+        played = stage.enter_context(set_stage(cluster, Console(), is_fed=True))
+        scene = next(one for one in scenes_of(cluster, played.events) if one.number == 8)
+        state = one_is_stale(played.watcher, scene)
+        assert played.feed is not None
+        draw(frames.frame(state, frames.heading(scene), played.feed.produced))
 
 
 def one_is_stale(watcher: Watcher, scene: Scene) -> State:

@@ -124,7 +124,7 @@ def newest_epochs(rows: Iterable[CacheRow]) -> NewestEpochs:
     """The newest leader epoch of each partition that any cache knows; a topic made again counts as another one."""
     newest: NewestEpochs = {}
     for row in rows:
-        if (partition := _partition(row)) is not None:
+        if (partition := row.topic_partition) is not None:
             log = (row.topic_id, partition)
             newest[log] = max(newest.get(log, -1), row.leader_epoch or 0)
     return newest
@@ -136,7 +136,7 @@ def stale_rows(
     """Those of another topic than the live one of that name, where both ids are known, and those whose leader epoch is
     older than the live one."""
     for row in known.rows:
-        partition = _partition(row)
+        partition = row.topic_partition
         if partition is None or partition not in live:
             continue
         if is_other_topic(row.topic_id, live_ids.get(partition.topic)):
@@ -182,7 +182,7 @@ def _stale_table(rows: Iterable[StaleRow]) -> Table:
         now = leader_text(each.live.leader_id, each.live.leader_epoch)
         table.add_row(
             plain(" ".join(_place(each.row))),
-            plain(_partition(each.row)),
+            plain(each.row.topic_partition),
             plain(f"{leader_text(each.row.leader_id, each.row.leader_epoch)}*", OLD),
             plain(f"{now}, made again" if each.made_again else now),
             plain(_behind(each)),
@@ -202,19 +202,13 @@ def _cell(row: CacheRow, newest: NewestEpochs) -> Text:
 
 
 def _is_old(row: CacheRow, newest: NewestEpochs) -> bool:
-    partition = _partition(row)
+    partition = row.topic_partition
     return partition is not None and (row.leader_epoch or 0) < newest[row.topic_id, partition]
 
 
 def leader_text(leader_id: int | None, epoch: int | None) -> str:
     """Leader and epoch of a partition: `2@14`."""
     return f"{'none' if leader_id == NO_LEADER else leader_id}@{epoch}"
-
-
-def _partition(row: CacheRow) -> TopicPartition | None:
-    if row.topic is None or row.partition is None:
-        return None
-    return TopicPartition(row.topic, row.partition)
 
 
 def _place(row: CacheRow) -> tuple[str, str, str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from rich.console import Console
 from rich.table import Table
 
-from pyspark_kafka_meta.cli.checks.findings import Finding, Verdict, count
+from pyspark_kafka_meta.cli.checks.findings import Finding, Verdict
 from pyspark_kafka_meta.cli.checks.machine import machine_findings
 from pyspark_kafka_meta.cli.console import plain, print_json
 from pyspark_kafka_meta.metadata.model import Address
@@ -73,10 +74,11 @@ def show_findings(sections: Iterable[Section], console: Console | None) -> bool:
         else:
             for one in found:
                 print_json({"section": title, **asdict(one)})
-    failed, warned = (count(findings, verdict) for verdict in (Verdict.FAIL, Verdict.WARN))
+    counts = Counter(one.verdict for one in findings)
     if console is not None:
-        console.print(plain(f"{len(findings)} checks: {failed} failed, {warned} with a warning", "bold"))
-    return failed == 0
+        told = f"{len(findings)} checks: {counts[Verdict.FAIL]} failed, {counts[Verdict.WARN]} with a warning"
+        console.print(plain(told, "bold"))
+    return counts[Verdict.FAIL] == 0
 
 
 def _table(findings: Iterable[Finding]) -> Table:

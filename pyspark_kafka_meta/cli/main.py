@@ -21,7 +21,6 @@ from pyspark_kafka_meta.cli.parameters import (
     EventsTopic,
     JsonOrPipe,
     Options,
-    Role,
     Servers,
     check_demo,
     cluster_options,
@@ -29,7 +28,7 @@ from pyspark_kafka_meta.cli.parameters import (
     since_ms,
 )
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.metadata.events import RefreshReason
+from pyspark_kafka_meta.metadata.events import RefreshReason, Role
 from pyspark_kafka_meta.options.values import INT32_MAX
 
 app = typer.Typer(
@@ -80,7 +79,7 @@ def metadata(
     """Ask one broker, learn them all: brokers, topics, and the leader of each partition."""
     from rich.console import Console
 
-    from pyspark_kafka_meta.cli.metadata import look_at, show, within
+    from pyspark_kafka_meta.cli.metadata import look_at, show, with_timeout
     from pyspark_kafka_meta.cli.metadata import watch as keep_watch
     from pyspark_kafka_meta.cli.refreshing import OwnCache
     from pyspark_kafka_meta.options import ClientOptions
@@ -89,7 +88,7 @@ def metadata(
     with reporting(until_ended=watch is not None and count is None), ExitStack() as opened:
         if count is not None and watch is None:
             raise OptionError("--count ends a --watch: give both, or leave it out")
-        client = within(ClientOptions.parse(cluster_options(bootstrap_servers, option, config)), timeout_ms)
+        client = with_timeout(ClientOptions.parse(cluster_options(bootstrap_servers, option, config)), timeout_ms)
         own_cache = opened.enter_context(closing(OwnCache(client))) if refresh else None
         if watch is None:
             show(look_at(client, topic, own_cache), console)
@@ -210,7 +209,7 @@ def demo(
     from rich.console import Console
 
     from pyspark_kafka_meta.cli.demo.clusters import Yours
-    from pyspark_kafka_meta.cli.demo.play import embedded_cluster, real_cluster, run_demo
+    from pyspark_kafka_meta.cli.demo.play import own_cluster, run_demo
 
     console = Console()
     end_in_good_order()
@@ -219,10 +218,8 @@ def demo(
         check_demo(cluster, topic, feed, yours)
         if topic is not None:
             seen = run_demo(Yours(yours, topic), console, feed, interactive)
-        elif cluster is DemoCluster.KAFKA:
-            seen = run_demo(opened.enter_context(real_cluster(console)), console, True, interactive)
         else:
-            seen = run_demo(opened.enter_context(embedded_cluster()), console, True, interactive)
+            seen = run_demo(opened.enter_context(own_cluster(cluster, console)), console, True, interactive)
         if not seen:
             raise typer.Exit(1)
 
@@ -253,7 +250,7 @@ def page(
         if path is None and topic is None:
             if yours:
                 raise OptionError("--bootstrap-servers, --option and --config are for events: give --path or --topic")
-            serve_demo(cluster or DemoCluster.EMBEDDED, where)
+            serve_demo(cluster, where)
         elif cluster is not None:
             raise OptionError("--cluster starts one, --path and --topic name events of yours: give one of them")
         else:

@@ -66,7 +66,7 @@ def look_at(options: ClientOptions, topics: Collection[str] | None, own_cache: O
     return Look(told, events)
 
 
-def within(options: ClientOptions, timeout_ms: int) -> ClientOptions:
+def with_timeout(options: ClientOptions, timeout_ms: int) -> ClientOptions:
     """The options with this time for all brokers together to answer."""
     return replace(options, default_api_timeout_ms=timeout_ms, connection_setup_timeout_ms=timeout_ms)
 

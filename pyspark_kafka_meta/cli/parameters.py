@@ -37,12 +37,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON, one line each.")]
 JsonOrPipe = Annotated[bool, typer.Option("--json", help="JSON, one line each, as without a terminal.")]
 
 
-class Role(StrEnum):
-    READER = "reader"
-    PLANNER = "planner"
-    CLI = "cli"
-
-
 class DemoCluster(StrEnum):
     EMBEDDED = "embedded"
     KAFKA = "kafka"

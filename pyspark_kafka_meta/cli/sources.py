@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.metadata.events import Origin, RefreshEvent
+from pyspark_kafka_meta.metadata.events import RefreshEvent
 from pyspark_kafka_meta.options import EventsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
@@ -18,6 +18,7 @@ from pyspark_kafka_meta.tables.folding import Event
 from pyspark_kafka_meta.tables.lines import parse_events, to_batches
 from pyspark_kafka_meta.tables.schemas import arrow_schema
 from pyspark_kafka_meta.telemetry.folders import default_root
+from pyspark_kafka_meta.telemetry.origin import cli_origin
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 
 FILES_AT_ONCE = 200
@@ -40,7 +41,7 @@ class EventSource(Protocol):
     def close(self) -> None: ...
 
 
-def open_events(options: Mapping[str, str], must_exist: bool = False) -> EventSource:
+def open_events(options: Mapping[str, str], must_exist: bool) -> EventSource:
     """The place that options of the table `refresh_events` name. Raises OptionError.
 
     Args:
@@ -90,7 +91,7 @@ class TopicEvents:
     def __init__(self, options: SourceOptions) -> None:
         self.name = f"topic {options.topics[0]}"
         max_age_ms = min(options.client.metadata_max_age_ms, PLANNER_MAX_AGE_MS)
-        self._client = KafkaClient(options.client, EventPublisher((), Origin(role="cli")), max_age_ms)
+        self._client = KafkaClient(options.client, EventPublisher((), cli_origin()), max_age_ms)
         self._planner = OffsetPlanner(self._client, options.for_stream())
         self._reader = TaskReader(self._client, options, ["value"])
         self._offset: SourceOffset | None = None

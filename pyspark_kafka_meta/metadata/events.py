@@ -96,6 +96,14 @@ class BrokerFetches:
     response_bytes: int
 
 
+class Role(StrEnum):
+    READER = "reader"
+    """In a task."""
+    PLANNER = "planner"
+    """Beside the driver."""
+    CLI = "cli"
+
+
 class Outcome(StrEnum):
     CHANGED = "changed"
     UNCHANGED = "unchanged"
@@ -119,7 +127,7 @@ class Origin:
         task_attempt: of the task, from 0; above 0 it is a retry.
     """
 
-    role: str
+    role: Role
     application_id: str | None = None
     executor_id: str | None = None
     host: str | None = None

@@ -13,8 +13,8 @@ NO_EPOCH = -1
 
 
 class TopicPartition(NamedTuple):
-    """A named tuple, because a planner sorts and looks up ten thousand of them at each trigger, which a dataclass does
-    in Python."""
+    """A named tuple: a planner sorts and looks up ten thousand of them at each trigger, and a dataclass compares and
+    hashes in Python."""
 
     topic: str
     partition: int

@@ -28,8 +28,7 @@ SLOW_ATTEMPTS_BEFORE_BOOTSTRAP = 2
 TROUBLE_PASSES_AFTER_S = 10.0
 """Trouble that lasts is reported again with each attempt to read, seconds apart."""
 OVERDUE_MS = 2_000
-"""So long after the answer of a leader could be there, it is suspected to hang, and another broker is asked who leads
-now."""
+"""A leader whose answer is this late is suspected to hang: another broker is asked who leads now."""
 QUIET_REASONS = frozenset(
     {
         RefreshReason.BOOTSTRAP,
@@ -149,7 +148,7 @@ class RefreshPolicy:
             self._failed_rounds += 1
             self._not_before = now + self._backoff_s(self._failed_rounds)
 
-    def recovery_ms(self, now: float, changes: SnapshotChanges, by_hint: bool = False) -> float | None:
+    def end_trouble(self, now: float, changes: SnapshotChanges, by_hint: bool = False) -> float | None:
         """How long the trouble lasted that `changes`, by an answer or a hint, end; None if they end none."""
         if self._trouble is None or not self._trouble.is_ended_by(changes, by_hint):
             return None
@@ -183,8 +182,8 @@ def attempt_timeout_ms(slow_attempts: int, request_timeout_ms: int) -> int:
 
 class BrokerChoice:
     """Whom to ask: the broker that answered last, to save connections; else any known one; the bootstrap addresses at
-    first, and when every known broker failed since the last good answer, or several were slow to. The first broker
-    after them is any.
+    first, and when every known broker failed since the last good answer, or several were slow to. Once one of them has
+    answered, any broker is asked next.
 
     Attributes:
         is_rebootstrapping: whether only the bootstrap addresses are asked, although brokers may be known.

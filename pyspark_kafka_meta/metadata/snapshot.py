@@ -21,6 +21,7 @@ from pyspark_kafka_meta.metadata.model import (
     PartitionMetadata,
     TopicMetadata,
     TopicPartition,
+    is_other_topic,
 )
 from pyspark_kafka_meta.metadata.rewinds import Rewind
 
@@ -228,7 +229,7 @@ def _learned(after: MetadataSnapshot, partition: TopicPartition) -> PartitionLea
 def _recreations(before: MetadataSnapshot, after: MetadataSnapshot, topics: Iterable[str]) -> Iterator[TopicRecreated]:
     for topic in topics:
         old_id, new_id = before.topics[topic].topic_id, after.topics[topic].topic_id
-        if old_id is not None and old_id != new_id:
+        if is_other_topic(old_id, new_id):
             yield TopicRecreated(topic, str(old_id), str(new_id))
 
 

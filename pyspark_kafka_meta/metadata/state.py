@@ -131,7 +131,7 @@ class CacheState:
         self.snapshot, changes = hinted
         self._policy.request_update(cause, now)
         recovery_ms = (
-            self._policy.recovery_ms(now, changes, by_hint=True) or 0.0
+            self._policy.end_trouble(now, changes, by_hint=True) or 0.0
         )  # the trouble may have come with its end
         return self.recorder.hinted(cause, before, self.snapshot, now, changes, recovery_ms)
 
@@ -158,7 +158,7 @@ class CacheState:
         self._failures.clear()
         self._choice.answered(attempt.address)
         self._policy.succeeded(now, changes)
-        recovery_ms = self._policy.recovery_ms(now, changes)
+        recovery_ms = self._policy.end_trouble(now, changes)
         if self._policy.in_trouble or answer.throttle_ms > 0:
             # It may be cut off from the cluster, and never learn better, or is busy.
             self._choice.avoid(attempt.address)

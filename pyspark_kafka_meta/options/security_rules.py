@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pyspark_kafka_meta.options.table import table_of
+
 if TYPE_CHECKING:
     from pyspark_kafka_meta.options.security import SecurityOptions
 
@@ -80,9 +82,9 @@ def _package_problems(who: str, module: str, extra: str) -> Iterator[str]:
 
 def _first_given(options: SecurityOptions, *prefixes: str) -> str | None:
     """The name of the first option that was given, among the fields that begin so."""
-    rows = options.__dataclass_fields__
-    fields = [field for field in rows if field.startswith(prefixes) and getattr(options, field) is not None]
-    return rows[fields[0]].metadata["option"].name if fields else None
+    rows = table_of(type(options)).items()
+    given = (row.name for field, row in rows if field.startswith(prefixes) and getattr(options, field) is not None)
+    return next(given, None)
 
 
 def warn(options: SecurityOptions) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.options.unused import INSTEAD, NO_SINK, UNUSED, UNUSED_SECURITY
+from pyspark_kafka_meta.options.unused import INSTEAD, NO_SINK, UNUSED
 from pyspark_kafka_meta.options.values import INT32_MAX, parse_choice, parse_number
 
 MAX_SHOWN = 200
@@ -116,7 +116,7 @@ def _unknown(name: str, known: Mapping[str, str]) -> str | None:
         return f"Kafka option '{kafka_name}' is not supported{_REFUSED[lower]}"
     if kafka_name in INSTEAD:
         return f"Kafka option '{kafka_name}' is librdkafka's: use '{INSTEAD[kafka_name]}'."
-    why = UNUSED.get(kafka_name) or UNUSED_SECURITY.get(kafka_name)
+    why = UNUSED.get(kafka_name)
     if kafka_name != lower and why is not None:
         return f"Kafka option '{kafka_name}' is not supported: {why}."
     if lower in ("topic", "topics"):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.options import rules
 from pyspark_kafka_meta.options.client import ClientOptions
 from pyspark_kafka_meta.options.query import OPTIONS, SourceOptions
 from pyspark_kafka_meta.options.security import SecurityOptions
@@ -40,7 +40,7 @@ ALL_OPTIONS: Mapping[str, Option] = {**_ROWS, **OPTIONS}
 _FILE_ROWS = {
     name: ALL_OPTIONS[name] for name in ("metrics_path", "metrics_topic", "starting_offsets", "max_files_per_trigger")
 }
-"""With the topic, for a name like it is a slip of the pen."""
+"""With `metricsTopic`, so that a misspelt one gets a hint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,7 @@ class EventsOptions:
         is_latest = starting == OffsetsSpec(LATEST_OFFSET)
         if starting is not None and not is_latest and starting != OffsetsSpec(EARLIEST_OFFSET):
             problems.append("Option 'startingOffsets' must be earliest or latest where event files are read")
-        if problems:
-            raise OptionError("\n".join(problems))
+        rules.refuse(problems)
         return cls(None, parsed["metrics_path"], is_latest, parsed["max_files_per_trigger"])
 
 
@@ -101,8 +100,7 @@ def choose_table(options: Mapping[str, str]) -> tuple[Table, dict[str, str]]:
     taken, what = _taken(table, given)
     known = {one.name.lower(): one.name for one in ALL_OPTIONS.values()}
     unused = [known[name] for name in given if name in known and known[name] not in {"table", *taken}]
-    if unused:
-        raise OptionError("\n".join(f"Option '{name}' is not used by {what}: leave it out" for name in unused))
+    rules.refuse([f"Option '{name}' is not used by {what}: leave it out" for name in unused])
     return table, {name: text for name, text in options.items() if name.lower() != "table"}
 
 

@@ -55,26 +55,6 @@ UNUSED = {
     "session.timeout.ms": _NO_GROUP,
     "share.acknowledgement.mode": _NO_GROUP,
     "socket.connection.setup.timeout.max.ms": "each attempt gets kafka.socket.connection.setup.timeout.ms",
-}
-"""Why not, by name without `kafka.`."""
-
-INSTEAD = {
-    "ssl.ca.location": "kafka.ssl.truststore.location",
-    "ssl.ca.pem": "kafka.ssl.truststore.certificates",
-    "ssl.certificate.location": "kafka.ssl.keystore.location",
-    "ssl.certificate.pem": "kafka.ssl.keystore.certificate.chain",
-    "ssl.key.location": "kafka.ssl.keystore.location",
-    "ssl.key.pem": "kafka.ssl.keystore.key",
-    "enable.ssl.certificate.verification": "kafka.ssl.truststore.location",
-    "sasl.mechanisms": "kafka.sasl.mechanism",
-    "sasl.oauthbearer.client.id": "kafka.sasl.oauthbearer.client.credentials.client.id",
-    "sasl.oauthbearer.client.secret": "kafka.sasl.oauthbearer.client.credentials.client.secret",
-    "sasl.oauthbearer.config": "kafka.sasl.oauthbearer.token.endpoint.url",
-    "sasl.oauthbearer.method": "kafka.sasl.oauthbearer.token.endpoint.url",
-}
-"""By the name without `kafka.`: librdkafka's."""
-
-UNUSED_SECURITY = {
     "sasl.client.callback.handler.class": _JAVA,
     "sasl.kerberos.kinit.cmd": _KERBEROS,
     "sasl.kerberos.min.time.before.relogin": _KERBEROS,
@@ -122,4 +102,20 @@ UNUSED_SECURITY = {
     "ssl.secure.random.implementation": _JAVA,
     "ssl.trustmanager.algorithm": _JAVA,
 }
-"""Why not, by name without `kafka.`: those of Kafka's Java clients."""
+"""Why not, by name without `kafka.`."""
+
+INSTEAD = {
+    "ssl.ca.location": "kafka.ssl.truststore.location",
+    "ssl.ca.pem": "kafka.ssl.truststore.certificates",
+    "ssl.certificate.location": "kafka.ssl.keystore.location",
+    "ssl.certificate.pem": "kafka.ssl.keystore.certificate.chain",
+    "ssl.key.location": "kafka.ssl.keystore.location",
+    "ssl.key.pem": "kafka.ssl.keystore.key",
+    "enable.ssl.certificate.verification": "kafka.ssl.truststore.location",
+    "sasl.mechanisms": "kafka.sasl.mechanism",
+    "sasl.oauthbearer.client.id": "kafka.sasl.oauthbearer.client.credentials.client.id",
+    "sasl.oauthbearer.client.secret": "kafka.sasl.oauthbearer.client.credentials.client.secret",
+    "sasl.oauthbearer.config": "kafka.sasl.oauthbearer.token.endpoint.url",
+    "sasl.oauthbearer.method": "kafka.sasl.oauthbearer.token.endpoint.url",
+}
+"""By the name without `kafka.`: librdkafka's."""

@@ -82,11 +82,11 @@ class LogEnds:
         snapshot = self._client.cache.snapshot
         return {topic: snapshot.topic_id(topic) for topic in {partition.topic for partition in partitions}}
 
-    def partitions_left(
+    def accept_gone_partitions(
         self, expected: Collection[TopicPartition], start: SourceOffset | None = None
     ) -> list[TopicPartition]:
-        """The partitions there are now. Those expected that are not among them are lost, unless their topic is another
-        one than in `start` and nothing was read of that, or onTopicRecreated lets the query go on."""
+        """The partitions there are now. An expected one that is missing is lost, unless its topic was made again since
+        `start` and either nothing had been read of it or onTopicRecreated lets the query go on."""
         try:
             partitions = self.partitions(expected)
         except UnknownTopicError as error:
@@ -115,9 +115,9 @@ class LogEnds:
         self._told = loss
 
     def confirmed(self, start: SourceOffset, target: Positions) -> SourceOffset:
-        """The ends and topic ids; asked for again where reading cannot go on from `start`, or not up to `target`, with
-        new metadata of another broker, which tells a topic that was made again from a log that became shorter, and from
-        a broker that lags behind. A lost target is told once, where losing it is allowed."""
+        """The ends and topic ids. If reading cannot go on from `start`, or not up to `target`, they are asked for again
+        with fresh metadata of another broker: the first may lag behind, and only metadata tells a topic that was made
+        again from a log that became shorter. A lost target is reported once, where losing it is allowed."""
         target = {one: position for one, position in target.items() if one not in self._passed_over}
         expected = start.positions.keys() | target.keys()
         latest = self._latest_left(expected, start)
@@ -148,7 +148,7 @@ class LogEnds:
 
     def _latest_left(self, expected: Collection[TopicPartition], start: SourceOffset) -> SourceOffset:
         """The ends of the partitions there are now, and the ids that go with them."""
-        partitions = self.partitions_left(expected, start)
+        partitions = self.accept_gone_partitions(expected, start)
         with self.same_topics(partitions) as ids:
             latest = self._logs.latest(partitions)
         left = SourceOffset(latest, ids)

@@ -159,7 +159,7 @@ class TaskReader:
         leaders, busy = {}, self._fetches.cursors()
         for cursor in [one for one in self._cursors if one.is_ready(generation, now) and one not in busy]:
             leader = self._leaders.leader(cursor)
-            if self._losses.is_gone(cursor, now):
+            if self._losses.give_up_if_gone(cursor, now):
                 self._cursors.remove(cursor)
             elif leader is not None:
                 leaders[cursor] = leader

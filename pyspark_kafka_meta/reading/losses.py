@@ -99,7 +99,7 @@ class Losses:
             self._doubted_since[cursor] = ((cursor.position, log_is_short), now)
         return now - since
 
-    def is_gone(self, cursor: PartitionCursor, now: float) -> bool:
+    def give_up_if_gone(self, cursor: PartitionCursor, now: float) -> bool:
         """Whether the topic that the range was planned for is gone, brokers having said so for the time of grace. The
         rest of the range is lost then, and the cursor done.
 

@@ -83,7 +83,9 @@ class OffsetPlanner:
     def available_now(self) -> dict[TopicPartition, Position]:
         """The end of each log as the target of a query that ends there, without what is gone where that is allowed."""
         ends = self._ends
-        return self._logs.latest(ends.partitions() if self._options.fail_on_data_loss else ends.partitions_left(()))
+        return self._logs.latest(
+            ends.partitions() if self._options.fail_on_data_loss else ends.accept_gone_partitions(())
+        )
 
     def tasks(self, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
         """The ranges as tasks, those of one leader together as far as leaders are known."""

@@ -1,7 +1,7 @@
 """`Progress`: when a read that gets no records is given up, and what is said of it.
 
-That is at the poll time-out, as in Spark's `KafkaDataConsumer`, or when the one request is over that is waited for
-then, which has a time-out of its own; later where brokers ask for patience.
+It is given up at the poll time-out, as in Spark's `KafkaDataConsumer`, or when the request that is waited for then
+ends, which has a time-out of its own; later while brokers throttle.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which replica a partition is read from: the leader, or the one it prefers for the client's rack (KIP-392).
 
-Follows Kafka's `SubscriptionState.preferredReadReplica`. Other than there, a leader is told no rack after trouble with
+Follows Kafka's `SubscriptionState.preferredReadReplica`. Unlike there, a leader is told no rack after trouble with
 a replica: it would name the same one again, without a record, until it notices itself.
 """
 

@@ -1,4 +1,4 @@
-"""Two habits of the Python processes that Spark runs tasks in, which take time of each task, unless told otherwise.
+"""Two delays that Spark's Python processes add to each task, and how to avoid them.
 
 Small messages wait 40 ms. Spark sets TCP_NODELAY on neither end of its socket: what is sent after a small message waits
 until that is acknowledged (Nagle's algorithm), which Linux puts off for 40 ms where it has nothing to send. Each task

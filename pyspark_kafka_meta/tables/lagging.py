@@ -104,4 +104,4 @@ def _next_one(partition: TopicPartition, offset: SourceOffset) -> OffsetRange:
 
 
 def _ends(live: Iterable[PartitionRow]) -> dict[TopicPartition, int | None]:
-    return {TopicPartition(row.topic, row.partition): row.end_offset for row in live if row.partition is not None}
+    return {one: row.end_offset for row in live if (one := row.topic_partition) is not None}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from pyspark_kafka_meta.metadata.model import TopicPartition
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheRow:
@@ -44,6 +46,10 @@ class CacheRow:
     last_refresh: datetime
     lookups: int
     events_missing: int
+
+    @property
+    def topic_partition(self) -> TopicPartition | None:
+        return None if self.topic is None or self.partition is None else TopicPartition(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +93,10 @@ class PartitionRow:
     start_offset: int | None = None
     end_offset: int | None = None
     error: str | None = None
+
+    @property
+    def topic_partition(self) -> TopicPartition | None:
+        return None if self.partition is None else TopicPartition(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

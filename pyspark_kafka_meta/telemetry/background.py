@@ -47,8 +47,8 @@ class BackgroundSink:
             done.wait(WAIT_S)
 
     def close(self) -> None:
-        """What waits is still written, and the other sink closed, unless the process ends before: they have a moment.
-        Where too much waits, the thread stays."""
+        """What waits is still written, and then the other sink closed, if that takes no longer than a moment or the
+        process lives on. If the queue is full, the thread is left running."""
         with suppress(Full):
             self._waiting.put_nowait(None)
         if self._thread is not None:

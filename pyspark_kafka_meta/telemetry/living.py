@@ -51,7 +51,7 @@ class LivingCaches:
 
     def _hold(self, folder: Path, cache_id: str) -> None:
         self._held.enter_context(suppress(OSError))  # a file that stays is told of as dead, which is worth no failure
-        # Not removed as old for as long, though the events go elsewhere.
+        # Held so that the folder is not removed as old while a cache lives, even one whose events go elsewhere.
         fcntl.flock(self._held.enter_context(open_folder(folder)), fcntl.LOCK_SH)
         # Locked before it has its name: a file that others see without a lock is that of a dead cache.
         path, unfinished = folder / f"{cache_id}{self._suffix}", folder / f".{cache_id}.tmp"

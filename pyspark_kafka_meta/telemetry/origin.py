@@ -12,7 +12,7 @@ import socket
 from itertools import pairwise
 from pathlib import Path
 
-from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.metadata.events import Origin, Role
 
 EXECUTOR_ID = "--executor-id"
 """What an executor's JVM is started with."""
@@ -31,7 +31,7 @@ def task_origin() -> Origin:
         raise RuntimeError("task_origin() was called outside of a Spark task")
     properties = context.getLocalProperty
     return Origin(
-        role="reader",
+        role=Role.READER,
         application_id=properties("spark.app.id"),
         executor_id=_executor_id(),
         host=socket.gethostname(),
@@ -46,12 +46,12 @@ def task_origin() -> Origin:
 
 def planner_origin() -> Origin:
     """The origin of events of a planner process, which runs beside the driver and is told of no query."""
-    return Origin(role="planner", executor_id="driver", host=socket.gethostname(), pid=os.getpid())
+    return Origin(role=Role.PLANNER, executor_id="driver", host=socket.gethostname(), pid=os.getpid())
 
 
 def cli_origin() -> Origin:
     """The origin of events of a command, which is part of no Spark application."""
-    return Origin(role="cli", host=socket.gethostname(), pid=os.getpid())
+    return Origin(role=Role.CLI, host=socket.gethostname(), pid=os.getpid())
 
 
 def driver_pid() -> int:

@@ -1,7 +1,7 @@
 """A topic as a sink: events keyed by their cache, so that those of one cache stay in order.
 
 librdkafka sends in threads of its own. What it could not deliver within `message.timeout.ms`, or what finds its queue
-full, is lost and counted; it is waited for a moment, so that a task may wait, but only while deliveries succeed.
+full, is lost and counted. A task waits a moment for deliveries, and only while they succeed.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark_kafka_meta.testing.errors import ClusterError
+from pyspark_kafka_meta.errors import ClusterError
 
 KAFKA_JARS = ("org.apache.kafka:kafka_2.13:4.1.1", "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3")
 """Maven coordinates of the broker (its Scala library comes along) and of what writes its log."""

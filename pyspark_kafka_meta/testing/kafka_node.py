@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.errors import ClusterError, KafkaMetaError
 from pyspark_kafka_meta.metadata.model import Address
-from pyspark_kafka_meta.testing.errors import ClusterError
 from pyspark_kafka_meta.testing.kafka_config import LOGGING, properties_text
 from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.connection import ConnectionSettings

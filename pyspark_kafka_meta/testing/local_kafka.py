@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Self
 
+from pyspark_kafka_meta.errors import ClusterError
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.testing import guard, kafka_config
 from pyspark_kafka_meta.testing.class_archive import with_class_archive
-from pyspark_kafka_meta.testing.errors import ClusterError
 from pyspark_kafka_meta.testing.jars import KAFKA_JARS, find_java, resolve
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID, FIRST_BROKER_ID, HOST
 from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, KafkaNode, format_controller, live_brokers, write_files

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from pyspark_kafka_meta.testing.errors import ClusterError
+from pyspark_kafka_meta.errors import ClusterError
 
 NO_BROKER = -1
 """As a leader or follower: none. As the broker of `broker_down`, `broker_up` and `set_rtt_ms`: all of them."""

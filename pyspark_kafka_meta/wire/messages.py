@@ -17,8 +17,6 @@ EARLIEST_TIMESTAMP = -2
 """ListOffsets: the log start offset (Kafka `ListOffsetsRequest.EARLIEST_TIMESTAMP`)."""
 LATEST_TIMESTAMP = -1
 """ListOffsets: the high watermark, or the last stable offset under read_committed."""
-
-
 EARLIEST_LOCAL_TIMESTAMP = -4
 """The first offset on the leader's own disk, with tiered storage later than the log start offset (KIP-405)."""
 
@@ -28,7 +26,7 @@ class OffsetQuery:
     """One partition of a ListOffsets request.
 
     Attributes:
-        timestamp: ms since the epoch, or `EARLIEST_TIMESTAMP` / `LATEST_TIMESTAMP`.
+        timestamp: ms since the epoch, or one of the constants above.
         leader_epoch: the cached epoch, so that an ex-leader refuses instead of answering from an old log.
     """
 
@@ -165,11 +163,13 @@ class RequestFailure:
 
 
 class Wire(Protocol):
-    """Requests to brokers. Deadlines are in seconds of `time.monotonic`. A call that ends without an answer raises, or
-    tells where it says so, a ConnectError, RequestTimeoutError or ProtocolError, which may pass; or what does not: an
-    UnsupportedBrokerError, TlsError, AuthenticationError or OptionError. After any of these the connection is dropped
-    and the next call opens a new one. Each kind of request has connections of its own, so that Metadata never waits
-    behind a Fetch."""
+    """Requests to brokers. Deadlines are in seconds of `time.monotonic`.
+
+    Without an answer, a call raises one of two kinds of error, or returns it in a RequestFailure where it says so.
+    ConnectError, RequestTimeoutError and ProtocolError may pass; UnsupportedBrokerError, TlsError, AuthenticationError
+    and OptionError do not. After any of them the connection is dropped, and the next call opens a new one. Each kind of
+    request has connections of its own, so that Metadata never waits behind a Fetch.
+    """
 
     def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
         """Ask the broker at `address` for the cluster and `topics` (None: all of them). Never creates a topic."""
@@ -184,10 +184,10 @@ class Wire(Protocol):
         """As `drop_fetch`."""
 
     def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
-        """Send a Fetch, and return at once: where there is no connection it is sent when there is one, and
-        `receive_fetch` tells if there can be none. At most one may be under way for each broker. Its answer must begin
-        by `deadline`; where there is no connection, that is when there must be one, and the answer gets as much time
-        again."""
+        """Send a Fetch; at most one is under way to a broker. Returns at once: without a connection, one is opened in
+        the background and the Fetch sent over it, and `receive_fetch` reports it if that fails. The answer must begin
+        by `deadline`; a connection that has to be opened must be there by then, and the answer gets as long again.
+        """
 
     def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchAnswer | RequestFailure | None:
         """The first answer, or failure, of the Fetches under way to `node_ids`; None if none began by `deadline`. One

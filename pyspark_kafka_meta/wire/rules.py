@@ -1,4 +1,4 @@
-"""The rules that no answer from a broker is spared, whatever it answers.
+"""Rules that every answer of a broker has to meet.
 
 An answer may hold only what was asked for, each thing once; names, ids and offsets must be possible. What breaks a rule
 is a `ProtocolError`, never a value passed on.

@@ -69,8 +69,8 @@ class UnderWay(Generic[T]):
     """A request that was sent, or is as soon as there is a connection.
 
     Attributes:
-        deadline: by when there must be a connection, and then by when the answer must begin, which gets as much time:
-            in seconds of `time.monotonic`.
+        deadline: for the connection first; once that is there, moved on by `timeout_s`, for the answer to begin. In
+            seconds of `time.monotonic`.
         timeout_s: from when it was made to `deadline`.
     """
 
@@ -95,8 +95,8 @@ class UnderWay(Generic[T]):
         return self.channel
 
     def read_deadline(self) -> float:
-        """By when an answer that has begun must have ended, if reading begins now: the caller may come late, busy with
-        the rows of another, and what came by then is still good."""
+        """By when an answer that has begun must be complete. Counted from now: a caller that comes late, busy with rows
+        of another broker, still gets what has arrived."""
         return time.monotonic() + self.timeout_s
 
     def time_out(self, what: str) -> KafkaMetaError:

@@ -1,7 +1,7 @@
 """What tests of faults share: a producer that never rests, and a stream as Spark runs it.
 
-What runs here is what Spark's planner and
-workers run, without Spark: batches of some milliseconds, so that faults come in the middle of many.
+What runs here is what Spark's planner and workers run, without Spark: batches of some milliseconds, so that faults come
+in the middle of many.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def acked_record(message: Message) -> Record:
 class Stream(Background):
     """Micro-batches over topics, one after the other: plan, read, and commit the end as JSON.
 
-    Without topics, `options` say which.
-    Call `run_batch`, or `plan` and `read` to do something in between; inside `with`, batches run by themselves.
+    Without topics, `options` say which. Call `run_batch`, or `plan` and `read` to do something in between; inside
+    `with`, batches run by themselves.
 
     Attributes:
         committed: the JSON of the offset up to which `rows` hold everything.

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from benchmarks.jvm_source import jvm_source_jars
-from pyspark_kafka_meta.testing.errors import ClusterError
+from pyspark_kafka_meta.errors import ClusterError
 
 
 @pytest.fixture(scope="session")

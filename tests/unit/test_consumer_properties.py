@@ -6,7 +6,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import OPTIONS, SourceOptions
-from pyspark_kafka_meta.options.unused import UNUSED, UNUSED_SECURITY
+from pyspark_kafka_meta.options.unused import UNUSED
 
 CONSUMER_CONFIG = """
     allow.auto.create.topics auto.commit.interval.ms auto.offset.reset bootstrap.servers check.crcs client.dns.lookup
@@ -63,4 +63,4 @@ def test_a_property_that_is_not_read_is_refused_with_the_reason(name: str) -> No
 
 
 def test_nothing_is_both_read_and_said_to_mean_nothing() -> None:
-    assert UNUSED.keys() | UNUSED_SECURITY.keys() <= PROPERTIES - READ
+    assert UNUSED.keys() <= PROPERTIES - READ

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -67,7 +66,3 @@ def failure(check: str, error: KafkaMetaError) -> Finding:
     """What an error of ours means."""
     fixes = [fix for kind, fix in _FIXES.items() if isinstance(error, kind)]
     return fail(check, str(error), fixes[0] if fixes else _OTHER_FIX)
-
-
-def count(findings: Iterable[Finding], verdict: Verdict) -> int:
-    return sum(one.verdict is verdict for one in findings)

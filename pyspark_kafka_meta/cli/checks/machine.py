@@ -159,7 +159,7 @@ def _worker_python() -> Finding:
 
 
 def _java() -> Finding:
-    from pyspark_kafka_meta.testing.errors import ClusterError
+    from pyspark_kafka_meta.errors import ClusterError
     from pyspark_kafka_meta.testing.jars import find_java
 
     try:

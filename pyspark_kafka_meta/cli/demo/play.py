@@ -19,7 +19,8 @@ from pyspark_kafka_meta.cli.demo.query import Stream, StreamFailedError, spark_s
 from pyspark_kafka_meta.cli.demo.scenes import Act, Scene, scenes_of
 from pyspark_kafka_meta.cli.demo.screen import Screen
 from pyspark_kafka_meta.cli.demo.watcher import Watcher
-from pyspark_kafka_meta.cli.metadata import within
+from pyspark_kafka_meta.cli.metadata import with_timeout
+from pyspark_kafka_meta.cli.parameters import DemoCluster
 from pyspark_kafka_meta.cli.sources import FolderEvents
 from pyspark_kafka_meta.errors import UnknownTopicError
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
@@ -37,15 +38,13 @@ NOTICED_AFTER = {"broker.session.timeout.ms": "5000", "broker.heartbeat.interval
 
 
 @contextmanager
-def embedded_cluster() -> Iterator[Embedded]:
-    """Raises ClusterError: there is no librdkafka for the brokers."""
-    with MockCluster() as brokers:
-        yield Embedded(brokers)
-
-
-@contextmanager
-def real_cluster(console: Console) -> Iterator[Real]:
-    """Raises ClusterError: there is no way to Kafka's jars, or the nodes do not start."""
+def own_cluster(kind: DemoCluster | None, console: Console) -> Iterator[Embedded | Real]:
+    """The demo's own, embedded by default. Raises ClusterError: there is no librdkafka, or no way to Kafka's jars, or
+    the nodes do not start."""
+    if kind is not DemoCluster.KAFKA:
+        with MockCluster() as brokers:
+            yield Embedded(brokers)
+        return
     if not jar_folder(KAFKA_JARS).is_dir():
         console.print(f"{KAFKA_JARS[0]} is downloaded from Maven Central, this once", highlight=False, soft_wrap=True)
     console.print("One controller and three brokers start", highlight=False)
@@ -91,7 +90,7 @@ def set_stage(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[Stag
 
 def _check_answer(client: ClientOptions, topics: Collection[str]) -> None:
     """What the query would say of the brokers and of these topics, but a minute later. Raises KafkaMetaError."""
-    for topic in ask_cluster(within(client, ANSWER_TIMEOUT_MS), topics).answer.topics:
+    for topic in ask_cluster(with_timeout(client, ANSWER_TIMEOUT_MS), topics).answer.topics:
         if topic.error_code:
             raise UnknownTopicError(
                 f"topic {topic.name} cannot be read ({describe(topic.error_code)}): correct --topic"

@@ -45,7 +45,7 @@ class State:
     records_per_s: float
 
     def live(self) -> dict[TopicPartition, PartitionRow]:
-        return {TopicPartition(row.topic, row.partition): row for row in self.partitions if row.partition is not None}
+        return {one: row for row in self.partitions if (one := row.topic_partition) is not None}
 
     def leader_of(self, partition: TopicPartition) -> int:
         row = self.live().get(partition)
@@ -81,9 +81,7 @@ def newest_caches(caches: Sequence[CacheRow]) -> dict[Place, dict[TopicPartition
             latest[place] = max(latest.get(place, row), row, key=lambda one: one.last_refresh)
     return {
         place: {
-            TopicPartition(row.topic, row.partition): row
-            for row in caches
-            if row.cache_id == newest.cache_id and row.topic is not None and row.partition is not None
+            one: row for row in caches if row.cache_id == newest.cache_id and (one := row.topic_partition) is not None
         }
         for place, newest in sorted(latest.items())
     }
@@ -91,9 +89,7 @@ def newest_caches(caches: Sequence[CacheRow]) -> dict[Place, dict[TopicPartition
 
 def is_stale(row: CacheRow, live: Mapping[TopicPartition, PartitionRow]) -> bool:
     """Whether the cache holds an older leader epoch than the cluster tells now, or a topic that was made again."""
-    if row.topic is None or row.partition is None:
-        return False
-    now = live.get(TopicPartition(row.topic, row.partition))
+    now = None if row.topic_partition is None else live.get(row.topic_partition)
     if now is None:
         return False
     return is_other_topic(row.topic_id, now.topic_id) or (row.leader_epoch or 0) < (now.leader_epoch or 0)

@@ -12,8 +12,7 @@ import typer
 from rich.console import Console
 
 from pyspark_kafka_meta.cli.console import end_in_good_order, note
-from pyspark_kafka_meta.cli.demo.clusters import Embedded, Real
-from pyspark_kafka_meta.cli.demo.play import embedded_cluster, real_cluster, set_stage
+from pyspark_kafka_meta.cli.demo.play import own_cluster, set_stage
 from pyspark_kafka_meta.cli.demo.watcher import Watcher
 from pyspark_kafka_meta.cli.page.actions import Actions
 from pyspark_kafka_meta.cli.page.browser import drawing
@@ -33,16 +32,12 @@ class Where(NamedTuple):
     opens: bool
 
 
-def serve_demo(kind: DemoCluster, where: Where) -> None:
+def serve_demo(kind: DemoCluster | None, where: Where) -> None:
     """Raises KafkaMetaError: the port is taken, or the stage cannot be set."""
     console = Console(stderr=True)
     with ExitStack() as opened:
         listening = opened.enter_context(_listen(where))
-        cluster: Embedded | Real
-        if kind is DemoCluster.KAFKA:
-            cluster = opened.enter_context(real_cluster(console))
-        else:
-            cluster = opened.enter_context(embedded_cluster())
+        cluster = opened.enter_context(own_cluster(kind, console))
         stage = opened.enter_context(set_stage(cluster, console, is_fed=True))
         looker = opened.enter_context(Looker(stage.watcher.look, by_place=True))
         actions = Actions(cluster, stage.events, looker.dead)

@@ -200,7 +200,7 @@ def _by_cache(state: State) -> list[tuple[tuple[str, str], Mapping[TopicPartitio
 
 
 def _by_partition(rows: Sequence[CacheRow]) -> dict[TopicPartition, CacheRow]:
-    return {TopicPartition(row.topic, row.partition or 0): row for row in rows if row.topic is not None}
+    return {one: row for row in rows if (one := row.topic_partition) is not None}
 
 
 def _cache_table(

@@ -210,12 +210,12 @@ def test_trouble_lasts_from_its_first_report_to_the_change_that_ends_it(case: st
         one.request_update(cause, now)
         one.begin(now)
         one.succeeded(now, NOTHING)
-        assert one.recovery_ms(now, NOTHING) is None
+        assert one.end_trouble(now, NOTHING) is None
     one.request_update(cause, 15)
     one.begin(15)
     one.succeeded(15, changes)
 
-    assert one.recovery_ms(15, changes) == expected
+    assert one.end_trouble(15, changes) == expected
     assert one.in_trouble is (expected is None)
 
 
@@ -227,7 +227,7 @@ def test_trouble_that_nobody_reports_again_has_passed() -> None:
     one.begin(310)
     one.succeeded(310, SOMETHING)
 
-    assert one.recovery_ms(310, SOMETHING) is None
+    assert one.end_trouble(310, SOMETHING) is None
 
 
 @pytest.mark.parametrize(("reported_again_at", "expected"), [(18, 11_000), (20.5, 500)])
@@ -239,7 +239,7 @@ def test_trouble_after_a_quiet_while_is_another_one(reported_again_at: float, ex
         one.begin(now)
         one.succeeded(now, changes)
 
-    assert one.recovery_ms(21, MOVED) == expected
+    assert one.end_trouble(21, MOVED) == expected
 
 
 def test_trouble_is_one_while_nobody_answers_however_long() -> None:
@@ -252,7 +252,7 @@ def test_trouble_is_one_while_nobody_answers_however_long() -> None:
     one.begin(100)
     one.succeeded(100, MOVED)
 
-    assert one.recovery_ms(100, MOVED) == 90_000
+    assert one.end_trouble(100, MOVED) == 90_000
 
 
 def test_hint_does_not_end_that_no_broker_answers() -> None:
@@ -260,8 +260,8 @@ def test_hint_does_not_end_that_no_broker_answers() -> None:
     one.begin(300)
     one.failed(301, round_over=True)
 
-    assert one.recovery_ms(310, MOVED, by_hint=True) is None
-    assert one.recovery_ms(320, MOVED) == 20_000
+    assert one.end_trouble(310, MOVED, by_hint=True) is None
+    assert one.end_trouble(320, MOVED) == 20_000
 
 
 @pytest.mark.parametrize(("took_s", "slow"), [(0.001, 0), (2.9, 0), (3.0, 1), (30.0, 1)])
@@ -283,8 +283,8 @@ def test_reported_trouble_outweighs_that_nobody_answered() -> None:
     one.begin(303)
     one.succeeded(303, SOMETHING)
 
-    assert one.recovery_ms(303, SOMETHING) is None, "the leader is still to be found"
-    assert one.recovery_ms(304, MOVED) == 2_000
+    assert one.end_trouble(303, SOMETHING) is None, "the leader is still to be found"
+    assert one.end_trouble(304, MOVED) == 2_000
 
 
 def test_bootstrap_that_took_several_attempts_tells_the_time_lost() -> None:
@@ -295,8 +295,8 @@ def test_bootstrap_that_took_several_attempts_tells_the_time_lost() -> None:
     one.begin(5)
     one.succeeded(6, SOMETHING)
 
-    assert one.recovery_ms(6, SOMETHING) == 3_000
-    assert one.recovery_ms(6, SOMETHING) is None, "told once"
+    assert one.end_trouble(6, SOMETHING) == 3_000
+    assert one.end_trouble(6, SOMETHING) is None, "told once"
 
 
 CHOICES = {
