@@ -35,8 +35,8 @@ recovery: java $(BENCH_INSTALLED) ## measure what a moving leader costs a runnin
 simulate: $(BENCH_INSTALLED) ## simulate thousands of metadata caches through a rolling restart
 	$(BENCH)/python -m benchmarks.simulate
 
-compat: java ## try pyspark 4.0 and 4.1, each in an environment of its own
-	for release in 4.0 4.1; do \
+compat: java ## try pyspark 4.0, 4.1 and 4.2, each in an environment of its own
+	for release in 4.0 4.1 4.2; do \
 	[ -x .venv-$$release/bin/python ] || $(PYTHON) -m venv .venv-$$release; \
 	.venv-$$release/bin/python -m pip install --quiet --editable . "pyspark==$$release.*" && \
 	.venv-$$release/bin/python tests/compat/smoke.py || exit 1; \

@@ -9,6 +9,7 @@ executors, which are processes of their own (`local-cluster`).
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -20,6 +21,7 @@ from smoke import fill
 
 from pyspark_kafka_meta.testing import MockCluster
 
+SPARK_HOME = Path(pyspark.__file__).parent
 PROGRAM = """
 import json
 import sys
@@ -29,6 +31,7 @@ from pyspark.sql import SparkSession
 
 servers, events = sys.argv[1:]
 spark = SparkSession.builder.getOrCreate()
+print("application", spark.sparkContext.applicationId)
 rows = spark.read.format("kafkameta").option("kafka.bootstrap.servers", servers).option("subscribe", "t")
 print("records", rows.option("metricsPath", events).load().count())
 told = [json.loads(line) for file in Path(events).glob("*.jsonl") for line in file.read_text().splitlines()]
@@ -46,8 +49,9 @@ def main(archive: Path) -> None:
             packed.extractall(home / "environment", filter="fully_trusted")  # its Python is a link out of it
         (home / "program.py").write_text(PROGRAM)
         out = submit(archive, home, cluster.bootstrap_servers)
-    told = [line.split() for line in out.splitlines() if line.startswith(("records ", "reader "))]
-    readers = [path for what, path in told if what == "reader"]
+    told = [line.split() for line in out.splitlines() if line.startswith(("application ", "records ", "reader "))]
+    application, readers = told[0][1], [path for what, path in told if what == "reader"]
+    shutil.rmtree(SPARK_HOME / "work" / application)  # where the executors unpacked it, 700 MB
     assert ["records", "100"] in told, out
     assert readers, out
     assert all("/environment/bin/python" in path and "/app-" in path for path in readers), readers
@@ -61,7 +65,7 @@ def submit(archive: Path, home: Path, servers: str) -> str:
         name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "PYSPARK_DRIVER_PYTHON")
     }
     environment |= {"PYSPARK_PYTHON": "./environment/bin/python", "SPARK_LOCAL_IP": "127.0.0.1"}
-    environment["SPARK_HOME"] = str(Path(pyspark.__file__).parent)  # which the packed Python could not tell
+    environment["SPARK_HOME"] = str(SPARK_HOME)  # which the packed Python could not tell
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
