@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from benchmarks.ready_rows import CeilingSource, Range, ready_rows
 from pyspark_kafka_meta import KafkaMetaDataSource
-from pyspark_kafka_meta.reading.source import KafkaMetaReader
+from pyspark_kafka_meta.reading.batch import KafkaMetaReader
 from pyspark_kafka_meta.reading.spark_process import PromptReader, be_prompt
 from pyspark_kafka_meta.records.columns import FetchedRecords
 from pyspark_kafka_meta.schemas import RECORD_COLUMNS, records_arrow_schema, records_struct_type

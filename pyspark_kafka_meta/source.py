@@ -18,7 +18,7 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, SourceOptions, Table, choose_table
 from pyspark_kafka_meta.options.rules import batch_warnings
 from pyspark_kafka_meta.options.unused import NO_SINK
-from pyspark_kafka_meta.reading.source import KafkaMetaReader
+from pyspark_kafka_meta.reading.batch import KafkaMetaReader
 from pyspark_kafka_meta.schemas import Columns, records_struct_type
 
 logger = logging.getLogger(__name__)

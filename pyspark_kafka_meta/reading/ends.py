@@ -17,7 +17,7 @@ from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.options.values import name_partitions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.offsets import Position, Positions, SourceOffset
-from pyspark_kafka_meta.reading.starts import OffsetResolver
+from pyspark_kafka_meta.reading.resolver import OffsetResolver
 from pyspark_kafka_meta.reading.verdicts import accept_loss, explain_end, is_recreated, lost_ends, lost_starts
 
 

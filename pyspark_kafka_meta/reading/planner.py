@@ -25,7 +25,7 @@ from pyspark_kafka_meta.reading.ends import LogEnds
 from pyspark_kafka_meta.reading.limits import backlog, draw_in, is_put_off, limit_offsets
 from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, Positions, SourceOffset, advance, begin_anew
 from pyspark_kafka_meta.reading.plan import plan_tasks
-from pyspark_kafka_meta.reading.starts import OffsetResolver
+from pyspark_kafka_meta.reading.resolver import OffsetResolver
 from pyspark_kafka_meta.reading.verdicts import (
     HOW_TO_FOLLOW,
     accept_loss,

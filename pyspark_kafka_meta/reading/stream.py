@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
 
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.reading.source import Task, new_planner, read_partition
+from pyspark_kafka_meta.reading.batch import Task, new_planner, read_partition
 from pyspark_kafka_meta.reading.spark_process import PromptReader
 from pyspark_kafka_meta.schemas import Columns
 

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.events import RefreshEvent
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, Table
-from pyspark_kafka_meta.reading.source import KafkaMetaReader
+from pyspark_kafka_meta.reading.batch import KafkaMetaReader
 from pyspark_kafka_meta.schemas import Columns, as_spelt
 from pyspark_kafka_meta.tables.files import EventFile, EventFolder
 from pyspark_kafka_meta.tables.schemas import ROWS, arrow_schema

@@ -21,7 +21,7 @@ from pyspark_kafka_meta.options.specs import AgoSpec, GroupSpec
 from pyspark_kafka_meta.reading.leader_offsets import LeaderOffsets
 from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, SourceOffset, ranges
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
-from pyspark_kafka_meta.reading.starts import OffsetResolver
+from pyspark_kafka_meta.reading.resolver import OffsetResolver
 
 T3 = TopicPartition("t", 3)
 GO_ON = {"failOnDataLoss": "false"}

@@ -17,7 +17,7 @@ import pytest
 
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.reading import spark_process
-from pyspark_kafka_meta.reading.source import KafkaMetaReader
+from pyspark_kafka_meta.reading.batch import KafkaMetaReader
 from pyspark_kafka_meta.reading.spark_process import be_prompt
 
 MESSAGE = b"0123456789"
