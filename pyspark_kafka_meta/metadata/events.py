@@ -5,6 +5,7 @@ No Kafka client publishes these; the reasons name the triggers of Kafka's `Metad
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 
@@ -234,3 +235,7 @@ class RefreshEvent:
         for name in ("partitions_added", "partitions_removed"):
             changes[name] = tuple(one._asdict() for one in changes[name])
         return {**row, **changes, **(origin or dict.fromkeys(one.name for one in fields(Origin)))}
+
+    def to_json(self) -> str:
+        """`to_dict` as a line of JSON: what files, topics and logs hold."""
+        return json.dumps(self.to_dict())

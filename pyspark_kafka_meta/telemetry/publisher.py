@@ -6,7 +6,6 @@ written is counted and told by the next event that gets through.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections import deque
@@ -46,7 +45,7 @@ class EventPublisher:
         if event.kind is EventKind.BORN and self._living is not None:
             told = replace(told, died_cache_ids=self._living.enter(event.cache_id))
         if event_logger.isEnabledFor(logging.INFO):
-            event_logger.info("%s", json.dumps(told.to_dict()))
+            event_logger.info("%s", told.to_json())
         self._pending.append(told)
         if len(self._pending) > MAX_PENDING_EVENTS:
             self._losses.add([self._pending.popleft()])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
 from collections import deque
@@ -69,7 +68,7 @@ class FolderSink:
 
     def write(self, events: Sequence[RefreshEvent]) -> None:
         told = self._losses.told_by(events)
-        content = "".join(json.dumps(event.to_dict()) + "\n" for event in told).encode()
+        content = "".join(event.to_json() + "\n" for event in told).encode()
         name = f"events-{self._writer_id}-{self._number:08d}.jsonl"
         try:
             self._folder.write(name, content)

@@ -6,7 +6,6 @@ full, is lost and counted. A task waits a moment for deliveries, and only while 
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Sequence
@@ -97,7 +96,7 @@ class TopicSink:
             producer.produce(
                 self._topic,
                 key=event.cache_id,
-                value=json.dumps(event.to_dict()),
+                value=event.to_json(),
                 on_delivery=partial(self._delivered, event),
             )
         except BufferError:  # the queue is full

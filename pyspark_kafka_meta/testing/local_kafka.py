@@ -21,10 +21,12 @@ from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, KafkaNode, format
 from pyspark_kafka_meta.testing.listener_security import ListenerSecurity, Protocol
 from pyspark_kafka_meta.testing.ports import free_ports, is_free
 
-DEFAULT_JVM_OPTIONS = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+JVM_OPTIONS = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Small nodes that start fast. On two cores they also carry more records a second than Java's own defaults."""
 
 STANDARD_PORTS = (19092, 29092, 39092)
+
+UP_TIMEOUT_S = 90.0
 
 _POLL_S = 0.1
 
@@ -49,7 +51,6 @@ class LocalKafka:
         brokers: int = 3,
         ports: Sequence[int] | Literal["standard"] | None = None,
         config: Mapping[str, str] | None = None,
-        jvm_options: Sequence[str] = DEFAULT_JVM_OPTIONS,
         security: Protocol = "PLAINTEXT",
         mechanisms: Sequence[str] = ("SCRAM-SHA-512",),
         users: Mapping[str, str] | None = None,
@@ -61,7 +62,6 @@ class LocalKafka:
         Args:
             ports: one for each broker; "standard" for 19092, 29092, 39092; None for free ones.
             config: Kafka settings of every node, which win over this class's.
-            jvm_options: of every node.
             security: protocol of the brokers' listener at `bootstrap_servers`; `client_options` gets a client in.
             mechanisms: of SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, and OAUTHBEARER with unsigned tokens.
             users: passwords by user. With SSL they have certificates, and nobody gets in without one.
@@ -82,7 +82,6 @@ class LocalKafka:
         self._advertised_ports = dict(zip(broker_ports, advertised_ports or (), strict=False))
         self._plain_ports = dict(enumerate(free[brokers:], FIRST_BROKER_ID))
         self._config = dict(config or {})
-        self._jvm_options = tuple(jvm_options)
         self._nodes: dict[int, KafkaNode] = {}
         self._guard: guard.Guard | None = None
 
@@ -94,7 +93,7 @@ class LocalKafka:
                 f"Port {taken[0]} is in use: end what uses it (a closed connection holds on to its port for a minute), "
                 "or leave `ports` out for free ones."
             )
-        runtime = with_class_archive(JavaRuntime(find_java(), resolve(KAFKA_JARS), self._jvm_options))
+        runtime = with_class_archive(JavaRuntime(find_java(), resolve(KAFKA_JARS), JVM_OPTIONS))
         guard.sweep()
         self._guard = guard.Guard()
         try:
@@ -185,9 +184,9 @@ class LocalKafka:
                 node.start()
         self.wait_until_up()
 
-    def wait_until_up(self, timeout_s: float = 90.0) -> None:
+    def wait_until_up(self) -> None:
         """Wait until every broker that is started and not paused answers, and names all of these as live."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + UP_TIMEOUT_S
         brokers = [self._node(broker_id) for broker_id in self.broker_ids]
         running = {broker.node_id for broker in brokers if broker.is_started and not broker.is_paused}
         for broker_id in sorted(running):
@@ -196,7 +195,9 @@ class LocalKafka:
                     node.check()
                 if time.monotonic() > deadline:
                     tail = self._node(broker_id).log_tail()
-                    raise ClusterError(f"Broker {broker_id} does not know all brokers after {timeout_s:.0f} s. {tail}")
+                    raise ClusterError(
+                        f"Broker {broker_id} does not know all brokers after {UP_TIMEOUT_S:.0f} s. {tail}"
+                    )
                 time.sleep(_POLL_S)
 
     def _launch(self, runtime: JavaRuntime, guarded: guard.Guard) -> None:

@@ -21,6 +21,7 @@ Watcher: TypeAlias = Callable[[bytes], None]
 
 CHUNK_BYTES = 65_536
 CONNECT_TIMEOUT_S = 5.0
+SLOW_S = 0.5
 DRIP_S = 0.02
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -34,7 +35,7 @@ class Network(Enum):
     HOLDS_ANSWERS = auto()
     """Requests arrive and answers do not."""
     SLOW = auto()
-    """Each piece of an answer takes `delay_s` more."""
+    """Each piece of an answer takes `SLOW_S` more."""
     DRIPS = auto()
     """Answers come a byte at a time, `DRIP_S` apart."""
     CUTS = auto()
@@ -54,14 +55,12 @@ class TcpProxy:
     Attributes:
         address: where it listens.
         target: where to; to be set before the first connection.
-        delay_s: of `Network.SLOW`.
     """
 
-    def __init__(self, delay_s: float = 0.5, watch: Callable[[], Watcher] | None = None) -> None:
+    def __init__(self, watch: Callable[[], Watcher] | None = None) -> None:
         (port,) = free_ports(1)
         self.address = Address(HOST, port)
         self.target = Address(HOST, 0)
-        self.delay_s = delay_s
         self._watch = watch
         self._network = Network.GOOD
         self._changed = threading.Condition()
@@ -140,7 +139,7 @@ class TcpProxy:
         if not is_answer or network is Network.GOOD:
             sink.sendall(chunk)
         elif network is Network.SLOW:
-            self._pause(self.delay_s)
+            self._pause(SLOW_S)
             sink.sendall(chunk)
         elif network is Network.DRIPS:
             for at in range(len(chunk)):

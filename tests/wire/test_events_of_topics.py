@@ -29,7 +29,7 @@ class Metrics:
     def publish(self, *events: RefreshEvent) -> None:
         producer = Producer({"bootstrap.servers": self.cluster.bootstrap_servers})
         for event in events:
-            producer.produce("events", key=event.cache_id, value=json.dumps(event.to_dict()))
+            producer.produce("events", key=event.cache_id, value=event.to_json())
         assert producer.flush(30) == 0
 
     def run(self, command: str, *arguments: str, env: dict[str, str] | None = None) -> Any:

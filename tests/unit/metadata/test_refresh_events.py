@@ -45,7 +45,7 @@ def test_every_field_is_documented(described: type) -> None:
 
 
 def test_row_is_flat_and_survives_json() -> None:
-    row = json.loads(json.dumps(EVENT.to_dict()))
+    row = json.loads(EVENT.to_json())
 
     assert (row["kind"], row["reason"], row["outcome"]) == ("refresh", "not_leader", "changed")
     assert (row["role"], row["executor_id"], row["query_id"]) == ("reader", "1", None)

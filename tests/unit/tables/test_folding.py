@@ -25,7 +25,7 @@ def event(sequence: int, changes: SnapshotChanges | None = None, **others: Any) 
     """The event of that number, at that second, out of JSON: a good answer unless `others` say otherwise."""
     fields = {"cache": "c", "time_ms": sequence * 1_000, "changes": changes or SnapshotChanges(), **others}
     told = made(sequence=sequence, **fields)
-    return dict(json.loads(json.dumps(told.to_dict())))
+    return dict(json.loads(told.to_json()))
 
 
 def learned(topic: str, *leaders: int, epoch: int = 0) -> tuple[PartitionLearned, ...]:

@@ -61,7 +61,7 @@ def test_events_are_written_with_their_origin(folder: Path, published: EventPubl
         (2, "max_age", "7"),
         (3, "max_age", None),
     ]
-    assert rows(folder)[0] == json.loads(json.dumps(made("c0ffee", 1, origin=ORIGIN).to_dict()))
+    assert rows(folder)[0] == json.loads(made("c0ffee", 1, origin=ORIGIN).to_json())
 
 
 def test_each_flush_is_a_file_of_its_own_and_nothing_new_is_none(folder: Path, published: EventPublisher) -> None:
