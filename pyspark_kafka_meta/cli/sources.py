@@ -11,7 +11,7 @@ from pyspark_kafka_meta.metadata.events import RefreshEvent
 from pyspark_kafka_meta.options import EventsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.executor import TaskReader
-from pyspark_kafka_meta.reading.offsets import SourceOffset, ranges
+from pyspark_kafka_meta.reading.offsets import BEGINNING, SourceOffset, ranges
 from pyspark_kafka_meta.reading.planner import PLANNER_MAX_AGE_MS, OffsetPlanner
 from pyspark_kafka_meta.tables.files import EventFolder, FilesOffset, advance, between
 from pyspark_kafka_meta.tables.folding import Event
@@ -98,7 +98,7 @@ class TopicEvents:
 
     def read(self) -> Iterator[Event]:
         """Raises KafkaMetaError: there is no such topic, it may not be read, or no broker answers."""
-        start = self._offset or self._planner.initial_offset()
+        start = self._offset or BEGINNING
         end = self._planner.next_offset(start, None, limited=False)
         yield from _events(
             value for batch in self._reader.read(ranges(start, end)) for value in batch.column("value").to_pylist()

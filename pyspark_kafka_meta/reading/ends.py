@@ -5,6 +5,7 @@ Follows Spark's `KafkaOffsetReaderAdmin`, which asks again where the latest offs
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +13,7 @@ from uuid import UUID
 
 from pyspark_kafka_meta.errors import UnknownTopicError
 from pyspark_kafka_meta.metadata.events import RefreshReason
-from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.metadata.model import TopicPartition, is_other_topic
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.options.values import name_partitions
 from pyspark_kafka_meta.reading.client import KafkaClient
@@ -86,7 +87,13 @@ class LogEnds:
         self, expected: Collection[TopicPartition], start: SourceOffset | None = None
     ) -> list[TopicPartition]:
         """The partitions there are now. An expected one that is missing is lost, unless its topic was made again since
-        `start` and either nothing had been read of it or onTopicRecreated lets the query go on."""
+        `start`: the partitions that the new topic has too tell what to make of that."""
+        if forgotten := sorted(one for one in expected if not self._is_asked_for(one)):
+            self._accept(
+                f"the checkpoint has {name_partitions(forgotten)}, which the query asks for no more: set its topics as "
+                "they were, or give it a checkpointLocation of its own"
+            )
+            expected = set(expected).difference(forgotten)
         try:
             partitions = self.partitions(expected)
         except UnknownTopicError as error:
@@ -96,17 +103,26 @@ class LogEnds:
             found = [one for topic in self._topics(()) for one in snapshot.partitions(topic)]
             return [one for one in sorted(found) if wanted is None or one in wanted]
         gone = set(expected) - set(partitions)
-        if start is not None and (start.initial or self._options.on_topic_recreated in ("earliest", "latest")):
+        if start is not None:
             ids = self._topic_ids(gone)
-            gone = {one for one in gone if ids[one.topic] in (None, start.topic_ids.get(one.topic))}
+            gone = {one for one in gone if not is_other_topic(start.topic_ids.get(one.topic), ids[one.topic])}
         if not gone:
             self._told = ""
             return partitions
         self._accept(
-            f"{name_partitions(gone)} are gone: the topic was deleted or made again, or the query asks for it "
-            f"no more; there are now {name_partitions(partitions)}"
+            f"{name_partitions(gone)} are gone: the topic was deleted or made again; there are now "
+            f"{name_partitions(partitions)}"
         )
         return partitions
+
+    def _is_asked_for(self, partition: TopicPartition) -> bool:
+        """By the query's options as they are: its checkpoint may be of others."""
+        options = self._options
+        if options.assigned is not None:
+            return partition in options.assigned
+        if options.topic_pattern is not None:
+            return re.search(options.topic_pattern, partition.topic) is not None
+        return partition.topic in options.topics
 
     def _accept(self, loss: str) -> None:
         """Not said again for as long as nothing else is found."""

@@ -3,13 +3,14 @@
 Spark keeps one JSON text for each micro-batch and compares these as strings, so the same position must be the same
 text: names sorted, partitions in numeric order, and an epoch or topic id replaced only along with an offset.
 
-Spark stores nothing else for a Python source. While batch 0 is uncommitted, a restart asks for the initial offset anew,
-and with `latest` the answer has moved on: batch 0 would lose what lay between. So the end of batch 0 carries the start
-that it was planned from. The end of a later batch does the same for partitions that begin elsewhere than at the offset
-before, because they are new or were reset; two offsets thus say all about a batch, now and after any restart.
+Spark stores nothing else for a Python source. While batch 0 is uncommitted, a restart asks for the initial offset anew.
+By then `latest` would mean another offset, and one that was named may be none of its log's any more. So the initial
+offset is always `BEGINNING`, and the end of batch 0 carries the start that it was planned from. The end of a later
+batch does the same for partitions that begin elsewhere than at the offset before, because they are new or were reset;
+two offsets thus say all about a batch, now and after any restart.
 
 The layout, version 1; an offset is the next one to read, an epoch -1 where none is known:
-    {"initial": true,                             only in what `initialOffset` returns
+    {"initial": true,                             only before batch 0
      "start": {"t": {"0": {"epoch": 3, "offset": 40}}},
      "topics": {"t": {"id": "<uuid>" or null, "partitions": {"0": {"epoch": 3, "offset": 42}}}},
      "version": 1}
@@ -117,6 +118,10 @@ class OffsetRange:
     def size(self) -> int:
         """Offsets in the range; records may be fewer, after compaction or around transactions."""
         return self.until_offset - self.from_offset
+
+
+BEGINNING = SourceOffset({}, {}, initial=True)
+"""Of a query that has planned nothing: wherever its options say."""
 
 
 def begin_anew(start: SourceOffset, fresh: SourceOffset, topics: Collection[str]) -> SourceOffset:

@@ -23,16 +23,25 @@ from pyspark_kafka_meta.options.values import name_partitions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.ends import LogEnds
 from pyspark_kafka_meta.reading.limits import backlog, draw_in, is_put_off, limit_offsets
-from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, Positions, SourceOffset, advance, begin_anew
+from pyspark_kafka_meta.reading.offsets import (
+    BEGINNING,
+    OffsetRange,
+    Position,
+    Positions,
+    SourceOffset,
+    advance,
+    begin_anew,
+)
 from pyspark_kafka_meta.reading.plan import plan_tasks
 from pyspark_kafka_meta.reading.resolver import OffsetResolver
 from pyspark_kafka_meta.reading.verdicts import (
-    HOW_TO_FOLLOW,
     accept_loss,
-    explain,
-    explain_all,
+    accept_new_topic,
+    explain_recreated,
+    explain_truncated,
     is_recreated,
     lost_starts,
+    made_again,
 )
 
 logger = logging.getLogger(__name__)
@@ -140,7 +149,7 @@ class OffsetPlanner:
 
     @looks_again
     def initial_offset(self) -> SourceOffset:
-        """Where a new streaming query begins."""
+        """Where a streaming query that begins now does so."""
         starting = self._options.starting_offsets
         assert starting is not None, "for_stream() completes the options"
         partitions = self._first_partitions()
@@ -152,7 +161,9 @@ class OffsetPlanner:
         partitions = self._ends.partitions()
         if not partitions and self._options.topic_pattern is not None:
             logger.warning(
-                "subscribePattern matches no topic that this user may see, which takes DESCRIBE on the topic"
+                "subscribePattern %s matches no topic that this user may see: correct it, or allow DESCRIBE on the "
+                "topic. A stream goes on looking",
+                self._options.topic_pattern,
             )
         return partitions
 
@@ -161,12 +172,15 @@ class OffsetPlanner:
         """The end of the micro-batch that begins at `start`; the same JSON where there is nothing to read.
 
         Args:
+            start: `BEGINNING` for a new query, which begins where its options say.
             target: where the query is to end (Trigger.AvailableNow); None for no end.
             limited: whether the rate limits of the options hold.
 
         Raises:
             DataLossError: partitions or offsets of `start` or `target` are gone, and failOnDataLoss is set.
         """
+        if start == BEGINNING:
+            start = self.initial_offset()
         latest_seen = self._ends.confirmed(start, target or {})
         if start.initial:
             recreated = {one.topic for one in lost_starts(start, latest_seen) if is_recreated(one, start, latest_seen)}
@@ -174,12 +188,15 @@ class OffsetPlanner:
                 # Nothing was read yet, so nothing is lost: a broker that lags behind told of the topic that was before.
                 start = begin_anew(start, self.initial_offset(), recreated)
                 latest_seen = self._ends.confirmed(start, target or {})
-        self._record_gone(start, latest_seen)
         if not latest_seen.positions:
-            return start  # SPARK-41375: should the topics be seen again, they are not to be read from their start
+            self._record_gone(start, latest_seen)
+            # SPARK-41375: should the topics be seen again, they are not to be read from their start. A new query that
+            # found none has begun: those to come are new.
+            return SourceOffset({}, {}) if start.initial else start
         self._latest_seen, latest, ids = latest_seen, latest_seen.positions, latest_seen.topic_ids
         begun = self._begin_new(start, latest_seen)
         begun |= self._begin_after_loss(start, latest_seen)
+        self._record_gone(start, latest_seen)
         starts = {**start.positions, **begun}
         # What is back may end before where the query left off: it waits there, and the next look says what that means.
         latest = {**latest, **{one: max(latest[one], position) for one, position in begun.items()}}
@@ -214,7 +231,7 @@ class OffsetPlanner:
         for one in sorted(start.positions.keys() - latest.positions.keys()):
             left_off, key = start.positions[one], (one, start.topic_ids[one.topic])
             if self._left_off.get(key) != left_off:
-                why = "the partition is gone: its topic was deleted, or made again with fewer"
+                why = "the partition is gone: its topic was deleted or made again with fewer, or is asked for no more"
                 self._client.cache.record_loss(one, left_off.offset, None, why)
             self._left_off[key] = left_off
 
@@ -230,14 +247,15 @@ class OffsetPlanner:
             if (topic_id := ids[one.topic]) is not None and (one, topic_id) in self._left_off
         }
         new -= back.keys()
-        known_ids = {**{one.topic: topic_id for one, topic_id in self._left_off}, **start.topic_ids}
-
-        def begins_at_latest(partition: TopicPartition) -> bool:
-            if is_other_topic(known_ids.get(partition.topic), ids[partition.topic]):
-                return self._options.on_topic_recreated == "latest"
-            return self._options.new_partitions_at_latest
-
-        at_latest = set(filter(begins_at_latest, new))
+        left_ids = {one.topic: topic_id for one, topic_id in self._left_off}
+        known_ids = {**left_ids, **start.topic_ids}
+        recreated = {one for one in new if is_other_topic(known_ids.get(one.topic), ids[one.topic])}
+        policy = self._options.on_topic_recreated
+        for topic in sorted({one.topic for one in recreated} - start.topic_ids.keys()):  # not seen for a while, too
+            accept_new_topic(made_again(topic, left_ids[topic], ids[topic]), policy, fails=False)
+        at_latest = {
+            one for one in new if (policy == "latest" if one in recreated else self._options.new_partitions_at_latest)
+        }
         back |= {partition: ends[partition] for partition in at_latest}
         begun = self._logs.earliest(new - at_latest)
         late = [partition for partition, position in begun.items() if position.offset > 0]
@@ -254,12 +272,13 @@ class OffsetPlanner:
         begun = {partition: latest.positions[partition] for partition in lost}
         if policy != "latest":
             begun |= self._logs.earliest(recreated)  # which may begin a new look: the loss is told after it
-        if len(lost) > len(recreated):
-            shorter = [one for one in lost if one not in recreated]
-            accept_loss(explain_all(shorter, start, latest), fails)
+        truncated = [one for one in lost if one not in recreated]
+        if truncated:
+            accept_loss(explain_truncated(truncated, start, latest), fails)
         if recreated:
-            text = f"{explain_all(recreated, start, latest)}. {HOW_TO_FOLLOW}"
-            accept_loss(text, fails) if policy is None else accept_loss(text, policy == "fail", "onTopicRecreated")
-        for one in lost:
-            self._client.cache.record_loss(one, start.positions[one].offset, None, explain(one, start, latest))
+            accept_new_topic(explain_recreated(recreated, start, latest), policy, fails)
+        for found, explain in ((recreated, explain_recreated), (truncated, explain_truncated)):
+            for one in found:
+                cause = explain([one], start, latest)
+                self._client.cache.record_loss(one, start.positions[one].offset, None, cause)
         return begun

@@ -46,11 +46,10 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
         self._commits_not_before = 0.0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        planner = self._planner()
-        try:
-            return planner.initial_offset().as_dict()
-        finally:
-            planner.flush_events()
+        """Asks nobody: where batch 0 begins is settled when its end is, and stands there if it has to be replayed."""
+        from pyspark_kafka_meta.reading.offsets import BEGINNING
+
+        return BEGINNING.as_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """There are no composite limits: all that is read off it later is that Trigger.Once has none."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import groupby
+from uuid import UUID
 
 from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.metadata.model import TopicPartition, is_other_topic
@@ -19,15 +21,26 @@ HOW_TO_FOLLOW = "To go on with the new topic, set the option onTopicRecreated to
 HOW_TO_GO_ON = "To go on without the lost records, set the option failOnDataLoss to false"
 
 
-def accept_loss(text: str, fails: bool, option: str = "failOnDataLoss") -> None:
-    """Go on with a warning that says `text`, what was lost, and which option allows it.
+def accept_loss(text: str, fails: bool) -> None:
+    """Go on with a warning that says `text`, what was lost, and that failOnDataLoss allows it.
 
     Raises:
-        DataLossError: losing records is not allowed.
+        DataLossError: it does not.
     """
     if fails:
         raise DataLossError(f"{text}. {HOW_TO_GO_ON}")
-    logger.warning("%s; going on, as %s says", text, option)
+    logger.warning("%s; going on, as failOnDataLoss says", text)
+
+
+def accept_new_topic(text: str, policy: str | None, fails: bool) -> None:
+    """Go on in a topic that was made again, as onTopicRecreated says, or failOnDataLoss where that is not set.
+
+    Raises:
+        DataLossError: neither allows it.
+    """
+    if policy == "fail" or (policy is None and fails):
+        raise DataLossError(f"{text}. {HOW_TO_FOLLOW}")
+    logger.warning("%s; going on, as %s says", text, "onTopicRecreated" if policy else "failOnDataLoss")
 
 
 def lost_starts(start: SourceOffset, latest: SourceOffset) -> list[TopicPartition]:
@@ -61,21 +74,28 @@ def explain_end(partition: TopicPartition, target: Positions, latest: SourceOffs
     )
 
 
-def explain_all(partitions: Sequence[TopicPartition], start: SourceOffset, latest: SourceOffset) -> str:
-    """`explain` of the first five."""
-    return "; ".join(explain(partition, start, latest) for partition in partitions[:5])
-
-
-def explain(partition: TopicPartition, start: SourceOffset, latest: SourceOffset) -> str:
-    """Why the partition cannot be read from `start` on."""
-    topic, old, new = partition.topic, start.positions[partition], latest.positions[partition]
-    if is_recreated(partition, start, latest):
-        return (
-            f"topic {topic} was deleted and made again (topic id {start.topic_ids[topic]}, now "
-            f"{latest.topic_ids[topic]}): {partition} was read up to offset {old.offset}, and its new log ends at "
-            f"{new.offset}"
+def explain_recreated(partitions: Sequence[TopicPartition], start: SourceOffset, latest: SourceOffset) -> str:
+    """What was read of topics that were made again: the first five of `partitions`, which are sorted."""
+    texts = []
+    for topic, found in groupby(partitions[:5], lambda one: one.topic):
+        logs = (
+            f"{one} was read up to offset {start.positions[one].offset}, and its new log ends at "
+            f"{latest.positions[one].offset}"
+            for one in found
         )
-    return (
-        f"the log of {partition} ends at offset {new.offset}, before offset {old.offset} up to which it was read: it "
+        texts.append(f"{made_again(topic, start.topic_ids[topic], latest.topic_ids[topic])}: {'; '.join(logs)}")
+    return "; ".join(texts)
+
+
+def explain_truncated(partitions: Sequence[TopicPartition], start: SourceOffset, latest: SourceOffset) -> str:
+    """Which logs became shorter than what was read of them: the first five."""
+    return "; ".join(
+        f"the log of {one} ends at offset {new.offset}, before offset {old.offset} up to which it was read: it "
         f"was truncated (leader epoch {old.leader_epoch}, now {new.leader_epoch})"
+        for one in partitions[:5]
+        for old, new in [(start.positions[one], latest.positions[one])]
     )
+
+
+def made_again(topic: str, old_id: UUID | None, new_id: UUID | None) -> str:
+    return f"topic {topic} was deleted and made again (topic id {old_id}, now {new_id})"

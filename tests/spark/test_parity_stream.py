@@ -237,7 +237,7 @@ def test_mb15_mb16_mb22_a_topic_made_again_is_named_whether_it_is_smaller_or_lar
     wait_for(lambda: topic not in AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics().topics)
     make_topic(1, name=topic)
     produce(topic, [f"again-{number}" for number in range(records_after)])
-    with pytest.raises(StreamingQueryException, match=r"deleted and made again \(topic id .*, now .*failOnDataLoss"):
+    with pytest.raises(StreamingQueryException, match=r"deleted and made again \(topic id .*, now .*onTopicRecreated"):
         query.run(subscribe=topic)
     query.run(subscribe=topic, failOnDataLoss="false")
     assert query.values() == ["a", *(f"again-{number}" for number in range(records_after)), "b"]

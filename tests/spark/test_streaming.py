@@ -135,6 +135,19 @@ def test_latest_is_pinned_even_if_the_driver_is_killed_in_batch_0(
     assert pipeline.values() == ["while it was down"]
 
 
+def test_batch_0_is_replayed_though_its_options_fit_the_topic_no_more(
+    pipeline: Pipeline, topic: str, produce: Any, add_partitions: Any
+) -> None:
+    pipeline.options["startingOffsets"] = json.dumps({topic: {"0": 0, "1": 0, "2": 0}})
+    produce(topic, ["a", "b"])
+    pipeline.run_to_the_end()
+    forget_last_commit(pipeline.checkpoint)
+    add_partitions(topic, 5)
+    produce(topic, ["into a new partition"], partition=4)
+    pipeline.run_to_the_end()
+    assert sorted(pipeline.values()) == ["a", "b", "into a new partition"]
+
+
 def test_available_now_keeps_the_rate_limit_and_ends(pipeline: Pipeline, topic: str, produce: Any) -> None:
     produce(topic, [str(number) for number in range(15)], partition=0)
     pipeline.options["maxOffsetsPerTrigger"] = "5"

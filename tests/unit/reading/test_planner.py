@@ -19,13 +19,16 @@ from pyspark_kafka_meta.metadata.events import EventKind
 from pyspark_kafka_meta.metadata.model import TopicMetadata, TopicPartition
 from pyspark_kafka_meta.options.specs import AgoSpec, GroupSpec
 from pyspark_kafka_meta.reading.leader_offsets import LeaderOffsets
-from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, SourceOffset, ranges
+from pyspark_kafka_meta.reading.offsets import BEGINNING, OffsetRange, Position, SourceOffset, ranges
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
 from pyspark_kafka_meta.reading.resolver import OffsetResolver
 
 T3 = TopicPartition("t", 3)
+U0 = TopicPartition("u", 0)
 GO_ON = {"failOnDataLoss": "false"}
 HOW_TO_GO_ON = "set the option failOnDataLoss to false"
+HOW_TO_FOLLOW = "set the option onTopicRecreated to earliest or latest"
+HOW_TO = f"({HOW_TO_GO_ON}|{HOW_TO_FOLLOW})"
 
 
 def batch_planner(scene: Scene, **options: str) -> OffsetPlanner:
@@ -320,6 +323,35 @@ def test_batch_0_carries_the_start_it_was_planned_from(scene: Scene) -> None:
     assert spans(ranges(asked_again_after_a_restart, query.offset)) == {T0: (12, 13)}
 
 
+NO_MORE: dict[str, tuple[dict[str, str], Any]] = {
+    "partitions that are not named": (
+        {"startingOffsets": '{"t":{"0":5,"1":5,"2":5}}'},
+        lambda scene: add_partition(scene, T3),
+    ),
+    "a time that no record is as late as": (
+        {"startingTimestamp": "1"},
+        lambda scene: add_partition(scene, T3),
+    ),
+    "an offset that was cut off": (
+        {"startingOffsets": '{"t":{"0":12,"1":5,"2":5}}'},
+        lambda scene: scene.cluster.logs.__setitem__(T0, scene.cluster.logs[T0][:1]),
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "happens"), NO_MORE.values(), ids=NO_MORE.keys())
+def test_batch_0_is_replayed_though_its_options_fit_the_cluster_no_more(
+    scene: Scene, options: dict[str, str], happens: Any
+) -> None:
+    end = restored(scene.planner(**options).next_offset(BEGINNING, None, limited=True))
+    planned = spans(ranges(BEGINNING, end))
+    happens(scene)
+
+    with pytest.raises(OptionError):
+        scene.planner(**options).next_offset(BEGINNING, None, limited=True)
+    assert spans(ranges(restored(BEGINNING), end)) == planned != {}
+
+
 def test_rate_limit_shares_the_batch_and_loses_nothing(scene: Scene) -> None:
     scene.write(T0, *map(str, range(88)))
     query = Query(scene, startingOffsets="earliest", maxOffsetsPerTrigger="31")
@@ -493,10 +525,9 @@ def lose_partitions(scene: Scene) -> None:
         ),
         (
             lose_partitions,
-            "t-1, t-2 are gone: the topic was deleted or made again, or the query asks for it no more; there are now "
-            "t-0",
+            "t-0 was read up to offset 1, and its new log ends at 12",
             (0, 12),
-            [(1, 1, None), (2, 1, None), (0, 1, None)],
+            [(0, 1, None), (1, 1, None), (2, 1, None)],
         ),
     ],
     ids=["shorter", "fewer partitions"],
@@ -517,7 +548,7 @@ def test_available_now_whose_target_is_lost_says_so_once(
     happens(scene)
     scene.clock.sleep(300)
 
-    with pytest.raises(DataLossError, match=f"{said}.*{HOW_TO_GO_ON}"):
+    with pytest.raises(DataLossError, match=f"{said}.*{HOW_TO}"):
         strict.step()
     steps = []
     while step := lenient.step():
@@ -541,7 +572,6 @@ def test_available_now_asks_again_only_once_about_a_target_that_is_lost(scene: S
 
 # --- a pattern of topics ----------------------------------------------------------------------------------------------
 
-U0 = TopicPartition("u", 0)
 BY_PATTERN = {"subscribePattern": "^[tu]$", "kafka_metadata_max_age_ms": "5000"}
 
 
@@ -589,6 +619,17 @@ def test_a_pattern_that_matches_nothing_yet_waits_for_topics(scene: Scene) -> No
     scene.clock.sleep(5)
 
     assert query.step() == {U0: (0, 1)}
+
+
+def test_a_pattern_that_matched_nothing_at_first_pins_that_though_it_would_begin_at_the_latest(scene: Scene) -> None:
+    planner = scene.planner(**BY_PATTERN | {"subscribePattern": "u"}, startingOffsets="latest")
+    first = restored(planner.next_offset(BEGINNING, None, limited=True))
+    assert text(first) != text(BEGINNING), "Spark takes equal texts for nothing new, and would begin anew"
+    scene.cluster.create_topic("u", partitions=1)
+    scene.write(U0, "a")
+    scene.clock.sleep(300)
+
+    assert spans(ranges(first, planner.next_offset(first, None, limited=True))) == {U0: (0, 1)}
 
 
 def test_a_matching_topic_that_is_deleted_is_data_loss_or_left_out_where_that_is_allowed(scene: Scene) -> None:
@@ -639,7 +680,8 @@ LOSSES: dict[str, tuple[Any, str, dict[TopicPartition, tuple[int, int]]]] = {
     ),
     "made again, smaller": (
         recreate_smaller,
-        "t-1, t-2 are gone: the topic was deleted or made again",
+        r"topic t was deleted and made again \(topic id {old}, now {new}\): t-0 was read up to offset 12, and its new "
+        "log ends at 16",
         {T0: (0, 17)},
     ),
     "deleted": (delete, "a topic or partition that was being read is gone: topic t does not exist", {}),
@@ -658,16 +700,17 @@ def test_loss_ends_the_query_and_the_error_says_what_is_lost(scene: Scene, happe
     old_id = scene.cluster.topics["t"].topic_id
     lose(scene, happens)
     topic = scene.cluster.topics.get("t")
+    how_to = HOW_TO_FOLLOW if "made again" in said else HOW_TO_GO_ON
     expected = said.replace("{old}", str(old_id)).replace("{new}", str(topic and topic.topic_id))
 
-    with pytest.raises(DataLossError, match=f"{expected}.*{HOW_TO_GO_ON}"):
+    with pytest.raises(DataLossError, match=f"{expected}.*{how_to}"):
         query.step()
 
 
 TOLD_BY_EVENTS = {
     "truncated": [("t", 0, 12)],
     "made again": [("t", 0, 12), ("t", 1, 12), ("t", 2, 12)],
-    "made again, smaller": [("t", 1, 12), ("t", 2, 12), ("t", 0, 12)],
+    "made again, smaller": [("t", 0, 12), ("t", 1, 12), ("t", 2, 12)],
     "deleted": [("t", 0, 12), ("t", 1, 12), ("t", 2, 12)],
 }
 
@@ -742,18 +785,62 @@ def test_policy_covers_partitions_that_only_the_new_topic_has(
     assert query.step() == expected
 
 
-def test_policy_covers_a_topic_that_was_away_before_it_was_made_again(scene: Scene) -> None:
-    scene.cluster.create_topic("tt", 1)
-    query = Query(scene, **PATTERN, onTopicRecreated="latest", **GO_ON)
+def query_whose_topic_was_away_before_it_was_made_again(scene: Scene, **options: str) -> Query:
+    """It is u, which has one record again."""
+    scene.cluster.create_topic("u", 1)
+    query = Query(scene, **PATTERN, **options, **GO_ON)
     query.step()
-    del scene.cluster.topics["tt"]
+    del scene.cluster.topics["u"]
     scene.clock.sleep(300)
     query.step()
-    scene.cluster.create_topic("tt", 1)
-    scene.write(TopicPartition("tt", 0), "again")
+    scene.cluster.create_topic("u", 1)
+    scene.write(U0, "again")
     scene.clock.sleep(300)
+    return query
 
-    assert query.step() == {}
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, (0, 1)), ({"onTopicRecreated": "earliest"}, (0, 1)), ({"onTopicRecreated": "latest"}, None)],
+)
+def test_policy_covers_a_topic_that_was_away_before_it_was_made_again(
+    scene: Scene, options: dict[str, str], expected: tuple[int, int] | None
+) -> None:
+    assert query_whose_topic_was_away_before_it_was_made_again(scene, **options).step().get(U0) == expected
+
+
+def test_policy_to_fail_covers_a_topic_that_was_away_before_it_was_made_again(scene: Scene) -> None:
+    query = query_whose_topic_was_away_before_it_was_made_again(scene, onTopicRecreated="fail")
+
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=f"topic u was deleted and made again .*{HOW_TO_FOLLOW}"):
+            query.step()
+
+
+NARROWER = {
+    "subscribe": ({"subscribe": "t,u"}, {"subscribe": "t"}),
+    "pattern": ({"subscribePattern": "^[tu]$"}, {"subscribePattern": "^t$"}),
+    "assign": ({"assign": '{"t":[0,1,2],"u":[0]}'}, {"assign": '{"t":[0,1,2]}'}),
+}
+
+
+@pytest.mark.parametrize(("before", "now"), NARROWER.values(), ids=NARROWER.keys())
+def test_query_that_asks_for_less_than_its_checkpoint_has_is_told_so(
+    scene: Scene, before: dict[str, str], now: dict[str, str]
+) -> None:
+    scene.cluster.create_topic("u", 1)
+    first = Query(scene, **before, startingOffsets="earliest")
+    first.step()
+    strict, lenient = Query(scene, **now), Query(scene, **now, **GO_ON)
+    strict.offset = lenient.offset = first.offset
+    scene.write(T0, "later")
+
+    with pytest.raises(
+        DataLossError, match=f"the checkpoint has u-0, which the query asks for no more.*{HOW_TO_GO_ON}"
+    ):
+        strict.step()
+    assert lenient.step() == {T0: (12, 13)}
+    assert lenient.step() == {}
 
 
 def test_policy_covers_partitions_that_the_new_topic_lacks(scene: Scene) -> None:
@@ -783,7 +870,7 @@ def test_policy_may_fail_where_other_losses_are_allowed(scene: Scene) -> None:
     query.step()
     lose(scene, recreate)
 
-    with pytest.raises(DataLossError, match="set the option onTopicRecreated to earliest or latest"):
+    with pytest.raises(DataLossError, match=HOW_TO_FOLLOW):
         query.step()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.reading.offsets import Position, SourceOffset
-from pyspark_kafka_meta.reading.verdicts import explain, lost_starts
+from pyspark_kafka_meta.reading.verdicts import explain_recreated, explain_truncated, lost_starts
 
 OLD_ID, NEW_ID = UUID(int=1), UUID(int=2)
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -36,13 +36,13 @@ def test_a_start_is_lost_behind_the_end_or_in_another_topic(
 
 
 def test_a_verdict_names_offsets_ids_and_epochs() -> None:
-    start = offset({T0: (5, 1)})
+    start = offset({T0: (5, 1), T1: (6, 1)})
 
-    assert explain(T0, start, offset({T0: (50, 2)}, NEW_ID)) == (
+    assert explain_recreated([T0, T1], start, offset({T0: (50, 2), T1: (0, 0)}, NEW_ID)) == (
         f"topic t was deleted and made again (topic id {OLD_ID}, now {NEW_ID}): t-0 was read up to offset 5, and its "
-        "new log ends at 50"
+        "new log ends at 50; t-1 was read up to offset 6, and its new log ends at 0"
     )
-    assert explain(T0, start, offset({T0: (3, 2)})) == (
+    assert explain_truncated([T0], start, offset({T0: (3, 2)})) == (
         "the log of t-0 ends at offset 3, before offset 5 up to which it was read: it was truncated (leader epoch 1, "
         "now 2)"
     )
