@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -109,6 +109,7 @@ def show_stale(known: KnownCaches, client: ClientOptions, console: Console | Non
         return
     topics = {row.topic for row in known.rows if row.topic is not None}
     answer = ask_cluster(client, sorted(topics)).answer
+    known = replace(known, rows=[row for row in known.rows if row.cluster_id in (None, answer.cluster_id)])
     live = {TopicPartition(topic.name, one.partition): one for topic in answer.topics for one in topic.partitions}
     live_ids = {topic.name: str(topic.topic_id) for topic in answer.topics if topic.topic_id is not None}
     rows = list(stale_rows(known, live, live_ids))

@@ -149,6 +149,7 @@ class RefreshEvent:
         schema_version: `SCHEMA_VERSION` of the code that made the event.
         cache_id: random, one for each cache; a process that is started anew has a new one.
         sequence: number of the event among those of its cache, from 1; a gap is a lost event.
+        cluster_id: of the cluster that the last good answer was about, this one included; None before the first.
         time_ms: wall clock when it ended, ms since 1970 UTC.
         kind: born, refresh, hint, closed or data_loss.
         reason: why.
@@ -192,6 +193,7 @@ class RefreshEvent:
     schema_version: int = SCHEMA_VERSION
     cache_id: str
     sequence: int
+    cluster_id: str | None = None
     time_ms: int
     kind: EventKind
     reason: RefreshReason

@@ -157,6 +157,7 @@ class EventRecorder:
         return RefreshEvent(
             cache_id=self._cache_id,
             sequence=self._sequence,
+            cluster_id=after.cluster_id,
             time_ms=int(self._wall_clock() * 1000),
             kind=kind,
             reason=cause.reason,

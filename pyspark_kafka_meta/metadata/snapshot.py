@@ -54,6 +54,7 @@ class MetadataSnapshot:
     Attributes:
         generation: number of good answers so far. Requests name it, so that trouble with an older one is known to be
             answered already.
+        cluster_id: None where brokers do not tell it.
         brokers: by node id.
         topics: by name, the last good view of each.
         topics_gone: by name, the last good view of each that the last answer had not. One that comes back under its id
@@ -63,6 +64,7 @@ class MetadataSnapshot:
     """
 
     generation: int = 0
+    cluster_id: str | None = None
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     topics: Mapping[str, TopicView] = field(default_factory=dict)
     topics_gone: Mapping[str, TopicView] = field(default_factory=dict)
@@ -108,6 +110,7 @@ class MetadataSnapshot:
                 stale += refused
         merged = MetadataSnapshot(
             generation=self.generation + 1,
+            cluster_id=answer.cluster_id,
             brokers={broker.node_id: broker for broker in answer.brokers},
             topics=topics,
             topics_gone=gone,

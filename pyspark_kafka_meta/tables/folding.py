@@ -56,6 +56,7 @@ def _rows(events: list[Event], now_ms: int) -> Iterator[CacheRow]:
     common: dict[str, Any] = {
         "cache_id": last["cache_id"],
         **{name: last.get(name) for name in _ORIGIN},
+        "cluster_id": last.get("cluster_id"),
         "generation": last.get("generation_after"),
         "age_ms": now_ms - answered_at[-1] if answered_at else None,
         "last_reason": last.get("reason"),

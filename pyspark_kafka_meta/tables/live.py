@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Collection, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark_kafka_meta.errors import ConnectError, ProtocolError
 from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS
@@ -91,7 +91,8 @@ def partition_rows(options: ClientOptions, topics: Collection[str] | None) -> li
         shown = sorted((one for one in answer.topics if topics or not one.is_internal), key=lambda one: one.name)
         ends = _Ends(wire, options, deadline)
         ends.ask(answer.brokers, shown)
-    return [row for topic in shown for row in _topic_rows(topic, ends)]
+    rows = (row for topic in shown for row in _topic_rows(topic, ends))
+    return [replace(row, cluster_id=answer.cluster_id) for row in rows]
 
 
 class _Ends:

@@ -16,6 +16,7 @@ class CacheRow:
 
     Attributes:
         cache_id, role, application_id, executor_id, host, pid, query_id: of the latest event; see `Origin`.
+        cluster_id: of the cluster that the cache is about; null where no event tells it.
         leader_id: cached leader, -1 where the cache knows that there is none.
         leader_epoch: its epoch, -1 where brokers tell none.
         topic_id: null unless an event told it, which those of earlier versions and of old brokers do not.
@@ -35,6 +36,7 @@ class CacheRow:
     host: str | None
     pid: int | None
     query_id: str | None
+    cluster_id: str | None = None
     topic: str | None = None
     partition: int | None = None
     leader_id: int | None = None
@@ -82,6 +84,7 @@ class PartitionRow:
         error: what is wrong, null if nothing is.
     """
 
+    cluster_id: str | None = None
     topic: str
     partition: int | None = None
     topic_id: str | None = None

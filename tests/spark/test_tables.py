@@ -164,7 +164,7 @@ def test_caches_of_a_healthy_query_agree_with_the_brokers(scene: Scene) -> None:
     cached = kafkameta.caches(scene.spark, **scene.metrics)
     live = kafkameta.partitions(scene.spark, **scene.cluster, subscribe=scene.topic)
     live = live.withColumnsRenamed({"leader_id": "leader_now", "leader_epoch": "epoch_now"})
-    joined = cached.join(live, ["topic", "partition"])
+    joined = cached.join(live, ["cluster_id", "topic", "partition"])
 
     assert joined.where("leader_id <> leader_now or leader_epoch <> epoch_now").collect() == []
     assert {row.partition for row in joined.where("role = 'reader'").collect()} == {0, 1, 2}

@@ -105,6 +105,7 @@ def test_one_address_is_enough_to_learn_the_cluster() -> None:
     [event] = scene.events
     assert (event.kind, event.reason, event.outcome) == (EventKind.REFRESH, RefreshReason.BOOTSTRAP, Outcome.CHANGED)
     assert (event.broker_id, event.broker_host, event.broker_port) == (1, "broker-1", 9092)
+    assert (scene.birth.cluster_id, event.cluster_id) == (None, "fake-cluster")
     assert (event.generation_before, event.generation_after, event.age_ms) == (0, 1, None)
     assert (event.api_version, event.correlation_id, event.request_bytes, event.response_bytes) == (12, 1, 40, 400)
     assert event.changes.brokers_added == (1, 2, 3)

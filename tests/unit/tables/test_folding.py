@@ -136,6 +136,14 @@ def test_a_cache_that_knows_nothing_has_a_row_without_a_partition() -> None:
     assert (row.role, row.executor_id, row.pid) == ("reader", "1", 7)
 
 
+def test_the_cluster_that_a_cache_is_about_is_known() -> None:
+    answered = {**LEARNED, "cluster_id": "east"}
+    old_release = {name: value for name, value in LEARNED.items() if name != "cluster_id"}
+
+    assert {row.cluster_id for row in fold([answered], NOW_MS)} == {"east"}
+    assert {row.cluster_id for row in fold([old_release], NOW_MS)} == {None}
+
+
 def test_caches_are_kept_apart() -> None:
     other = event(1, SnapshotChanges(partitions_learned=learned("t", 9)), cache="d")
 
