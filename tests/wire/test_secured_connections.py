@@ -382,19 +382,25 @@ def scram_credential(password: str) -> tuple[bytes, bytes, bytes, int]:
 
 
 def scram_broker(
-    iterations: int = 4096, last: Callable[[bytes], bytes | None] | None = None, password: str = PASSWORD
+    iterations: int = 4096,
+    last: Callable[[bytes], bytes | None] | None = None,
+    password: str = PASSWORD,
+    received: list[str] | None = None,
 ) -> Behaviour:
-    """Knows the password by SCRAM-SHA-256; `last` answers in place of its proof."""
+    """Knows the password by SCRAM-SHA-256; `last` answers in place of its proof. Notes what it `received`."""
+    messages = [] if received is None else received
 
     def behave(peer: socket.socket) -> None:
         server = ScramMechanism("SCRAM-SHA-256").make_server(lambda user: scram_credential(password))
 
-        def first(received: bytes) -> bytes:
-            server.set_client_first(received.decode())
+        def first(message: bytes) -> bytes:
+            messages.append(message.decode())
+            server.set_client_first(message.decode())
             return re.sub(r"i=\d+", f"i={iterations}", server.get_server_first()).encode()
 
-        def proof(received: bytes) -> bytes:
-            server.set_client_final(received.decode())
+        def proof(message: bytes) -> bytes:
+            messages.append(message.decode())
+            server.set_client_final(message.decode())
             return str(server.get_server_final()).encode()
 
         logged_in(first, last or proof)(peer)
@@ -413,10 +419,15 @@ def test_plain_sends_user_and_password() -> None:
     assert received == [f"\0alice\0{PASSWORD}".encode()]
 
 
-@pytest.mark.parametrize("user", ["alice", "a,b=c", "ümläut"])
-def test_scram_proves_the_password_without_sending_it(user: str) -> None:
-    with scripted_broker(scram_broker()) as address:
+@pytest.mark.parametrize(
+    ("user", "sent"), [("alice", "alice"), ("a,b=c", "a=2Cb=3Dc"), ("ümläut", "ümläut"), ("ªuser", "ªuser")]
+)
+def test_scram_proves_the_password_without_sending_it_and_takes_a_user_as_it_is(user: str, sent: str) -> None:
+    received: list[str] = []
+    with scripted_broker(scram_broker(received=received)) as address:
         ask(address, {**SCRAM, "sasl.username": user})
+    assert f",n={sent}," in received[0]
+    assert PASSWORD not in "".join(received)
 
 
 @pytest.mark.parametrize("password", ["x²y", "cafe\u0301", "a\u00a0b", "a\u00adb", "🐍"])
@@ -515,6 +526,7 @@ SASL_FAILURES: dict[str, tuple[Behaviour, dict[str, str], str]] = {
         "wants no SASL login on this port: set kafka.security.protocol to PLAINTEXT$",
     ),
     "few iterations": (scram_broker(iterations=4095), SCRAM, "must not be < 4096"),
+    "many iterations": (scram_broker(iterations=9_999_999), SCRAM, "asks for 9,999,999 iterations of SCRAM-SHA-256"),
     "forged broker": (scram_broker(last=forged), SCRAM, "does not prove that it knows the password"),
     "SCRAM garbage": (logged_in(lambda _: b"\xff\xfe"), SCRAM, "broker's part of SCRAM-SHA-256 is wrong"),
     "token refused": (

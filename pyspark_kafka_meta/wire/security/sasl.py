@@ -5,6 +5,7 @@ PLAIN is RFC 4616, SCRAM RFC 5802 and 7677, OAUTHBEARER RFC 7628 with KIP-342's 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Sequence
 
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError
@@ -13,6 +14,9 @@ from pyspark_kafka_meta.wire.security.tokens import bearer_token
 from pyspark_kafka_meta.wire.sockets import within
 
 Steps = Generator[bytes, bytes, None]
+
+MAX_SCRAM_ITERATIONS = 1_000_000
+"""Most of a second of a core for each connection, and what no broker asks for but to keep clients busy."""
 
 
 def mechanism_name(security: SecurityOptions) -> str:
@@ -44,14 +48,22 @@ def _plain(user: str, password: str) -> Steps:
 def _scram(name: str, user: str, password: str) -> Steps:
     """scramp checks the nonce, the server's signature, and that 4096 iterations at least are asked for.
 
-    It would first put a password into the form that the RFC wants (SASLprep). Kafka's brokers take it as it is.
+    It would first put user and password into the form that the RFC wants (SASLprep). Kafka's brokers take them as they
+    are (`ScramFormatter`).
     """
     from scramp import ScramClient, ScramException
 
     try:
-        client = ScramClient([name], user, "prepared")
-        client.password = password.encode()
-        client.set_server_first((yield client.get_client_first().encode()).decode())
+        client = ScramClient([name], "prepared", "prepared")
+        client.username.username, client.password = user, password.encode()
+        first = (yield client.get_client_first().encode()).decode()
+        asked = re.search(r"(?:^|,)i=(\d+)", first)
+        if asked is not None and int(asked[1]) > MAX_SCRAM_ITERATIONS:
+            raise AuthenticationError(
+                f"the broker asks for {int(asked[1]):,} iterations of {name}, and this client does "
+                f"{MAX_SCRAM_ITERATIONS:,} at most: give the user fewer with kafka-configs"
+            )
+        client.set_server_first(first)
         client.set_server_final((yield client.get_client_final().encode()).decode())
     except (ScramException, ValueError) as error:
         reason = str(error) if "must not be <" in str(error) else type(error).__name__
