@@ -17,6 +17,8 @@ from pyspark_kafka_meta.metadata.model import Address
 
 BACKOFF_MULTIPLIER = 2.0
 BACKOFF_JITTER = 0.2
+MIN_BACKOFF_MS = 10
+"""Also where the settings say 0, as Kafka lets them: brokers in trouble are not asked without a pause."""
 MAX_AGE_JITTER = 0.2
 """The caches of a query are born together: without jitter they would ask together again, each time max age is over."""
 MAX_EXPONENT = 20
@@ -165,7 +167,7 @@ def backoff_s(settings: PolicySettings, failures: int, rng: random.Random) -> fl
     # Bounded before the jitter too, as in Kafka's ExponentialBackoff: else caches that wait long would ask in step.
     bounded = min(exponential, settings.retry_backoff_max_ms)
     jitter = rng.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER)
-    return min(bounded * jitter, settings.retry_backoff_max_ms) / 1000
+    return max(min(bounded * jitter, settings.retry_backoff_max_ms), MIN_BACKOFF_MS) / 1000
 
 
 def attempt_timeout_ms(slow_attempts: int, request_timeout_ms: int) -> int:

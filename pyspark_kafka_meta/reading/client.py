@@ -84,6 +84,10 @@ class KafkaClient:
         """By when a question to the cluster must be answered, retries included."""
         return time.monotonic() + self.options.default_api_timeout_ms / 1000
 
+    def backoff_s(self, failures: int) -> float:
+        """The pause, in seconds, before a request is tried again that failed so often in a row."""
+        return backoff_s(self._settings, failures, self._rng)
+
     def close(self) -> None:
         self.cache.close()
         self.publisher.close()
@@ -161,8 +165,7 @@ class KafkaClient:
                     f"{question.troubles.get(missing[0], 'no leader is known')}"
                 )
             failures += 1
-            pause_s = backoff_s(self._settings, failures, self._rng)
-            self._pause(generation, min(time.monotonic() + pause_s, deadline), deadline)
+            self._pause(generation, min(time.monotonic() + self.backoff_s(failures), deadline), deadline)
 
     def _unknown(self, topics: Collection[str]) -> list[str]:
         unknown = []

@@ -57,6 +57,7 @@ class PartitionCursor:
         last_fetched_epoch: leader epoch of the record before `position`, `NO_EPOCH` if unknown.
         trouble: error code of the last answer that brought no progress, 0 if there was none.
         newer_than: fetch again only with a cache whose generation is above this one.
+        failures: pauses after an error since the last records.
         not_before: fetch again only at this time, in seconds of the caller's clock.
         asked_follower: whether the last request was for another replica than the leader.
     """
@@ -67,6 +68,7 @@ class PartitionCursor:
         self.last_fetched_epoch = offset_range.start_epoch
         self.trouble = 0
         self.newer_than = -1
+        self.failures = 0
         self.not_before = 0.0
         self.asked_follower = False
         self._read_committed = read_committed

@@ -141,7 +141,7 @@ class TaskReader:
         overdue, giving up."""
         now = time.monotonic()
         next_update = now + self._client.cache.time_to_next_update_ms() / 1000
-        next_look = now + self._options.client.retry_backoff_ms / 1000
+        next_look = now + self._client.backoff_s(1)
         pauses = [cursor.not_before for cursor in self._cursors if cursor.not_before > now]
         return min(self._progress.stalls_at(), next_update, *pauses, max(self._fetches.overdue_at(), next_look))
 
@@ -182,7 +182,7 @@ class TaskReader:
             if moved_nothing and instruction == Wait():
                 # A broker parks a Fetch that finds nothing. One that answers at once, with what the reader has already
                 # or with the same truncation again, must not be asked all the time.
-                cursor.not_before = fetch.sent_at + self._options.client.retry_backoff_ms / 1000
+                cursor.not_before = fetch.sent_at + self._client.backoff_s(1)
             records.extend(self._carry_out(cursor, instruction, fetch, hint))
         served = {one.partition for one in records}
         self._cursors.sort(key=lambda cursor: cursor.range.partition in served)
@@ -214,6 +214,7 @@ class TaskReader:
     ) -> list[FetchedRecords]:
         match instruction:
             case Emit(records):
+                cursor.failures = 0
                 self._progress.made(time.monotonic())
                 return [records]
             case Refresh():
@@ -230,6 +231,7 @@ class TaskReader:
             case Lost():
                 self._losses.accept(cursor, instruction)
             case Unreadable():
+                cursor.failures = 0
                 self._losses.accept_corrupt(cursor, instruction)
                 self._progress.made(time.monotonic())
             case Fail(error):
@@ -241,7 +243,8 @@ class TaskReader:
             self._pause_cursor(cursor)
 
     def _pause_cursor(self, cursor: PartitionCursor) -> None:
-        cursor.not_before = time.monotonic() + self._options.client.retry_backoff_ms / 1000
+        cursor.failures += 1
+        cursor.not_before = time.monotonic() + self._client.backoff_s(cursor.failures)
 
     def _fetch_failed(self, fetch: Fetch, failure: RequestFailure) -> None:
         if not isinstance(failure.error, RETRIABLE_ERRORS):
