@@ -142,19 +142,16 @@ class MetadataCache:
         partition: TopicPartition | None = None,
         error_code: int = 0,
         node_id: int | None = None,
-    ) -> bool:
-        """Make a refresh due.
+    ) -> None:
+        """Make a refresh due, unless a newer answer has come since: that is to be looked at first.
 
         Args:
             generation: of the snapshot that was used when the trouble arose.
             node_id: the broker that it came from.
-
-        Returns:
-            False if a newer answer has come since: look at that first, nothing was done.
         """
         with self._lock:
             cause = RefreshCause(reason, error_code, partition, node_id)
-            return self._state.request_update(cause, generation, self._clock())
+            self._state.request_update(cause, generation, self._clock())
 
     def time_to_next_update_ms(self) -> float:
         """0 if a refresh is due now."""

@@ -65,16 +65,15 @@ class CacheState:
         self.recorder.count_lookup(now)
         return self.snapshot.leader(partition)
 
-    def request_update(self, cause: RefreshCause, generation: int, now: float) -> bool:
+    def request_update(self, cause: RefreshCause, generation: int, now: float) -> None:
         if generation < self.snapshot.generation:
-            return False
+            return
         self._policy.request_update(cause, now)
         suspect = None if cause.node_id is None else self.snapshot.brokers.get(cause.node_id)
         if suspect is not None and cause.reason in UNREACHABLE_REASONS:
             self._choice.avoid(suspect.address)
         if cause.reason is RefreshReason.ON_DEMAND:
             self._choice.avoid_last()  # who doubts an answer wants another broker's word
-        return True
 
     def time_to_next_update_ms(self, now: float) -> float:
         return self._policy.time_to_next_update_ms(now)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from pyspark_kafka_meta.errors import CorruptBatchError, DataLossError, NoLeaderError, UnknownTopicError
+from pyspark_kafka_meta.errors import CorruptBatchError, NoLeaderError, UnknownTopicError
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import is_other_topic
 from pyspark_kafka_meta.options import SourceOptions
@@ -25,7 +25,7 @@ from pyspark_kafka_meta.reading.instructions import (
     Wait,
 )
 from pyspark_kafka_meta.reading.offsets import OffsetRange
-from pyspark_kafka_meta.reading.verdicts import HOW_TO_FOLLOW
+from pyspark_kafka_meta.reading.verdicts import accept_loss, accept_new_topic
 from pyspark_kafka_meta.wire.codes import (
     INCONSISTENT_TOPIC_ID,
     LEADER_NOT_AVAILABLE,
@@ -133,13 +133,12 @@ class Losses:
 
     def _accept_recreated(self, cursor: PartitionCursor, lost: Lost) -> None:
         """The new topic is for the next micro-batch, which begins in it as onTopicRecreated says."""
-        match self._options.on_topic_recreated:
-            case None:
-                self.accept(cursor, lost)
-            case "fail":
-                raise DataLossError(f"{_sentence(cursor, lost)}. {HOW_TO_FOLLOW}")
-            case policy:
-                self._skip(cursor, lost, f"onTopicRecreated is {policy}")
+        policy = self._options.on_topic_recreated
+        if policy is None:
+            self.accept(cursor, lost)
+        else:
+            accept_new_topic(_sentence(cursor, lost), policy, fails=False)
+            self._skip(cursor, lost)
 
     def accept(self, cursor: PartitionCursor, lost: Lost) -> None:
         """Go on behind what is lost.
@@ -147,11 +146,8 @@ class Losses:
         Raises:
             DataLossError: failOnDataLoss is set.
         """
-        if self._options.fail_on_data_loss:
-            raise DataLossError(
-                f"{_sentence(cursor, lost)}. To go on without them, set the option failOnDataLoss to false"
-            )
-        self._skip(cursor, lost, "failOnDataLoss is false")
+        accept_loss(_sentence(cursor, lost), self._options.fail_on_data_loss)
+        self._skip(cursor, lost)
 
     def accept_corrupt(self, cursor: PartitionCursor, unreadable: Unreadable) -> None:
         """Go on behind a corrupt batch.
@@ -161,7 +157,8 @@ class Losses:
         """
         error, lost, partition = unreadable.error, unreadable.lost, cursor.range.partition
         if self._options.skip_corrupt_batches and lost is not None:
-            self._skip(cursor, lost, "onCorruptBatch is skip")
+            logger.warning("%s; going on, as onCorruptBatch says", _sentence(cursor, lost))
+            self._skip(cursor, lost)
             return
         way_out = (
             "set the option onCorruptBatch to skip" if lost is not None else "start behind it: its end is not known"
@@ -174,8 +171,7 @@ class Losses:
             error.until_offset,
         )
 
-    def _skip(self, cursor: PartitionCursor, lost: Lost, because: str) -> None:
-        logger.warning("%s; going on without them, as %s", _sentence(cursor, lost), because)
+    def _skip(self, cursor: PartitionCursor, lost: Lost) -> None:
         self._client.cache.record_loss(cursor.range.partition, lost.from_offset, lost.until_offset, lost.cause)
         cursor.skip_lost(lost)
 

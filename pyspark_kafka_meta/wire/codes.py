@@ -9,21 +9,22 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import NamedTuple
 
+from kio.schema.errors import ErrorCode
+
 from pyspark_kafka_meta.errors import AuthorizationError, BrokerError
 from pyspark_kafka_meta.metadata.events import RefreshReason
 
-UNKNOWN_SERVER_ERROR = -1
-CORRUPT_MESSAGE = 2
-UNKNOWN_TOPIC_OR_PARTITION = 3
-LEADER_NOT_AVAILABLE = 5
-REQUEST_TIMED_OUT = 7
-TOPIC_AUTHORIZATION_FAILED = 29
-UNSUPPORTED_SASL_MECHANISM = 33
-ILLEGAL_SASL_STATE = 34
-UNKNOWN_LEADER_EPOCH = 75
-"""Retried, because a broker may lag behind its own election. Should it not pass, the epoch that was sent is wrong."""
-UNKNOWN_TOPIC_ID = 100
-INCONSISTENT_TOPIC_ID = 103
+UNKNOWN_SERVER_ERROR = ErrorCode.unknown_server_error.value
+CORRUPT_MESSAGE = ErrorCode.corrupt_message.value
+UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.unknown_topic_or_partition.value
+LEADER_NOT_AVAILABLE = ErrorCode.leader_not_available.value
+REQUEST_TIMED_OUT = ErrorCode.request_timed_out.value
+TOPIC_AUTHORIZATION_FAILED = ErrorCode.topic_authorization_failed.value
+UNSUPPORTED_SASL_MECHANISM = ErrorCode.unsupported_sasl_mechanism.value
+ILLEGAL_SASL_STATE = ErrorCode.illegal_sasl_state.value
+UNKNOWN_LEADER_EPOCH = ErrorCode.unknown_leader_epoch.value
+UNKNOWN_TOPIC_ID = ErrorCode.unknown_topic_id.value
+INCONSISTENT_TOPIC_ID = ErrorCode.inconsistent_topic_id.value
 
 
 class Action(Enum):
@@ -40,50 +41,36 @@ class Action(Enum):
 
 
 class _Rule(NamedTuple):
-    name: str
-    action: Action = Action.FAIL
+    action: Action
     reason: RefreshReason | None = None
 
 
-_RULES = {
-    UNKNOWN_SERVER_ERROR: _Rule("UNKNOWN_SERVER_ERROR", Action.RETRY),
-    1: _Rule("OFFSET_OUT_OF_RANGE", Action.DATA_LOSS),
-    CORRUPT_MESSAGE: _Rule("CORRUPT_MESSAGE"),
-    UNKNOWN_TOPIC_OR_PARTITION: _Rule("UNKNOWN_TOPIC_OR_PARTITION", Action.REFRESH, RefreshReason.UNKNOWN_TOPIC),
-    LEADER_NOT_AVAILABLE: _Rule("LEADER_NOT_AVAILABLE", Action.REFRESH, RefreshReason.NO_LEADER),
-    6: _Rule("NOT_LEADER_OR_FOLLOWER", Action.REFRESH, RefreshReason.NOT_LEADER),
-    REQUEST_TIMED_OUT: _Rule("REQUEST_TIMED_OUT", Action.RETRY),
-    9: _Rule("REPLICA_NOT_AVAILABLE", Action.REFRESH, RefreshReason.NOT_LEADER),
-    10: _Rule("MESSAGE_TOO_LARGE"),
-    17: _Rule("INVALID_TOPIC_EXCEPTION"),
-    TOPIC_AUTHORIZATION_FAILED: _Rule("TOPIC_AUTHORIZATION_FAILED"),
-    31: _Rule("CLUSTER_AUTHORIZATION_FAILED"),
-    UNSUPPORTED_SASL_MECHANISM: _Rule("UNSUPPORTED_SASL_MECHANISM"),
-    ILLEGAL_SASL_STATE: _Rule("ILLEGAL_SASL_STATE"),
-    35: _Rule("UNSUPPORTED_VERSION"),
-    42: _Rule("INVALID_REQUEST"),
-    43: _Rule("UNSUPPORTED_FOR_MESSAGE_FORMAT"),
-    54: _Rule("SECURITY_DISABLED"),
-    56: _Rule("KAFKA_STORAGE_ERROR", Action.REFRESH, RefreshReason.NOT_LEADER),
-    58: _Rule("SASL_AUTHENTICATION_FAILED"),
-    70: _Rule("FETCH_SESSION_ID_NOT_FOUND"),
-    71: _Rule("INVALID_FETCH_SESSION_EPOCH"),
-    72: _Rule("LISTENER_NOT_FOUND", Action.REFRESH, RefreshReason.NO_LEADER),
-    74: _Rule("FENCED_LEADER_EPOCH", Action.REFRESH, RefreshReason.FENCED_EPOCH),
-    UNKNOWN_LEADER_EPOCH: _Rule("UNKNOWN_LEADER_EPOCH", Action.RETRY, RefreshReason.UNKNOWN_EPOCH),
-    76: _Rule("UNSUPPORTED_COMPRESSION_TYPE"),
+_RULES: dict[int, _Rule] = {
+    ErrorCode.unknown_server_error: _Rule(Action.RETRY),
+    ErrorCode.offset_out_of_range: _Rule(Action.DATA_LOSS),
+    ErrorCode.unknown_topic_or_partition: _Rule(Action.REFRESH, RefreshReason.UNKNOWN_TOPIC),
+    ErrorCode.leader_not_available: _Rule(Action.REFRESH, RefreshReason.NO_LEADER),
+    ErrorCode.not_leader_or_follower: _Rule(Action.REFRESH, RefreshReason.NOT_LEADER),
+    ErrorCode.request_timed_out: _Rule(Action.RETRY),
+    ErrorCode.replica_not_available: _Rule(Action.REFRESH, RefreshReason.NOT_LEADER),
+    ErrorCode.kafka_storage_error: _Rule(Action.REFRESH, RefreshReason.NOT_LEADER),
+    ErrorCode.listener_not_found: _Rule(Action.REFRESH, RefreshReason.NO_LEADER),
+    ErrorCode.fenced_leader_epoch: _Rule(Action.REFRESH, RefreshReason.FENCED_EPOCH),
+    # A broker may lag behind its own election. Should it not pass, the epoch that was sent is wrong.
+    ErrorCode.unknown_leader_epoch: _Rule(Action.RETRY, RefreshReason.UNKNOWN_EPOCH),
     # The leader is the right one, and waits for its followers after the election (KIP-207); Kafka's exception for it is
     # no `InvalidMetadataException` either.
-    78: _Rule("OFFSET_NOT_AVAILABLE", Action.RETRY),
-    89: _Rule("THROTTLING_QUOTA_EXCEEDED", Action.RETRY),
-    UNKNOWN_TOPIC_ID: _Rule("UNKNOWN_TOPIC_ID", Action.REFRESH, RefreshReason.UNKNOWN_TOPIC_ID),
-    INCONSISTENT_TOPIC_ID: _Rule("INCONSISTENT_TOPIC_ID", Action.REFRESH, RefreshReason.UNKNOWN_TOPIC_ID),
-    106: _Rule("FETCH_SESSION_TOPIC_ID_ERROR"),
+    ErrorCode.offset_not_available: _Rule(Action.RETRY),
+    ErrorCode.throttling_quota_exceeded: _Rule(Action.RETRY),
+    ErrorCode.unknown_topic_id: _Rule(Action.REFRESH, RefreshReason.UNKNOWN_TOPIC_ID),
+    ErrorCode.inconsistent_topic_id: _Rule(Action.REFRESH, RefreshReason.UNKNOWN_TOPIC_ID),
 }
+"""All others fail: they do not heal by themselves."""
+_NAMES: dict[int, str] = {code: code.name.upper() for code in ErrorCode if code is not ErrorCode.none}
 
 
 def action_for(code: int) -> Action:
-    """What to do about `code`. A code that is not in the table will not heal by itself."""
+    """What to do about `code`."""
     return _RULES[code].action if code in _RULES else Action.FAIL
 
 
@@ -100,8 +87,8 @@ def refresh_reason(code: int) -> RefreshReason:
 
 
 def describe(code: int) -> str:
-    """The code for a message: "NOT_LEADER_OR_FOLLOWER (error 6)", or "error 4711" for one that is not in the table."""
-    return f"{_RULES[code].name} (error {code})" if code in _RULES else f"error {code}"
+    """The code for a message: "NOT_LEADER_OR_FOLLOWER (error 6)", or "error 4711" for one that Kafka has not."""
+    return f"{_NAMES[code]} (error {code})" if code in _NAMES else f"error {code}"
 
 
 def refusal(what: str, code: int, topic: str, operation: str) -> BrokerError:

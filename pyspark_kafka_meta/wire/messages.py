@@ -165,8 +165,8 @@ class RequestFailure:
 class Wire(Protocol):
     """Requests to brokers. Deadlines are in seconds of `time.monotonic`.
 
-    Without an answer, a call raises one of two kinds of error, or returns it in a RequestFailure where it says so.
-    ConnectError, RequestTimeoutError and ProtocolError may pass; UnsupportedBrokerError, TlsError, AuthenticationError
+    Without an answer, `metadata` raises an error and the others return it in a RequestFailure. ConnectError,
+    RequestTimeoutError and ProtocolError may pass; UnsupportedBrokerError, TlsError, AuthenticationError
     and OptionError do not. After any of them the connection is dropped, and the next call opens a new one. Each kind of
     request has connections of its own, so that Metadata never waits behind a Fetch.
     """

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 # poll() takes no file of its own, which may be the one too many; select() fails in processes with over 1024 open files.
-Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)
+Selector = selectors.PollSelector
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:

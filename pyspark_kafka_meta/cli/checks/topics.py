@@ -113,12 +113,8 @@ def judge_fetched(check: str, fetched: FetchedPartition, latency_ms: float) -> F
 def _fetch_finding(wire: Wire, leader: Broker, row: PartitionRow, options: ClientOptions) -> Finding:
     check = f"fetch {row.topic} from broker {leader.node_id}"
     deadline = time.monotonic() + options.default_api_timeout_ms / 1000
-    try:
-        wire.send_fetch(leader, _request(row, options), deadline)
-        answer = wire.receive_fetch([leader.node_id], deadline)
-    except KafkaMetaError as error:
-        return failure(check, error)
-    match answer:
+    wire.send_fetch(leader, _request(row, options), deadline)
+    match wire.receive_fetch([leader.node_id], deadline):
         case FetchAnswer(partitions=(fetched,), latency_ms=latency_ms):
             return judge_fetched(check, fetched, latency_ms)
         case FetchAnswer(error_code=code):
