@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.metadata import state
 from pyspark_kafka_meta.options.rules import NO_SERVERS
 
 ENDS = (signal.SIGINT, signal.SIGTERM)
@@ -65,7 +66,8 @@ class _Warnings(logging.Handler):
     """What is logged of this package, as notes: bare on the screen, nobody would know whose it is."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        note(record.getMessage())
+        if record.name != state.__name__:  # that no broker answers is what the command itself says soon
+            note(record.getMessage())
 
 
 WARNINGS = _Warnings(logging.WARNING)

@@ -6,6 +6,7 @@ them together. Follows Kafka's `Metadata`.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -22,6 +23,8 @@ from pyspark_kafka_meta.metadata.model import (
 from pyspark_kafka_meta.metadata.policy import BrokerChoice, PolicySettings, RefreshPolicy
 from pyspark_kafka_meta.metadata.recorder import Attempt, EventRecorder
 from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
+
+logger = logging.getLogger(__name__)
 
 REBOOTSTRAP_REQUIRED = 129
 """Error code of a whole Metadata answer: what the client knows of the cluster is of no use any more (KIP-1102)."""
@@ -54,6 +57,7 @@ class CacheState:
         self._choice = BrokerChoice(bootstrap, rng)
         self._topics: dict[str, float] = {}  # when each was last wanted
         self._failures: dict[Address, KafkaMetaError] = {}  # since the last good answer
+        self._warned = False  # of those
 
     def track(self, topics: Collection[str], now: float) -> None:
         if not self._topics.keys() >= set(topics):
@@ -98,7 +102,12 @@ class CacheState:
     def failed(self, attempt: Attempt, error: KafkaMetaError, now: float) -> RefreshEvent:
         """No good answer came."""
         self._failures[attempt.address] = error
-        self._policy.failed(now, self._choice.failed(attempt.address, self._addresses()))
+        round_over = self._choice.failed(attempt.address, self._addresses())
+        self._policy.failed(now, round_over)
+        if round_over and not self._warned:
+            # It may be a minute before a query fails for this, and an hour before somebody looks.
+            logger.warning("no broker answers a Metadata request (%s); they are asked again and again", self._tried())
+            self._warned = True
         return self.recorder.failed(attempt, self.snapshot, now, error)
 
     def answered(self, attempt: Attempt, answer: MetadataAnswer, now: float) -> RefreshEvent:
@@ -142,19 +151,22 @@ class CacheState:
         return min(began + UNKNOWN_HOST_GRACE_S, deadline) if is_mistake else deadline
 
     def unreachable_text(self) -> str:
-        """What each address that was asked since the last good answer did."""
-        failures = [(str(address), str(error)) for address, error in self._failures.items()]
-        tried = "; ".join(text if address in text else f"{address}: {text}" for address, text in failures)
         return (
-            f"no broker answered a Metadata request in time ({tried or 'there was no time to ask one'}): check "
+            f"no broker answered a Metadata request in time ({self._tried() or 'there was no time to ask one'}): check "
             "kafka.bootstrap.servers, that the brokers are up, and that this host can reach them"
         )
+
+    def _tried(self) -> str:
+        """What each address that was asked since the last good answer did."""
+        failures = [(str(address), str(error)) for address, error in self._failures.items()]
+        return "; ".join(text if address in text else f"{address}: {text}" for address, text in failures)
 
     def _merge(self, attempt: Attempt, answer: MetadataAnswer, now: float) -> RefreshEvent:
         hinted_meanwhile = self.snapshot is not attempt.before
         asked = (broker.node_id for broker in answer.brokers if broker.address == attempt.address)
         self.snapshot, changes = self.snapshot.merge(answer, now, next(asked, None))
         self._failures.clear()
+        self._warned = False
         self._choice.answered(attempt.address)
         self._policy.succeeded(now, changes)
         recovery_ms = self._policy.end_trouble(now, changes)

@@ -120,9 +120,9 @@ def _unknown(name: str, known: Mapping[str, str]) -> str | None:
     if kafka_name != lower and why is not None:
         return f"Kafka option '{kafka_name}' is not supported: {why}."
     if lower in ("topic", "topics"):
-        return f"Unknown option '{name}'. To read topics, set 'subscribe'; {NO_SINK}."
+        return f"Unknown option '{name}': {NO_SINK}. To read topics, set 'subscribe'."
     if lower == "checkpointlocation":
-        return f"Unknown option '{name}'. It goes with another sink, on writeStream; {NO_SINK}."
+        return f"Unknown option '{name}', which goes with the sink, on writeStream: {NO_SINK}."
     prefixed = f"kafka.{lower}"
     near = [prefixed] if prefixed in known else difflib.get_close_matches(lower, known, n=1, cutoff=0.8)
     if near:

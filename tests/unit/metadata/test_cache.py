@@ -623,6 +623,21 @@ def test_hint_moves_the_leader_without_a_request_and_is_confirmed_by_one() -> No
     assert scene.events[-1].outcome is Outcome.UNCHANGED
 
 
+def test_that_no_broker_answers_is_told_once_in_an_outage(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene().bootstrapped()
+    for _ in range(2):
+        scene.wire.down.update({1, 2, 3})
+        scene.report()
+        for _ in range(12):
+            scene.refresh_when_due()
+        scene.wire.down.clear()
+        assert scene.refresh_when_due().outcome is not Outcome.FAILED
+
+    first, second = (record.message for record in caplog.records)
+    assert first.startswith("no broker answers a Metadata request (")
+    assert all(first.count(f"broker-{one}:9092") == second.count(f"broker-{one}:9092") == 1 for one in (1, 2, 3))
+
+
 def test_wrong_hint_is_put_right_by_its_confirmation() -> None:
     scene = Scene().bootstrapped()
     scene.cluster.move_leader(T0, 3)

@@ -229,6 +229,7 @@ BAD = [
     ("subscribe", "x" * 100_000, "xxx...' ('xxx"),
     ("subscribe", "..", "('..' is not a topic name)"),
     ("startingOffsets", "foo", OFFSETS + "foo"),
+    ("startingOffsets", "Earlist", OFFSETS + "Earlist (did you mean earliest?)"),
     ("startingOffsets", "23", OFFSETS + "23"),
     ("startingOffsets", "{}", OFFSETS + "{}"),
     ("startingOffsets", '{"t":{}}', OFFSETS),
@@ -324,7 +325,8 @@ def test_what_cannot_be_a_name_is_not_repeated(torn: str) -> None:
 @pytest.mark.parametrize("name", ["topic", "topics"])
 def test_who_names_a_topic_otherwise_is_told_of_subscribe_and_that_there_is_no_sink(name: str) -> None:
     (problem,) = problems({**MINIMAL, name: "clicks"})
-    assert "set 'subscribe'; kafkameta only reads: write with" in problem
+    assert ": kafkameta only reads: write with" in problem
+    assert problem.endswith("To read topics, set 'subscribe'.")
 
 
 def test_an_unknown_option_is_told_what_there_is() -> None:
