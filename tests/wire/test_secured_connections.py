@@ -133,6 +133,12 @@ def stores(tmp_path: Path) -> Callable[[str], dict[str, str]]:
             "ssl.keystore.key": ALICE.key,
             "ssl.keystore.certificate.chain": ALICE.certificate,
         },
+        "PEM text in one line": {
+            "ssl.truststore.certificates": AUTHORITY.certificate.replace("\n", "  "),
+            "ssl.keystore.key": encrypted_key(ALICE).replace("\n", " "),
+            "ssl.keystore.certificate.chain": 2 * ALICE.certificate.replace("\n", " "),
+            "ssl.key.password": PASSWORD,
+        },
         "PEM files": {
             "ssl.truststore.location": str(authority),
             "ssl.keystore.location": str(alice),
@@ -149,7 +155,7 @@ def stores(tmp_path: Path) -> Callable[[str], dict[str, str]]:
     return lambda form: {"security.protocol": "SSL", **forms[form]}
 
 
-@pytest.mark.parametrize("form", ["PEM text", "PEM files", "PKCS12 files"])
+@pytest.mark.parametrize("form", ["PEM text", "PEM text in one line", "PEM files", "PKCS12 files"])
 def test_both_sides_show_certificates(form: str, stores: Callable[[str], dict[str, str]]) -> None:
     with scripted_broker(over_tls(BROKER, serve, AUTHORITY.certificate)) as address:
         ask(address, stores(form))

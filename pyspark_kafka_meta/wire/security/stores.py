@@ -5,6 +5,8 @@ Follows Kafka's `DefaultSslEngineFactory`: a PEM key store holds the private key
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from pyspark_kafka_meta.options.secret import Secret
 
 _JAVA_STORES = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")  # how JKS and JCEKS files begin
 _PEM = serialization.Encoding.PEM
+_PEM_BLOCK = re.compile(r"(?P<begin>-----BEGIN [A-Z ]+-----)(?P<body>[A-Za-z0-9/+=\s]*)(?P<end>-----END [A-Z ]+-----)")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -51,7 +54,7 @@ def trusted_pem(security: SecurityOptions) -> str | None:
         OptionError: the store cannot be read, or holds none.
     """
     if security.truststore_certificates:
-        return security.truststore_certificates
+        return _in_lines(security.truststore_certificates)
     if security.truststore_location is None:
         return None
     option = "kafka.ssl.truststore"
@@ -77,7 +80,7 @@ def client_identity(security: SecurityOptions) -> Identity | None:
     option = "kafka.ssl.keystore"
     if security.keystore_key and security.keystore_certificate_chain:
         text = f"{security.keystore_key.reveal()}\n{security.keystore_certificate_chain}"
-        return _from_pem(text.encode(), security.key_password)
+        return _from_pem(_in_lines(text).encode(), security.key_password)
     if security.keystore_location is None:
         return None
     data = _read(security.keystore_location, security.keystore_type, option)
@@ -87,6 +90,16 @@ def client_identity(security: SecurityOptions) -> Identity | None:
     if key is None or certificate is None:
         raise OptionError(f"Option '{option}.location' names a store without a private key and its certificate")
     return Identity(key, [certificate, *others])
+
+
+def _in_lines(text: str) -> str:
+    """PEM text as the value of an option, where spaces may stand for its line breaks, as they do after a file of
+    properties that goes on behind backslashes. As Kafka's `DefaultSslEngineFactory.PemParser` takes it."""
+
+    def lines(block: re.Match[str]) -> str:
+        return "\n".join([block["begin"], *textwrap.wrap("".join(block["body"].split()), 64), block["end"]]) + "\n"
+
+    return _PEM_BLOCK.sub(lines, text)
 
 
 def _from_pem(data: bytes, password: Secret | None) -> Identity:
