@@ -4,6 +4,7 @@ limit."""
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -146,6 +147,49 @@ def test_batch_0_is_replayed_though_its_options_fit_the_topic_no_more(
     produce(topic, ["into a new partition"], partition=4)
     pipeline.run_to_the_end()
     assert sorted(pipeline.values()) == ["a", "b", "into a new partition"]
+
+
+def pids(events: Path, role: str) -> set[int]:
+    """Of the processes whose caches have that role."""
+    told = [json.loads(line) for file in events.glob("*.jsonl") for line in file.read_text().splitlines()]
+    return {event["pid"] for event in told if event["role"] == role}
+
+
+def test_killed_workers_cost_no_record_and_repeat_none(
+    pipeline: Pipeline, topic: str, produce: Any, wait_for: Any
+) -> None:
+    events = pipeline.folder / "events"
+    pipeline.options |= {"metricsPath": str(events), "maxOffsetsPerTrigger": "40"}
+    query = pipeline.start(processingTime="0 seconds")
+    killed: set[int] = set()
+    expected = []
+    for number in range(3):
+        values = [f"{number}-{each}" for each in range(120)]
+        produce(topic, values)
+        expected += values
+        wait_for(lambda: pids(events, "reader") - killed)
+        for pid in pids(events, "reader") - killed:
+            os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+    query.processAllAvailable()
+    query.stop()
+    assert Counter(pipeline.values()) == Counter(expected)
+
+
+def test_a_query_whose_planner_is_killed_fails_and_goes_on_from_its_checkpoint(
+    pipeline: Pipeline, topic: str, produce: Any, wait_for: Any
+) -> None:
+    events = pipeline.folder / "events"
+    pipeline.options |= {"metricsPath": str(events), "maxOffsetsPerTrigger": "40"}
+    produce(topic, [f"before {each}" for each in range(240)])
+    query = pipeline.start(processingTime="0 seconds")
+    (planner,) = wait_for(lambda: pids(events, "planner"))
+    wait_for(lambda: logged(pipeline.checkpoint, "commits") > 1)
+    os.kill(planner, signal.SIGKILL)
+    produce(topic, ["after"])
+    wait_for(lambda: query.exception() is not None)
+    pipeline.run_to_the_end()
+    assert Counter(pipeline.values()) == Counter(["after", *(f"before {each}" for each in range(240))])
 
 
 def test_available_now_keeps_the_rate_limit_and_ends(pipeline: Pipeline, topic: str, produce: Any) -> None:
