@@ -39,7 +39,8 @@ class MockCluster:
     serve it; an answer holds one produced batch at most, and old records go when a partition has 5 MiB. Use
     `LocalKafka` for all that.
 
-    Methods raise ClusterError where librdkafka refuses the call (an unknown broker, say), or the cluster is closed.
+    Methods raise ClusterError where librdkafka refuses the call (an unknown broker, say), `create_topic` has not made
+    the topic, or the cluster is closed.
     """
 
     def __init__(self, brokers: int = 3) -> None:
@@ -48,6 +49,7 @@ class MockCluster:
         self._library = _library()
         self._client = _new_client(self._library)
         self._handle: int | None = self._library.rd_kafka_mock_cluster_new(self._client, brokers)
+        self._topics: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -68,26 +70,27 @@ class MockCluster:
 
     def create_topic(self, topic: str, partitions: int = 1, replication: int = 3) -> None:
         self._call("topic_create", topic.encode(), partitions, replication)
+        self._topics.add(topic)
 
     def move_leader(self, topic: str, partition: int, broker_id: int) -> None:
         """Make `broker_id` the leader, or leave the partition without one (`NO_BROKER`). The epoch grows."""
-        self._call("partition_set_leader", topic.encode(), partition, broker_id)
+        self._call("partition_set_leader", self._made(topic), partition, broker_id)
 
     def set_follower(self, topic: str, partition: int, broker_id: int) -> None:
         """Name `broker_id` as the preferred read replica in Fetch answers (KIP-392)."""
-        self._call("partition_set_follower", topic.encode(), partition, broker_id)
+        self._call("partition_set_follower", self._made(topic), partition, broker_id)
 
     def push_leader_response(self, topic: str, partition: int, broker_id: int, leader_epoch: int) -> None:
         """Make one answer to come name this leader and epoch, true or not (Metadata, and Fetch's KIP-951 hints)."""
-        self._call("partition_push_leader_response", topic.encode(), partition, broker_id, leader_epoch)
+        self._call("partition_push_leader_response", self._made(topic), partition, broker_id, leader_epoch)
 
     def delete_records(self, topic: str, partition: int, offset: int) -> None:
         """Make `offset` the log start offset."""
-        self._call("partition_delete_records", topic.encode(), partition, offset)
+        self._call("partition_delete_records", self._made(topic), partition, offset)
 
     def set_topic_error(self, topic: str, error_code: int) -> None:
         """Have Metadata answers state this error for the topic, until it is set to 0."""
-        self._call("topic_set_error", topic.encode(), error_code)
+        self._call("topic_set_error", self._made(topic), error_code)
 
     def push_request_errors(self, api_key: int, *error_codes: int) -> None:
         """Answer the next requests of this kind, at any broker, with these errors in turn; -195 disconnects."""
@@ -97,7 +100,7 @@ class MockCluster:
     def push_partition_errors(self, topic: str, partition: int, api_key: int, *error_codes: int) -> None:
         """As `push_request_errors`, for one partition of the request."""
         errors = [c_int(code) for code in error_codes]
-        self._call("partition_push_request_errors", topic.encode(), partition, api_key, len(errors), *errors)
+        self._call("partition_push_request_errors", self._made(topic), partition, api_key, len(errors), *errors)
 
     def broker_down(self, broker_id: int) -> None:
         """Drop the broker's connections and refuse new ones. Leaders stay where they are."""
@@ -133,6 +136,12 @@ class MockCluster:
         ]
         library.rd_kafka_mock_request_destroy_array(pointers, count)
         return tracked
+
+    def _made(self, topic: str) -> bytes:
+        """The name of a topic that there is; librdkafka would make one of a name that is misspelt."""
+        if self._handle is not None and topic not in self._topics:
+            raise ClusterError(f"This MockCluster has made no topic '{topic}': correct the name, or call create_topic.")
+        return topic.encode()
 
     def _call(self, name: str, *arguments: Any) -> Any:
         if self._handle is None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -164,6 +165,25 @@ def test_a_refused_call_says_what_was_refused_and_why(cluster: MockCluster) -> N
         cluster.create_topic("t")
     with pytest.raises(ClusterError, match="0 brokers"):
         MockCluster(0)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda cluster: cluster.move_leader("misspelt", 0, 2),
+        lambda cluster: cluster.set_follower("misspelt", 0, 2),
+        lambda cluster: cluster.push_leader_response("misspelt", 0, 2, 5),
+        lambda cluster: cluster.delete_records("misspelt", 0, 0),
+        lambda cluster: cluster.set_topic_error("misspelt", TOPIC_AUTHORIZATION_FAILED),
+        lambda cluster: cluster.push_partition_errors("misspelt", 0, FETCH, LEADER_NOT_AVAILABLE),
+    ],
+)
+def test_a_topic_that_nobody_made_is_refused_and_not_made(
+    cluster: MockCluster, call: Callable[[MockCluster], None]
+) -> None:
+    with pytest.raises(ClusterError, match="no topic 'misspelt': correct the name, or call create_topic"):
+        call(cluster)
+    assert list(client(cluster).list_topics(timeout=10).topics) == ["t"]
 
 
 def test_a_closed_cluster_refuses_calls_and_closes_once() -> None:
