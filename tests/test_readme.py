@@ -75,6 +75,6 @@ def test_its_python_runs(
     assert "|partition|count|" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("name", re.findall(r"^    make (\w+)", README, re.MULTILINE))
+@pytest.mark.parametrize("name", re.findall(r"`make (\w+)`", README))
 def test_its_commands_are_in_the_makefile(name: str) -> None:
     assert re.search(rf"^{name}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
