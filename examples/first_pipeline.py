@@ -9,8 +9,8 @@ Start the producer again meanwhile, and the next table follows:
     +---------+-----+
     |partition|count|
     +---------+-----+
-    |        0|  600|
-    |        1|  400|
+    |        0|  400|
+    |        1|  600|
     +---------+-----+
 
     -------------------------------------------

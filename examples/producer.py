@@ -8,8 +8,8 @@
 You will see:
 
     delivered 1000 of 1000 records: key-hash, lz4, acks=all, idempotent
-    partition 0: 600 records
-    partition 1: 400 records
+    partition 0: 400 records
+    partition 1: 600 records
 
 What the choices do:
 
