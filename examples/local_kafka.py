@@ -60,7 +60,7 @@ def main() -> None:
                 obey(kafka, line)
             signal.pause()  # nobody can type: until Ctrl-C or SIGTERM
     except ClusterError as error:
-        raise SystemExit(str(error)) from None
+        raise SystemExit(str(error).replace("leave `ports` out", "say --any-ports")) from None
     except KeyboardInterrupt:
         pass
 

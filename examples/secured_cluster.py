@@ -19,22 +19,12 @@ refused with the command that converts it. You will see:
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-
-def properties(file: Path) -> dict[str, str]:
-    """The properties in the file, by name, one a line; lines that begin with # are comments."""
-    found = {}
-    for number, line in enumerate(file.read_text().splitlines(), 1):
-        if line.strip() and not line.startswith("#"):
-            name, _, value = line.partition("=")
-            if not re.fullmatch(r"[a-z.]+", name.strip()):
-                raise SystemExit(f"line {number} of {file} is not name=value")  # and it may be a part of a secret
-            found[name.strip()] = value.strip()
-    return found
+from pyspark_kafka_meta.cli.parameters import cluster_options
+from pyspark_kafka_meta.errors import OptionError
 
 
 def main() -> None:
@@ -43,18 +33,15 @@ def main() -> None:
     parser.add_argument("--topic", default="topic-0")
     parser.add_argument("--config", type=Path, required=True, help="file of the properties of a Kafka client")
     options = parser.parse_args()
+    try:
+        cluster = cluster_options(options.bootstrap_servers, None, options.config)
+    except OptionError as error:
+        raise SystemExit(str(error)) from None  # which repeats no line, as it may hold a secret
 
     spark = SparkSession.builder.appName("secured cluster").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    login = properties(options.config)
-    records = (
-        spark.read.format("kafkameta")
-        .option("kafka.bootstrap.servers", options.bootstrap_servers)
-        .option("subscribe", options.topic)
-        .options(**{f"kafka.{name}": value for name, value in login.items()})
-        .load()
-    )
-    print(f"{records.count()} records read over {login.get('security.protocol', 'PLAINTEXT')}")
+    records = spark.read.format("kafkameta").options(**cluster).option("subscribe", options.topic).load()
+    print(f"{records.count()} records read over {cluster.get('kafka.security.protocol', 'PLAINTEXT')}")
     spark.stop()
 
 
