@@ -3,8 +3,9 @@
     python examples/producer.py
     python examples/restart_and_rate_limit.py         # while nobody writes to the topic
 
-`maxOffsetsPerTrigger` keeps micro-batches small, so that the first run, which is stopped after two of them, leaves
-something for the second. The second begins at the checkpoint, with no offsets given. You will see:
+`maxOffsetsPerTrigger` keeps micro-batches small, so that the first run, which is stopped once two of them are done,
+leaves something for the second: 600 records here, or 400 where a third micro-batch was done before the stop. The second
+begins at the checkpoint, with no offsets given. You will see:
 
     the topic holds 1000 records
     first run: 400 records, at most 200 in a micro-batch

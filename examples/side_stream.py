@@ -8,7 +8,8 @@ two seconds old here (five minutes by default), so that there is more to see: `m
 who_is_stale.py tells how, and other reasons come: connection_lost, not_leader, leader_hint ... A reader's events are
 written when its task ends; the planner's refreshes by age that found nothing new wait until there is news.
 
-You will see tables such as this, and a line at the end:
+It goes on for twenty seconds (`--seconds`), or until Ctrl-C. You will see tables such as this, and a line at the
+end:
 
     Batch: 0
     |        time|   role|   kind|   reason|broker_id|  outcome|leaders_moved|
@@ -23,7 +24,10 @@ You will see tables such as this, and a line at the end:
 from __future__ import annotations
 
 import argparse
+import signal
 import tempfile
+import threading
+import time
 
 from pyspark.sql import SparkSession
 
@@ -39,6 +43,8 @@ def main() -> None:
 
     spark = SparkSession.builder.appName("side stream").config("spark.sql.shuffle.partitions", 2).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    ended = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: ended.set())  # Ctrl-C; Spark's own way breaks its answers off
     with tempfile.TemporaryDirectory(prefix="kafkameta-events-of-") as folder:
         records = (
             spark.readStream.format("kafkameta")
@@ -59,9 +65,11 @@ def main() -> None:
         )
         side_query = shown.writeStream.format("console").option("truncate", False).start()
 
-        while not main_query.recentProgress:
+        while not main_query.recentProgress and not ended.is_set():
             main_query.awaitTermination(1)
-        main_query.awaitTermination(options.seconds)
+        deadline = time.monotonic() + options.seconds
+        while time.monotonic() < deadline and not ended.is_set():
+            main_query.awaitTermination(1)
         main_query.stop()
         side_query.processAllAvailable()
         side_query.stop()

@@ -9,7 +9,8 @@ as that lasts, which costs nothing. Start the producer again: the worker that ge
 it is. `docker compose kill broker-3` kills one, or `kill 3` typed into local_kafka.py; not broker 2, the only one that
 this program knows at the start.
 
-You will see one line every two seconds; after the leader has moved, one for each partition in a stale cache:
+It looks for a minute (`--seconds`), or until Ctrl-C. You will see one line every two seconds; after the leader has
+moved, one for each partition in a stale cache:
 
     no cache is stale
     reader 4242 on executor driver: topic-0 partition 1 is led by 3, its cache of 9876 ms ago says 2
@@ -18,7 +19,9 @@ You will see one line every two seconds; after the leader has moved, one for eac
 from __future__ import annotations
 
 import argparse
+import signal
 import tempfile
+import threading
 import time
 
 from pyspark.sql import SparkSession
@@ -36,16 +39,18 @@ def main() -> None:
 
     spark = SparkSession.builder.appName("who is stale").config("spark.sql.shuffle.partitions", 2).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    ended = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: ended.set())  # Ctrl-C; Spark's own way breaks its answers off
     cluster = {"kafka.bootstrap.servers": options.bootstrap_servers, "subscribe": options.topic}
     with tempfile.TemporaryDirectory(prefix="kafkameta-events-of-") as folder:
         stream = spark.readStream.format("kafkameta").options(**cluster)
         records = stream.option("startingOffsets", "earliest").option("metricsPath", folder).load()
         query = records.writeStream.format("noop").trigger(processingTime="1 second").start()
-        while not query.recentProgress:
+        while not query.recentProgress and not ended.is_set():
             query.awaitTermination(1)
 
         deadline = time.monotonic() + options.seconds
-        while time.monotonic() < deadline and not query.awaitTermination(2):
+        while time.monotonic() < deadline and not ended.is_set() and not query.awaitTermination(2):
             # Anew each time: what a batch reads is settled when its DataFrame is first used.
             cached = kafkameta.caches(spark, metricsPath=folder)
             live = kafkameta.partitions(spark, **cluster).withColumnsRenamed(

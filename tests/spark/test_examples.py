@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -138,6 +139,20 @@ def test_a_reader_is_stale_after_a_leader_moved(user: User, mock_cluster: MockCl
     out += "".join(lines)
     assert_keeps_its_promise("who_is_stale.py", out)
     assert re.search(r"reader .* topic-0 partition 1 is led by 3, .* says 1\n", out)
+
+
+@pytest.mark.parametrize("name", ["who_is_stale.py", "side_stream.py"])
+def test_ctrl_c_ends_a_program_that_looks_on_and_leaves_no_events(name: str, user: User, at: list[str]) -> None:
+    program = user.start(sys.executable, EXAMPLES / name, *at, "--seconds", str(TIMEOUT_S))
+    try:
+        assert program.stdout is not None
+        assert program.stdout.readline()
+        program.send_signal(signal.SIGINT)
+        _, errors = program.communicate(timeout=60)
+    finally:
+        program.kill()
+    assert (program.returncode, "KeyboardInterrupt" in errors) == (0, False), errors[-4000:]
+    assert not list(user.home.glob("kafkameta-events-of-*"))
 
 
 def test_a_restart_loses_and_repeats_nothing(user: User, at: list[str]) -> None:
