@@ -79,7 +79,7 @@ def metadata(
     """Ask one broker, learn them all: brokers, topics, and the leader of each partition."""
     from rich.console import Console
 
-    from pyspark_kafka_meta.cli.metadata import look_at, show, with_timeout
+    from pyspark_kafka_meta.cli.metadata import check_topics, look_at, show, with_timeout
     from pyspark_kafka_meta.cli.metadata import watch as keep_watch
     from pyspark_kafka_meta.cli.refreshing import OwnCache
     from pyspark_kafka_meta.options import ClientOptions
@@ -91,7 +91,10 @@ def metadata(
         client = with_timeout(ClientOptions.parse(cluster_options(bootstrap_servers, option, config)), timeout_ms)
         own_cache = opened.enter_context(closing(OwnCache(client))) if refresh else None
         if watch is None:
-            show(look_at(client, topic, own_cache), console)
+            seen = look_at(client, topic, own_cache)
+            show(seen, console)
+            if topic:
+                check_topics(seen.told.answer)
         elif not keep_watch(lambda: look_at(client, topic, own_cache), console, watch, count):
             raise typer.Exit(1)
 

@@ -20,6 +20,7 @@ from rich.text import Text
 from pyspark_kafka_meta.cli.console import error_text, note, plain, print_json
 from pyspark_kafka_meta.cli.events import events_table
 from pyspark_kafka_meta.cli.refreshing import OwnCache
+from pyspark_kafka_meta.errors import UnknownTopicError
 from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS
 from pyspark_kafka_meta.metadata.events import Outcome
 from pyspark_kafka_meta.metadata.model import MetadataAnswer
@@ -77,6 +78,15 @@ def show(seen: Look, console: Console | None) -> None:
         print_json(seen.as_dict())
     else:
         console.print(_tables(seen))
+
+
+def check_topics(answer: MetadataAnswer) -> None:
+    """Raises UnknownTopicError: a topic that was asked for is not there, or may not be seen."""
+    for topic in answer.topics:
+        if topic.error_code:
+            raise UnknownTopicError(
+                f"topic {topic.name} cannot be read ({describe(topic.error_code)}): correct --topic"
+            )
 
 
 def watch(look: Callable[[], Look], console: Console | None, every_s: float, times: int | None) -> bool:

@@ -37,10 +37,18 @@ def test_a_dead_first_address_is_passed_over(mock_cluster: MockCluster) -> None:
     assert "Brokers in the cluster" in text
 
 
-def test_an_unknown_topic_is_named_with_its_error(mock_cluster: MockCluster) -> None:
-    code, text = run("--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "no-such-topic")
-    assert code == 0
-    assert "UNKNOWN_TOPIC_OR_PARTITION" in text
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_an_unknown_topic_is_named_with_its_error_and_is_a_failure(
+    arguments: list[str], mock_cluster: MockCluster
+) -> None:
+    mock_cluster.create_topic("clicks")
+    arguments += ["--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "clicks", "--topic", "no-such"]
+    result = CliRunner().invoke(app, ["metadata", *arguments], env={"COLUMNS": "120"})
+    assert result.exit_code == 1
+    assert "clicks" in result.stdout
+    assert "no-such" in result.stdout
+    said = "topic no-such cannot be read (UNKNOWN_TOPIC_OR_PARTITION (error 3)): correct --topic"
+    assert result.stderr == f"kafkameta: {said}\n"
 
 
 def test_a_name_that_is_too_long_for_its_column_is_shown_whole(mock_cluster: MockCluster) -> None:

@@ -19,15 +19,13 @@ from pyspark_kafka_meta.cli.demo.query import Stream, StreamFailedError, spark_s
 from pyspark_kafka_meta.cli.demo.scenes import Act, Scene, scenes_of
 from pyspark_kafka_meta.cli.demo.screen import Screen
 from pyspark_kafka_meta.cli.demo.watcher import Watcher
-from pyspark_kafka_meta.cli.metadata import with_timeout
+from pyspark_kafka_meta.cli.metadata import check_topics, with_timeout
 from pyspark_kafka_meta.cli.parameters import DemoCluster
 from pyspark_kafka_meta.cli.sources import FolderEvents
-from pyspark_kafka_meta.errors import UnknownTopicError
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.tables.live import ask_cluster
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
 from pyspark_kafka_meta.testing.jars import KAFKA_JARS, find_java, jar_folder
-from pyspark_kafka_meta.wire.codes import describe
 
 ANSWER_TIMEOUT_MS = 10_000
 START_TIMEOUT_S = 180.0
@@ -90,11 +88,7 @@ def set_stage(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[Stag
 
 def _check_answer(client: ClientOptions, topics: Collection[str]) -> None:
     """What the query would say of the brokers and of these topics, but a minute later. Raises KafkaMetaError."""
-    for topic in ask_cluster(with_timeout(client, ANSWER_TIMEOUT_MS), topics).answer.topics:
-        if topic.error_code:
-            raise UnknownTopicError(
-                f"topic {topic.name} cannot be read ({describe(topic.error_code)}): correct --topic"
-            )
+    check_topics(ask_cluster(with_timeout(client, ANSWER_TIMEOUT_MS), topics).answer)
 
 
 def run_demo(cluster: Cluster, console: Console, is_fed: bool, interactive: bool) -> bool:
