@@ -62,13 +62,16 @@ class StaleRow:
     behind_ms: int | None
 
 
-def known_caches(source: EventSource, since_ms: int, now_ms: int) -> KnownCaches:
+def known_caches(source: EventSource, since_ms: int, now_ms: int, application_id: str | None = None) -> KnownCaches:
     """What the caches know that had an event since `since_ms`; notes tell how many more there are.
 
     Spark kills Python workers, whose caches then cannot say that they end; of those on this machine it is known.
+
+    Args:
+        application_id: None for all.
     """
     events = list(source.read())
-    told = fold(events, now_ms)
+    told = [row for row in fold(events, now_ms) if application_id in (None, row.application_id)]
     dead = dead_caches(default_root())
     rows = [row for row in told if row.cache_id not in dead]
     recent = [row for row in rows if row.last_refresh.timestamp() * 1000 >= since_ms]
@@ -76,6 +79,9 @@ def known_caches(source: EventSource, since_ms: int, now_ms: int) -> KnownCaches
         note(f"no events in {source.name}")
     if ended := _count(told) - _count(rows):
         note(f"caches left out, as their processes on this machine ended: {ended}")
+    if events and not rows:
+        whose = "" if application_id is None else f" of application {application_id}"
+        note(f"no cache{whose} is alive: run a query and look while it runs; kafkameta events shows what was")
     if silent := _count(rows) - _count(recent):
         note(f"caches left out, without an event since then: {silent}; --since 1d goes back further")
     return KnownCaches(recent, _first_seen(events), now_ms)

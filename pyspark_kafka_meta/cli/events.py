@@ -39,17 +39,20 @@ class EventFilter:
         reasons: none for all.
         role: None for all.
         since_ms: earlier ones are not, ms since 1970 UTC.
+        application_id: None for all.
     """
 
     reasons: Collection[str] = ()
     role: str | None = None
     since_ms: int = 0
+    application_id: str | None = None
 
     def accepts(self, event: Event) -> bool:
         return (
             (not self.reasons or event["reason"] in self.reasons)
             and self.role in (None, event["role"])
             and event["time_ms"] >= self.since_ms
+            and self.application_id in (None, event["application_id"])
         )
 
 

@@ -14,6 +14,7 @@ import typer
 from pyspark_kafka_meta.cli.checks.machine import DISTRIBUTION, version_of
 from pyspark_kafka_meta.cli.console import WARNINGS, end_in_good_order, for_people, reporting
 from pyspark_kafka_meta.cli.parameters import (
+    Application,
     AsJson,
     Config,
     DemoCluster,
@@ -106,6 +107,7 @@ def events(
     bootstrap_servers: Servers = None,
     reason: Annotated[list[RefreshReason] | None, typer.Option(help="Only these; may be given several times.")] = None,
     role: Annotated[Role | None, typer.Option(help="Only those of such processes.")] = None,
+    application: Application = None,
     since: Annotated[str | None, typer.Option(metavar="10m", help="Only those of so long ago at most.")] = None,
     last: Annotated[int, typer.Option(min=1, help="The newest so many of those that are there.")] = 1_000,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with those that come, until Ctrl-C.")] = False,
@@ -124,7 +126,7 @@ def events(
     show = print_events if console is None else EventTables(console)
     with reporting(until_ended=follow):
         earliest_ms = 0 if since is None else since_ms(since, int(time.time() * 1000))
-        wanted = EventFilter(reason or (), role, earliest_ms)
+        wanted = EventFilter(reason or (), role, earliest_ms, application)
         given = events_options(path, topic, cluster_options(bootstrap_servers, option, config))
         with closing(open_events(given, must_exist=not follow)) as source:
             show_events(source, wanted, show, last)
@@ -137,7 +139,11 @@ def caches(
     path: EventsPath = None,
     topic: EventsTopic = None,
     bootstrap_servers: Servers = None,
-    stale: Annotated[bool, typer.Option("--stale", help="Only what is older than the live cluster's state.")] = False,
+    stale: Annotated[
+        bool,
+        typer.Option("--stale", help="Only what is older than the live cluster's state, asked of --bootstrap-servers."),
+    ] = False,
+    application: Application = None,
     since: Annotated[
         str, typer.Option(metavar="10m", help="Only caches with an event of so long ago at most.")
     ] = "10m",
@@ -158,9 +164,9 @@ def caches(
     with reporting():
         cluster = cluster_options(bootstrap_servers, option, config)
         client = ClientOptions.parse(cluster) if stale else None
-        given = events_options(path, topic, cluster, asks_brokers=stale)
+        given = events_options(path, topic, cluster, asks_brokers=stale, others=" or for --stale")
         with closing(open_events(given, must_exist=True)) as source:
-            known = known_caches(source, since_ms(since, now_ms), now_ms)
+            known = known_caches(source, since_ms(since, now_ms), now_ms, application)
         if client is None:
             show_caches(known, console)
         else:

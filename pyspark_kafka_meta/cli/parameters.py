@@ -32,6 +32,9 @@ Config = Annotated[
     typer.Option(exists=True, dir_okay=False, help="File of such options, a line each: the place for secrets."),
 ]
 EventsPath = Annotated[str | None, typer.Option("--path", help="The metricsPath of the events.")]
+Application = Annotated[
+    str | None, typer.Option(metavar="ID", help="Only readers of this application of Spark; planners know none.")
+]
 EventsTopic = Annotated[str | None, typer.Option("--topic", help="The metricsTopic of the events.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, one line each.")]
 JsonOrPipe = Annotated[bool, typer.Option("--json", help="JSON, one line each, as without a terminal.")]
@@ -57,13 +60,14 @@ def cluster_options(servers: str | None, options: Sequence[str] | None, config: 
 
 
 def events_options(
-    path: str | None, topic: str | None, cluster: Mapping[str, str], asks_brokers: bool = False
+    path: str | None, topic: str | None, cluster: Mapping[str, str], asks_brokers: bool = False, others: str = ""
 ) -> dict[str, str]:
     """The options of the table `refresh_events`.
 
     Args:
         cluster: the `kafka.*` options.
         asks_brokers: whether those have another use than to read the topic.
+        others: options that would give them one, as in the error's text.
 
     Raises:
         OptionError: two places are given, or options of a cluster that nobody asks.
@@ -73,7 +77,8 @@ def events_options(
     if topic is not None:
         return {**cluster, "metricsTopic": topic}
     if cluster and not asks_brokers:
-        raise OptionError("--bootstrap-servers, --option and --config are for a --topic: name one, or leave them out")
+        use = f"a --topic{others}: name one"
+        raise OptionError(f"--bootstrap-servers, --option and --config are for {use}, or leave them out")
     return {} if path is None else {"metricsPath": path}
 
 

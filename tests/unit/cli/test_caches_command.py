@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,10 @@ def test_a_cache_that_died_on_this_machine_is_not_shown_as_if_it_lived(
 
     assert {json.loads(line)["cache_id"] for line in result.stdout.splitlines()} == {NEW}
     assert "processes on this machine ended: 1" in result.stderr
+    assert "run a query" not in result.stderr
+
+    left.with_name(f"{NEW}.events.alive").touch()
+    assert "is alive: run a query and look while it runs; kafkameta events shows what was" in run(folder).stderr
 
 
 def test_more_caches_than_fit_are_shown_in_several_tables(folder: Path) -> None:
@@ -152,3 +157,24 @@ def test_staleness_without_brokers_to_ask_is_a_mistake_told_in_one_line(folder: 
     result = run(folder, "--stale")
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
     assert "give --bootstrap-servers, or a --config that names them" in result.stderr
+
+
+def test_brokers_that_nobody_asks_are_a_mistake_that_names_what_would_ask_them(folder: Path) -> None:
+    result = run(folder, "--bootstrap-servers", "b:9")
+    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
+    assert "are for a --topic or for --stale: name one, or leave them out" in result.stderr
+
+
+def test_caches_of_one_application_are_chosen(tmp_path: Path) -> None:
+    now_ms = int(time.time() * 1000)
+    for cache, application in ((OLD, "app-1"), (NEW, "app-2")):
+        write(
+            tmp_path,
+            made(cache, 1, now_ms, origin=Origin(role="reader", application_id=application), **learning("t", 1)),
+        )
+    rows = [json.loads(line) for line in run(tmp_path, "--application", "app-2").stdout.splitlines()]
+    assert [row["cache_id"] for row in rows] == [NEW]
+
+    none = run(tmp_path, "--application", "app-3")
+    assert (none.exit_code, none.stdout) == (0, "")
+    assert "no cache of application app-3 is alive: run a query" in none.stderr

@@ -32,7 +32,9 @@ def run(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Any
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Three events of two caches, the newest in the first file."""
-    write(tmp_path, made("a" * 32, 1, NOW_MS), made("a" * 32, 3, NOW_MS + 2_000, **moving("t", 0, (1, 2), (4, 5))))
+    reader = Origin(role="reader", application_id="app-1", executor_id="1", host="worker", pid=7)
+    moved = made("a" * 32, 3, NOW_MS + 2_000, origin=reader, **moving("t", 0, (1, 2), (4, 5)))
+    write(tmp_path, made("a" * 32, 1, NOW_MS), moved)
     planner = Origin(role="planner", executor_id="driver", host="head", pid=3)
     write(tmp_path, made("b" * 32, 2, NOW_MS + 1_000, origin=planner, **learning("t", 1)))
     return tmp_path
@@ -69,6 +71,7 @@ def test_a_person_sees_who_asked_whom_why_and_what_changed(folder: Path) -> None
         (["--reason", "not_leader"], [3]),
         (["--reason", "not_leader", "--reason", "bootstrap"], [2, 3]),
         (["--role", "planner"], [2]),
+        (["--application", "app-1"], [3]),
         (["--last", "2"], [2, 3]),
         (["--since", "10m"], []),
         (["--since", "9999d"], [1, 2, 3]),
