@@ -58,7 +58,7 @@ def main() -> None:
             )
             # A topic that was made again has another id, and its epochs begin anew.
             is_old = "leader_epoch < epoch_now OR topic_id <> id_now"
-            stale = cached.join(live, ["topic", "partition"]).where(is_old)
+            stale = cached.join(live, ["cluster_id", "topic", "partition"]).where(is_old)
             rows = stale.orderBy("role", "pid", "partition").collect()
             for row in rows:
                 cache = f"{row.role} {row.pid} on executor {row.executor_id}"
