@@ -23,13 +23,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from benchmarks.delays import Arrivals, Written
 from pyspark_kafka_meta.metadata.events import Origin, Role
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
-from pyspark_kafka_meta.reading import executor
+from pyspark_kafka_meta.reading import task_reader
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.cursor import PartitionCursor
-from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.instructions import Instruction, NothingMore, OutOfRange, Wait
 from pyspark_kafka_meta.reading.losses import Losses
 from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.reading.task_reader import TaskReader
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 
 RECORDS_A_TICK, TICK_S = 4, 0.02
@@ -127,7 +127,7 @@ def follow_by_kafkameta(bootstrap_servers: str, topic: str, metrics_path: str, p
     """What a task of this source does, over ranges without end."""
     given = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic}
     options = SourceOptions.parse(given).for_stream()
-    executor.Losses = FollowedRanges  # type: ignore[attr-defined]  # in this process
+    task_reader.Losses = FollowedRanges  # type: ignore[attr-defined]  # in this process
     publisher = new_publisher(MetricsOptions(metrics_path, None, ()), Origin(role=Role.READER))
     client = KafkaClient(options.client, publisher, options.client.metadata_max_age_ms)
     partitions = client.partitions([topic], client.api_deadline())

@@ -177,7 +177,7 @@ class NotDecodedReader(DataSourceReader):
         return self._reader.partitions()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        with mock.patch("pyspark_kafka_meta.reading.executor.decode", _as_many_ready_rows):
+        with mock.patch("pyspark_kafka_meta.reading.task_reader.decode", _as_many_ready_rows):
             yield from self._reader.read(partition)
 
 

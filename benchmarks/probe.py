@@ -18,9 +18,9 @@ from kio.static.primitive import Records, TZAwareMicros, i8, i16, i32, i64
 
 from pyspark_kafka_meta.metadata.model import NO_LEADER
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codec import Api, milliseconds
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 
 PRODUCE = Api("produce", 0, 9, 9)
 TIMEOUT_S = 20.0

@@ -10,9 +10,9 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.events import RefreshEvent
 from pyspark_kafka_meta.options import EventsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import BEGINNING, SourceOffset, ranges
 from pyspark_kafka_meta.reading.planner import PLANNER_MAX_AGE_MS, OffsetPlanner
+from pyspark_kafka_meta.reading.task_reader import TaskReader
 from pyspark_kafka_meta.tables.files import EventFolder, FilesOffset, advance, between
 from pyspark_kafka_meta.tables.folding import Event
 from pyspark_kafka_meta.tables.lines import parse_events, to_batches

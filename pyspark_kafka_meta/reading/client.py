@@ -23,7 +23,6 @@ from pyspark_kafka_meta.reading.pattern import MatchingWire
 from pyspark_kafka_meta.reading.replicas import ReadReplicas
 from pyspark_kafka_meta.reading.throttles import Throttles
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
-from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
     Action,
@@ -31,6 +30,7 @@ from pyspark_kafka_meta.wire.codes import (
     refusal,
 )
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
+from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.messages import OffsetAnswer, Wire
 
 UNKNOWN_GRACE_MS = 3_000

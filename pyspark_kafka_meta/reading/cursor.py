@@ -1,8 +1,8 @@
 """`PartitionCursor`: one partition's way through its offset range, without I/O.
 
-Bytes and error codes go in, an instruction for the executor comes out. The position advances over record batches that
-can be read, checksums verified unless that is switched off, and over what is lost; it goes back only where the log was
-truncated, and never leaves the range. Follows Kafka's `FetchCollector` and Spark's `KafkaDataConsumer`.
+Bytes and error codes go in, an instruction for the task reader comes out. The position advances over record batches
+that can be read, checksums verified unless that is switched off, and over what is lost; it goes back only where the log
+was truncated, and never leaves the range. Follows Kafka's `FetchCollector` and Spark's `KafkaDataConsumer`.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def next_timestamps(
     """The timestamps of the next records of `partitions`, seconds since 1970 UTC. Missing where there is no record at
     that offset, and where the leaders did not give it in time."""
     from pyspark_kafka_meta.reading.client import KafkaClient
-    from pyspark_kafka_meta.reading.executor import TaskReader
+    from pyspark_kafka_meta.reading.task_reader import TaskReader
     from pyspark_kafka_meta.telemetry.origin import planner_origin
     from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 

@@ -25,8 +25,8 @@ from pyspark_kafka_meta.metadata.model import (
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.reading.client import connection_settings
 from pyspark_kafka_meta.tables.rows import BrokerRow, PartitionRow
-from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codes import describe
+from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,

@@ -14,8 +14,8 @@ from pathlib import Path
 from pyspark_kafka_meta.errors import ClusterError, KafkaMetaError
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.testing.kafka_config import LOGGING, properties_text
-from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
+from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 
 LOG_TAIL_LINES = 20
 KILL_TIMEOUT_S = 30.0

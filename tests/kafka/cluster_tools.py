@@ -19,9 +19,9 @@ from kio.static.primitive import f64, i32
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.metadata.model import Address, TopicMetadata
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codec import Api
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 
 ALTER_CLIENT_QUOTAS = Api("alter_client_quotas", 49, 0, 0)
 ALTER_PARTITION_REASSIGNMENTS = Api("alter_partition_reassignments", 45, 0, 0)

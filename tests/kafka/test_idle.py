@@ -17,9 +17,9 @@ from pyspark_kafka_meta.errors import ReadTimeoutError
 from pyspark_kafka_meta.metadata.events import Origin, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange, SourceOffset
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
+from pyspark_kafka_meta.reading.task_reader import TaskReader
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP
 

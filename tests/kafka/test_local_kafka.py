@@ -21,8 +21,8 @@ from pyspark_kafka_meta.testing import ClusterError, LocalKafka, guard, jars, ka
 from pyspark_kafka_meta.testing.class_archive import with_class_archive
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID
 from pyspark_kafka_meta.testing.kafka_node import JavaRuntime
-from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
+from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 
 LAYOUT = kafka_config.ClusterLayout("Aa", 9000, {2: 9002, 3: 9003, 4: 9004})
 

@@ -13,8 +13,8 @@ from pyspark_kafka_meta.metadata.events import Origin
 from pyspark_kafka_meta.metadata.model import Broker, TopicPartition
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.reading.task_reader import TaskReader
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.wire.messages import FetchRequest

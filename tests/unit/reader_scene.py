@@ -10,8 +10,8 @@ from scene import Scene
 
 from pyspark_kafka_meta.metadata.events import RefreshEvent, RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.reading.task_reader import TaskReader
 
 MAX_AGE_S = 300
 

@@ -17,11 +17,11 @@ from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.reading import client, executor, fetches, leader_offsets
+from pyspark_kafka_meta.reading import client, fetches, leader_offsets, task_reader
 from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
+from pyspark_kafka_meta.reading.task_reader import TaskReader
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.testing.fake_wire import FakeClock, FakeWire
 from pyspark_kafka_meta.wire.messages import FetchAnswer, RequestFailure
@@ -90,7 +90,7 @@ class Scene:
         self.events: list[RefreshEvent] = []
         self.monkeypatch = monkeypatch
         time = SimpleNamespace(monotonic=self.clock, sleep=self.clock.sleep)
-        for module in (client, executor, fetches, leader_offsets):
+        for module in (client, fetches, leader_offsets, task_reader):
             monkeypatch.setattr(module, "time", time)
         monkeypatch.setattr(client, "KafkaWire", lambda settings: self.wire)
         monkeypatch.setattr(client, "MetadataCache", self._cache)

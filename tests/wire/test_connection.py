@@ -28,9 +28,9 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.metadata.model import Address, MetadataAnswer
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority
-from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codec import LENGTH_BYTES, METADATA, milliseconds
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.translate import metadata_request
 
 SETTINGS = ConnectionSettings(client_id="test", connect_timeout_ms=30_000, max_frame_bytes=1_000_000)

@@ -13,8 +13,8 @@ from pyspark_kafka_meta.metadata.events import Origin
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.reading.task_reader import TaskReader
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.testing import MockCluster
 

@@ -20,12 +20,12 @@ from pyspark_kafka_meta.metadata.events import Origin
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, Address, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.executor import TaskReader
 from pyspark_kafka_meta.reading.offsets import OffsetRange
+from pyspark_kafka_meta.reading.task_reader import TaskReader
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
-from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codec import METADATA, milliseconds
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
+from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 
 POLL_TIMEOUT_S = 0.8
 DEADLINE_S = 15

@@ -8,9 +8,9 @@ import pytest
 
 from pyspark_kafka_meta.metadata.model import Address, Broker
 from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.wire import brokers, requests
-from pyspark_kafka_meta.wire.brokers import KafkaWire
+from pyspark_kafka_meta.wire import kafka_wire, requests
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.messages import OffsetsAnswer, OffsetsRequest
 
 
@@ -24,7 +24,7 @@ def test_connection_to_where_no_broker_is_any_more_is_closed(
             super().__init__(address, settings, deadline)
             opened.append(self)
 
-    for module in (brokers, requests):
+    for module in (kafka_wire, requests):
         monkeypatch.setattr(module, "Connection", Noted)
     wire = KafkaWire(ConnectionSettings("tests", connect_timeout_ms=5000, max_frame_bytes=1 << 20))
     alias = Address("localhost", int(mock_cluster.bootstrap_servers.split(",")[0].rpartition(":")[2]))

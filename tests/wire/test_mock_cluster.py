@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient
 
 from pyspark_kafka_meta.metadata.model import Address, MetadataAnswer
 from pyspark_kafka_meta.testing import ClusterError, MockCluster
-from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
+from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
 LEADER_NOT_AVAILABLE, TOPIC_AUTHORIZATION_FAILED = 5, 29

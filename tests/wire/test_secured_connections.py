@@ -36,9 +36,9 @@ from pyspark_kafka_meta.metadata.model import Address, Broker, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority, Credentials
 from pyspark_kafka_meta.wire import connection
-from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codec import METADATA, SASL_HANDSHAKE, milliseconds
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
+from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchPartition, FetchRequest, RequestFailure
 from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings, new_client
 from pyspark_kafka_meta.wire.translate import metadata_request

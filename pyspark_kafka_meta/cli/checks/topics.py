@@ -16,8 +16,8 @@ from pyspark_kafka_meta.reading.client import connection_settings
 from pyspark_kafka_meta.records.batches import scan
 from pyspark_kafka_meta.tables.live import partition_rows
 from pyspark_kafka_meta.tables.rows import PartitionRow
-from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, describe, refusal
+from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.messages import (
     FetchAnswer,
     FetchedPartition,

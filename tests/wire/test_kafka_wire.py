@@ -25,9 +25,9 @@ from pyspark_kafka_meta.records.batches import scan
 from pyspark_kafka_meta.records.columns import FetchedRecords, decode
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.wire import connection, requests
-from pyspark_kafka_meta.wire.brokers import KafkaWire
 from pyspark_kafka_meta.wire.codec import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA, Api, milliseconds, request_schema
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
