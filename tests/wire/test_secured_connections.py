@@ -127,6 +127,9 @@ def stores(tmp_path: Path) -> Callable[[str], dict[str, str]]:
     authority, alice = tmp_path / "authority.pem", tmp_path / "alice.pem"
     authority.write_text(f"Größer\n{AUTHORITY.certificate}")
     alice.write_text(encrypted_key(ALICE) + ALICE.certificate)
+    joined = {path: path.with_suffix(".line") for path in (authority, alice)}
+    for path, line in joined.items():
+        line.write_text(path.read_text().replace("\n", "   "))
     forms = {
         "PEM text": {
             "ssl.truststore.certificates": AUTHORITY.certificate,
@@ -144,6 +147,12 @@ def stores(tmp_path: Path) -> Callable[[str], dict[str, str]]:
             "ssl.keystore.location": str(alice),
             "ssl.key.password": PASSWORD,
         },
+        "PEM files of one line": {
+            "ssl.truststore.location": str(joined[authority]),
+            "ssl.keystore.location": str(joined[alice]),
+            "ssl.keystore.type": "PEM",
+            "ssl.key.password": PASSWORD,
+        },
         "PKCS12 files": {
             "ssl.truststore.location": pkcs12_file(tmp_path / "trust.p12", None, AUTHORITY.certificate),
             "ssl.truststore.password": PASSWORD,
@@ -155,7 +164,9 @@ def stores(tmp_path: Path) -> Callable[[str], dict[str, str]]:
     return lambda form: {"security.protocol": "SSL", **forms[form]}
 
 
-@pytest.mark.parametrize("form", ["PEM text", "PEM text in one line", "PEM files", "PKCS12 files"])
+@pytest.mark.parametrize(
+    "form", ["PEM text", "PEM text in one line", "PEM files", "PEM files of one line", "PKCS12 files"]
+)
 def test_both_sides_show_certificates(form: str, stores: Callable[[str], dict[str, str]]) -> None:
     with scripted_broker(over_tls(BROKER, serve, AUTHORITY.certificate)) as address:
         ask(address, stores(form))

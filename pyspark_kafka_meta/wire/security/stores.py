@@ -6,7 +6,6 @@ Follows Kafka's `DefaultSslEngineFactory`: a PEM key store holds the private key
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +59,7 @@ def trusted_pem(security: SecurityOptions) -> str | None:
     option = "kafka.ssl.truststore"
     data = _read(security.truststore_location, security.truststore_type, option)
     if _is_pem(data):
-        return data.decode("ascii", errors="ignore")  # comments between the certificates may be in any language
+        return _in_lines(_text(data))
     _, certificate, others = _open_pkcs12(data, security.truststore_password, option)
     trusted = [one for one in (certificate, *others) if one is not None]
     if not trusted:  # no text at all would be taken for the system's authorities
@@ -80,12 +79,12 @@ def client_identity(security: SecurityOptions) -> Identity | None:
     option = "kafka.ssl.keystore"
     if security.keystore_key and security.keystore_certificate_chain:
         text = f"{security.keystore_key.reveal()}\n{security.keystore_certificate_chain}"
-        return _from_pem(_in_lines(text).encode(), security.key_password)
+        return _from_pem(text, security.key_password)
     if security.keystore_location is None:
         return None
     data = _read(security.keystore_location, security.keystore_type, option)
     if _is_pem(data):
-        return _from_pem(data, security.key_password)
+        return _from_pem(_text(data), security.key_password)
     key, certificate, others = _open_pkcs12(data, security.keystore_password, option)
     if key is None or certificate is None:
         raise OptionError(f"Option '{option}.location' names a store without a private key and its certificate")
@@ -93,16 +92,23 @@ def client_identity(security: SecurityOptions) -> Identity | None:
 
 
 def _in_lines(text: str) -> str:
-    """PEM text as the value of an option, where spaces may stand for its line breaks, as they do after a file of
+    """PEM text, of an option or a file, where spaces may stand for its line breaks, as they do after a file of
     properties that goes on behind backslashes. As Kafka's `DefaultSslEngineFactory.PemParser` takes it."""
 
     def lines(block: re.Match[str]) -> str:
-        return "\n".join([block["begin"], *textwrap.wrap("".join(block["body"].split()), 64), block["end"]]) + "\n"
+        body = "".join(block["body"].split())
+        columns = (body[at : at + 64] for at in range(0, len(body), 64))  # textwrap is slow
+        return "\n".join(["", block["begin"], *columns, block["end"], ""])  # comments may stand on the same line
 
     return _PEM_BLOCK.sub(lines, text)
 
 
-def _from_pem(data: bytes, password: Secret | None) -> Identity:
+def _text(data: bytes) -> str:
+    return data.decode("ascii", errors="ignore")  # comments between the blocks may be in any language
+
+
+def _from_pem(text: str, password: Secret | None) -> Identity:
+    data = _in_lines(text).encode()
     try:
         key = serialization.load_pem_private_key(data, password.reveal().encode() if password else None)
     except (ValueError, TypeError):  # the latter: a password where none is needed, or the reverse
