@@ -156,7 +156,7 @@ def stale_rows(
 
 
 def _count(rows: Iterable[CacheRow]) -> int:
-    """Of the caches."""
+    """Number of distinct caches."""
     return len({row.cache_id for row in rows})
 
 
@@ -173,7 +173,7 @@ def _first_seen(events: Iterable[Event]) -> SeenMs:
 
 
 def _grid(caches: Sequence[CacheRow], rows: Sequence[CacheRow], newest: NewestEpochs) -> Table:
-    """Of one topic."""
+    """Table for one topic."""
     table = Table("partition", **LOOK)
     for cache in caches:
         table.add_column(Text("\n").join(map(plain, _place(cache))))

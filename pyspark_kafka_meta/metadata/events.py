@@ -30,7 +30,8 @@ class RefreshReason(StrEnum):
     LEADER_HINT = "leader_hint"
     """A broker named the new leader along with an error (KIP-951): the hint was taken, and is to be confirmed."""
     REBOOTSTRAP = "rebootstrap"
-    """Every known broker failed: the bootstrap addresses are asked again (KIP-899)."""
+    """All known brokers failed, two attempts since the last answer timed out, or a broker asked for it: the bootstrap
+    addresses are asked (KIP-899, KIP-1102)."""
     NOT_LEADER = "not_leader"
     """The broker asked does not lead the partition, or cannot serve it."""
     NO_LEADER = "no_leader"

@@ -1,4 +1,4 @@
-"""`PartitionCursor`: one partition's way through its offset range, without I/O.
+"""`PartitionCursor`: progress of one partition through its offset range, without I/O.
 
 Bytes and error codes go in, an instruction for the task reader comes out. The position advances over record batches
 that can be read, checksums verified unless that is switched off, and over what is lost; it goes back only where the log

@@ -23,7 +23,7 @@ from pyspark_kafka_meta.reading.verdicts import accept_loss, explain_end, is_rec
 
 
 class LogEnds:
-    """Of the partitions that one query reads."""
+    """Ends of the logs that one query reads."""
 
     def __init__(
         self, client: KafkaClient, options: SourceOptions, logs: OffsetResolver, sleep: Callable[[float], None]

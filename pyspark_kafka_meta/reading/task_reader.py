@@ -100,7 +100,7 @@ class TaskReader:
             cache.refresh(RefreshReason.NEW_TOPIC, self._client.api_deadline())
 
     def _rows(self, fetch: Fetch, records: list[FetchedRecords]) -> Iterator[pa.RecordBatch]:
-        """Of the answer to `fetch`, each partition up to a corrupt batch, from which on it is fetched again."""
+        """The rows of each partition in the answer up to a corrupt batch; from there on it is fetched again."""
         while records:
             try:
                 yield from decode(records, self._columns, self._options.max_decompressed_batch_bytes, self._memory)

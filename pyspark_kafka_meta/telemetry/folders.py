@@ -22,7 +22,7 @@ KEPT_DAYS = 7
 
 
 def default_root() -> Path:
-    """Of the folders of all applications of this user on this machine."""
+    """The parent of the default folders of all applications of this user on this machine."""
     return Path(tempfile.gettempdir()) / f"kafkameta-events-{os.getuid()}"
 
 

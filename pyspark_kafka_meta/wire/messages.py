@@ -142,7 +142,7 @@ class FetchAnswer:
     Attributes:
         error_code: top-level; when it is not 0, `partitions` is empty.
         latency_ms: from the request's last byte sent to the answer's last byte received, parking time included.
-        by_id: whether the topics were asked for by id (Kafka 3.1 and later), and so are those that were meant.
+        by_id: whether the topics were asked for by id (Kafka 3.1 and later): then none is another of the same name.
     """
 
     node_id: int

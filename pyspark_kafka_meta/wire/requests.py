@@ -128,7 +128,7 @@ def usable(kept: Connection | None, address: Address) -> Connection | None:
 
 @contextmanager
 def closed_by_errors(connection: Connection) -> Iterator[None]:
-    """Of a peer that sends impossible answers, too, and of whoever waits no more."""
+    """Close the connection on any error, those of the protocol and an interruption included."""
     try:
         yield
     except BaseException:

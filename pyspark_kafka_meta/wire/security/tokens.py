@@ -24,7 +24,7 @@ USED_SHARE_OF_LIFETIME = 0.8
 """A token of an endpoint serves new connections for this share of its lifetime; then another is asked for."""
 
 _PASSING = frozenset({"temporarily_unavailable", "server_error"})
-"""Of OAuth's error codes (RFC 6749, section 4.1.2.1), those of which another attempt may heal."""
+"""OAuth's error codes that another attempt may heal (RFC 6749, section 4.1.2.1)."""
 TOO_MANY_REQUESTS = 429
 
 _tokens: dict[SecurityOptions, tuple[str, float]] = {}  # the token, and until when it serves new connections
