@@ -21,11 +21,11 @@ from pyspark_kafka_meta.wire.codes import describe
 
 POLL_S = 1.0
 EVENTS_AT_ONCE = 1_000
-"""So many of those that come while following are put in order and printed together."""
+"""Up to this many of those that come while following are put in order and printed together."""
 SHOWN = 3
-"""Of a list of changes, so many are spelt out."""
+"""This many of a list of changes are spelt out."""
 ID_SHOWN = 8
-"""So much of a cache's id tells it from others."""
+"""This much of a cache's id tells it from others."""
 UNKNOWN = "unknown"
 """Where another version tells nothing."""
 COLORS = {"changed": "green", "failed": "red"}

@@ -37,7 +37,7 @@ class ConsumerGroup:
         self._admin: AdminClient | None = None
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Of `partitions`, those for which the group has committed an offset, and the next one that it would read.
+        """The next offset that the group would read in each of `partitions` for which it has committed one.
 
         Raises:
             BrokerError: the group may not be looked at, or nobody answered in time.

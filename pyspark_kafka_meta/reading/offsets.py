@@ -121,7 +121,7 @@ class OffsetRange:
 
 
 BEGINNING = SourceOffset({}, {}, initial=True)
-"""Of a query that has planned nothing: wherever its options say."""
+"""Where a query stands that has planned nothing: wherever its options say."""
 
 
 def begin_anew(start: SourceOffset, fresh: SourceOffset, topics: Collection[str]) -> SourceOffset:
@@ -224,7 +224,7 @@ def _parse(value: Mapping[str, object]) -> SourceOffset:
 
 
 def _parse_positions(value: object) -> dict[TopicPartition, Position]:
-    """Of `{"topic": {"0": {"epoch": 3, "offset": 42}}}`; every topic has a partition."""
+    """The positions in `{"topic": {"0": {"epoch": 3, "offset": 42}}}`; every topic has a partition."""
     positions = {}
     for name, partitions in _members(value).items():
         topic = topic_name(name)

@@ -15,7 +15,7 @@ from pyspark_kafka_meta.wire.codes import describe
 
 
 class Progress:
-    """Of one task. `now` is in seconds, of the clock that `throttles` is told."""
+    """Progress of one task. `now` is in seconds, of the clock that `throttles` is told."""
 
     def __init__(self, throttles: Throttles, poll_timeout_ms: int) -> None:
         self._throttles = throttles

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 ACKNOWLEDGE_NOW = getattr(socket, "TCP_QUICKACK", None)
-"""Of Linux alone. It holds for what has come so far, not for good."""
+"""Linux alone has it. It holds for what has come so far, not for good."""
 
 
 _begun = count(1)
@@ -54,7 +54,7 @@ def be_prompt() -> None:
 
 
 def file_number(frame: FrameType | None) -> int:
-    """Of the socket, which is kept nowhere but in the arguments of the `main` that all of Spark's Python processes run.
+    """The number of the socket, which is kept nowhere but in the arguments of the `main` that all of Spark's Python processes run.
 
     Raises:
         OSError: this is none of them.

@@ -46,11 +46,11 @@ class Opening:
         return self._wakes.fileno()
 
     def has_failed(self) -> bool:
-        """Of one that is readable."""
+        """Only once it is readable."""
         return self._outcome.exception() is not None
 
     def connection(self) -> Connection:
-        """Of one that is readable.
+        """The connection, once it is readable.
 
         Raises:
             KafkaMetaError: why there is none.

@@ -80,7 +80,7 @@ def bootstrap_findings(reaches: Reaches) -> Iterator[Finding]:
 
 
 def broker_findings(brokers: Sequence[Broker], reaches: Reaches, rack: str) -> Iterator[Finding]:
-    """Of the addresses that brokers advertise, which is where reads go.
+    """Findings on the addresses that brokers advertise, which is where reads go.
 
     Args:
         reaches: what these addresses answered.

@@ -34,7 +34,7 @@ MAX_NAMED = 20
 
 
 def topic_findings(topics: Collection[str], brokers: Sequence[Broker], options: ClientOptions) -> Iterator[Finding]:
-    """Of these topics, as the brokers tell.
+    """What is wrong with these topics, as brokers report them.
 
     Args:
         options: those of addresses that answer.
@@ -54,7 +54,7 @@ def topic_findings(topics: Collection[str], brokers: Sequence[Broker], options: 
 
 
 def judge_topic(rows: Sequence[PartitionRow]) -> Iterator[Finding]:
-    """Of the rows of one topic: the worst `MAX_NAMED` of its partitions with something wrong, and the topic itself."""
+    """Findings on one topic: the worst `MAX_NAMED` of its partitions with something wrong, and the topic itself."""
     topic = rows[0].topic
     if rows[0].partition is None:
         yield fail(f"topic {topic}", str(rows[0].error), _topic_fix(topic, rows[0].error))

@@ -69,7 +69,7 @@ class Feed:
             self._tell(error)
 
     def _tell(self, error: KafkaError) -> None:
-        """Of the first; there may be hundreds a second."""
+        """The first error only: there may be hundreds a second."""
         if not self._failed:
             self._failed = True
             note(f"the feed could not write a record, and goes on: {error.str()}")

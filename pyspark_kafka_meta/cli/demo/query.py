@@ -36,7 +36,7 @@ class StreamFailedError(KafkaMetaError):
 
 
 def sentence(text: str) -> str:
-    """Of a StreamingQueryException: what the error of ours says that is the cause, else the first line."""
+    """The gist of a StreamingQueryException: what the error of ours says that is the cause, else the first line."""
     lines = text.strip().splitlines()
     ours = [said for line in lines if (said := line.partition("pyspark_kafka_meta.errors.")[2])]
     return ours[-1].partition(": ")[2] if ours else lines[0]

@@ -19,7 +19,7 @@ from pyspark_kafka_meta.cli.demo.state import State
 
 POLL_S = 0.3
 LINES_A_SCENE = 12
-"""Of events, outside a terminal: what fails is tried again many times."""
+"""This many lines of events, outside a terminal: what fails is tried again many times."""
 HOLD_S = 3.0
 """So long a terminal goes on showing a scene that was seen."""
 

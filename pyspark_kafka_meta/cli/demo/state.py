@@ -13,7 +13,7 @@ from pyspark_kafka_meta.tables.lagging import lag_rows
 from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, PartitionRow
 
 KEPT_MS = 3_600_000
-"""Of older events, only those are kept that say what caches know."""
+"""Events older than this are kept only if they say what caches know."""
 
 Place = tuple[str, str]
 """Role of a cache, and what people call the process that it is in."""
