@@ -232,10 +232,11 @@ class MetadataCache:
         try:
             answer = self._wire.metadata(attempt.address, attempt.topics, attempt_deadline)
         except KafkaMetaError as error:
+            is_asked_again = isinstance(error, RETRIABLE_ERRORS)
             with self._lock:
-                event = self._state.failed(attempt, error, self._clock())
+                event = self._state.failed(attempt, error, self._clock(), is_asked_again)
             self._publish(event)
-            if not isinstance(error, RETRIABLE_ERRORS):
+            if not is_asked_again:
                 raise
             return False
         with self._lock:

@@ -99,14 +99,18 @@ class CacheState:
             cause = replace(cause, reason=RefreshReason.REBOOTSTRAP)
         return Attempt(cause, number, slow_before, self.snapshot, frozenset(self._topics), address, now)
 
-    def failed(self, attempt: Attempt, error: KafkaMetaError, now: float) -> RefreshEvent:
-        """No good answer came."""
+    def failed(self, attempt: Attempt, error: KafkaMetaError, now: float, is_asked_again: bool = True) -> RefreshEvent:
+        """No good answer came. The caller gets the error unless somebody is asked again."""
         self._failures[attempt.address] = error
         round_over = self._choice.failed(attempt.address, self._addresses())
         self._policy.failed(now, round_over)
-        if round_over and not self._warned:
+        if round_over and is_asked_again and not self._warned:
             # It may be a minute before a query fails for this, and an hour before somebody looks.
-            logger.warning("no broker answers a Metadata request (%s); they are asked again and again", self._tried())
+            logger.warning(
+                "no broker answers a Metadata request (%s); they are asked again and again, for "
+                "kafka.default.api.timeout.ms at most, and where a task is reading for kafkaConsumer.pollTimeoutMs",
+                self._tried(),
+            )
             self._warned = True
         return self.recorder.failed(attempt, self.snapshot, now, error)
 

@@ -510,13 +510,14 @@ def test_answer_without_brokers_is_a_failure() -> None:
     assert event.error == "broker-1:9092 knows no brokers: it is starting up"
 
 
-def test_permanent_error_reaches_the_caller_and_is_an_event() -> None:
+def test_permanent_error_reaches_the_caller_and_is_an_event(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
     scene.wire.failures[1] = deque([UnsupportedBrokerError("broker-1:9092 is too old")])
 
     with pytest.raises(UnsupportedBrokerError):
         scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
     assert [event.error for event in scene.events] == ["broker-1:9092 is too old"]
+    assert caplog.text == ""  # nobody is asked again, and the caller has the error
 
 
 def test_publisher_that_fails_does_not_break_a_refresh(caplog: pytest.LogCaptureFixture) -> None:
@@ -635,6 +636,7 @@ def test_that_no_broker_answers_is_told_once_in_an_outage(caplog: pytest.LogCapt
 
     first, second = (record.message for record in caplog.records)
     assert first.startswith("no broker answers a Metadata request (")
+    assert ", for kafka.default.api.timeout.ms at most, and where a task is reading for kafkaConsumer.poll" in first
     assert all(first.count(f"broker-{one}:9092") == second.count(f"broker-{one}:9092") == 1 for one in (1, 2, 3))
 
 
