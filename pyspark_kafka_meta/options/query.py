@@ -174,6 +174,7 @@ class SourceOptions(SpanOptions):
         Raises:
             OptionError: one line for each option that is missing, unknown or unusable.
         """
+        rules.refuse(rules.sink_problems(options))
         parsed, problems = read(options, OPTIONS)
         problems += complete_security(parsed) + rules.client_problems(options) + rules.strategy_problems(options)
         rules.refuse(problems + rules.limit_problems(parsed) + rules.metrics_problems(options))

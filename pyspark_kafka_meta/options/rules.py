@@ -11,6 +11,7 @@ from typing import Any
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options.specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec, StartSpec, TimesSpec
+from pyspark_kafka_meta.options.unused import NO_SINK
 from pyspark_kafka_meta.options.values import name_partitions
 
 _STRATEGIES = {name.lower(): name for name in ("subscribe", "subscribePattern", "assign")}
@@ -30,6 +31,14 @@ def refuse(problems: Collection[str]) -> None:
     """Raises OptionError: one line for each problem, if there are any."""
     if problems:
         raise OptionError("\n".join(problems))
+
+
+def sink_problems(options: Mapping[str, str]) -> list[str]:
+    """Who names what a sink needs, and nothing to read, is writing: what a source lacks is of no use to them."""
+    given = {name.lower() for name in options}
+    if given & _STRATEGIES.keys() or not given & {"topic", "checkpointlocation"}:
+        return []
+    return [f"{NO_SINK} (to read topics, set 'subscribe')"]
 
 
 NO_SERVERS = "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer"

@@ -44,6 +44,13 @@ def test_a_bad_option_is_refused_at_load(spark: SparkSession, options: dict[str,
     assert text in str(caught.value)
 
 
+def test_who_writes_is_told_that_there_is_no_sink(spark: SparkSession) -> None:
+    sink = spark.range(1).selectExpr("'x' as value").write.format("kafkameta").option("topic", "t")
+    with pytest.raises(PySparkException, match="OptionError: kafkameta only reads: write with") as caught:
+        sink.option("kafka.bootstrap.servers", NOBODY).mode("append").save()
+    assert "Unknown option" not in str(caught.value)
+
+
 def test_every_bad_option_is_named_at_once(spark: SparkSession) -> None:
     with pytest.raises(PySparkException) as caught:
         load(spark, subscribe="t", includeHeaders="perhaps", topics="t")

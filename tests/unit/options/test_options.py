@@ -329,6 +329,24 @@ def test_who_names_a_topic_otherwise_is_told_of_subscribe_and_that_there_is_no_s
     assert problem.endswith("To read topics, set 'subscribe'.")
 
 
+@pytest.mark.parametrize("of_a_sink", [{"Topic": "clicks"}, {"checkpointLocation": "/c", "kafka.acks": "all"}])
+@pytest.mark.parametrize("servers", [SERVERS, {}])
+def test_who_writes_is_told_that_there_is_no_sink_and_nothing_else(
+    of_a_sink: dict[str, str], servers: dict[str, str]
+) -> None:
+    assert problems({**servers, **of_a_sink}) == [
+        'kafkameta only reads: write with format("kafka"), Spark\'s own sink, which needs its jar, or with a producer '
+        "in foreachPartition (to read topics, set 'subscribe')"
+    ]
+
+
+@pytest.mark.parametrize("strategy", [{"subscribe": "t"}, {"subscribePattern": "t"}, {"ASSIGN": '{"t":[0]}'}])
+def test_who_names_what_to_read_is_told_of_all_that_is_wrong(strategy: dict[str, str]) -> None:
+    of_topic, of_servers = problems({**strategy, "topic": "clicks"})
+    assert of_topic.startswith("Unknown option 'topic': kafkameta only reads")
+    assert "'kafka.bootstrap.servers' must be specified" in of_servers
+
+
 def test_an_unknown_option_is_told_what_there_is() -> None:
     (of_source,) = problems({**MINIMAL, "xyz": "1"})
     (of_kafka,) = problems({**MINIMAL, "kafka.xyz": "1"})
