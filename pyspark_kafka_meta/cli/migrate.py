@@ -110,7 +110,7 @@ def _lines(checkpoint: Path, batch: int) -> list[str]:
 
 
 def _kafka_offsets(line: str) -> Offsets:
-    """The offsets in one source's line; empty if it is not Kafka's. So is the `{}` that releases before SPARK-41375 wrote."""
+    """The offsets in one source's line; empty if it is not Kafka's. So is the `{}` from before SPARK-41375."""
     try:
         return dict(parse_offsets(line).by_partition)
     except ValueError:

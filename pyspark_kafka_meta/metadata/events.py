@@ -13,7 +13,7 @@ from pyspark_kafka_meta.metadata.changes import SnapshotChanges
 from pyspark_kafka_meta.metadata.model import TopicPartition
 
 SCHEMA_VERSION = 1
-"""Version of what `RefreshEvent.to_dict` makes: grows when a field changes its meaning or goes; new fields leave it as it is."""
+"""Version of what `RefreshEvent.to_dict` makes: grows when a field changes its meaning or goes, not for a new one."""
 
 
 class RefreshReason(StrEnum):

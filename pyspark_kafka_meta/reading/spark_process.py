@@ -54,7 +54,7 @@ def be_prompt() -> None:
 
 
 def file_number(frame: FrameType | None) -> int:
-    """The number of the socket, which is kept nowhere but in the arguments of the `main` that all of Spark's Python processes run.
+    """Found where alone it is kept: in the arguments of the `main` that all of Spark's Python processes run.
 
     Raises:
         OSError: this is none of them.

@@ -139,7 +139,7 @@ def judge_worker_python(command: str, is_set: bool, told: str | None, own: tuple
 
 
 def driver_python_findings(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """The finding on PYSPARK_DRIVER_PYTHON, which Spark starts on executors too, for a source that it finds by itself."""
+    """PYSPARK_DRIVER_PYTHON, which Spark starts on executors too, for a source that it finds by itself."""
     driver, workers = environment.get("PYSPARK_DRIVER_PYTHON"), environment.get("PYSPARK_PYTHON")
     if driver and driver != workers:
         yield warn(

@@ -14,7 +14,7 @@ from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 
 TOPIC = "clicks"
 REPLICAS = ([2, 3, 4], [3, 4, 2], [4, 2, 3], [2, 4, 3])
-"""Brokers of each partition of a real cluster; the first of each leads. Who takes over from broker 2 differs by partition."""
+"""By partition of a real cluster; the first of each leads. Who takes over from broker 2 differs by partition."""
 BLACKOUT_S = 3.0
 PATIENCE_S = 30.0
 POLL_S = 0.2
