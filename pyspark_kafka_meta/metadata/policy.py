@@ -24,11 +24,12 @@ MAX_AGE_JITTER = 0.2
 MAX_EXPONENT = 20
 """Far above any bound of the backoff, and no overflow."""
 FIRST_ATTEMPT_TIMEOUT_MS = 3_000
-"""Who does not answer within it is slow, and the attempt a slow one; one that is refused is not."""
+SLOW_S = 1.0
+"""A failed attempt that took this long was waited for: it is a slow one. A refusal comes sooner."""
 SLOW_ATTEMPTS_BEFORE_BOOTSTRAP = 2
 """After so many, all that is known may be gone: the bootstrap addresses are asked before more known brokers."""
 TROUBLE_PASSES_AFTER_S = 10.0
-"""Trouble that lasts is reported again with each attempt to read, seconds apart."""
+"""Trouble that lasts is reported again with each attempt to read, seconds apart, or as far as the backoff has them."""
 OVERDUE_MS = 2_000
 """A leader whose answer is this late is suspected to hang: another broker is asked who leads now."""
 QUIET_REASONS = frozenset(
@@ -72,7 +73,7 @@ class Trouble:
             return not by_hint  # the trouble was that nobody answered
         if self.cause.partition is not None:
             return changes.gives_leader(self.cause.partition)
-        return bool(changes)
+        return bool(changes) and not by_hint  # a hint is about one partition, and this is about a broker
 
 
 class RefreshPolicy:
@@ -106,7 +107,8 @@ class RefreshPolicy:
         """Make a refresh due, as soon as the backoff allows. Of several causes the first trouble counts."""
         if self._pending is None or _is_graver(cause, self._pending):
             self._pending = cause
-        if self._attempts == 0 and now > self._reported + TROUBLE_PASSES_AFTER_S:
+        passes_after_s = max(TROUBLE_PASSES_AFTER_S, 2 * self._settings.retry_backoff_max_ms / 1000)
+        if self._attempts == 0 and now > self._reported + passes_after_s:
             self._trouble = None  # what is reported now is another one
         if cause.reason not in QUIET_REASONS:
             self._reported = now
@@ -144,7 +146,7 @@ class RefreshPolicy:
         """
         if self._trouble is None and self._pending is not None:
             self._trouble = Trouble(self._began, self._pending)
-        if round(now - self._began, 3) >= FIRST_ATTEMPT_TIMEOUT_MS / 1000:
+        if round(now - self._began, 3) >= SLOW_S:
             self._slow_attempts += 1
         if round_over:
             self._failed_rounds += 1

@@ -103,11 +103,11 @@ class MetadataSnapshot:
             known = self.topics.get(told.name) or self.topics_gone.get(told.name)
             if told.error_code in GONE_TOPIC_ERRORS:
                 topics.pop(told.name, None)
-                if known is not None and known.topic_id is not None:
-                    gone[told.name] = known
             elif told.error_code == 0:
                 topics[told.name], refused = _merge_topic(known, told, len(answer.brokers), told_by)
                 stale += refused
+            if told.name not in topics and known is not None and known.topic_id is not None:
+                gone[told.name] = known
         merged = MetadataSnapshot(
             generation=self.generation + 1,
             cluster_id=answer.cluster_id,

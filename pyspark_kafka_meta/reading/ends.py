@@ -88,8 +88,9 @@ class LogEnds:
     ) -> list[TopicPartition]:
         """The partitions there are now. An expected one that is missing is lost, unless its topic was made again since
         `start`: the partitions that the new topic has too tell what to make of that."""
+        losses = []
         if forgotten := sorted(one for one in expected if not self._is_asked_for(one)):
-            self._accept(
+            losses.append(
                 f"the checkpoint has {name_partitions(forgotten)}, which the query asks for no more: set its topics as "
                 "they were, or give it a checkpointLocation of its own"
             )
@@ -97,7 +98,7 @@ class LogEnds:
         try:
             partitions = self.partitions(expected)
         except UnknownTopicError as error:
-            self._accept(f"a topic or partition that was being read is gone: {error}")
+            self._accept(*losses, f"a topic or partition that was being read is gone: {error}")
             wanted = self._options.assigned
             snapshot = self._client.cache.snapshot
             found = [one for topic in self._topics(()) for one in snapshot.partitions(topic)]
@@ -106,13 +107,12 @@ class LogEnds:
         if start is not None:
             ids = self._topic_ids(gone)
             gone = {one for one in gone if not is_other_topic(start.topic_ids.get(one.topic), ids[one.topic])}
-        if not gone:
-            self._told = ""
-            return partitions
-        self._accept(
-            f"{name_partitions(gone)} are gone: the topic was deleted or made again; there are now "
-            f"{name_partitions(partitions)}"
-        )
+        if gone:
+            losses.append(
+                f"{name_partitions(gone)} are gone: the topic was deleted or made again; there are now "
+                f"{name_partitions(partitions)}"
+            )
+        self._accept(*losses)
         return partitions
 
     def _is_asked_for(self, partition: TopicPartition) -> bool:
@@ -124,9 +124,10 @@ class LogEnds:
             return re.search(options.topic_pattern, partition.topic) is not None
         return partition.topic in options.topics
 
-    def _accept(self, loss: str) -> None:
+    def _accept(self, *losses: str) -> None:
         """Not said again for as long as nothing else is found."""
-        if loss != self._told:
+        loss = "; ".join(losses)
+        if loss not in ("", self._told):
             accept_loss(loss, self._options.fail_on_data_loss)
         self._told = loss
 
@@ -146,7 +147,7 @@ class LogEnds:
             latest = self._latest_left(expected, start)
         lost = [one for one in lost_ends(target, latest) if one not in lost_starts(start, latest)]
         if lost:
-            self._accept("; ".join(explain_end(one, target, latest) for one in lost[:5]))
+            self._accept(*(explain_end(one, target, latest) for one in lost[:5]))
         for one in lost:
             cut, cause = latest.positions[one].offset, explain_end(one, target, latest)
             self._client.cache.record_loss(one, cut, target[one].offset, cause)

@@ -47,7 +47,7 @@ class ConsumerGroup:
         request = ConsumerGroupTopicPartitions(self._name, asked or None)
         answer = self._ask(
             "asked for",
-            lambda admin: admin.list_consumer_group_offsets([request], request_timeout=self._timeout_s),
+            lambda admin, _: admin.list_consumer_group_offsets([request], request_timeout=self._timeout_s),
             COORDINATOR_PATIENCE_S,
         )
         known = {TopicPartition(one.topic, one.partition): one.offset for one in answer if one.offset >= 0}
@@ -62,25 +62,29 @@ class ConsumerGroup:
         """
         wanted = [GroupPartition(one.topic, one.partition, offset) for one, offset in sorted(offsets.items())]
         request = ConsumerGroupTopicPartitions(self._name, wanted)
-        timeout_s = min(self._timeout_s, COMMIT_PATIENCE_S)
         self._ask(
             "committed",
-            lambda admin: admin.alter_consumer_group_offsets([request], request_timeout=timeout_s),
-            timeout_s,
+            lambda admin, left_s: admin.alter_consumer_group_offsets([request], request_timeout=left_s),
+            min(self._timeout_s, COMMIT_PATIENCE_S),
         )
 
     def _ask(
-        self, what: str, ask: Callable[[AdminClient], Mapping[str, Future[Any]]], patience_s: float
+        self, what: str, ask: Callable[[AdminClient, float], Mapping[str, Future[Any]]], patience_s: float
     ) -> list[GroupPartition]:
-        """Again for a while where the group's coordinator is only being made or moved."""
+        """Again for a while where the group's coordinator is only being made or moved.
+
+        Args:
+            ask: given the client and how much of the patience is left, in seconds.
+        """
         deadline = time.monotonic() + patience_s
         if self._admin is None:
             settings = {"client.id": self._options.client_id}
             self._admin = new_client(AdminClient, self._options.bootstrap_servers, self._options.security, settings)
-        self._admin.poll(0)  # renews a token that has expired
+        self._admin.poll(0)  # hands on what librdkafka has logged since the last time
         while True:
             try:
-                found: list[GroupPartition] = ask(self._admin)[self._name].result().topic_partitions
+                answer = ask(self._admin, max(deadline - time.monotonic(), 0.1))[self._name].result()
+                found: list[GroupPartition] = answer.topic_partitions
                 failed = [one.error for one in found if one.error is not None]
                 if not failed:
                     return found

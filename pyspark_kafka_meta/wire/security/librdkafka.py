@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaException
 
-from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.errors import AuthenticationError, OptionError
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import SecurityOptions
 from pyspark_kafka_meta.wire.security.login import shown
@@ -25,6 +25,8 @@ Client = TypeVar("Client")
 
 TOKEN_TIMEOUT_S = 10.0
 OPAQUE_TOKEN_LIFETIME_S = 300.0
+REFUSAL_HOLDS_S = 300.0
+"""librdkafka would ask every 10 s for a token that is refused, and have the account locked."""
 
 
 class _Log:
@@ -96,7 +98,7 @@ def _sasl(security: SecurityOptions, host: str, log: _Log) -> dict[str, Any]:
             "group's offsets, use another mechanism"
         )
     if mechanism == "OAUTHBEARER":
-        return {"sasl.mechanism": mechanism, "oauth_cb": lambda _: _token(security, host, log)}
+        return {"sasl.mechanism": mechanism, "oauth_cb": _Tokens(security, host, log)}
     assert security.sasl_password is not None  # SecurityOptions.complete has seen to it
     return {
         "sasl.mechanism": mechanism,
@@ -105,10 +107,28 @@ def _sasl(security: SecurityOptions, host: str, log: _Log) -> dict[str, Any]:
     }
 
 
-def _token(security: SecurityOptions, host: str, log: _Log) -> tuple[str, float, str, dict[str, str]]:
-    """A token, the time at which it expires, in seconds since 1970 UTC, whose it is (brokers know), SASL extensions."""
-    log.token = bearer_token(security, host, time.monotonic() + TOKEN_TIMEOUT_S)
-    return log.token, _expires_at(log.token, time.time()), "", dict(security.oauth_extensions or ())
+class _Tokens:
+    """What a client asks for a token, for as long as it lives, used or not."""
+
+    def __init__(self, security: SecurityOptions, host: str, log: _Log) -> None:
+        self._security = security
+        self._host = host
+        self._log = log
+        self._refusal: AuthenticationError | None = None
+        self._holds_until = 0.0
+
+    def __call__(self, _config: str) -> tuple[str, float, str, dict[str, str]]:
+        """A token, when it expires, in seconds since 1970 UTC, whose it is (brokers know), and SASL extensions."""
+        now = time.monotonic()
+        if self._refusal is not None and now < self._holds_until:
+            raise self._refusal
+        try:
+            token = bearer_token(self._security, self._host, now + TOKEN_TIMEOUT_S)
+        except AuthenticationError as error:
+            self._refusal, self._holds_until = error, now + REFUSAL_HOLDS_S
+            raise
+        self._refusal, self._log.token = None, token
+        return token, _expires_at(token, time.time()), "", dict(self._security.oauth_extensions or ())
 
 
 def _expires_at(token: str, now: float) -> float:

@@ -26,17 +26,18 @@ class Admin:
     """Answers with these error codes, then well."""
 
     def __init__(self, *codes: int) -> None:
-        self.codes, self.asked, self.made = list(codes), 0, 0
+        self.codes, self.asked, self.made, self.polled = list(codes), 0, 0, 0
+        self.timeouts: list[float] = []
 
     def __call__(self, settings: dict[str, object]) -> Admin:
         self.made += 1
         return self
 
     def poll(self, timeout: float) -> None:
-        """Serves no callbacks."""
+        self.polled += 1
 
     def alter_consumer_group_offsets(self, requests: Any, request_timeout: float) -> dict[str, Future[Any]]:
-        assert request_timeout <= 5, "micro-batches wait for it"
+        self.timeouts.append(request_timeout)
         self.asked += 1
         future: Future[Any] = Future()
         if self.codes:
@@ -53,6 +54,7 @@ def test_a_commit_waits_for_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> 
     groups.ConsumerGroup(OPTIONS, "g").commit({T0: 5})
 
     assert admin.asked == 4
+    assert 5 >= admin.timeouts[0] > admin.timeouts[-1] > 4, "micro-batches wait for it: all attempts share the time"
 
 
 def test_one_client_serves_until_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +70,7 @@ def test_one_client_serves_until_it_fails(monkeypatch: pytest.MonkeyPatch) -> No
         made.append(admin.made)
 
     assert made == [1, 1, 1, 2]
+    assert admin.polled == 4, "librdkafka's log is handed on"
 
 
 def test_a_refused_commit_names_the_group_and_what_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
