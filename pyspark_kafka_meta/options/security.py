@@ -32,7 +32,7 @@ def _secret(name: str, doc: str) -> Any:
 
 
 def _one_of(name: str, default: str | None, choices: tuple[str, ...], doc: str) -> Any:
-    parse = partial(parse_choice, values={choice.lower(): choice for choice in choices})
+    parse = partial(parse_choice, values={choice: choice for choice in choices})
     return row(name, default, parse, f"Option '{name}' must be {', '.join(choices[:-1])} or {choices[-1]}", doc)
 
 
@@ -43,14 +43,12 @@ def _some_text(text: str) -> str:
 
 
 def _store_type(text: str) -> str:
-    kind = {"pem": "PEM", "pkcs12": "PKCS12"}.get(text.strip().lower())
-    if kind is None:
+    if text.strip().lower() in ("jks", "jceks"):
         raise ValueError(
             "convert a JKS store with `keytool -importkeystore -srckeystore old.jks -destkeystore new.p12 "
             "-deststoretype PKCS12`"
-            if text.strip().lower() in ("jks", "jceks")
-            else ""
         )
+    kind: str = parse_choice(text, {"PEM": "PEM", "PKCS12": "PKCS12"})
     return kind
 
 

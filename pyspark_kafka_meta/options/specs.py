@@ -5,7 +5,6 @@ The JSON is that of Spark's `JsonUtils`. Every parser raises ValueError for what
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -86,11 +85,8 @@ StartSpec = OffsetsSpec | TimesSpec | AgoSpec | BackSpec | GroupSpec
 
 def parse_offsets(text: str) -> OffsetsSpec:
     """`earliest`, `latest`, or JSON `{"a": {"0": 23, "1": -1}, "b": "earliest"}`."""
-    word = _WORDS.get(text.strip().lower())
-    if word is not None:
-        return OffsetsSpec(word)
-    if "{" not in text and (near := difflib.get_close_matches(text.strip().lower(), _WORDS, n=1)):
-        raise ValueError(f"did you mean {near[0]}?")
+    if not text.lstrip().startswith("{"):
+        return OffsetsSpec(parse_choice(text, _WORDS))
     topics: Mapping[str, Any] = by_topic(text, dict, str)
     words = {topic: parse_choice(content, _WORDS) for topic, content in topics.items() if isinstance(content, str)}
     offsets = _by_partition({topic: topics[topic] for topic in topics.keys() - words.keys()}, EARLIEST_OFFSET)

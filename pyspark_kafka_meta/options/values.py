@@ -5,6 +5,7 @@ Every function here raises ValueError for what it cannot take, and says which pa
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import warnings
@@ -58,10 +59,12 @@ def parse_number(text: str, low: int, high: int) -> int:
 
 
 def parse_choice(text: str, values: Mapping[str, Any]) -> Any:
-    """What `values` has under `text`, in lower case."""
-    if text.strip().lower() not in values:
-        raise ValueError
-    return values[text.strip().lower()]
+    """What `values` has under `text`, without regard to case."""
+    words, word = {each.lower(): each for each in values}, text.strip().lower()
+    if word not in words:
+        near = difflib.get_close_matches(word, words, n=1)
+        raise ValueError(f"did you mean '{words[near[0]]}'?" if near else "")
+    return values[words[word]]
 
 
 def parse_duration_ms(text: str) -> int:
@@ -169,6 +172,8 @@ def _address(item: str) -> Address:
 
 def by_topic(text: str, *kinds: type[T]) -> dict[str, T]:
     """The JSON object in `text`: topics, and under each a value of one of `kinds`, not empty."""
+    if not text.lstrip().startswith("{"):
+        raise ValueError  # what a parser of JSON says of anything else helps nobody
     value = json.loads(text, object_pairs_hook=_unique)
     if not isinstance(value, dict) or not value or not all(isinstance(part, kinds) for part in value.values()):
         raise ValueError

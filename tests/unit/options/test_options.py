@@ -229,7 +229,9 @@ BAD = [
     ("subscribe", "x" * 100_000, "xxx...' ('xxx"),
     ("subscribe", "..", "('..' is not a topic name)"),
     ("startingOffsets", "foo", OFFSETS + "foo"),
-    ("startingOffsets", "Earlist", OFFSETS + "Earlist (did you mean earliest?)"),
+    ("startingOffsets", "Earlist", OFFSETS + "Earlist (did you mean 'earliest'?)"),
+    ("startingOffsets", '{"t":"lates"}', OFFSETS + '{"t":"lates"} (did you mean \'latest\'?)'),
+    ("startingOffsets", ' {"t":', OFFSETS + ' {"t": (Expecting value: line 1 column 7'),
     ("startingOffsets", "23", OFFSETS + "23"),
     ("startingOffsets", "{}", OFFSETS + "{}"),
     ("startingOffsets", '{"t":{}}', OFFSETS),
@@ -252,6 +254,7 @@ BAD = [
     ("startingOffsetsByTimestamp", '{"t":{"0":-1}}', 'Expected e.g. {"topicA":{"0":1700000000000}'),
     ("endingOffsetsByTimestamp", "latest", "Option 'endingOffsetsByTimestamp' must be JSON"),
     ("startingOffsetsByTimestampStrategy", "FOO", "must be error or latest, got 'FOO'"),
+    ("startingOffsetsByTimestampStrategy", "Lastest", "got 'Lastest' (did you mean 'latest'?)"),
     ("maxOffsetsPerTrigger", "0", "must be a whole number from 1 to 9223372036854775807, got '0'"),
     ("maxOffsetsPerTrigger", "1_000", "got '1_000'"),
     ("maxOffsetsPerTrigger", "٣", "got '٣'"),
@@ -261,6 +264,7 @@ BAD = [
     ("maxRecordsPerPartition", "0", "maxRecordsPerPartition must be positive"),
     ("minPartitions", "1.0", "minPartitions must be positive"),
     ("includeHeaders", "maybe", "Option 'includeHeaders' must be false or true, got 'maybe'"),
+    ("onTopicRecreated", "earlist", "got 'earlist' (did you mean 'earliest'?)"),
     ("onTopicRecreated", "ignore", "Option 'onTopicRecreated' must be fail, earliest or latest, got 'ignore'"),
     ("failOnDataLoss", "", "Option 'failOnDataLoss' must be true or false, got ''"),
     ("metricsPath", " ", "Option 'metricsPath' must be a folder or the URI of one"),
@@ -284,8 +288,8 @@ def test_a_value_that_cannot_be_used_is_named(name: str, text: str, said: str) -
     assert len(problem) < 500
 
 
-def test_a_word_that_is_no_offset_is_refused_without_words_of_python() -> None:
-    text = '{"t":"first"}'
+@pytest.mark.parametrize("text", ['{"t":"first"}', "first", "t", "", "23", '"t"', "[1", "1{"])
+def test_a_word_that_is_no_offset_is_refused_without_words_of_python(text: str) -> None:
     assert problems({**MINIMAL, "endingOffsets": text}) == [
         f"Option 'endingOffsets' must be latest or JSON. {OFFSETS}{text}",
     ]
@@ -299,6 +303,13 @@ def test_assign_must_be_topics_with_lists_of_partitions(text: str) -> None:
     (problem,) = problems({**SERVERS, "assign": text})
 
     assert f'Expected e.g. {{"topicA":[0,1],"topicB":[0,1]}}, got {text}' in problem
+
+
+@pytest.mark.parametrize("name", ["assign", "endingOffsetsByTimestamp"])
+def test_what_a_parser_of_json_says_is_told_of_an_object_alone(name: str) -> None:
+    given = {**SERVERS, **({} if name == "assign" else MINIMAL)}
+    assert problems({**given, name: "t-0"})[0].endswith("got t-0")
+    assert problems({**given, name: "{t-0}"})[0].endswith("(char 1))")
 
 
 @pytest.mark.parametrize(

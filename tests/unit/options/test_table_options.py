@@ -63,6 +63,7 @@ def test_an_option_that_the_table_does_not_use_is_refused_by_name(options: dict[
     ("options", "parse", "problem"),
     [
         ({"table": "cache"}, choose_table, "'table' must be records or refresh_events or caches"),
+        ({"table": "Partition"}, choose_table, r"got 'Partition' \(did you mean 'partitions'\?\)$"),
         ({}, ClusterOptions.parse, "'kafka.bootstrap.servers' must be specified"),
         ({**SERVERS, "subscribe": " "}, ClusterOptions.parse, "No topics to subscribe to"),
         ({**SERVERS, "colour": "red"}, ClusterOptions.parse, "Unknown option 'colour'"),
