@@ -115,7 +115,9 @@ def stream_problems(ending: OffsetsSpec | TimesSpec | None) -> list[str]:
 def _start_problems(starting: OffsetsSpec) -> list[str]:
     problems = []
     if starting.everywhere == LATEST_OFFSET:
-        problems.append("starting offset can't be latest for batch queries on Kafka")
+        problems.append(
+            "starting offset can't be latest for batch queries on Kafka: set earliest, -10m or JSON, or use readStream"
+        )
     for where, offset in starting.by_topic + starting.by_partition:
         if offset == LATEST_OFFSET:
             problems.append(f"startingOffsets for {where} can't be latest for batch queries on Kafka")

@@ -513,8 +513,11 @@ def test_one_time_goes_before_times_by_partition_and_these_before_offsets() -> N
     assert batch.ending_offsets == TimesSpec(2, or_latest=True)
 
 
+START_LATEST = (
+    "starting offset can't be latest for batch queries on Kafka: set earliest, -10m or JSON, or use readStream"
+)
 BAD_SPANS = [
-    ("latest", "latest", ["starting offset can't be latest for batch queries on Kafka"]),
+    ("latest", "latest", [START_LATEST]),
     ("earliest", "earliest", ["ending offset can't be earliest for batch queries on Kafka"]),
     ('{"t":"latest"}', "latest", ["startingOffsets for t can't be latest for batch queries on Kafka"]),
     ("earliest", '{"t":"earliest"}', ["ending offset for t can't be earliest for batch queries on Kafka"]),
@@ -537,7 +540,7 @@ BAD_SPANS = [
         "latest",
         '{"t":{"0":-2,"1":-2}}',
         [
-            "starting offset can't be latest for batch queries on Kafka",
+            START_LATEST,
             "ending offset for t-0 can't be earliest for batch queries on Kafka",
             "ending offset for t-1 can't be earliest for batch queries on Kafka",
         ],
