@@ -21,7 +21,7 @@ Follows Spark's `KafkaSourceOffset`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -122,17 +122,6 @@ class OffsetRange:
 
 BEGINNING = SourceOffset({}, {}, initial=True)
 """Where a query stands that has planned nothing: wherever its options say."""
-
-
-def begin_anew(start: SourceOffset, fresh: SourceOffset, topics: Collection[str]) -> SourceOffset:
-    """`start` with what `fresh` says of these topics in its place."""
-    return replace(
-        start,
-        positions={one: position for one, position in start.positions.items() if one.topic not in topics}
-        | {one: position for one, position in fresh.positions.items() if one.topic in topics},
-        topic_ids={topic: topic_id for topic, topic_id in start.topic_ids.items() if topic not in topics}
-        | {topic: topic_id for topic, topic_id in fresh.topic_ids.items() if topic in topics},
-    )
 
 
 def advance(start: SourceOffset, end: SourceOffset, begun: Positions) -> SourceOffset:

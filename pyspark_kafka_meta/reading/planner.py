@@ -30,7 +30,6 @@ from pyspark_kafka_meta.reading.offsets import (
     Positions,
     SourceOffset,
     advance,
-    begin_anew,
 )
 from pyspark_kafka_meta.reading.plan import plan_tasks
 from pyspark_kafka_meta.reading.resolver import OffsetResolver
@@ -147,8 +146,7 @@ class OffsetPlanner:
             for partition in partitions
         ]
 
-    @looks_again
-    def initial_offset(self) -> SourceOffset:
+    def _initial_offset(self) -> SourceOffset:
         """Where a streaming query that begins now does so."""
         starting = self._options.starting_offsets
         assert starting is not None, "for_stream() completes the options"
@@ -180,14 +178,11 @@ class OffsetPlanner:
             DataLossError: partitions or offsets of `start` or `target` are gone, and failOnDataLoss is set.
         """
         if start == BEGINNING:
-            start = self.initial_offset()
+            start = self._initial_offset()
         latest_seen = self._ends.confirmed(start, target or {})
-        if start.initial:
-            recreated = {one.topic for one in lost_starts(start, latest_seen) if is_recreated(one, start, latest_seen)}
-            if recreated:
-                # Nothing was read yet, so nothing is lost: a broker that lags behind told of the topic that was before.
-                start = begin_anew(start, self.initial_offset(), recreated)
-                latest_seen = self._ends.confirmed(start, target or {})
+        if start.initial and any(is_recreated(one, start, latest_seen) for one in lost_starts(start, latest_seen)):
+            # Nothing was read yet, so nothing is lost: the next look begins in the new topic.
+            raise UnknownTopicError("a topic was deleted and made again while its offsets were asked for: try again")
         if not latest_seen.positions:
             self._record_gone(start, latest_seen)
             # SPARK-41375: should the topics be seen again, they are not to be read from their start. A new query that

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +22,7 @@ from pyspark_kafka_meta.metadata.events import Origin
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.offsets import OffsetRange, SourceOffset, ranges
+from pyspark_kafka_meta.reading.offsets import BEGINNING, OffsetRange, SourceOffset, ranges
 from pyspark_kafka_meta.reading.planner import PLANNER_MAX_AGE_MS, OffsetPlanner
 from pyspark_kafka_meta.reading.task_reader import TaskReader
 from pyspark_kafka_meta.telemetry.background import BackgroundSink
@@ -144,7 +144,8 @@ class Stream(Background):
         self.reader_client = self._client("reader", self._options.client.metadata_max_age_ms)
         self._planner = OffsetPlanner(self.planner_client, self._options)
         try:
-            self.committed = _text(self._planner.initial_offset())
+            begun = self._planner.next_offset(BEGINNING, None, limited=False)
+            self.committed = _text(replace(begun, positions=begun.start, start={}))
         except Exception:
             self.close()
             raise

@@ -17,7 +17,7 @@ from pyspark_kafka_meta.errors import ReadTimeoutError
 from pyspark_kafka_meta.metadata.events import Origin, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.offsets import OffsetRange, SourceOffset
+from pyspark_kafka_meta.reading.offsets import BEGINNING, OffsetRange, SourceOffset
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
 from pyspark_kafka_meta.reading.task_reader import TaskReader
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
@@ -101,7 +101,7 @@ def open_sockets() -> int:
 def test_planner_that_polls_idle_partitions(make_client: MakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     client, options = make_client()
     planner = OffsetPlanner(client, options)
-    offset = planner.next_offset(planner.initial_offset(), None, ())
+    offset = planner.next_offset(BEGINNING, None, ())
     assert len(offset.positions) == PARTITIONS
     trigger, ends = threading.Event(), time.monotonic() + IDLE_S
     seen: list[SourceOffset] = []

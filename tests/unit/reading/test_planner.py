@@ -18,6 +18,7 @@ from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicEr
 from pyspark_kafka_meta.metadata.events import EventKind
 from pyspark_kafka_meta.metadata.model import TopicMetadata, TopicPartition
 from pyspark_kafka_meta.options.specs import AgoSpec, GroupSpec
+from pyspark_kafka_meta.reading.ends import LogEnds
 from pyspark_kafka_meta.reading.leader_offsets import LeaderOffsets
 from pyspark_kafka_meta.reading.offsets import BEGINNING, OffsetRange, Position, SourceOffset, ranges
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
@@ -57,6 +58,11 @@ def positions(offset: SourceOffset) -> dict[TopicPartition, int]:
     return {partition: position.offset for partition, position in offset.positions.items()}
 
 
+def begins(planner: OffsetPlanner) -> dict[TopicPartition, int]:
+    """Where a new query begins, as the end of its first micro-batch says."""
+    return {one: at.offset for one, at in planner.next_offset(BEGINNING, None, limited=True).start.items()}
+
+
 class Query:
     """A streaming query as Spark drives it: each offset goes through JSON, each batch is what lies between two."""
 
@@ -65,7 +71,7 @@ class Query:
     ) -> None:
         self.planner = scene.planner(**options)
         self.target = target
-        self.offset = restored(self.planner.initial_offset())
+        self.offset = BEGINNING
 
     def step(self, limited: bool = True) -> dict[TopicPartition, tuple[int, int]]:
         """Plan the next micro-batch. Returns the offsets that it reads."""
@@ -286,9 +292,9 @@ def test_stream_begins_at_a_time_and_reads_later_partitions_from_their_start(lat
 def test_stream_begins_at_latest_unless_it_is_told_otherwise(scene: Scene) -> None:
     by_partition = offsets_json(p0=5, p1=-1, p2=-2)
 
-    assert positions(scene.planner().initial_offset()) == {T0: 12, T1: 12, T2: 12}
-    assert positions(scene.planner(startingOffsets="earliest").initial_offset()) == {T0: 0, T1: 0, T2: 0}
-    assert positions(scene.planner(startingOffsets=by_partition).initial_offset()) == {T0: 5, T1: 12, T2: 0}
+    assert begins(scene.planner()) == {T0: 12, T1: 12, T2: 12}
+    assert begins(scene.planner(startingOffsets="earliest")) == {T0: 0, T1: 0, T2: 0}
+    assert begins(scene.planner(startingOffsets=by_partition)) == {T0: 5, T1: 12, T2: 0}
 
 
 def test_each_batch_reads_what_came_since_the_last(scene: Scene) -> None:
@@ -315,12 +321,12 @@ def test_nothing_new_is_the_same_text(scene: Scene) -> None:
 
 def test_batch_0_carries_the_start_it_was_planned_from(scene: Scene) -> None:
     query = Query(scene)
-    scene.write(T0, "a")
-    assert query.step() == {T0: (12, 13)}
+    assert query.step() == {}
 
-    scene.write(T0, "b")
-    asked_again_after_a_restart = restored(scene.planner().initial_offset())
-    assert spans(ranges(asked_again_after_a_restart, query.offset)) == {T0: (12, 13)}
+    scene.write(T0, "a")
+    assert {one: at.offset for one, at in query.offset.start.items()} == {T0: 12, T1: 12, T2: 12}
+    assert spans(ranges(BEGINNING, query.offset)) == {}
+    assert query.step() == {T0: (12, 13)}
 
 
 NO_MORE: dict[str, tuple[dict[str, str], Any]] = {
@@ -949,7 +955,7 @@ def test_topic_that_is_deleted_while_a_query_begins_is_left_out_under_a_pattern(
     scene.cluster.create_topic("u", 1)
     scene.clock.sleep(300)
     before_offsets_are_asked(scene, 0, delete_u)
-    assert sorted(planner.initial_offset().positions) == [T0, T1, T2]
+    assert sorted(begins(planner)) == [T0, T1, T2]
 
 
 def hide_t_for_a_moment(scene: Scene) -> None:
@@ -962,7 +968,7 @@ def hide_t_for_a_moment(scene: Scene) -> None:
 BOTH = {"subscribe": "t,u", "startingOffsets": "earliest"}
 NOTHING_READ = SourceOffset({}, {})
 PLANS: dict[str, Any] = {
-    "start": (0, lambda scene: scene.planner(**BOTH).initial_offset().topic_ids),
+    "new query": (0, lambda scene: scene.planner(**BOTH).next_offset(BEGINNING, None, False).topic_ids),
     "micro-batch": (0, lambda scene: scene.planner(**BOTH).next_offset(NOTHING_READ, None, False).topic_ids),
     "batch, asked for ends": (
         1,
@@ -989,7 +995,7 @@ def test_start_that_has_aged_out_is_told_once_however_often_it_is_planned(
     before_offsets_are_asked(scene, 2, hide_t_for_a_moment)
     planner = scene.planner(subscribe="t,u", startingOffsets=starts, **GO_ON)
 
-    assert positions(planner.initial_offset())[T0] == 3
+    assert begins(planner)[T0] == 3
     assert len(scene.sent("ListOffsets")) > 3 * 4, "it was planned more than once"
     assert [one.kind for one in scene.events].count(EventKind.DATA_LOSS) == 1
     assert caplog.text.count("names offset 1 of t-0, and its log starts at 3") == 1
@@ -1032,47 +1038,23 @@ def test_broker_that_still_tells_the_old_id_neither_fails_the_query_nor_repeats_
     assert caplog.records == []
 
 
-@pytest.mark.parametrize(
-    ("starting", "expected"),
-    [("earliest", {T0: (0, 31), T1: (0, 30), T2: (0, 30)}), ("latest", {})],
-)
-def test_new_query_that_a_lagging_broker_told_of_the_old_topic_begins_in_the_new_one(
-    scene: Scene, starting: str, expected: dict[TopicPartition, tuple[int, int]], caplog: pytest.LogCaptureFixture
+def test_new_query_whose_topic_is_made_again_while_it_is_planned_begins_in_the_new_one(
+    scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = scene.cluster.topics["t"]
-    recreate(scene)
-    lag(scene, 1, old)
-    query = Query(scene, startingOffsets=starting)
-    assert query.offset.topic_ids == {"t": old.topic_id}
-    scene.write(T0, "new")
-    scene.wire.catch_up()
-    scene.clock.sleep(300)
+    real, happens = LogEnds.confirmed, iter([recreate_smaller])
 
-    assert query.step() == expected
+    def confirmed(*arguments: Any) -> SourceOffset:
+        for happen in happens:
+            lose(scene, happen)
+        return real(*arguments)
+
+    monkeypatch.setattr(LogEnds, "confirmed", confirmed)
+    query = Query(scene, startingOffsets="earliest")
+
+    assert query.step() == {T0: (0, 16)}
     assert query.offset.topic_ids == {"t": scene.cluster.topics["t"].topic_id}
     assert caplog.records == []
     assert [event for event in scene.events if event.kind is EventKind.DATA_LOSS] == []
-
-
-def test_query_whose_topic_is_made_again_smaller_before_its_first_batch_begins_anew(scene: Scene) -> None:
-    query = Query(scene, startingOffsets="earliest")
-    lose(scene, recreate_smaller)
-
-    assert query.step() == {T0: (0, 16)}
-
-
-def test_topic_made_again_under_a_new_query_changes_nothing_for_its_other_topics(scene: Scene) -> None:
-    old = scene.cluster.topics["t"]
-    scene.cluster.create_topic("u", partitions=1)
-    recreate(scene)
-    lag(scene, 1, old)
-    query = Query(scene, subscribe="t,u", startingOffsets="latest")
-    assert query.offset.topic_ids["t"] == old.topic_id
-    scene.write(U0, "written after the query began")
-    scene.wire.catch_up()
-    scene.clock.sleep(300)
-
-    assert query.step() == {U0: (0, 1)}
 
 
 def test_assigned_partition_that_is_gone_is_waited_for_once(scene: Scene) -> None:
@@ -1177,7 +1159,7 @@ def test_a_loss_is_called_one_after_as_many_retries_as_are_allowed(scene: Scene)
 
 def test_query_that_becomes_read_committed_waits_for_the_transaction_and_repeats_nothing(scene: Scene) -> None:
     """Its checkpoint lies behind the last stable offset, and that is no truncation."""
-    start = scene.planner(startingOffsets="latest").initial_offset()
+    start = scene.planner(startingOffsets="latest").next_offset(BEGINNING, None, limited=False)
     scene.wire.open_transactions[T0] = positions(start)[T0] - 2
     planner = scene.planner(kafka_isolation_level="read_committed")
 
@@ -1194,7 +1176,7 @@ def test_starting_offset_behind_an_open_transaction_is_no_mistake(scene: Scene) 
     named = json.dumps({"t": {"0": end - 1, "1": -2, "2": -2}})
     planner = scene.planner(kafka_isolation_level="read_committed", startingOffsets=named)
 
-    assert positions(planner.initial_offset())[T0] == end - 1
+    assert begins(planner)[T0] == end - 1
 
 
 def test_available_now_passes_over_a_deleted_topic_where_that_is_allowed(scene: Scene) -> None:
