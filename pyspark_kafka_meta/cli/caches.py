@@ -29,8 +29,8 @@ NAME_WIDTH, CACHE_WIDTH = 12, 20
 
 NewestEpochs = dict[tuple[str | None, TopicPartition], int]
 """By topic id, as far as it is known, and partition."""
-SeenMs = Mapping[TopicPartition, Mapping[int, int]]
-"""When a cache first had each leader epoch of a partition, ms since 1970 UTC."""
+SeenMs = Mapping[tuple[str | None, TopicPartition], Mapping[int, int]]
+"""When a cache first had each leader epoch of a partition, by cluster id, ms since 1970 UTC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,9 @@ def show_stale(known: KnownCaches, client: ClientOptions, console: Console | Non
     topics = {row.topic for row in known.rows if row.topic is not None}
     answer = ask_cluster(client, sorted(topics)).answer
     known = replace(known, rows=[row for row in known.rows if row.cluster_id in (None, answer.cluster_id)])
+    if not known.rows:
+        note("all caches that are known are of other clusters")
+        return
     live = {TopicPartition(topic.name, one.partition): one for topic in answer.topics for one in topic.partitions}
     live_ids = {topic.name: str(topic.topic_id) for topic in answer.topics if topic.topic_id is not None}
     rows = list(stale_rows(known, live, live_ids))
@@ -149,7 +152,7 @@ def stale_rows(
         if is_other_topic(row.topic_id, live_ids.get(partition.topic)):
             yield StaleRow(row, live[partition], made_again=True, behind_ms=None)
         elif (row.leader_epoch or 0) < live[partition].leader_epoch:
-            seen = known.seen_ms.get(partition, {})
+            seen = known.seen_ms.get((row.cluster_id, partition), {})
             newer = [at for epoch, at in seen.items() if epoch > (row.leader_epoch or 0)]
             behind_ms = known.now_ms - min(newer) if newer else None
             yield StaleRow(row, live[partition], made_again=False, behind_ms=behind_ms)
@@ -161,14 +164,17 @@ def _count(rows: Iterable[CacheRow]) -> int:
 
 
 def _first_seen(events: Iterable[Event]) -> SeenMs:
-    seen: dict[TopicPartition, dict[int, int]] = {}
+    seen: dict[tuple[str | None, TopicPartition], dict[int, int]] = {}
     for event in sorted(events, key=order):
+        cluster = event.get("cluster_id")
         for again in complete(event, "topics_recreated"):
-            seen = {partition: epochs for partition, epochs in seen.items() if partition.topic != again["topic"]}
+            for key in [key for key in seen if (key[0], key[1].topic) == (cluster, again["topic"])]:
+                del seen[key]
         learned = [(one, one["leader_epoch"]) for one in complete(event, "partitions_learned")]
         changed = [(one, one["new_epoch"]) for one in complete(event, "leaders_changed")]
         for one, epoch in learned + changed:
-            seen.setdefault(TopicPartition(one["topic"], one["partition"]), {}).setdefault(epoch, event["time_ms"])
+            partition = TopicPartition(one["topic"], one["partition"])
+            seen.setdefault((cluster, partition), {}).setdefault(epoch, event["time_ms"])
     return seen
 
 

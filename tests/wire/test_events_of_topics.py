@@ -85,7 +85,8 @@ def test_only_what_is_behind_the_live_cluster_is_stale(metrics: Metrics) -> None
         made("a" * 32, 1, now_ms - 9_000, **learning("t", 1, 3, epoch=0)),
         made("b" * 32, 1, now_ms - 9_000, **learning("t", 1, 3, epoch=0)),
         made("b" * 32, 2, now_ms - 5_000, **moving("t", 0, (1, 2), (0, 2))),
-        made("c" * 32, 1, now_ms - 9_000, cluster_id="another", **learning("t", 1, 3, epoch=0)),
+        made("c" * 32, 1, now_ms - 90_000, cluster_id="another", **learning("t", 1, 3, epoch=2)),
+        made("d" * 32, 1, now_ms - 9_000, cluster_id="another", **learning("t", 1, 3, epoch=0)),
     )
     (row,) = map(json.loads, metrics.run("caches", "--stale").stdout.splitlines())
     table = " ".join(metrics.run("caches", "--stale", env=TERMINAL).stdout.split())

@@ -21,7 +21,7 @@ from token_endpoint import token_endpoint
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
-from pyspark_kafka_meta.wire.security import sasl
+from pyspark_kafka_meta.wire.security import librdkafka, sasl
 from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
 from pyspark_kafka_meta.wire.security.tokens import bearer_token, forget_token
 
@@ -290,6 +290,29 @@ def test_producers_are_told_when_a_token_expires(
     shown, when, principal, extensions = settings["oauth_cb"]("")
     assert (shown, principal, extensions) == (token, "", {"pool": "p-1"})
     assert when == pytest.approx(expires_at(time.time()), abs=60)
+
+
+def test_a_refused_token_is_not_asked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka asks every 10 s, used or not: the account would be locked."""
+    asked = []
+
+    def refuse(*_: object) -> str:
+        asked.append(1)
+        raise AuthenticationError("the secret was changed")
+
+    monkeypatch.setattr(librdkafka, "bearer_token", refuse)
+    ask = librdkafka_settings(by_provider("Forger"), [Address("broker", 9092)])["oauth_cb"]
+    for _ in range(3):
+        with pytest.raises(AuthenticationError, match="the secret was changed"):
+            ask("")
+    assert len(asked) == 1
+
+    monkeypatch.setattr(librdkafka, "REFUSAL_HOLDS_S", 0.0)
+    ask = librdkafka_settings(by_provider("Forger"), [Address("broker", 9092)])["oauth_cb"]
+    for _ in range(2):
+        with pytest.raises(AuthenticationError):
+            ask("")
+    assert len(asked) == 3
 
 
 def test_producers_refuse_what_librdkafka_lacks(kerberos: SecurityOptions) -> None:

@@ -51,7 +51,7 @@ class ImpatientClock(FakeClock):
 class Scene:
     """A cluster with topic t (two partitions, led by brokers 1 and 2), a cache over it, and what it published."""
 
-    def __init__(self, *bootstrap: Address) -> None:
+    def __init__(self, *bootstrap: Address, request_timeout_s: int = REQUEST_TIMEOUT_S) -> None:
         self.clock = ImpatientClock()
         self.wire = FakeWire(clock=self.clock)
         self.cluster = self.wire.cluster
@@ -61,7 +61,7 @@ class Scene:
             self.wire,
             bootstrap or (BROKER_1,),
             PolicySettings(),
-            request_timeout_ms=REQUEST_TIMEOUT_S * 1000,
+            request_timeout_ms=request_timeout_s * 1000,
             publish=self.events.append,
             clock=self.clock,
             wall_clock=lambda: WALL_S,
@@ -622,6 +622,41 @@ def test_hint_moves_the_leader_without_a_request_and_is_confirmed_by_one() -> No
 
     assert scene.refresh_when_due().reason is RefreshReason.LEADER_HINT
     assert scene.events[-1].outcome is Outcome.UNCHANGED
+
+
+@pytest.mark.parametrize("request_timeout_s", [30, 2])
+def test_bootstrap_addresses_are_asked_after_two_brokers_that_hang(request_timeout_s: int) -> None:
+    alias = Address("kafka", 9092)
+    scene = Scene(alias, request_timeout_s=request_timeout_s)
+    scene.wire.aliases[alias] = 3
+    scene.bootstrapped()
+    scene.wire.hung |= {1, 2, 3}
+    began = scene.clock()
+    scene.report()
+    asked = [scene.refresh_when_due() for _ in range(3)]
+
+    assert [one.reason for one in asked[:2]] == [RefreshReason.NOT_LEADER] * 2
+    assert (asked[2].reason, asked[2].broker_host) == (RefreshReason.REBOOTSTRAP, "kafka")
+    assert asked[2].latency_ms == min(12, request_timeout_s) * 1000
+    assert scene.clock() - began <= 3 + 6 + 12
+
+
+def test_recovery_is_told_by_the_answer_that_ends_that_nobody_answered_not_by_a_hint() -> None:
+    scene = Scene().bootstrapped()
+    scene.clock.sleep(300)
+    scene.wire.down |= {1, 2, 3}
+    scene.refresh_when_due()
+    scene.wire.down.clear()
+    scene.cluster.move_leader(T0, 3)
+    scene.clock.sleep(5)
+    assert scene.cache.take_hint(T0, LeaderHint(3, 1, None), scene.cache.snapshot.generation)
+    hint = scene.events[-1]
+    scene.clock.sleep(5)
+    answered = scene.refresh_when_due()
+
+    assert hint.recovery_ms == 0
+    assert answered.recovery_ms is not None
+    assert answered.recovery_ms >= 10_000
 
 
 def test_that_no_broker_answers_is_told_once_in_an_outage(caplog: pytest.LogCaptureFixture) -> None:

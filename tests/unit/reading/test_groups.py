@@ -20,6 +20,9 @@ from pyspark_kafka_meta.testing.fake_wire import FakeClock
 
 OPTIONS = ClientOptions.parse({"kafka.bootstrap.servers": "b:9092"})
 T0 = TopicPartition("t", 0)
+OF_A_GROUP = SourceOptions.parse(
+    {"kafka.bootstrap.servers": "b:9092", "subscribe": "t", "commitOffsetsToGroup": "g"}
+).for_stream()
 
 
 class Admin:
@@ -91,11 +94,8 @@ def test_a_stream_goes_on_where_no_client_for_its_commits_can_be_made(
         raise KafkaException(KafkaError(KafkaError._INVALID_ARG, "the key does not match"))
 
     monkeypatch.setattr(groups, "AdminClient", refuse)
-    options = SourceOptions.parse(
-        {"kafka.bootstrap.servers": "b:9092", "subscribe": "t", "commitOffsetsToGroup": "g"}
-    ).for_stream()
 
-    KafkaMetaStreamReader(options, {}).commit(SourceOffset({T0: Position(5)}, {"t": None}).as_dict())
+    KafkaMetaStreamReader(OF_A_GROUP, {}).commit(SourceOffset({T0: Position(5)}, {"t": None}).as_dict())
 
     assert "no client of librdkafka's can be made with the security options: the key does not match" in caplog.text
 
@@ -104,10 +104,7 @@ def test_a_commit_that_failed_does_not_hold_up_the_next_micro_batches(monkeypatc
     admin, clock = Admin(30), FakeClock()
     monkeypatch.setattr(groups, "AdminClient", admin)
     monkeypatch.setattr(stream, "time", SimpleNamespace(monotonic=clock))
-    options = SourceOptions.parse(
-        {"kafka.bootstrap.servers": "b:9092", "subscribe": "t", "commitOffsetsToGroup": "g"}
-    ).for_stream()
-    reader, end = KafkaMetaStreamReader(options, {}), SourceOffset({T0: Position(5)}, {"t": None}).as_dict()
+    reader, end = KafkaMetaStreamReader(OF_A_GROUP, {}), SourceOffset({T0: Position(5)}, {"t": None}).as_dict()
 
     asked = []
     for _ in range(3):
@@ -116,6 +113,16 @@ def test_a_commit_that_failed_does_not_hold_up_the_next_micro_batches(monkeypatc
         clock.sleep(COMMIT_PAUSE_S / 2)
 
     assert asked == [1, 1, 2]
+
+
+def test_a_stream_keeps_the_client_of_its_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = Admin()
+    monkeypatch.setattr(groups, "AdminClient", admin)
+    reader, end = KafkaMetaStreamReader(OF_A_GROUP, {}), SourceOffset({T0: Position(5)}, {"t": None}).as_dict()
+    for _ in range(2):
+        reader.commit(end)
+
+    assert (admin.made, admin.asked) == (1, 2)
 
 
 def test_a_stream_without_a_partition_commits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

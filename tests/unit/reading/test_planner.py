@@ -815,6 +815,19 @@ def test_policy_covers_a_topic_that_was_away_before_it_was_made_again(
     assert query_whose_topic_was_away_before_it_was_made_again(scene, **options).step().get(U0) == expected
 
 
+def test_a_narrower_query_that_lost_records_too_says_each_once(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    scene.cluster.create_topic("u", 1)
+    first = Query(scene, subscribe="t,u", startingOffsets="earliest")
+    first.step()
+    query = Query(scene, subscribe="t", **GO_ON)
+    query.offset = first.offset
+    lose_the_end(scene)
+    query.step()
+
+    assert caplog.text.count("which the query asks for no more") == 1
+    assert caplog.text.count("it was truncated") == 1
+
+
 def test_policy_to_fail_covers_a_topic_that_was_away_before_it_was_made_again(scene: Scene) -> None:
     query = query_whose_topic_was_away_before_it_was_made_again(scene, onTopicRecreated="fail")
 

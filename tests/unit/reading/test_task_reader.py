@@ -398,12 +398,15 @@ def test_pauses_after_an_error_double_up_to_the_longest_and_begin_anew_after_rec
 
 def test_no_settings_lead_to_a_loop_without_pauses(scene: Scene) -> None:
     scene.fill()
-    scene.wire.change = with_partitions(records=b"", error_code=6)
+
+    def refuse(answer: FetchAnswer) -> FetchAnswer:
+        assert len(scene.wire.requests) <= 2 * 100 + 10, "in a second, while time may stand still"
+        return with_partitions(records=b"", error_code=6)(answer)
+
+    scene.wire.change = refuse
     eager = {"kafka_retry_backoff_ms": "0", "kafka_retry_backoff_max_ms": "0", "kafka_metadata_max_age_ms": "0"}
     with pytest.raises(ReadTimeoutError):
         rows(scene.reader(**eager, kafkaConsumer_pollTimeoutMs="1000").read([scene.range(T0)]))
-
-    assert len(scene.wire.requests) <= 2 * 100 + 10
 
 
 def test_compacted_end_of_a_range_is_believed_after_the_time_of_grace_and_logged(
