@@ -212,6 +212,13 @@ def test_topic_that_was_away_for_a_moment_is_not_led_back_to_a_replaced_leader(t
     assert changes.topics_added == ("t",)
 
 
+def test_topic_without_an_id_that_comes_back_may_be_another_one() -> None:
+    away = answer(topic(code=3, topic_id=None))
+    snapshot, _ = merged(answer(topic(led(2, 9), topic_id=None)), away, answer(topic(led(1, 0), topic_id=None)))
+
+    assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 0)
+
+
 def test_views_of_topics_that_nobody_asks_about_any_more_are_forgotten() -> None:
     snapshot, _ = merged(answer(topic(led(2, 9))), answer(topic(code=3, topic_id=None)), answer())
 
