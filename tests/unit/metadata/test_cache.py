@@ -51,7 +51,12 @@ class ImpatientClock(FakeClock):
 class Scene:
     """A cluster with topic t (two partitions, led by brokers 1 and 2), a cache over it, and what it published."""
 
-    def __init__(self, *bootstrap: Address, request_timeout_s: int = REQUEST_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        *bootstrap: Address,
+        request_timeout_s: int = REQUEST_TIMEOUT_S,
+        settings: PolicySettings = PolicySettings(),  # noqa: B008 (frozen)
+    ) -> None:
         self.clock = ImpatientClock()
         self.wire = FakeWire(clock=self.clock)
         self.cluster = self.wire.cluster
@@ -60,7 +65,7 @@ class Scene:
         self.cache = MetadataCache(
             self.wire,
             bootstrap or (BROKER_1,),
-            PolicySettings(),
+            settings,
             request_timeout_ms=request_timeout_s * 1000,
             publish=self.events.append,
             clock=self.clock,
@@ -639,6 +644,28 @@ def test_bootstrap_addresses_are_asked_after_two_brokers_that_hang(request_timeo
     assert (asked[2].reason, asked[2].broker_host) == (RefreshReason.REBOOTSTRAP, "kafka")
     assert asked[2].latency_ms == min(12, request_timeout_s) * 1000
     assert scene.clock() - began <= 3 + 6 + 12
+
+
+def test_a_shorter_backoff_makes_more_attempts_and_a_shorter_recovery() -> None:
+    """As docs/tuning.md says of the events."""
+    healed = []
+    for backoff_ms in (100, 1_000):
+        settings = PolicySettings(retry_backoff_ms=backoff_ms, retry_backoff_max_ms=10 * backoff_ms)
+        scene = Scene(settings=settings).bootstrapped()
+        scene.cluster.move_leader(T0, 3)
+        scene.report()
+        scene.wire.down |= {1, 2, 3}
+        began = scene.clock()
+        while scene.clock() < began + 20.5:
+            scene.refresh_when_due()
+        scene.wire.down.clear()
+        healed.append(scene.refresh_when_due())
+    eager, patient = healed
+
+    assert eager.attempt > 2 * patient.attempt
+    assert eager.recovery_ms is not None
+    assert patient.recovery_ms is not None
+    assert 20_500 <= eager.recovery_ms < patient.recovery_ms
 
 
 def test_recovery_is_told_by_the_answer_that_ends_that_nobody_answered_not_by_a_hint() -> None:
