@@ -24,7 +24,7 @@ PATIENCE_MS = 60_000
 Serve = Callable[..., AbstractContextManager[str]]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def chromium(go_without: Callable[[str], NoReturn]) -> str:
     """Where it is."""
     found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -33,7 +33,7 @@ def chromium(go_without: Callable[[str], NoReturn]) -> str:
     return found
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
@@ -43,7 +43,7 @@ def browser(chromium: str) -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def serve(tmp_path_factory: pytest.TempPathFactory) -> Serve:
     """`kafkameta page --port 0` with these arguments inside `with`, which gives its URL; `end_by` must end it well."""
 
@@ -71,9 +71,9 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Serve:
     return serving
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def demo_url(serve: Serve) -> Iterator[str]:
-    """Of a page on embedded brokers, which tests leave as they found it."""
+    """Of a page on embedded brokers, which tests leave as they found it. Spark works in it: not longer than needed."""
     with serve() as url:
         yield url
 
