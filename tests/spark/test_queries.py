@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 from written_events import learning, made, moving, write
 
@@ -103,7 +105,9 @@ def views(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
         query = sink.trigger(availableNow=True).start()
         assert query.awaitTermination(120)
         produce(cluster, 2)
-        write(folder / "events", *events(int(time.time() * 1000)))
+        cluster_id = AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(timeout=30).cluster_id
+        told = events(int(time.time() * 1000))
+        write(folder / "events", *(replace(event, cluster_id=cluster_id) for event in told))
         (setup,) = SETUP
         replaced = setup.replace("/data/events", str(folder / "events"))
         exec(replaced.replace("localhost:19092", cluster.bootstrap_servers), {"spark": spark, "query": query})
