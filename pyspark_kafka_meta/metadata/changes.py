@@ -21,7 +21,7 @@ class LeaderChange:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecreated:
-    """A topic was deleted and made again under its name: what was read belongs to another log (KIP-516)."""
+    """A topic was recreated under its name: what was read belongs to another log (KIP-516)."""
 
     topic: str
     old_id: str
@@ -31,7 +31,7 @@ class TopicRecreated:
 @dataclass(frozen=True, slots=True)
 class PartitionLearned:
     """Who leads a partition that was not known before, or belongs to another log now. -1: no leader, or no epoch;
-    None: brokers tell no topic id."""
+    None: brokers report no topic id."""
 
     topic: str
     partition: int
@@ -53,9 +53,9 @@ class SnapshotChanges:
         topics_removed: names, likewise.
         topics_recreated: topics whose id changed.
         partitions_added: of topics known before.
-        partitions_removed: of topics that were made again with fewer.
+        partitions_removed: of topics that were recreated with fewer.
         partitions_learned: those of topics_added, topics_recreated and partitions_added, with their leaders; topic_id
-            is None where brokers tell none.
+            is None where brokers report none.
         leaders_changed: partitions known before whose leader or epoch changed.
         stale_ignored: number of partitions for which the answer was refused: its epoch is older, or it lacks them.
     """
@@ -77,7 +77,7 @@ class SnapshotChanges:
         return replace(self, stale_ignored=0) != SnapshotChanges()
 
     def gives_leader(self, partition: TopicPartition) -> bool:
-        """Whether there is news of who leads `partition`, and it is not that nobody does."""
+        """Whether a new leader of `partition` is known; that it has none does not count."""
         news = [(one.topic, one.partition, one.new_leader_id) for one in self.leaders_changed]
         news += [(one.topic, one.partition, one.leader_id) for one in self.partitions_learned]
         return any((topic, number) == partition and leader != NO_LEADER for topic, number, leader in news)

@@ -1,4 +1,4 @@
-"""The refresh events: what a metadata cache asked, of whom, why, and what came of it; frozen, versioned, one row each.
+"""The refresh events: what a metadata cache asked which broker, why, and with what result; frozen, versioned.
 
 No Kafka client publishes these; the reasons name the triggers of Kafka's `Metadata.requestUpdate`, KIP-951 and KIP-899.
 """
@@ -26,7 +26,7 @@ class RefreshReason(StrEnum):
     MAX_AGE = "max_age"
     """The last answer is older than metadata.max.age.ms."""
     ON_DEMAND = "on_demand"
-    """Somebody asked for it."""
+    """A user or a program asked for it."""
     LEADER_HINT = "leader_hint"
     """A broker named the new leader along with an error (KIP-951): the hint was taken, and is to be confirmed."""
     REBOOTSTRAP = "rebootstrap"
@@ -43,7 +43,7 @@ class RefreshReason(StrEnum):
     UNKNOWN_TOPIC = "unknown_topic"
     """The broker does not know the topic or partition."""
     UNKNOWN_TOPIC_ID = "unknown_topic_id"
-    """The broker does not know the topic id: the topic was deleted, or deleted and made again."""
+    """The broker does not know the topic id: the topic was deleted or recreated."""
     CONNECTION_LOST = "connection_lost"
     """A broker could not be reached, or its connection broke."""
     REQUEST_TIMEOUT = "request_timeout"
@@ -51,7 +51,7 @@ class RefreshReason(StrEnum):
     CLOSED = "closed"
     """Nothing is asked for: the cache has ended."""
     DATA_LOSS = "data_loss"
-    """Nothing is asked for: records were skipped, and the event tells which."""
+    """Nothing is asked for: records were skipped, and the event says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class EventKind(StrEnum):
     HINT = "hint"
     """One leader taken over from a hint (KIP-951), without a request."""
     CLOSED = "closed"
-    """The cache ended in good order: the last of its events. Of one that is killed, the next that is born tells."""
+    """The cache ended in good order: the last of its events. If one is killed, the next that is born reports it."""
     DATA_LOSS = "data_loss"
     """Records of one partition were skipped, as failOnDataLoss or another option allows; no request was made."""
 
@@ -118,7 +118,7 @@ class Origin:
 
     Attributes:
         role: what the process does: reader (in a task), planner (beside the driver) or cli.
-        application_id: `spark.app.id`; null for a planner, which Spark tells of no application, query or batch.
+        application_id: `spark.app.id`; null for a planner, as Spark passes it no application, query or batch.
         executor_id: Spark's id of the executor; "driver" in local mode and for a planner.
         host: name of the machine that the process runs on.
         pid: operating system id of the process that holds the cache.
@@ -148,7 +148,7 @@ class RefreshEvent:
 
     Attributes:
         schema_version: `SCHEMA_VERSION` of the code that made the event.
-        cache_id: random, one for each cache; a process that is started anew has a new one.
+        cache_id: random, one for each cache; a process that is restarted has a new one.
         sequence: number of the event among those of its cache, from 1; a gap is a lost event.
         cluster_id: of the cluster that the last good answer was about, this one included; None before the first.
         time_ms: wall clock when it ended, ms since 1970 UTC.
@@ -180,13 +180,13 @@ class RefreshEvent:
         fetches: what Fetch got since its event before, from each broker, by id.
         retries: times since its event before that a request failed, or a partition in its answer had an error that may
             pass, so that it was to be asked again.
-        fetch_throttle_ms: ms that brokers asked Fetch for patience since its event before (KIP-219), summed.
+        fetch_throttle_ms: ms for which brokers throttled Fetch since its event before (KIP-219), summed.
         lost_from_offset: first offset that was skipped; None, as is the next, unless kind is data_loss.
         lost_until_offset: where reading goes on, exclusive; None if that is not known.
-        died_cache_ids: caches of the same application on the same machine whose process has ended without a word; only
-            where kind is born, and each told once.
+        died_cache_ids: caches of the same application on the same machine whose process ended without a closed event;
+            only where kind is born, and each reported once.
         dropped_before: events of this cache that did not get to where this one is, as far as was known when it was sent
-            and no earlier one told.
+            and not reported by an earlier one.
         changes: what the cache knows now and did not before.
         origin: the Spark context, attached by the publisher.
     """
