@@ -1,6 +1,6 @@
 """Every error that this package raises on purpose: one clear sentence, what to do next, never a secret.
 
-The classes say what the caller can do: mend an option, look at the cluster, decide about lost data. They survive
+The classes say what the caller can do: fix an option, look at the cluster, decide about lost data. They survive
 pickling, because Spark carries them from a worker to the driver.
 """
 
@@ -12,7 +12,7 @@ class KafkaMetaError(Exception):
 
 
 class OptionError(KafkaMetaError, ValueError):
-    """An option is missing, misspelt or has a value that cannot be used. Mend the option and load again."""
+    """An option is missing, misspelt or has a value that cannot be used. Fix the option and load again."""
 
 
 class CheckpointError(KafkaMetaError, ValueError):
@@ -29,7 +29,7 @@ class UnknownHostError(ConnectError):
 
 class TlsError(KafkaMetaError):
     """No encrypted connection to a broker that can be trusted: unknown authority, other host name, expired certificate,
-    refused client certificate, or one side alone speaks TLS. The text says which and what to mend."""
+    refused client certificate, or one side alone speaks TLS. The text says which and what to fix."""
 
 
 class AuthenticationError(KafkaMetaError):
@@ -85,7 +85,7 @@ class CorruptBatchError(KafkaMetaError):
 
     Attributes:
         topic, partition: None while they are not known.
-        from_offset, until_offset: what cannot be read, the end exclusive; None where the bytes do not tell.
+        from_offset, until_offset: what cannot be read, the end exclusive; None where the bytes do not say.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 
 _OURS = 2
-"""References to memory that nobody else holds: the attribute, and the question itself."""
+"""References to memory that is not used elsewhere: the attribute, and the question itself."""
 
 
 class ReusedMemory:
@@ -18,7 +18,7 @@ class ReusedMemory:
         self._bytes = np.empty(0, np.uint8)
 
     def of(self, size: int) -> memoryview:
-        """So many bytes, in no state. What was handed out before is left alone as long as somebody holds it."""
+        """`size` bytes, with any content. What was handed out before is left alone as long as it is referenced."""
         if len(self._bytes) < size or sys.getrefcount(self._bytes) > _OURS:
             self._bytes = np.empty(size, np.uint8)
         return self._bytes[:size].data

@@ -35,10 +35,12 @@ SeenMs = Mapping[tuple[str | None, TopicPartition], Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class KnownCaches:
-    """Attributes:
-    rows: what the caches know, by cache and partition.
-    seen_ms: which epochs they ever had.
-    now_ms: when this was, ms since 1970 UTC.
+    """What all caches knew at one moment.
+
+    Attributes:
+        rows: what the caches know, by cache and partition.
+        seen_ms: which epochs they ever had.
+        now_ms: when this was, ms since 1970 UTC.
     """
 
     rows: Sequence[CacheRow]
@@ -53,7 +55,7 @@ class StaleRow:
     Attributes:
         made_again: whether the cache knows another topic of that name, whose epochs say nothing about this one.
         behind_ms: since another cache had a newer epoch, which is how long at least; None if none has had one, and of
-            a topic that was made again.
+            a recreated topic.
     """
 
     row: CacheRow
@@ -63,7 +65,7 @@ class StaleRow:
 
 
 def known_caches(source: EventSource, since_ms: int, now_ms: int, application_id: str | None = None) -> KnownCaches:
-    """What the caches know that had an event since `since_ms`; notes tell how many more there are.
+    """What the caches know that had an event since `since_ms`; notes say how many more there are.
 
     Spark kills Python workers, whose caches then cannot say that they end; of those on this machine it is known.
 
@@ -131,7 +133,7 @@ def show_stale(known: KnownCaches, client: ClientOptions, console: Console | Non
 
 
 def newest_epochs(rows: Iterable[CacheRow]) -> NewestEpochs:
-    """The newest leader epoch of each partition that any cache knows; a topic made again counts as another one."""
+    """The newest leader epoch of each partition that any cache knows; a recreated topic counts as another one."""
     newest: NewestEpochs = {}
     for row in rows:
         if (partition := row.topic_partition) is not None:

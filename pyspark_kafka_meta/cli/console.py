@@ -41,13 +41,13 @@ def plain(value: object, style: str = "") -> Text:
 
 
 def for_people(as_json: bool) -> Console | None:
-    """Where to show tables; None where there is to be JSON: it was asked for, or nobody looks on."""
+    """Where to show tables; None where there is to be JSON: it was asked for, or the output is no terminal."""
     console = Console()
     return console if console.is_terminal and not as_json else None
 
 
 def print_json(row: Mapping[str, Any]) -> None:
-    """One line, there at once for whoever reads the pipe."""
+    """One line, flushed at once to the reader of the pipe."""
     typer.echo(json.dumps(row, default=str))
 
 
@@ -63,7 +63,7 @@ def note(text: str) -> None:
 
 
 class _Warnings(logging.Handler):
-    """What is logged of this package, as notes: bare on the screen, nobody would know whose it is."""
+    """What is logged of this package, as notes: bare on the screen, its origin would not be clear."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name != state.__name__:  # that no broker answers is what the command itself says soon

@@ -1,4 +1,4 @@
-"""`kafkameta doctor`: says what would go wrong before a query does, and how to mend it."""
+"""`kafkameta doctor`: says what would go wrong before a query does, and how to fix it."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ EVENTS_AT_ONCE = 1_000
 SHOWN = 3
 """This many of a list of changes are spelt out."""
 ID_SHOWN = 8
-"""This much of a cache's id tells it from others."""
+"""This much of a cache's id identifies it."""
 UNKNOWN = "unknown"
-"""Where another version tells nothing."""
+"""Shown where another version has no value."""
 COLORS = {"changed": "green", "failed": "red"}
 
 

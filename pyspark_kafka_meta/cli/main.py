@@ -190,7 +190,7 @@ def doctor(
     option: Options = None,
     config: Config = None,
 ) -> None:
-    """Say what would go wrong here, at the brokers and on the executors, and how to mend it."""
+    """Say what would go wrong here, at the brokers and on the executors, and how to fix it."""
     from pyspark_kafka_meta.cli.doctor import examine, show_findings
 
     with reporting():

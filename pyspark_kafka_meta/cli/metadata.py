@@ -90,7 +90,7 @@ def check_topics(answer: MetadataAnswer) -> None:
 
 
 def watch(look: Callable[[], Look], console: Console | None, every_s: float, times: int | None) -> bool:
-    """Look until Ctrl-C, or so many times: in a terminal the last look stands there, elsewhere each that shows a
+    """Look until Ctrl-C, or `times` times: in a terminal the last look stays on the screen, elsewhere each that shows a
     change is printed. That no broker answers does not end it.
 
     Returns:
@@ -113,7 +113,7 @@ def watch(look: Callable[[], Look], console: Console | None, every_s: float, tim
 
 
 class _Changes:
-    """Shows a look only if it differs from the one before, or the own cache tells of something."""
+    """Shows a look only if it differs from the one before, or its own cache has news."""
 
     def __init__(self, console: Console | None) -> None:
         self._console = console

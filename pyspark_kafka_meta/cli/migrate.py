@@ -47,7 +47,7 @@ def write_checkpoint(checkpoint: Path, target: Path) -> None:
     """Copy the checkpoint to `target`, its Kafka offsets made into those of kafkameta. It is there whole or not at all.
 
     All else stays: the query's id, its state, the numbers of its batches, and a batch that was planned and not
-    committed. So a sink that tells batches by their number, as Spark's file sink does, neither skips nor repeats one.
+    committed. So a sink that knows batches by their number, as Spark's file sink does, neither skips nor repeats one.
 
     Raises:
         CheckpointError: as `starting_offsets`, or `target` exists, is in the checkpoint or cannot be made.
@@ -120,7 +120,7 @@ def _kafka_offsets(line: str) -> Offsets:
 def _translated(checkpoint: Path, batch: int) -> str:
     """The text of the batch's file with the offsets of kafkameta, which say where partitions begin that are new."""
     lines = _lines(checkpoint, batch)
-    is_first = batch == _batches(checkpoint)[0] > 0  # what it began with is gone, and nobody will ask
+    is_first = batch == _batches(checkpoint)[0] > 0  # what it began with is gone, and will not be asked for
     before: Sequence[Offsets] = [{}] * len(lines) if is_first else _before(checkpoint, batch)
     for number, line in enumerate(lines[2:]):
         if ends := _kafka_offsets(line):

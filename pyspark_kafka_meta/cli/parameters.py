@@ -70,7 +70,7 @@ def events_options(
         others: options that would give them one, as in the error's text.
 
     Raises:
-        OptionError: two places are given, or options of a cluster that nobody asks.
+        OptionError: two places are given, or options of a cluster that is not asked.
     """
     if path is not None and topic is not None:
         raise OptionError("--path and --topic name two places: give one of them")
@@ -108,7 +108,7 @@ def since_ms(text: str, now_ms: int) -> int:
 
 
 def _in_file(config: Path) -> dict[str, str]:
-    """The options in it. What else Kafka's tools have there, for a consumer's group or a producer, is passed over."""
+    """The options in it. What else Kafka's tools have there, for a consumer's group or a producer, is ignored."""
     try:
         pairs = list(parse_properties(config.read_text()))
     except (OSError, UnicodeDecodeError):

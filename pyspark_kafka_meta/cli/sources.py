@@ -25,12 +25,14 @@ FILES_AT_ONCE = 200
 PATIENCE = dict.fromkeys(
     ("kafka.default.api.timeout.ms", "kafka.socket.connection.setup.timeout.ms", "kafkaConsumer.pollTimeoutMs"), "10000"
 )
-"""With a topic's brokers: who looks at a screen waits no minute to read that none answers."""
+"""With a topic's brokers: a user at a screen does not wait a minute to read that none answers."""
 
 
 class EventSource(Protocol):
-    """Attributes:
-    name: for people.
+    """A place that refresh events are read from.
+
+    Attributes:
+        name: for people.
     """
 
     name: str
@@ -79,7 +81,7 @@ class FolderEvents:
                 start = end
         except OSError as error:
             raise OptionError(f"no events can be read: {error}") from None
-        self._offset = end  # only now: who meets an error in between reads all of it again
+        self._offset = end  # only now: after an error in between all of it is read again
 
     def close(self) -> None:
         """Nothing is open between two files."""

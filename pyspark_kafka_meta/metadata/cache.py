@@ -90,12 +90,12 @@ class MetadataCache:
             self._state.track(topics, self._clock())
 
     def leader(self, partition: TopicPartition) -> LeaderAndEpoch | None:
-        """Whom to fetch from; None if nobody is known to lead. Never a request."""
+        """The broker to fetch from; None if no leader is known. Never a request."""
         with self._lock:
             return self._state.leader(partition, self._clock())
 
     def count_throttle(self, throttle_ms: int) -> None:
-        """A broker asked a Fetch for patience (KIP-219): the next event tells how much there was."""
+        """A broker throttled a Fetch (KIP-219): the next event reports for how long."""
         with self._lock:
             self._state.recorder.count_throttle(throttle_ms)
 
@@ -163,7 +163,7 @@ class MetadataCache:
         refresh stays due then, at another broker at once, after a pause when all have been asked.
 
         Returns:
-            Whether a good answer came. Who waited for another thread's request sends none, unless that failed.
+            Whether a good answer came. A thread that waited for another's request sends none, unless that failed.
 
         Raises:
             KafkaMetaError: what no other broker and no later time heals, such as UnsupportedBrokerError.
@@ -181,7 +181,7 @@ class MetadataCache:
         meanwhile will do.
 
         Raises:
-            ConnectError: none came by `deadline`, or sooner as `CacheState.gives_up_at` says; the text tells what each
+            ConnectError: none came by `deadline`, or sooner as `CacheState.gives_up_at` says; the text says what each
             address did.
             KafkaMetaError: as `refresh_if_due`.
         """

@@ -47,7 +47,7 @@ class PartitionMetadata:
 
     Attributes:
         leader_id: node id of the leader, `NO_LEADER` while there is none.
-        leader_epoch: grows with each election; `NO_EPOCH` where the broker does not tell.
+        leader_epoch: grows with each election; `NO_EPOCH` where the broker does not report it.
         error_code: 0, or why the broker has no leader to name (5 LEADER_NOT_AVAILABLE, 9 REPLICA_NOT_AVAILABLE ...).
     """
 
@@ -65,7 +65,7 @@ class TopicMetadata:
     """One topic as one broker sees it.
 
     Attributes:
-        topic_id: changes when a topic is deleted and made again under the same name (KIP-516); None before Kafka 2.8.
+        topic_id: changes when a topic is recreated under the same name (KIP-516); None before Kafka 2.8.
         error_code: 0, or why `partitions` is empty (3 UNKNOWN_TOPIC_OR_PARTITION, 29 TOPIC_AUTHORIZATION_FAILED ...).
     """
 
@@ -101,7 +101,7 @@ class MetadataAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndEpoch:
-    """Who leads a partition, for a fetch: the broker to ask and the epoch to send along (KIP-320)."""
+    """The leader of a partition, for a fetch: the broker to ask and the epoch to send along (KIP-320)."""
 
     broker: Broker
     leader_epoch: int
@@ -118,5 +118,5 @@ class LeaderHint:
 
 
 def is_other_topic(old: UUID | str | None, new: UUID | str | None) -> bool:
-    """Whether two ids under one name tell that the topic was made again. Where one is not known, nobody can say."""
+    """Whether two ids under one name show that the topic was recreated. False where one is not known."""
     return old is not None and new is not None and old != new

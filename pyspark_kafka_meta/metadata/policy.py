@@ -1,4 +1,4 @@
-"""When a metadata cache asks again, why, and whom: timing without a clock, choice without a socket.
+"""When a metadata cache asks again, why, and which broker: timing without a clock, choice without a socket.
 
 Follows Kafka's `Metadata.timeToNextUpdate` (both of its backoffs), KIP-580 (exponential backoff with jitter) and
 KIP-899 and KIP-1102 (back to the bootstrap addresses).
@@ -27,7 +27,7 @@ FIRST_ATTEMPT_TIMEOUT_MS = 3_000
 SLOW_S = 1.0
 """A failed attempt that took this long was waited for: it is a slow one. A refusal comes sooner."""
 SLOW_ATTEMPTS_BEFORE_BOOTSTRAP = 2
-"""After so many, all that is known may be gone: the bootstrap addresses are asked before more known brokers."""
+"""After this many, all that is known may be gone: the bootstrap addresses are asked before more known brokers."""
 TROUBLE_PASSES_AFTER_S = 10.0
 """Trouble that lasts is reported again with each attempt to read, seconds apart, or as far as the backoff has them."""
 OVERDUE_MS = 2_000
@@ -116,7 +116,7 @@ class RefreshPolicy:
                 self._trouble = Trouble(now, cause)
 
     def time_to_next_update_ms(self, now: float) -> float:
-        """0 if a refresh is due now. To the microsecond, so that who sleeps this long is not a rounding error early."""
+        """0 if a refresh is due now. To the microsecond, so that a sleep of this length does not end too early."""
         wanted = self._expires if self._pending is None else now
         return round(max(wanted - now, self._not_before - now, 0.0) * 1000, 3)
 
@@ -142,7 +142,7 @@ class RefreshPolicy:
         """No good answer came; the refresh stays due.
 
         Args:
-            round_over: nobody is left who was not asked since the last pause. The next one is asked without a pause.
+            round_over: every broker was asked since the last pause. If not, the next one is asked without a pause.
         """
         if self._trouble is None and self._pending is not None:
             self._trouble = Trouble(self._began, self._pending)
@@ -164,7 +164,7 @@ class RefreshPolicy:
 
 
 def backoff_s(settings: PolicySettings, failures: int, rng: random.Random) -> float:
-    """The pause, in seconds, after so many failures in a row, from 1 (KIP-580)."""
+    """The pause, in seconds, after `failures` in a row, from 1 (KIP-580)."""
     exponential = settings.retry_backoff_ms * BACKOFF_MULTIPLIER ** min(failures - 1, MAX_EXPONENT)
     # Bounded before the jitter too, as in Kafka's ExponentialBackoff: else caches that wait long would ask in step.
     bounded = min(exponential, settings.retry_backoff_max_ms)
@@ -178,15 +178,15 @@ def attempt_timeout_ms(slow_attempts: int, request_timeout_ms: int) -> int:
     Little at first, because another broker answers if this one hangs; twice as long each time, in case all are slow.
 
     Args:
-        slow_attempts: so many went unanswered before.
+        slow_attempts: how many went unanswered before.
         request_timeout_ms: the most it may be.
     """
     return min(FIRST_ATTEMPT_TIMEOUT_MS << min(slow_attempts, MAX_EXPONENT), request_timeout_ms)
 
 
 class BrokerChoice:
-    """Whom to ask: the broker that answered last, to save connections; else any known one; the bootstrap addresses at
-    first, and when every known broker failed since the last good answer, or several were slow to. Once one of them has
+    """Which broker to ask: the one that answered last, to save connections; else any known one; the bootstrap addresses
+    at first, and when every known broker failed since the last good answer, or several timed out. Once one of them has
     answered, any broker is asked next.
 
     Attributes:
@@ -197,15 +197,15 @@ class BrokerChoice:
         self._bootstrap = bootstrap
         self._rng = rng
         self._failed: set[Address] = set()
-        self._suspects: list[Address] = []  # since the last good answer, whoever came under suspicion last at the end
+        self._suspects: list[Address] = []  # since the last good answer, the latest suspect at the end
         self._last_good: Address | None = None
         self._answered: Address | None = None  # the last one to do so, also from the bootstrap list
         self._asks_member = False  # the last one to be asked was a known broker then
         self.is_rebootstrapping = False
 
     def next(self, brokers: Collection[Address], slow_attempts: int = 0) -> Address:
-        """The address to ask, after so many slow attempts since the last good answer. It is none of `brokers` only
-        where it comes from the bootstrap list."""
+        """The address to ask, after `slow_attempts` since the last good answer. It is one of `brokers`, unless it
+        comes from the bootstrap list."""
         address = self._choose(brokers, slow_attempts >= SLOW_ATTEMPTS_BEFORE_BOOTSTRAP)
         assert address is not None, "a round that is over begins anew, and there is a bootstrap address"
         self._asks_member = address in brokers

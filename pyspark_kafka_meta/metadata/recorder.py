@@ -42,8 +42,8 @@ class Attempt:
 
 
 class EventRecorder:
-    """Not thread-safe: the cache calls it with its lock held. `after` is the snapshot that the event led to, `now` is
-    in seconds of the cache's clock."""
+    """Makes the events of one cache. Not thread-safe: called with the cache's lock held. `after` is the snapshot that
+    the event led to, `now` is in seconds of the cache's clock."""
 
     def __init__(self, cache_id: str, wall_clock: Callable[[], float]) -> None:
         self._cache_id = cache_id
@@ -130,7 +130,7 @@ class EventRecorder:
         )
 
     def _refresh_event(self, outcome: Outcome, attempt: Attempt, after: MetadataSnapshot, now: float) -> RefreshEvent:
-        # The first answer tells whose address the bootstrap address is, if it is a broker's.
+        # The first answer shows which broker the bootstrap address belongs to, if any.
         asked = (broker.node_id for broker in after.brokers.values() if broker.address == attempt.address)
         return replace(
             self._event(EventKind.REFRESH, outcome, attempt.cause, attempt.before, after, attempt.began),

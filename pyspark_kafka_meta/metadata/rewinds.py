@@ -1,4 +1,4 @@
-"""When a lower leader epoch is believed: a cluster that lost its quorum's state counts anew, a lagging broker does not.
+"""When a lower leader epoch is believed: if the cluster lost its quorum's state, not if one broker lags behind.
 
 Follows franz-go's `mergeTopicPartitions`, which believes after as many looks; here several brokers must agree as well.
 """
@@ -8,17 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 REFUSALS_BEFORE_BELIEF = 5
-"""So many answers in a row that tell the same lower epoch are refused; the next one is believed if brokers agree."""
+"""This many answers in a row with the same lower epoch are refused; the next one is believed if brokers agree."""
 BROKERS_TO_AGREE = 2
-"""So many different brokers must have told it, or all there are if they are fewer."""
+"""This many different brokers must have reported it, or all there are if they are fewer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """A lower epoch of one partition that answers in a row have told, refused so far.
+    """A lower epoch of one partition, reported by answers in a row and refused so far.
 
     Attributes:
-        answers: how many told it.
+        answers: how many reported it.
         tellers: node ids of the brokers that did, as far as known.
     """
 
@@ -27,12 +27,12 @@ class Rewind:
     tellers: frozenset[int] = frozenset()
 
     def told_again(self, leader_epoch: int, told_by: int | None) -> Rewind:
-        """After one more answer. One with another lower epoch begins anew."""
+        """After one more answer. One with another lower epoch starts the count again."""
         before = self if leader_epoch == self.leader_epoch else Rewind(leader_epoch)
         tellers = before.tellers if told_by is None else before.tellers | {told_by}
         return Rewind(leader_epoch, before.answers + 1, tellers)
 
     def is_believed(self, brokers: int) -> bool:
-        """Whether it is the truth, in a cluster of so many brokers. One stale broker among several never makes it so,
+        """Whether it is the truth, in a cluster of this many brokers. One stale broker among several never makes it so,
         however often it answers."""
         return self.answers > REFUSALS_BEFORE_BELIEF and len(self.tellers) >= min(BROKERS_TO_AGREE, brokers)

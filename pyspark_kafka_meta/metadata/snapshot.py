@@ -35,10 +35,10 @@ class TopicView:
     """What is known of one topic.
 
     Attributes:
-        topic_id: None where brokers do not tell it.
+        topic_id: None where brokers do not report it.
         partitions: by number.
         epochs: highest leader epoch seen, by partition number; it outlives answers that bring none.
-        rewinds: lower epochs that the last answers told, by partition number.
+        rewinds: lower epochs in the last answers, by partition number.
     """
 
     topic_id: UUID | None
@@ -54,7 +54,7 @@ class MetadataSnapshot:
     Attributes:
         generation: number of good answers so far. Requests name it, so that trouble with an older one is known to be
             answered already.
-        cluster_id: None where brokers do not tell it.
+        cluster_id: None where brokers do not report it.
         brokers: by node id.
         topics: by name, the last good view of each.
         topics_gone: by name, the last good view of each that the last answer had not. One that comes back under its id
@@ -72,7 +72,7 @@ class MetadataSnapshot:
     fetched_at: float = 0.0
 
     def leader(self, partition: TopicPartition) -> LeaderAndEpoch | None:
-        """Whom to fetch from; None if the partition is unknown, has no leader, or one that is no known broker."""
+        """The broker to fetch from; None if the partition is unknown, has no leader, or one that is no known broker."""
         known = self._known(partition)
         broker = self.brokers.get(known.leader_id) if known is not None else None
         return None if known is None or broker is None else LeaderAndEpoch(broker, known.leader_epoch)
@@ -93,7 +93,7 @@ class MetadataSnapshot:
     def merge(
         self, answer: MetadataAnswer, now: float, told_by: int | None = None
     ) -> tuple[MetadataSnapshot, SnapshotChanges]:
-        """The next generation. What `answer` does not speak of stays, but for brokers: it names all of them.
+        """The next generation. What `answer` does not mention stays, except brokers: it names all of them.
 
         Args:
             told_by: node id of the broker that answered, None if the address asked is no known broker's.
@@ -126,7 +126,7 @@ class MetadataSnapshot:
 
         Returns:
             None where the hint must not be taken: its epoch is not strictly newer than any seen, the partition is
-            unknown, or nobody told where the leader is.
+            unknown, or the leader's address is.
         """
         known = self._known(partition)
         leader = hint.broker or self.brokers.get(hint.leader_id)
@@ -156,11 +156,11 @@ class MetadataSnapshot:
 def _merge_topic(
     known: TopicView | None, told: TopicMetadata, brokers: int, told_by: int | None
 ) -> tuple[TopicView, int]:
-    """The new view of a topic that was told without an error, and the number of partitions where the old one stays."""
+    """The new view of a topic that came without an error, and the number of partitions where the old one stays."""
     if known is None or (told.topic_id is not None and told.topic_id != known.topic_id):
         known = TopicView(told.topic_id, {}, {})
-    # Partitions of a topic are never taken away: a broker that lacks some lags behind. Without an id to tell, the topic
-    # may have been made again with fewer.
+    # Partitions of a topic are never taken away: a broker that lacks some lags behind. Without an id, the topic may
+    # have been recreated with fewer.
     partitions = dict(known.partitions) if known.topic_id is not None else {}
     epochs = {number: known.epochs[number] for number in partitions}
     rewinds: dict[int, Rewind] = {}
@@ -180,14 +180,14 @@ def _merge_topic(
 
 
 def _rewind(known: TopicView, told: PartitionMetadata, told_by: int | None) -> Rewind | None:
-    """The lower epoch that was told, with all who told it lately; None where the epoch is not lower."""
+    """The lower epoch in the answer, with all brokers that reported it lately; None where the epoch is not lower."""
     if told.leader_epoch == NO_EPOCH or told.leader_epoch >= known.epochs.get(told.partition, NO_EPOCH):
         return None
     return known.rewinds.get(told.partition, Rewind(told.leader_epoch)).told_again(told.leader_epoch, told_by)
 
 
 def _with_epoch_kept(told: PartitionMetadata, old: PartitionMetadata) -> PartitionMetadata:
-    """That no epoch was told is no reason to forget that of a leader who stays."""
+    """An answer without an epoch is no reason to forget that of a leader that stays."""
     same_leader = told.leader_id == old.leader_id
     return replace(told, leader_epoch=old.leader_epoch) if told.leader_epoch == NO_EPOCH and same_leader else told
 

@@ -1,7 +1,7 @@
 """`CacheState`: all that a metadata cache knows and has to ask, without a lock, a clock or a socket.
 
-What an answer changes is in `snapshot`, when to ask and whom in `policy`, what is told of it in `recorder`; this puts
-them together. Follows Kafka's `Metadata`.
+What an answer changes is in `snapshot`, when to ask and which broker in `policy`, what is reported in `recorder`; this
+puts them together. Follows Kafka's `Metadata`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ logger = logging.getLogger(__name__)
 REBOOTSTRAP_REQUIRED = 129
 """Error code of a whole Metadata answer: what the client knows of the cluster is of no use any more (KIP-1102)."""
 MAX_IDLE_S = 300.0
-"""This long brokers are asked for a topic that is gone and that nobody wants (Kafka's metadata.max.idle.ms)."""
+"""How long brokers are asked for a topic that is gone and no longer wanted (Kafka's metadata.max.idle.ms)."""
 UNKNOWN_HOST_GRACE_S = 3.0
 UNREACHABLE_REASONS = frozenset({RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT})
 
 
 class CacheState:
-    """Not thread-safe: the cache calls it with its lock held. `now` is in seconds of the cache's clock.
+    """The state of one cache. Not thread-safe: called with the cache's lock held. `now` is in seconds of its clock.
 
     Attributes:
         snapshot: what is known.
@@ -77,7 +77,7 @@ class CacheState:
         if suspect is not None and cause.reason in UNREACHABLE_REASONS:
             self._choice.avoid(suspect.address)
         if cause.reason is RefreshReason.ON_DEMAND:
-            self._choice.avoid_last()  # who doubts an answer wants another broker's word
+            self._choice.avoid_last()  # a doubtful answer has to be checked with another broker
 
     def time_to_next_update_ms(self, now: float) -> float:
         return self._policy.time_to_next_update_ms(now)

@@ -169,7 +169,7 @@ class SourceOptions(SpanOptions):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """What the options say, as far as it can be told before the kind of query is known. Case of names is ignored.
+        """What the options say, as far as it is clear before the kind of query is known. Case of names is ignored.
 
         Raises:
             OptionError: one line for each option that is missing, unknown or unusable.

@@ -34,7 +34,7 @@ def refuse(problems: Collection[str]) -> None:
 
 
 def sink_problems(options: Mapping[str, str]) -> list[str]:
-    """Who names what a sink needs, and nothing to read, is writing: what a source lacks is of no use to them."""
+    """A query that names what a sink needs, and nothing to read, is writing: a list of missing options is no help."""
     given = {name.lower() for name in options}
     if given & _STRATEGIES.keys() or not given & {"topic", "checkpointlocation"}:
         return []
@@ -86,7 +86,7 @@ def batch_warnings(options: Mapping[str, str]) -> list[str]:
 
 
 def batch_problems(starting: StartSpec, ending: OffsetsSpec | TimesSpec) -> list[str]:
-    """Offsets that a batch cannot have. Times can only be told by the brokers."""
+    """Offsets that a batch cannot have. Only brokers can judge times."""
     problems = _start_problems(starting) if isinstance(starting, OffsetsSpec) else []
     if not isinstance(ending, OffsetsSpec):
         return problems

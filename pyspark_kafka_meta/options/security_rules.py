@@ -21,7 +21,7 @@ _LOGINS = {
     ("sasl_username", "sasl_password"): PASSWORD_MECHANISMS,
     ("oauth_",): ("OAUTHBEARER",),
 }
-"""Who reads which fields: those that say who somebody is must not be ignored."""
+"""Which mechanism reads which fields: those that identify a user must not be ignored."""
 _NEEDED_PACKAGES = {"GSSAPI": ("gssapi", "kerberos"), "AWS_MSK_IAM": ("aws_msk_iam_sasl_signer", "aws")}
 
 

@@ -31,7 +31,7 @@ _WORDS = {"earliest": EARLIEST_OFFSET, "latest": LATEST_OFFSET}
 
 @dataclass(frozen=True, slots=True)
 class OffsetsSpec:
-    """By offset.
+    """Positions given as offsets.
 
     Attributes:
         everywhere: `EARLIEST_OFFSET` or `LATEST_OFFSET` for every partition; None when given by topic or partition.
@@ -61,14 +61,14 @@ class TimesSpec:
 
 @dataclass(frozen=True, slots=True)
 class AgoSpec:
-    """At the first record of the last so many milliseconds before planning; at the end where there is none."""
+    """At the first record of the last `ms` milliseconds before planning; at the end where there is none."""
 
     ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class BackSpec:
-    """So many offsets before the end of each partition, or at its start if that is later."""
+    """That many offsets before the end of each partition, or at its start if that is later."""
 
     offsets: int
 

@@ -45,7 +45,7 @@ _FILE_ROWS = {
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """For a table of the live cluster. `topics` is None for all that are not internal."""
+    """The options of a table of the live cluster. `topics` is None for all that are not internal."""
 
     client: ClientOptions
     topics: tuple[str, ...] | None
@@ -60,7 +60,7 @@ class ClusterOptions:
 
 @dataclass(frozen=True, slots=True)
 class EventsOptions:
-    """For a table made of refresh events.
+    """The options of a table made of refresh events.
 
     Attributes:
         topic: how to read the topic that has them; None where they are in files.

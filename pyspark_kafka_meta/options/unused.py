@@ -1,4 +1,4 @@
-"""Properties of Kafka's clients that mean nothing here, and why: a query that sets one is told instead of ignored.
+"""Properties of Kafka's clients that mean nothing here, and why: a query that sets one gets an error.
 
 The names are those of Kafka's `ConsumerConfig`, and the security ones of librdkafka with what to use in their place.
 """

@@ -85,7 +85,7 @@ class KafkaClient:
         return time.monotonic() + self.options.default_api_timeout_ms / 1000
 
     def backoff_s(self, failures: int) -> float:
-        """The pause, in seconds, before a request is tried again that failed so often in a row."""
+        """The pause, in seconds, before a request that failed `failures` times in a row is retried."""
         return backoff_s(self._settings, failures, self._rng)
 
     def close(self) -> None:

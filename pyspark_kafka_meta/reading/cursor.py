@@ -43,8 +43,8 @@ MIN_FETCH_BYTES = 64 * 1024
 """A partition's share of a Fetch is never below this, so that an estimate that is too small costs little."""
 FIRST_GUESS_BYTES_PER_OFFSET = 1024
 EMPTY_ANSWERS_TO_BELIEVE = 3
-"""After so many empty answers in a row the leader is asked: for the records if they came from a follower, else whether
-it has anything up to the end of the range."""
+"""After this many empty answers in a row the leader is asked: for the records if they came from a follower, else
+whether it has anything up to the end of the range."""
 UNKNOWN_EPOCHS_TO_BELIEVE = 3
 """How many UNKNOWN_LEADER_EPOCH in a row show that the cache is wrong, not that the broker lags behind."""
 

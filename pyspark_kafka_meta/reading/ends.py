@@ -23,7 +23,7 @@ from pyspark_kafka_meta.reading.verdicts import accept_loss, explain_end, is_rec
 
 
 class LogEnds:
-    """Ends of the logs that one query reads."""
+    """Log ends of the partitions one query reads."""
 
     def __init__(
         self, client: KafkaClient, options: SourceOptions, logs: OffsetResolver, sleep: Callable[[float], None]
@@ -32,7 +32,7 @@ class LogEnds:
         self._options = options
         self._logs = logs
         self._sleep = sleep
-        self._passed_over: set[TopicPartition] = set()  # whose target is lost, which is allowed and has been told
+        self._passed_over: set[TopicPartition] = set()  # whose target is lost, which is allowed and was reported
         self._told = ""  # the loss that the last look found
 
     def partitions(self, expected: Collection[TopicPartition] = ()) -> list[TopicPartition]:
@@ -86,8 +86,8 @@ class LogEnds:
     def accept_gone_partitions(
         self, expected: Collection[TopicPartition], start: SourceOffset | None = None
     ) -> list[TopicPartition]:
-        """The partitions there are now. An expected one that is missing is lost, unless its topic was made again since
-        `start`: the partitions that the new topic has too tell what to make of that."""
+        """The partitions there are now. An expected one that is missing is lost, unless its topic was recreated since
+        `start`: then the partitions of the new topic decide."""
         losses = []
         if forgotten := sorted(one for one in expected if not self._is_asked_for(one)):
             losses.append(
@@ -133,15 +133,15 @@ class LogEnds:
 
     def confirmed(self, start: SourceOffset, target: Positions) -> SourceOffset:
         """The ends and topic ids. If reading cannot go on from `start`, or not up to `target`, they are asked for again
-        with fresh metadata of another broker: the first may lag behind, and only metadata tells a topic that was made
-        again from a log that became shorter. A lost target is reported once, where losing it is allowed."""
+        with fresh metadata of another broker: the first may lag behind, and only metadata separates a recreated
+        topic from a log that became shorter. A lost target is reported once, where losing it is allowed."""
         target = {one: position for one, position in target.items() if one not in self._passed_over}
         expected = start.positions.keys() | target.keys()
         latest = self._latest_left(expected, start)
-        for _ in range(max(self._options.fetch_offset_retries, 1)):  # what one broker tells alone is never believed
+        for _ in range(max(self._options.fetch_offset_retries, 1)):  # what only one broker says is never believed
             if not lost_starts(start, latest) and not lost_ends(target, latest):
                 break
-            # A broker that has just become leader may tell a smaller end than the last one for a moment (KAFKA-7703).
+            # A broker that has just become leader may report a smaller end than the last one for a moment (KAFKA-7703).
             self._sleep(self._options.fetch_offset_retry_interval_ms / 1000)
             self._client.cache.refresh(RefreshReason.ON_DEMAND, self._client.api_deadline())
             latest = self._latest_left(expected, start)

@@ -1,5 +1,5 @@
-"""`Fetches`: which Fetch of a task is under way to whom. There is at most one to each broker, for all partitions that
-are read from it. Follows Kafka's `AbstractFetch`.
+"""`Fetches`: which Fetch of a task is under way to which broker. There is at most one to each broker, for all
+partitions that are read from it. Follows Kafka's `AbstractFetch`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_kafka_meta.reading.replicas import LEADER, ReadSource
 from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchRequest, RequestFailure
 
 THROTTLED_LOOK_S = 1.0
-"""A broker may throttle for a minute. Who leads its partitions is looked up this often meanwhile."""
+"""A broker may throttle for a minute. Meanwhile the leaders of its partitions are looked up this often."""
 
 
 class Fetch(NamedTuple):
@@ -126,7 +126,7 @@ class Fetches:
             del self._under_way[node_id]
 
     def drop(self) -> None:
-        """Forget them all: nobody waits for their answers."""
+        """Forget them all: their answers are not waited for."""
         for node_id in self._under_way:
             self._client.wire.drop_fetch(node_id)
         self._under_way.clear()

@@ -1,4 +1,4 @@
-"""A consumer group's committed offsets, asked for and set from outside: nobody joins the group.
+"""A consumer group's committed offsets, asked for and set from outside, without joining the group.
 
 Through confluent-kafka's AdminClient (KIP-396), so that tools which watch a group's lag see a query's progress.
 """
@@ -22,7 +22,7 @@ from pyspark_kafka_meta.wire.security.login import shown
 
 COORDINATOR_PATIENCE_S = 10.0
 COMMIT_PATIENCE_S = 5.0
-"""So long a micro-batch may wait for a commit that only tools look at."""
+"""How long a micro-batch may wait for a commit that only tools look at."""
 COORDINATOR_PAUSE_S = 0.2
 NO_COORDINATOR_CODES = frozenset({14, 15, 16})
 """COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR."""

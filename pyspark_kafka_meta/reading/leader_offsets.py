@@ -115,16 +115,16 @@ class LeaderOffsets:
             unanswered = self._unanswered[broker.node_id]
             timeout_ms = attempt_timeout_ms(unanswered, self._options.request_timeout_ms)
             request = OffsetsRequest(tuple(queries), self._read_committed)
-            # One that throttles may answer so much later. But who leads is looked up as soon: it may hang as well.
+            # One that throttles may answer that much later. But its leadership is checked as soon: it may hang as well.
             heard_at = max(now, self._throttles.until(broker.node_id))
             self._wire.send_offsets(broker, request, min(self._deadline, heard_at + timeout_ms / 1000))
-            # Who kept silent before is suspected the sooner.
+            # A broker that was silent before is suspected sooner.
             overdue_ms = max(OVERDUE_MS / 2**unanswered, self._options.retry_backoff_ms)
             partitions = [one.partition for one in queries]
             self._asked[broker.node_id] = _Asked(broker, partitions, now + overdue_ms / 1000)
 
     def _next_look(self) -> float:
-        """When somebody will be overdue; when the cache, which was asked to, may be refreshed, if somebody is."""
+        """When the next broker is overdue; if one is already, when the cache may make the requested refresh."""
         now = time.monotonic()
         overdue_at = min(one.overdue_at for one in self._asked.values())
         return overdue_at if overdue_at > now else now + self._cache.time_to_next_update_ms() / 1000

@@ -1,4 +1,4 @@
-"""`Leaders`: who leads the partition of a cursor, and what is asked where nobody does, or somebody else.
+"""`Leaders`: the leader of a cursor's partition, and what is asked where there is none, or another one.
 
 Follows KIP-951: a leader that a broker names along with its error is taken; without one, newer metadata is waited for.
 """
@@ -14,13 +14,13 @@ from pyspark_kafka_meta.wire.codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR
 
 
 class Leaders:
-    """As one cache knows them."""
+    """The leaders of partitions, as one cache knows them."""
 
     def __init__(self, cache: MetadataCache) -> None:
         self._cache = cache
 
     def leader(self, cursor: PartitionCursor) -> LeaderAndEpoch | None:
-        """Whom to fetch from. If it is None the cache is asked to be refreshed, for the reason that it gave.
+        """The broker to fetch from. If None, a refresh of the cache is requested, for the reason that it gave.
 
         Raises:
             BrokerError: the partition may not be read.

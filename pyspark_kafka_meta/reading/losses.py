@@ -77,7 +77,7 @@ class Losses:
 
     def _on_short_log(self, cursor: PartitionCursor, latest: int, now: float) -> Instruction:
         """The leader's log ends before the range, which was planned by a log that did not: it was cut by an unclean
-        election, or made again, which the next Fetch by topic id tells. Believed when whoever leads by new metadata
+        election, or recreated, which the next Fetch by topic id shows. Believed when the leader by new metadata
         says so for the time of grace; a leader whose high watermark still lags after its election does not answer
         (error 78, KIP-207). That it has caught up when it does answer says nothing about the records: they are still to
         be fetched."""
@@ -111,7 +111,7 @@ class Losses:
             return False
         if now < self._unknown_since.setdefault(cursor, now) + LOSS_GRACE_MS / 1000:
             return False
-        # Ids are not enough by themselves: after the topic was made again, this cache may be the last to hear of it.
+        # Ids are not enough by themselves: after the topic was recreated, this cache may be the last to hear of it.
         if self.is_made_again(cursor.range):
             planned, current = cursor.range.topic_id, self._client.cache.snapshot.topic_id(cursor.range.partition.topic)
             cause = f"the topic was deleted and made again under its name (topic id {planned}, now {current})"
@@ -121,12 +121,12 @@ class Losses:
         return True
 
     def is_made_again(self, planned: OffsetRange) -> bool:
-        """Whether the topic is another one than the planned, as far as metadata tell."""
+        """Whether the topic is another one than planned, as far as metadata shows."""
         return is_other_topic(planned.topic_id, self._client.cache.snapshot.topic_id(planned.partition.topic))
 
     def _is_told(self, planned: OffsetRange) -> bool:
-        """Whether the metadata still has it. That tells more than a broker which does not know it, being behind, or
-        confused."""
+        """Whether the metadata still has it. That counts more than a broker that does not know it, because it may lag
+        behind or be confused."""
         partition, snapshot = planned.partition, self._client.cache.snapshot
         is_same = snapshot.topic_id(partition.topic) == planned.topic_id
         return is_same and partition in snapshot.partitions(partition.topic)

@@ -3,7 +3,7 @@
 Spark keeps one JSON text for each micro-batch and compares these as strings, so the same position must be the same
 text: names sorted, partitions in numeric order, and an epoch or topic id replaced only along with an offset.
 
-Spark stores nothing else for a Python source. While batch 0 is uncommitted, a restart asks for the initial offset anew.
+Spark stores nothing else for a Python source. While batch 0 is uncommitted, each restart asks for the initial offset.
 By then `latest` would mean another offset, and one that was named may be none of its log's any more. So the initial
 offset is always `BEGINNING`, and the end of batch 0 carries the start that it was planned from. The end of a later
 batch does the same for partitions that begin elsewhere than at the offset before, because they are new or were reset;
@@ -14,7 +14,7 @@ The layout, version 1; an offset is the next one to read, an epoch -1 where none
      "start": {"t": {"0": {"epoch": 3, "offset": 40}}},
      "topics": {"t": {"id": "<uuid>" or null, "partitions": {"0": {"epoch": 3, "offset": 42}}}},
      "version": 1}
-The topic id tells a topic from one made again under its name (KIP-516), the epoch a log from a truncated one (KIP-320).
+The topic id tells a topic from one recreated under its name (KIP-516), the epoch a log from a truncated one (KIP-320).
 Follows Spark's `KafkaSourceOffset`.
 """
 
@@ -56,7 +56,7 @@ class SourceOffset:
     """One end of a micro-batch.
 
     Attributes:
-        topic_ids: of exactly the topics in `positions`; None where brokers tell none (before Kafka 2.8).
+        topic_ids: of exactly the topics in `positions`; None where brokers report none (before Kafka 2.8).
         start: where partitions of the batch that ends here begin, if not at the offset before: in batch 0 all of them.
         initial: whether this is what a query begins with, before any batch.
     """
@@ -104,7 +104,7 @@ class OffsetRange:
     """What one task reads of one partition: from `from_offset` to before `until_offset`.
 
     Attributes:
-        topic_id: of the topic that the offsets belong to; None where brokers tell none.
+        topic_id: of the topic that the offsets belong to; None where brokers report none.
         start_epoch: leader epoch known for what lies before `from_offset`; `NO_EPOCH` where none is.
     """
 
@@ -125,7 +125,7 @@ BEGINNING = SourceOffset({}, {}, initial=True)
 
 
 def advance(start: SourceOffset, end: SourceOffset, begun: Positions) -> SourceOffset:
-    """The offset to log for the batch from `start` to `end`, the latter as brokers tell it, or limited.
+    """The offset to log for the batch from `start` to `end`, the latter as brokers report it, or limited.
 
     A partition that did not move keeps its old epoch, and a topic of which none did keeps its old id. If nothing moved
     the result is `start` itself, except after an initial offset: batch 0 is logged at once, even empty, which pins it.

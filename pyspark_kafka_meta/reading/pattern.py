@@ -1,6 +1,6 @@
-"""`MatchingWire`: Metadata of all topics, of which only those that match a pattern are told on.
+"""`MatchingWire`: Metadata of all topics, of which only those that match a pattern are passed on.
 
-Follows Spark's `ConsumerStrategy`, which is content with a part of a name, unlike Kafka's consumer.
+Follows Spark's `ConsumerStrategy`, which accepts a part of a name, unlike Kafka's consumer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class MatchingWire:
         self._matches = re.compile(pattern).search
 
     def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
-        """Ask for all topics. Of `topics`, those that the answer lacks are told as unknown, as if asked for by name."""
+        """Ask for all topics. Of `topics`, those that the answer lacks come as unknown, as if asked for by name."""
         answer = self._wire.metadata(address, None, deadline)
         found = tuple(one for one in answer.topics if not one.is_internal and self._matches(one.name))
         lacking = sorted(set(topics or ()) - {one.name for one in found})

@@ -95,7 +95,7 @@ def _piece(whole: OffsetRange, start: int, end: int) -> OffsetRange:
 def _deal_out(
     ranges: Sequence[OffsetRange], leaders: Mapping[TopicPartition, int], tasks: int
 ) -> list[tuple[OffsetRange, ...]]:
-    """So many tasks of near-even size: the ranges laid end to end, those of one leader together, and cut."""
+    """Up to `tasks` tasks of near-even size: the ranges laid end to end, those of one leader together, and cut."""
     line = sorted(ranges, key=lambda each: (leaders.get(each.partition, NO_LEADER), each.partition))
     ends = list(accumulate(each.size for each in line))
     cuts = [ends[-1] * number // tasks for number in range(tasks + 1)]

@@ -1,7 +1,7 @@
 """`OffsetPlanner`: which offsets a query is to read, asked of the cluster by the process beside the driver.
 
 Whatever cannot be read as planned is said here, before a task starts: unknown topics and partitions, offsets outside
-a log, partitions that vanished, topics made again. Follows Spark's `KafkaOffsetReaderAdmin` and
+a log, partitions that vanished, recreated topics. Follows Spark's `KafkaOffsetReaderAdmin` and
 `KafkaMicroBatchStream`.
 """
 
@@ -49,14 +49,14 @@ PLANNER_MAX_AGE_MS = 5_000
 """A stream's planner looks for new topics and partitions at least this often: their records are read from the start."""
 
 MAX_LOOKS = 5
-"""So often the cluster is looked at for one plan, should a topic go away in the middle of each look."""
+"""How often the cluster is looked at for one plan, if a topic goes away in the middle of each look."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def looks_again(plan: Callable[P, T]) -> Callable[P, T]:
-    """Plan anew if a topic went away while its offsets were asked for. The next look knows, and says what follows."""
+    """Plan again if a topic went away while its offsets were asked for. The next look knows, and says what follows."""
 
     @wraps(plan)
     def planned(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -232,8 +232,8 @@ class OffsetPlanner:
 
     def _begin_new(self, start: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, Position]:
         """New partitions are read from their start, wherever that is by now, unless newPartitions says otherwise, or
-        onTopicRecreated if their topic was made again; those that were only not seen for a while, as their topic's id
-        tells, from where the query left off."""
+        onTopicRecreated if their topic was recreated; those that were only not seen for a while, by their topic's id,
+        from where the query left off."""
         ends, ids = latest.positions, latest.topic_ids
         new = ends.keys() - start.positions.keys()
         back = {
@@ -259,14 +259,14 @@ class OffsetPlanner:
         return back | begun
 
     def _begin_after_loss(self, start: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, Position]:
-        """Where to begin in partitions that cannot be read from `start` on: in a topic that was made again at its
+        """Where to begin in partitions that cannot be read from `start` on: in a recreated topic at its
         start or as onTopicRecreated says, in a log that became shorter at its end."""
         lost = lost_starts(start, latest)
         recreated = [one for one in lost if is_recreated(one, start, latest)]
         fails, policy = self._options.fail_on_data_loss, self._options.on_topic_recreated
         begun = {partition: latest.positions[partition] for partition in lost}
         if policy != "latest":
-            begun |= self._logs.earliest(recreated)  # which may begin a new look: the loss is told after it
+            begun |= self._logs.earliest(recreated)  # which may start a new look: the loss is reported after it
         truncated = [one for one in lost if one not in recreated]
         if truncated:
             accept_loss(explain_truncated(truncated, start, latest), fails)

@@ -15,7 +15,7 @@ from pyspark_kafka_meta.wire.codes import describe
 
 
 class Progress:
-    """Progress of one task. `now` is in seconds, of the clock that `throttles` is told."""
+    """Progress of one task. `now` is in seconds, of the clock that `throttles` uses."""
 
     def __init__(self, throttles: Throttles, poll_timeout_ms: int) -> None:
         self._throttles = throttles
@@ -24,7 +24,7 @@ class Progress:
         self._failures: dict[PartitionCursor, KafkaMetaError] = {}  # of requests that got no answer
 
     def made(self, now: float) -> None:
-        """Records have come, or are asked for anew."""
+        """Records have come, or are asked for again."""
         self._made_at = now
 
     def failed(self, cursor: PartitionCursor, error: KafkaMetaError) -> None:

@@ -1,6 +1,6 @@
 """Which replica a partition is read from: the leader, or the one it prefers for the client's rack (KIP-392).
 
-Follows Kafka's `SubscriptionState.preferredReadReplica`. Unlike there, a leader is told no rack after trouble with
+Follows Kafka's `SubscriptionState.preferredReadReplica`. Unlike there, a leader gets no rack after trouble with
 a replica: it would name the same one again, without a record, until it notices itself.
 """
 
@@ -17,12 +17,12 @@ LEADER = -1
 
 @dataclass(frozen=True, slots=True)
 class ReadSource:
-    """Whom to send the next Fetch of a partition.
+    """Where to send the next Fetch of a partition.
 
     Attributes:
         leader_epoch: to send along; a follower checks it too.
         is_follower: whether it is another than the leader, whose errors are not the last word.
-        tells_rack: whether the rack may be told. The answer may then be a replica to ask, in place of records.
+        tells_rack: whether the rack may be sent. The answer may then be a replica to ask, in place of records.
     """
 
     broker: Broker
@@ -51,7 +51,7 @@ class ReadReplicas:
     def source(
         self, partition: TopicPartition, leader: LeaderAndEpoch, brokers: Mapping[int, Broker], now: float
     ) -> ReadSource:
-        """Whom to ask. It is the leader where nothing was said lately, or where the replica is no known broker."""
+        """The broker to ask. It is the leader where none was named lately, or where the replica is no known broker."""
         node_id, until = self._choice(partition)
         has_expired = now >= until
         follower = None if has_expired or node_id == leader.broker.node_id else brokers.get(node_id)

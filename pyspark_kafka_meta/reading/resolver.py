@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class OffsetResolver:
-    """Asks each partition's leader."""
+    """Turns starts and ends into offsets, by asking each partition's leader."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class OffsetResolver:
         self._options = options
         self._wall_clock = wall_clock
         self._committed = committed or _committed_offsets
-        self._told: set[str] = set()  # what has aged out: a plan that is made anew does not say so again
+        self._told: set[str] = set()  # what has aged out: a repeated plan does not say so again
 
     def resolve(
         self, spec: StartSpec, partitions: Collection[TopicPartition], option: str

@@ -46,7 +46,7 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
         self._commits_not_before = 0.0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Asks nobody: where batch 0 begins is settled when its end is, and stands there if it has to be replayed."""
+        """Sends no request: where batch 0 begins is settled along with its end, and recorded there for a replay."""
         from pyspark_kafka_meta.reading.offsets import BEGINNING
 
         return BEGINNING.as_dict()
@@ -89,8 +89,8 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
         return read_partition(self._options, partition, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Tell the consumer group, if there is one to tell. That it cannot be told is no reason to fail the query, nor
-        to hold up each micro-batch: the first one after `COMMIT_PAUSE_S` tells all."""
+        """Commit to the consumer group, if one is set. A failed commit is no reason to fail the query, nor to hold up
+        each micro-batch: the first one after `COMMIT_PAUSE_S` commits all."""
         name = self._options.commit_group
         if name is None or time.monotonic() < self._commits_not_before:
             return

@@ -66,7 +66,7 @@ class TaskReader:
 
         Args:
             topics: others of the query, to ask for along with those of `ranges`: later tasks of this worker will read
-                them, and thousands of caches would ask anew with each micro-batch.
+                them, and thousands of caches would ask again with each micro-batch.
 
         Raises:
             DataLossError: records of a range are gone and failOnDataLoss is set.
@@ -83,24 +83,24 @@ class TaskReader:
         self._prepare_cache({one.partition.topic for one in ranges}, topics)
         try:
             while self._cursors:
-                # Counted anew after each yield: the time that Spark takes for the rows is not a stall.
+                # Counted again after each yield: the time that Spark takes for the rows is not a stall.
                 self._progress.made(time.monotonic())
                 received = self._next_records()
                 if received is not None:
                     yield from self._rows(*received)
-                    del received  # lest the next answer finds the memory of this one in use
+                    del received  # so that the next answer can reuse the memory of this one
         finally:
             self._fetches.drop()
 
     def _prepare_cache(self, topics: set[str], others: Collection[str]) -> None:
-        """Only what is read now is waited for. A topic that was refused is asked for anew: it may be allowed by now."""
+        """Only what is read now is waited for. A topic that was refused is asked for again: it may be allowed now."""
         cache = self._client.cache
         cache.track(topics.union(others))
         if not all(map(cache.snapshot.partitions, topics)):
             cache.refresh(RefreshReason.NEW_TOPIC, self._client.api_deadline())
 
     def _rows(self, fetch: Fetch, records: list[FetchedRecords]) -> Iterator[pa.RecordBatch]:
-        """The rows of each partition in the answer up to a corrupt batch; from there on it is fetched again."""
+        """Yields rows per partition up to a corrupt batch; the rest is refetched."""
         while records:
             try:
                 yield from decode(records, self._columns, self._options.max_decompressed_batch_bytes, self._memory)

@@ -1,7 +1,7 @@
 """Verdicts on lost records at planning: which partitions cannot be read on from where a query is, why, and what then.
 
-Follows the data-loss rules of Spark's `KafkaMicroBatchStream`, with topic ids (KIP-516) to tell a topic that was made
-again from a log that became shorter.
+Follows the data-loss rules of Spark's `KafkaMicroBatchStream`, with topic ids (KIP-516) to tell a recreated topic from
+a log that became shorter.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def accept_loss(text: str, fails: bool) -> None:
 
 
 def accept_new_topic(text: str, policy: str | None, fails: bool) -> None:
-    """Go on in a topic that was made again, as onTopicRecreated says, or failOnDataLoss where that is not set.
+    """Go on in a recreated topic, as onTopicRecreated says, or failOnDataLoss where that is not set.
 
     Raises:
         DataLossError: neither allows it.
@@ -75,7 +75,7 @@ def explain_end(partition: TopicPartition, target: Positions, latest: SourceOffs
 
 
 def explain_recreated(partitions: Sequence[TopicPartition], start: SourceOffset, latest: SourceOffset) -> str:
-    """What was read of topics that were made again: the first five of `partitions`, which are sorted."""
+    """What was read of recreated topics: the first five of `partitions`, which are sorted."""
     texts = []
     for topic, found in groupby(partitions[:5], lambda one: one.topic):
         logs = (

@@ -37,7 +37,8 @@ class _Kept:
 
 
 class ClientPool:
-    """Not thread-safe, as a worker runs one task at a time. A child of a fork leaves its parent's clients alone.
+    """The clients of one worker. Not thread-safe, as a worker runs one task at a time. A child of a fork leaves
+    its parent's clients alone.
 
     Args:
         clock: seconds that never go back.

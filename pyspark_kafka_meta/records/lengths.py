@@ -1,4 +1,4 @@
-"""Find where things begin that follow each other and tell their lengths: the records of a record batch, the keys and
+"""Find where things begin that follow each other and state their lengths: the records of a record batch, the keys and
 values of a record's headers.
 
 Where one begins is known once the length of the one before it is, so that each has to wait for the one before. A plain
@@ -45,7 +45,7 @@ def follow_records(payload: Bytes, at: Ints, counts: Ints, ends: Ints) -> Ints:
     one begins shows that all guesses were right; if one was not, as a value may hold record batches, none is used.
     """
     records, end = int(counts.sum()), int(ends[-1])
-    # A step in all groups takes about as long as 12 guesses: with so many, guessing and following together take least.
+    # A step in all groups takes about as long as 12 guesses: with that many, guessing and following take least.
     guesses = isqrt(12 * records)
     if records >= MIN_GUESSED_RECORDS and guesses >= 2 * len(counts):
         guessed_at, index = _guess_records(payload, end // guesses, guesses, 2 * end // records)
@@ -119,7 +119,7 @@ def follow_lengths(payload: Bytes, at: Ints, counts: Ints, ends: Ints) -> Ints:
 
 
 def _steps(payload: Bytes, pairs: npt.NDArray[np.uint16], positions: Positions) -> Positions:
-    """What each length adds to its position: the bytes of the length itself, and those that it tells of."""
+    """What each length adds to its position: the bytes of the length itself, and those that it counts."""
     steps = _STEP.take(pairs[positions])
     if np.count_nonzero(steps) < len(steps):
         long = np.flatnonzero(steps == 0)

@@ -16,7 +16,7 @@ from pyspark_kafka_meta.tables.rows import CacheRow
 Event = Mapping[str, Any]
 """As `RefreshEvent.to_dict` makes it, once it has been through JSON."""
 _NULLABLE = {"topic_id"}
-"""What a change may lack: old brokers, and earlier versions of this package, tell no ids."""
+"""What a change may lack: old brokers, and earlier versions of this package, report no ids."""
 _ORIGIN = [one.name for one in fields(Origin) if one.name in CacheRow.__dataclass_fields__]
 
 

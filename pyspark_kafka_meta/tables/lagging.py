@@ -17,17 +17,17 @@ from pyspark_kafka_meta.tables.rows import LagRow, PartitionRow
 logger = logging.getLogger(__name__)
 
 PATIENCE_MS = 10_000
-"""So long a leader may take to give the next record."""
+"""How long a leader may take to return the next record."""
 
 
 def of_same_topics(live: Iterable[PartitionRow], topic_ids: Mapping[str, UUID | None]) -> list[PartitionRow]:
-    """Without the partitions of topics that were made again since: their offsets do not compare with those before."""
+    """Without the partitions of topics recreated since: their offsets do not compare with those before."""
     ids = {topic: topic_id and str(topic_id) for topic, topic_id in topic_ids.items()}
     return [row for row in live if not is_other_topic(ids[row.topic], row.topic_id)]
 
 
 def unread(read_up_to: Positions, live: Iterable[PartitionRow]) -> list[TopicPartition]:
-    """The partitions that hold a record after `read_up_to`, as far as their leaders tell."""
+    """The partitions that hold a record after `read_up_to`, as far as their leaders report."""
     ends = _ends(live)
     return [each for each, position in read_up_to.items() if (ends.get(each) or 0) > position.offset]
 

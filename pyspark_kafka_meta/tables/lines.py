@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 ROWS_A_BATCH = 4_096
 _NEEDED = {"cache_id": str, "sequence": int, "time_ms": int}
-"""Without these nobody can tell which event it is."""
+"""Without these an event cannot be identified."""
 _TOO_LATE_MS = 253_402_300_800_000 - 24 * 3_600_000
 """A day before the year 10000, of which Python knows nothing in any time zone."""
 

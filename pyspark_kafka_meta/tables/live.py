@@ -40,7 +40,7 @@ from pyspark_kafka_meta.wire.messages import (
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What one broker told, and how long that took, connecting included."""
+    """What one broker returned, and how long that took, connecting included."""
 
     address: Address
     answer: MetadataAnswer
@@ -54,7 +54,7 @@ def ask_cluster(options: ClientOptions, topics: Collection[str] | None) -> Told:
         topics: None for all.
 
     Raises:
-        ConnectError: none answered within default.api.timeout.ms; the text tells what each did.
+        ConnectError: none answered within default.api.timeout.ms; the text says what each did.
         KafkaMetaError: what no other address heals, such as a login that is refused.
     """
     with closing(KafkaWire(connection_settings(options))) as wire:
@@ -96,7 +96,7 @@ def partition_rows(options: ClientOptions, topics: Collection[str] | None) -> li
 
 
 class _Ends:
-    """The start and end offset of each partition, or why its leader did not tell."""
+    """The start and end offset of each partition, or why its leader did not return them."""
 
     def __init__(self, wire: Wire, options: ClientOptions, deadline: float) -> None:
         self._wire = wire

@@ -92,7 +92,7 @@ class CachesReader(DataSourceReader):
 
 
 class LiveReader(DataSourceReader):
-    """Asks the cluster, in the one task that there is."""
+    """Reads a table of the live cluster, in a single task."""
 
     def __init__(self, table: Table, options: ClusterOptions, columns: Columns) -> None:
         self._table = table

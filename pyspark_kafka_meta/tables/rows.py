@@ -10,18 +10,18 @@ from pyspark_kafka_meta.metadata.model import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheRow:
-    """One partition in one metadata cache, as far as the cache's events tell. A cache that knows no partition has one
+    """One partition in one metadata cache, as far as the cache's events show. A cache that knows no partition has one
     row, with topic, partition and leader null. Caches that ended have none; a process that was killed says nothing,
-    and its cache stays until the next is born on its machine, which tells of it.
+    and its cache stays until the next one that is born on its machine reports it.
 
     Attributes:
         cache_id, role, application_id, executor_id, host, pid, query_id: of the latest event; see `Origin`.
-        cluster_id: of the cluster that the cache is about; null where no event tells it.
+        cluster_id: of the cluster that the cache is about; null where no event has it.
         leader_id: cached leader, -1 where the cache knows that there is none.
-        leader_epoch: its epoch, -1 where brokers tell none.
-        topic_id: null unless an event told it, which those of earlier versions and of old brokers do not.
+        leader_epoch: its epoch, -1 where brokers report none.
+        topic_id: null unless an event had it: those of earlier versions and of old brokers lack it.
         generation: good answers that the cache had got.
-        age_ms: from the last good answer to the query, ms; null where no event tells of one.
+        age_ms: from the last good answer to the query, ms; null where no event has one.
         last_reason: why the cache's latest event came about.
         last_refresh: when that was.
         lookups: leaders looked up in the cache without a request, over all of its events.
@@ -60,7 +60,7 @@ class BrokerRow:
 
     Attributes:
         is_controller: whether clients are to send administrative requests there; with KRaft any broker may be named.
-        answered_by: address of the broker that told all this, host:port.
+        answered_by: address of the broker that returned all this, host:port.
     """
 
     node_id: int
@@ -79,7 +79,7 @@ class PartitionRow:
     Attributes:
         leader_id: -1 while there is none.
         offline_replicas: replicas whose broker is down or whose disk failed.
-        start_offset: the first offset in the log; null where the leader did not tell.
+        start_offset: the first offset in the log; null where the leader did not return it.
         end_offset: exclusive: the high watermark, or the last stable offset with read_committed.
         error: what is wrong, null if nothing is.
     """
@@ -108,8 +108,8 @@ class LagRow:
 
     Attributes:
         next_offset: the first that the query has not read.
-        end_offset: exclusive end of the log now; null where the partition is gone, its topic was made
-            again, or its leader did not tell.
+        end_offset: exclusive end of the log now; null where the partition is gone, its topic was
+            recreated, or its leader did not return it.
         records_behind: offsets between the two.
         seconds_behind: age of the record at `next_offset` by its timestamp; 0 where none is unread, null where that
             offset has no record to show (compaction, a transaction's marker, retention).

@@ -1,7 +1,7 @@
-"""Local folders of event files: nobody else's to read, and never another place than the one that was named.
+"""Local folders of event files: readable by their owner alone, and never at another place than the one that was named.
 
-The folder itself may be no symbolic link and files are made anew in it by its descriptor, so that a link put in their
-way leads nowhere.
+The folder itself may not be a symbolic link, and new files are made in it by its descriptor, so that a link put in
+their way leads nowhere.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 KEPT_DAYS = 7
-"""So long the default folder of an application stays after its last event, and after its last cache."""
+"""How long the default folder of an application stays after its last event, and after its last cache."""
 
 
 def default_root() -> Path:
-    """The parent of the default folders of all applications of this user on this machine."""
+    """Parent of every application's default event folder, for this user on this machine."""
     return Path(tempfile.gettempdir()) / f"kafkameta-events-{os.getuid()}"
 
 

@@ -1,7 +1,7 @@
 """Which metadata caches of an application live on this machine, so that one whose process was killed is missed.
 
 Spark ends Python workers by SIGKILL, which leaves them no time to say a word. So a cache holds a lock on a file named
-after it, which the kernel lets go with the process; the next cache that is born here finds it, and tells of it.
+after it, which the kernel lets go with the process; the next cache that is born here finds it, and reports it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ SUFFIX = ".alive"
 
 
 class LivingCaches:
-    """For the one cache of a publisher.
+    """The lock that shows that the one cache of a publisher lives, and those of other caches.
 
     Args:
         application: names the folder, the default one for events.
-        outlet: where the events go. Caches whose events go elsewhere are not told of: nobody would look for it there.
+        outlet: where the events go. Caches whose events go elsewhere are not reported: no one looks for that there.
     """
 
     def __init__(self, application: str, outlet: str) -> None:
@@ -35,8 +35,8 @@ class LivingCaches:
         self._held = ExitStack()
 
     def enter(self, cache_id: str) -> tuple[str, ...]:
-        """From now on the cache lives. Returns the ids of those that have died since anybody looked last, each told to
-        one caller alone; nothing where the folder cannot be used, as this is worth no failure."""
+        """From now on the cache lives. Returns the ids of those that have died since the last look, each to one
+        caller alone; nothing where the folder cannot be used, as this is worth no failure."""
         try:
             folder = self._folder.make()
             self._hold(folder, cache_id)
@@ -46,11 +46,11 @@ class LivingCaches:
             return ()
 
     def leave(self) -> None:
-        """The cache ends in good order, which is not for others to tell."""
+        """The cache ends in good order, which others need not report."""
         self._held.close()
 
     def _hold(self, folder: Path, cache_id: str) -> None:
-        self._held.enter_context(suppress(OSError))  # a file that stays is told of as dead, which is worth no failure
+        self._held.enter_context(suppress(OSError))  # a file that stays is reported as dead, which is worth no failure
         # Held so that the folder is not removed as old while a cache lives, even one whose events go elsewhere.
         fcntl.flock(self._held.enter_context(open_folder(folder)), fcntl.LOCK_SH)
         # Locked before it has its name: a file that others see without a lock is that of a dead cache.
@@ -63,13 +63,13 @@ class LivingCaches:
 
     def _bury(self, folder: Path) -> Iterator[str]:
         for path in folder.glob(f"*{self._suffix}"):
-            with suppress(OSError), _locked(path):  # or its cache lives, or somebody else was first
+            with suppress(OSError), _locked(path):  # or its cache lives, or another process was first
                 path.unlink()
                 yield path.name.removesuffix(self._suffix)
 
 
 def dead_caches(root: Path) -> set[str]:
-    """The ids of those that died on this machine, below `default_root`, and that no cache has told of yet."""
+    """The ids of those that died on this machine, below `default_root`, and that no cache has reported yet."""
     dead = set()
     for path in root.glob(f"*/*{SUFFIX}"):
         with suppress(OSError), _locked(path):

@@ -1,6 +1,6 @@
 """Where an event comes from: the Spark application, executor, query and task that this process works for.
 
-Spark tells a Python worker most of this through the task's local properties; the executor's id is found in the
+Spark gives a Python worker most of this through the task's local properties; the executor's id is found in the
 environment that a cluster manager sets, or in the command line of the executor that started the worker.
 """
 
@@ -45,7 +45,7 @@ def task_origin() -> Origin:
 
 
 def planner_origin() -> Origin:
-    """The origin of events of a planner process, which runs beside the driver and is told of no query."""
+    """The origin of events of a planner process, which runs beside the driver and knows no query."""
     return Origin(role=Role.PLANNER, executor_id="driver", host=socket.gethostname(), pid=os.getpid())
 
 

@@ -18,8 +18,8 @@ from pyspark_kafka_meta.telemetry.topic import TopicSink
 
 def new_publisher(options: MetricsOptions | None, origin: Origin) -> EventPublisher:
     """A publisher with sinks of its own. Where the options name none, the events go to a folder for temporary files
-    that is named after the application, or after the driver where nobody tells its name. Without options the events
-    go nowhere: readers of events must not make any."""
+    that is named after the application, or after the driver where its name is not known. Without options the events
+    go nowhere: used by readers of events, which must not emit any."""
     if options is None:
         return EventPublisher((), origin)
     application = origin.application_id or f"driver-{driver_pid()}"

@@ -1,7 +1,7 @@
 """Takes the refresh events of one cache out of a process: a structured log line at once, the rest at the end of a task.
 
 A read never waits long for this and never fails because of it: the queue is bounded, and what cannot be kept or
-written is counted and told by the next event that gets through.
+written is counted and reported by the next event that gets through.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EventPublisher:
     The child of a fork publishes nothing through its parent's publisher: the sinks are its parent's.
 
     Attributes:
-        origin: of the events to come; set anew for each task.
+        origin: of the events to come; set again for each task.
     """
 
     def __init__(self, sinks: Sequence[EventSink], origin: Origin, living: LivingCaches | None = None) -> None:
@@ -50,10 +50,10 @@ class EventPublisher:
         if len(self._pending) > MAX_PENDING_EVENTS:
             self._losses.add([self._pending.popleft()])
         if told.died_cache_ids:
-            self.flush()  # nobody else will tell of them, and what killed them may kill this process as well
+            self.flush()  # no other cache will report them, and what killed them may kill this process as well
 
     def flush_news(self) -> None:
-        """`flush`, but let refreshes by age that found nothing new wait for company: a file for each would be many."""
+        """`flush`, but let refreshes by age that found nothing new wait for others: a file for each would be many."""
         news = [event for event in self._pending if not _is_routine(event)]
         if news or len(self._pending) >= ROUTINE_EVENTS_A_FILE:
             self.flush()

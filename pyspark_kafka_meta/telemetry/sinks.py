@@ -30,17 +30,17 @@ class EventSink(Protocol):
 
 
 class LossCount:
-    """Events that a sink lost, until one that gets through tells how many they were."""
+    """Events that a sink lost, until one that gets through reports how many they were."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def add(self, events: Sequence[RefreshEvent]) -> None:
-        """These did not get through, and neither did the losses that they told."""
+        """These did not get through, and neither did the losses that they reported."""
         self._count += sum(1 + event.dropped_before for event in events)
 
     def told_by(self, events: Sequence[RefreshEvent]) -> list[RefreshEvent]:
-        """`events`, at least one, the first of which tells all losses so far."""
+        """`events`, at least one, the first of which reports all losses so far."""
         count, self._count = self._count, 0
         return [replace(events[0], dropped_before=events[0].dropped_before + count), *events[1:]]
 

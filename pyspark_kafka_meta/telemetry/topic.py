@@ -53,7 +53,7 @@ class TopicSink:
         self._producer: Producer | None = None
         self._connect_after = 0.0  # of the monotonic clock
         self._losses = LossCount()
-        self._is_slow = False  # nobody waits until the next delivery
+        self._is_slow = False  # no wait until the next delivery
         self._failing = False  # as is_slow, and a warning has said so
 
     def write(self, events: Sequence[RefreshEvent]) -> None:
@@ -72,7 +72,7 @@ class TopicSink:
 
     def close(self) -> None:
         """What is not acknowledged soon is lost. It would keep the producer alive, and connecting, for ever: a record
-        holds `_delivered`, and nobody would have it called."""
+        holds `_delivered`, and nothing would call it."""
         if self._producer is not None and self._producer.flush(FLUSH_S) > 0:
             self._producer.purge()
             self._producer.flush(FLUSH_S)

@@ -1,7 +1,7 @@
 """`FakeCluster`: brokers, topics, leaders and logs in plain memory, for `FakeWire` to answer from.
 
-It decides as Apache Kafka 4.1 does: any replica serves a Fetch, a wrong leader epoch is refused, a topic that was made
-again is not known by its old id, a reader of records that were cut off is told so.
+It decides as Apache Kafka 4.1 does: any replica serves a Fetch, a wrong leader epoch is refused, a recreated topic is
+not known by its old id, a reader of records that were cut off learns of that.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from pyspark_kafka_meta.wire.messages import (
 
 
 class FakeClock:
-    """Seconds that pass only when somebody waits: call it for the time, give its `sleep` to whoever sleeps."""
+    """Seconds that pass only during a wait: call it for the time, give its `sleep` to whoever sleeps."""
 
     def __init__(self, now: float = 1_000.0) -> None:
         self.now = now
@@ -53,7 +53,8 @@ class FakeClock:
 
 
 class FakeWire:
-    """Not thread-safe. ListOffsets knows times by the batch: the first of a batch that holds one as late.
+    """A `Wire` over a `FakeCluster`. Not thread-safe. ListOffsets knows times by the batch: the first of a batch that
+    holds one as late.
 
     Attributes:
         aliases: node ids by address that no broker advertises, such as a load balancer's.
@@ -232,7 +233,7 @@ class FakeWire:
         return OffsetAnswer(query.partition, 0, offset, self.cluster.partition(query.partition).leader_epoch)
 
     def _ends_at(self, node_id: int) -> float:
-        """When the Fetch under way is answered: now if there is something to tell, else when it was parked enough."""
+        """When the Fetch under way is answered: now if it has something to return, else at the end of its wait."""
         request, sent_at, deadline = self._under_way[node_id]
         if node_id in self.hung:
             return deadline

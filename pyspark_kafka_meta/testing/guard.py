@@ -48,7 +48,7 @@ class Guard:
 
 
 def sweep() -> None:
-    """Remove folders whose watcher was killed too: nobody holds their lock any more."""
+    """Remove folders whose watcher was killed too: their lock is free."""
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/lock"):
         with contextlib.suppress(OSError), path.open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

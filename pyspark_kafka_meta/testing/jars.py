@@ -52,7 +52,7 @@ def find_java() -> Path:
 
 
 def java_version(told: str) -> int:
-    """The feature release in what `java -version` prints: 17 for "17.0.15", 1 for "1.8.0_402", 0 if it tells none."""
+    """The feature release in what `java -version` prints: 17 for "17.0.15", 1 for "1.8.0_402", 0 if it has none."""
     match = re.search(r'version "(\d+)', told)
     return int(match[1]) if match else 0
 

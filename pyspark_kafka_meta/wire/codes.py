@@ -33,7 +33,7 @@ class Action(Enum):
     RETRY = auto()
     """Ask the same broker again after a pause: something went wrong inside it, it lags behind, or asks for patience."""
     REFRESH = auto()
-    """The cache is out of date: refresh it, then ask whom it names."""
+    """The cache is out of date: refresh it, then ask the leader that it names."""
     DATA_LOSS = auto()
     """The offset is outside the log: records may be gone."""
     FAIL = auto()

@@ -39,9 +39,9 @@ from pyspark_kafka_meta.wire.sockets import connect, is_readable, remaining_s
 LOGIN_AGAIN_AT = (0.85, 0.95)
 """Shares of a session's lifetime between which it is renewed, as Kafka's `SaslClientAuthenticator` does."""
 SILENCE_S = 5.0
-"""A broker that sends nothing for so long in the middle of an answer counts as hung: meanwhile nobody else is heard."""
+"""A broker that sends nothing for this long in the middle of an answer counts as hung: meanwhile no other is heard."""
 PROBE_S = 1.0
-"""Nobody else is heard either while a broker is asked why it hung up, which only makes for a better error."""
+"""No other is heard either while a broker is asked why it hung up, which only makes for a better error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class _InFlight(NamedTuple):
 
 
 class Connection:
-    """An open connection whose broker has told its API versions and accepted the login, if there is one."""
+    """An open connection whose broker has sent its API versions and accepted the login, if there is one."""
 
     def __init__(self, address: Address, settings: ConnectionSettings, deadline: float) -> None:
         self.address = address
@@ -94,8 +94,8 @@ class Connection:
         self._socket.close()
 
     def is_usable(self) -> bool:
-        """False once the broker has closed an idle connection. Bytes that nobody asked for also end it, and a question
-        whose asker has gone: its answer would be taken for that of the next."""
+        """False once the broker has closed an idle connection. Bytes that were not asked for also end it, and a request
+        whose caller has gone: its answer would be taken for that of the next."""
         if self._socket.fileno() < 0 or self._in_flight:
             return False
         return not is_readable(self._socket)
@@ -143,7 +143,7 @@ class Connection:
         """The answer to the oldest request under way, in fresh memory or in this.
 
         Args:
-            has_begun: whether poll has told of a first byte, over TLS of the first part of a record: the peer may not
+            has_begun: whether poll has reported a first byte, over TLS of the first part of a record: the peer may not
                 be silent for longer than `SILENCE_S` any more.
         """
         request = self._in_flight.popleft()
@@ -193,7 +193,7 @@ class Connection:
             raise
 
     def _answers_without_tls(self, deadline: float) -> bool:
-        """A broker that gets TLS where it wants none just hangs up, as one does that is going down: this tells."""
+        """A broker that gets TLS where it wants none just hangs up, as one that is going down does: this finds out."""
         try:
             Connection(self.address, replace(self._settings, security=PLAINTEXT), deadline).close()
         except KafkaMetaError:
@@ -201,14 +201,14 @@ class Connection:
         return True
 
     def _wants_login(self, deadline: float) -> bool:
-        """A broker whose first question is not a login just hangs up, as one does that is going down: this tells."""
+        """A broker that wants a login first just hangs up, as one that is going down does: this finds out."""
         if not self._is_new or not self._versions or self._settings.security.uses_sasl:
             return False
         self.close()
         deadline = min(deadline, time.monotonic() + PROBE_S)
         try:
             with contextlib.closing(Connection(self.address, self._settings, deadline)) as probe:
-                probe._is_new = False  # lest it send out one more
+                probe._is_new = False  # so that it does not start one more probe
                 return login_is_wanted(probe, deadline)
         except KafkaMetaError:
             return False
@@ -224,7 +224,7 @@ class Connection:
             self._login_due = time.monotonic() + lifetime_ms / 1000 * random.uniform(*LOGIN_AGAIN_AT)
 
     def _ask_versions(self, deadline: float) -> None:
-        # v2 is understood by every broker since 2.0; newer ones are asked for nothing that v2 does not tell.
+        # v2 is understood by every broker since 2.0; nothing is needed that v2 does not return.
         request = codec.request_schema(API_VERSIONS, API_VERSIONS.max_version).ApiVersionsRequest()
         answer = self.call(API_VERSIONS, request, deadline).message
         if answer.error_code != 0:

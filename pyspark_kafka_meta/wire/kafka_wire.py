@@ -26,8 +26,8 @@ from pyspark_kafka_meta.wire.requests import Requests, closed_by_errors, usable
 from pyspark_kafka_meta.wire.under_way import UnderWay
 
 SHRINK = 8
-"""So many times less is asked of a broker whose answer did not come whole in time: over a slow link, as much would be
-late again. Twice as much is asked for after each full answer that came in a quarter of the time."""
+"""Divides what is asked of a broker whose answer did not come whole in time: over a slow link, as much would be late
+again. Twice as much is asked for after each full answer that came in a quarter of the time."""
 MIN_ANSWER_BYTES = 64 * 1024
 
 

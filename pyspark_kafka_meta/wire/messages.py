@@ -121,7 +121,7 @@ class FetchedPartition:
     Attributes:
         records: concatenated record batches as the broker stores them; the last may be cut off.
         aborted_transactions: (producer id, first offset) pairs, under read_committed only.
-        high_watermark, last_stable_offset: -1 where the broker does not tell.
+        high_watermark, last_stable_offset: -1 where the broker does not return it.
     """
 
     partition: TopicPartition
@@ -142,7 +142,7 @@ class FetchAnswer:
     Attributes:
         error_code: top-level; when it is not 0, `partitions` is empty.
         latency_ms: from the request's last byte sent to the answer's last byte received, parking time included.
-        by_id: whether the topics were asked for by id (Kafka 3.1 and later): then none is another of the same name.
+        by_id: whether topics were asked for by id (Kafka 3.1 and later): then none is a namesake.
     """
 
     node_id: int

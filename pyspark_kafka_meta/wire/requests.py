@@ -21,7 +21,8 @@ AnswerT = TypeVar("AnswerT")
 
 
 class Requests(Generic[RequestT, AnswerT]):
-    """Not thread-safe. A connection opens when it is first used, and closes for good at the first error."""
+    """See the module. Not thread-safe. A connection opens when it is first used, and closes for good at the first
+    error."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Requests(Generic[RequestT, AnswerT]):
         self._not_sent: dict[int, KafkaMetaError] = {}  # why there will be no answer
 
     def send(self, broker: Broker, request: RequestT, deadline: float) -> None:
-        """See `Wire.send_fetch`. An earlier one is dropped, lest its answer be taken for that of the new one."""
+        """See `Wire.send_fetch`. An earlier one is dropped, so that its answer is not taken for that of the new one."""
         self.drop(broker.node_id)
         try:
             channel = self._written(broker, request, deadline)
@@ -128,7 +129,7 @@ def usable(kept: Connection | None, address: Address) -> Connection | None:
 
 @contextmanager
 def closed_by_errors(connection: Connection) -> Iterator[None]:
-    """Close the connection on any error, those of the protocol and an interruption included."""
+    """Close the connection on any error, including protocol errors and cancellation."""
     try:
         yield
     except BaseException:

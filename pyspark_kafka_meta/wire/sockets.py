@@ -21,7 +21,7 @@ Selector = selectors.PollSelector
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:
-    """What `work` will have returned or raised. Nobody waits for its thread at the end.
+    """What `work` will have returned or raised. Its thread is not waited for at the end.
 
     Raises:
         ConnectError: this process may start no more threads.

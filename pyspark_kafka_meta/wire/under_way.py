@@ -130,7 +130,7 @@ def _first_readable(waiting: Mapping[int, UnderWay[Any]], until: float) -> int |
 
 
 def _wake(wakes: socket.socket) -> None:
-    with suppress(OSError):  # nobody may wait any more
+    with suppress(OSError):  # perhaps no longer waited for
         wakes.shutdown(socket.SHUT_RDWR)  # a process that was forked meanwhile holds a copy, too
     wakes.close()
 

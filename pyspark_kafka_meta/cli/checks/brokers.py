@@ -102,7 +102,7 @@ def broker_findings(brokers: Sequence[Broker], reaches: Reaches, rack: str) -> I
 
 
 def shared_addresses(brokers: Collection[Broker]) -> Iterator[Finding]:
-    """Brokers that cannot be told apart, as behind one forwarded port or load balancer."""
+    """Brokers that cannot be distinguished, as behind one forwarded port or load balancer."""
     for address in sorted({broker.address for broker in brokers}):
         ids = [str(broker.node_id) for broker in sorted(brokers) if broker.address == address]
         if len(ids) > 1:

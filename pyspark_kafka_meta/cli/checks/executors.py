@@ -45,7 +45,7 @@ _SIGNS = {
     "Connection reset": _PYTHON_FIX,
     "Python worker": _PYTHON_FIX,
 }
-"""What Spark's errors have in them, the most telling first."""
+"""What Spark's errors contain, the most specific first."""
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def executor_findings(cluster: Mapping[str, str], addresses: Sequence[Address]) 
 
 
 def judge_spark_error(text: str) -> Finding:
-    """What an error means that is Spark's own: its most telling line, and what to do."""
+    """What one of Spark's own errors means: its most specific line, and what to do."""
     lines = [line.strip(" :") for line in text.splitlines() if line.strip()]
     for sign, fix in _SIGNS.items():
         if told := next((line for line in lines if sign in line), None):

@@ -38,10 +38,12 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Attributes:
-    check: what was looked at.
-    what: what was seen there.
-    fix: what to do about it; empty only where the verdict is `OK`.
+    """The result of one check.
+
+    Attributes:
+        check: what was looked at.
+        what: what was seen there.
+        fix: what to do about it; empty only where the verdict is `OK`.
     """
 
     check: str

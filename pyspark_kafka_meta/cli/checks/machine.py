@@ -20,7 +20,7 @@ from pyspark_kafka_meta.cli.checks.findings import Finding, Verdict, fail, ok, w
 
 DISTRIBUTION = "pyspark-kafka-meta"
 STREAMS_SINCE = (4, 2)
-"""The release of pyspark that tells a source where a micro-batch begins."""
+"""The release of pyspark in which a source learns where a micro-batch begins."""
 
 _COMMAND_TIMEOUT_S = 30
 _OF_A_WORKER = ("pyspark_kafka_meta", "pyarrow", "numpy", "kio", "cramjam", "crc32c")
@@ -39,9 +39,11 @@ class Requirement(NamedTuple):
 
 
 class Installed(NamedTuple):
-    """Attributes:
-    version: None if it is not known.
-    trouble: why it cannot be imported, empty if it can.
+    """One package, as it is installed.
+
+    Attributes:
+        version: None if it is not known.
+        trouble: why it cannot be imported, empty if it can.
     """
 
     version: str | None

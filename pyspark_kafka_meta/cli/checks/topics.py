@@ -1,4 +1,4 @@
-"""The topics: whether they are there and allowed, who leads, who is in sync, and whether a small Fetch gets through."""
+"""The topics: whether they exist and are allowed, leaders, in-sync replicas, and whether a small Fetch succeeds."""
 
 from __future__ import annotations
 

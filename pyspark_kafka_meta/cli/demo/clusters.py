@@ -21,7 +21,7 @@ POLL_S = 0.2
 
 
 class Cluster(Protocol):
-    """Those that may be changed also say who decides who leads (`elections`), and how they grow (`growth`)."""
+    """Those that may be changed also say how leaders are chosen (`elections`), and how they grow (`growth`)."""
 
     @property
     def name(self) -> str:
@@ -41,7 +41,7 @@ class Cluster(Protocol):
 
 
 class Embedded:
-    """Mock brokers in this process. They hold no elections: this class decides who leads, and they cannot grow a topic,
+    """Mock brokers in this process. They hold no elections: this class chooses the leaders. They cannot grow a topic,
     so that a further one appears instead."""
 
     def __init__(self, brokers: MockCluster) -> None:

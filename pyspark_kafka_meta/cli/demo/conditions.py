@@ -154,7 +154,7 @@ def learned_apart(partition: TopicPartition, epoch: int, since_ms: int) -> Condi
 
 
 def left(broker_id: int, since_ms: int) -> Condition:
-    """The broker leads nothing, and an executor has learned who leads now."""
+    """The broker leads nothing, and an executor has learned the new leader."""
 
     def seen(state: State) -> str | None:
         moved = [

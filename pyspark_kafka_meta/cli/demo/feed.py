@@ -1,4 +1,4 @@
-"""A live feed: a thread that writes records to a cluster's topics until told to stop."""
+"""A live feed: a thread that writes records to a cluster's topics until it is stopped."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def event_line(event: Event) -> str:
 
 
 def is_news(event: Event) -> bool:
-    """Whether a pipe is told of it: answers that bring nothing new would be most of the lines."""
+    """Whether a pipe gets it: answers that bring nothing new would be most of the lines."""
     return bool(event["outcome"] != Outcome.UNCHANGED or event["reason"] == RefreshReason.ON_DEMAND)
 
 

@@ -48,7 +48,7 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    # What caches on one machine tell each other lies among the temporary files.
+    # The files by which caches on one machine find each other lie among the temporary ones.
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings: dict[str, bool | float | int | str | None] = {

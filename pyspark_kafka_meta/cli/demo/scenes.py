@@ -29,11 +29,13 @@ Act = Callable[[State], Condition]
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Attributes:
-    line: the explanation.
-    acts: each is played when what the one before asks for was seen.
-    is_repeatable: whether to act again where that is not seen soon: a cache that happens to refresh by its age, or to
-        ask nobody, at the very moment meets no error.
+    """One scene of the demo.
+
+    Attributes:
+        line: the explanation.
+        acts: each is played when what the one before asks for was seen.
+        is_repeatable: whether to act again where that is not seen soon: a cache that happens to refresh by its age, or
+            to send no request, at that moment meets no error.
     """
 
     number: int

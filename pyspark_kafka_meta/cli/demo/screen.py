@@ -21,7 +21,7 @@ POLL_S = 0.3
 LINES_A_SCENE = 12
 """This many lines of events, outside a terminal: what fails is tried again many times."""
 HOLD_S = 3.0
-"""So long a terminal goes on showing a scene that was seen."""
+"""How long a terminal goes on showing a scene that was seen."""
 
 
 class Screen:
@@ -66,7 +66,7 @@ class Screen:
         return state
 
     def end(self, verdict: Verdict) -> None:
-        """Show what came of a scene, and stay a while where somebody may look on."""
+        """Show what came of a scene, and stay a while where a user may be watching."""
         self._print(frames.verdict_line(verdict))
         self._print(f"   {frames.reading_line(self.look(), self._produced())}")
         if self._live is not None:
@@ -80,7 +80,7 @@ class Screen:
         return self.look()
 
     def ask_to_go_on(self) -> bool:
-        """Wait for Enter while looking on; False for q, and where nobody can answer."""
+        """Wait for Enter while still looking; False for q, and where there is no input."""
         self._print("Enter: the next scene; q and Enter: the end")
         while not select.select([sys.stdin], [], [], POLL_S)[0]:
             self.look()

@@ -1,4 +1,4 @@
-"""What is known at one moment of the demo, and what the tables tell of it; pure."""
+"""What is known at one moment of the demo, and what the tables say of it; pure."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def executor_name(executor_id: str | None, pid: int | None) -> str:
 
 
 def newest_caches(caches: Sequence[CacheRow]) -> dict[Place, dict[TopicPartition, CacheRow]]:
-    """What the planner and each executor know now. A process that was started anew counts, not the one before."""
+    """What the planner and each executor know now. A restarted process counts, not the one before."""
     latest: dict[Place, CacheRow] = {}
     for row in caches:
         if row.role in ("planner", "reader"):
@@ -88,7 +88,7 @@ def newest_caches(caches: Sequence[CacheRow]) -> dict[Place, dict[TopicPartition
 
 
 def is_stale(row: CacheRow, live: Mapping[TopicPartition, PartitionRow]) -> bool:
-    """Whether the cache holds an older leader epoch than the cluster tells now, or a topic that was made again."""
+    """Whether the cache holds an older leader epoch than the cluster reports now, or a recreated topic."""
     now = None if row.topic_partition is None else live.get(row.topic_partition)
     if now is None:
         return False
@@ -109,7 +109,7 @@ def told_by_caches(
     events: Iterable[Event], caches: Iterable[CacheRow]
 ) -> tuple[Sequence[BrokerRow], Sequence[PartitionRow]]:
     """The brokers that were asked by id or lead, and the newest leaders that any cache knows: those of the topic id
-    that was told last, as the epochs of a topic that is made again begin anew."""
+    reported last, as the epochs of a recreated topic start again."""
     caches = sorted(caches, key=lambda one: one.last_refresh)
     told_last = {row.topic: row.topic_id for row in caches}
     newest = {

@@ -27,7 +27,7 @@ class Watcher:
 
     Args:
         source: of the events.
-        options: how to reach the cluster, `kafka.*`; none where the caches alone tell of it.
+        options: how to reach the cluster, `kafka.*`; none where the caches alone know of it.
         topics: which are looked at, given what the caches know.
         progress: of the query.
     """
@@ -68,8 +68,8 @@ class Watcher:
         )
 
     def _ask(self, caches: Sequence[CacheRow]) -> str | None:
-        """Ask the cluster; returns why it did not answer. After a login that is refused nobody asks again: an account
-        may be locked for that."""
+        """Ask the cluster; returns why it did not answer. After a refused login no more requests are sent: an
+        account may be locked for that."""
         if self._client is None:
             self._brokers, self._partitions = told_by_caches(self._events, caches)
             return None

@@ -15,9 +15,11 @@ Act = Callable[[State], str]
 
 
 class Actions:
-    """Attributes:
-    dead: brokers that were killed, shared with who shows them.
-    growth: what `grow` does here, for people.
+    """What the buttons do to one cluster.
+
+    Attributes:
+        dead: brokers that were killed, shared with the view.
+        growth: what `grow` does here, for people.
     """
 
     def __init__(self, cluster: Embedded | Real, events: Path, dead: set[int]) -> None:

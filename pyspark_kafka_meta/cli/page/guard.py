@@ -17,7 +17,7 @@ def is_ours(host: str | None, origin: str | None, named: str) -> bool:
 
     Args:
         host, origin: the headers; a browser sends the second with all that another site could misuse.
-        named: what the page was told to listen on. Addresses go through, too: nobody can rebind them.
+        named: what the page listens on. Addresses go through, too: they cannot be rebound.
     """
     try:
         name = urlsplit(f"//{host}").hostname

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 END_S = 2.0
-"""So long the end waits for a look: one at brokers that do not answer takes longer."""
+"""How long the end waits for a look: one at brokers that do not answer takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Looker:
 
 def _told(error: Exception, before: str | None) -> str:
     """For people at the page. What is not ours is a mistake of this program: a thread that ended with it would leave a
-    page that stands still and says nothing. It is logged once for as long as nothing else is told."""
+    page that stands still and says nothing. It is logged once for as long as nothing else is shown."""
     if isinstance(error, KafkaMetaError):
         return error_text(error)
     text = f"{type(error).__name__}, see the log of kafkameta page"

@@ -36,9 +36,11 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Attributes:
-    options: for ECharts.
-    summary: what is to be seen, in words.
+    """One plot of the page.
+
+    Attributes:
+        options: for ECharts.
+        summary: what is to be seen, in words.
     """
 
     options: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Serves the page, to this machine alone unless told otherwise, until Ctrl-C or SIGTERM."""
+"""Serves the page, to this machine alone unless set otherwise, until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ICON = (
 )
 CLOSE_TIMEOUT_S = 2
 RECONNECT_TIMEOUT_S = 30
-"""So long a browser may be away, asleep say, before its page loads anew."""
+"""How long a browser may be away, asleep for example, before its page reloads."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Raises OptionError: nobody can listen there."""
+    """Raises OptionError: that address cannot be listened on."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What the page is about: a cluster of the demo's own with a query, or the events of somebody else's; until Ctrl-C."""
+"""What the page is about: a cluster of the demo's own with a query, or the events of other queries; until Ctrl-C."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ EVENTS_SHOWN = 10
 CACHES_SHOWN = 12
 MOVED_SHOWN_MS = 8_000
 SILENT_MS = 600_000
-"""A cache without an event for so long is left out where nothing says that it ended."""
+"""A cache without an event for this long is left out where nothing says that it ended."""
 
 
 class Move(NamedTuple):
@@ -44,8 +44,10 @@ class Led:
 
 @dataclass(frozen=True, slots=True)
 class BrokerCard:
-    """Attributes:
-    is_alive: None where no cluster is asked: that a cache asked it once says nothing of now.
+    """One broker, as the page shows it.
+
+    Attributes:
+        is_alive: None where no cluster is asked: that a cache asked it once says nothing of now.
     """
 
     node_id: int
@@ -64,10 +66,12 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class CacheTable:
-    """Attributes:
-    names: of the caches, and the process of each.
-    rows: each partition, what the cluster tells of it, and a cell for each cache.
-    left_out: caches that there was no room for.
+    """The caches side by side.
+
+    Attributes:
+        names: of the caches, and the process of each.
+        rows: each partition, what the cluster says of it, and a cell for each cache.
+        left_out: caches that there was no room for.
     """
 
     names: Sequence[tuple[str, str]]
@@ -80,9 +84,11 @@ class CacheTable:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """Attributes:
-    iso: when it was, for machines.
-    outcome: changed, unchanged or failed; also how it is coloured.
+    """One event, as the page shows it.
+
+    Attributes:
+        iso: when it was, for machines.
+        outcome: changed, unchanged or failed; also how it is coloured.
     """
 
     at: str
@@ -98,11 +104,13 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Attributes:
-    trouble: why the picture is old, else None.
-    is_reading: whether there is a query whose progress is known.
-    events: the newest that brought something.
-    last_event: the newest of them in a line.
+    """All that the page shows.
+
+    Attributes:
+        trouble: why the picture is old, else None.
+        is_reading: whether there is a query whose progress is known.
+        events: the newest that brought something.
+        last_event: the newest of them in a line.
     """
 
     trouble: str | None
@@ -122,8 +130,8 @@ def view_of(state: State, known: Mapping[int, BrokerRow], dead: Collection[int],
     """All that the page shows at one moment.
 
     Args:
-        known: every broker that was ever told of.
-        dead: brokers that were killed here; those that the cluster tells of no more are found without.
+        known: every broker that was ever reported.
+        dead: brokers that were killed here; those that the cluster no longer reports are found without.
         by_place: whether one cache stands for its executor, as where Spark has one worker in each.
     """
     caches = _by_place(state) if by_place else _by_cache(state)

@@ -52,8 +52,8 @@ _last_made: dict[SecurityOptions, ssl.SSLContext] = {}
 
 
 def tls_context(security: SecurityOptions) -> ssl.SSLContext:
-    """Made anew for each connection, so that renewed files are read; the last one made, if they cannot be used now:
-    somebody may just be writing them.
+    """Made for each connection, so that renewed files are read; the last one, if they cannot be used now: another
+    process may be writing them.
 
     Raises:
         OptionError: a store, key or certificate cannot be used, and never could.
@@ -88,7 +88,7 @@ def _new_context(security: SecurityOptions) -> ssl.SSLContext:
 
 
 def _present(context: ssl.SSLContext, identity: Identity) -> None:
-    """Python reads keys from files alone: this one is encrypted with a password that nobody else ever has."""
+    """Python reads keys from files alone: this one is encrypted with a password that is never shared."""
     password = secrets.token_urlsafe()
     try:
         with tempfile.NamedTemporaryFile(prefix="kafkameta-", suffix=".pem") as file:

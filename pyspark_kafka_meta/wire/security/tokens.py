@@ -1,8 +1,8 @@
 """Tokens for OAUTHBEARER: from a class of the user's, from an OpenID Connect token endpoint, or signed for Amazon MSK.
 
 Each source is foreign code that may block and whose errors may hold secrets: it gets a deadline, and only the kind of
-an error is told. What is known to pass, as an endpoint that is asked too often or AWS credentials that are not there at
-the moment, is a ConnectError: callers try again for a while. All else is final, lest an account be locked.
+an error is shown. What is known to pass, as an endpoint that is asked too often or AWS credentials that are missing at
+the moment, is a ConnectError: callers try again for a while. All else is final, so that no account is locked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ USED_SHARE_OF_LIFETIME = 0.8
 """A token of an endpoint serves new connections for this share of its lifetime; then another is asked for."""
 
 _PASSING = frozenset({"temporarily_unavailable", "server_error"})
-"""OAuth's error codes that another attempt may heal (RFC 6749, section 4.1.2.1)."""
+"""OAuth error codes worth retrying (RFC 6749, section 4.1.2.1)."""
 TOO_MANY_REQUESTS = 429
 
 _tokens: dict[SecurityOptions, tuple[str, float]] = {}  # the token, and until when it serves new connections
