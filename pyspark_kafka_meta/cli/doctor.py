@@ -12,11 +12,11 @@ from rich.table import Table
 from pyspark_kafka_meta.cli.checks.findings import Finding, Verdict
 from pyspark_kafka_meta.cli.checks.machine import machine_findings
 from pyspark_kafka_meta.cli.console import plain, print_json
+from pyspark_kafka_meta.cli.parameters import answer_within
 from pyspark_kafka_meta.metadata.model import Address
 
 Section = tuple[str, Iterable[Finding]]
 LOOK = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
-TIMEOUTS = ("kafka.socket.connection.setup.timeout.ms", "kafka.default.api.timeout.ms")
 
 
 def examine(
@@ -42,7 +42,7 @@ def examine(
 
     addresses: Sequence[Address] = ()
     if cluster:
-        cluster = {**cluster, **dict.fromkeys(TIMEOUTS, str(timeout_ms))}
+        cluster = {**cluster, **answer_within(timeout_ms)}
         options = ClientOptions.parse(cluster)
         addresses = options.bootstrap_servers
         reaches = reach_all(addresses, options)

@@ -23,6 +23,7 @@ from pyspark_kafka_meta.cli.parameters import (
     JsonOrPipe,
     Options,
     Servers,
+    answer_within,
     check_demo,
     cluster_options,
     events_options,
@@ -80,7 +81,7 @@ def metadata(
     """Ask one broker, learn them all: brokers, topics, and the leader of each partition."""
     from rich.console import Console
 
-    from pyspark_kafka_meta.cli.metadata import check_topics, look_at, show, with_timeout
+    from pyspark_kafka_meta.cli.metadata import check_topics, look_at, show
     from pyspark_kafka_meta.cli.metadata import watch as keep_watch
     from pyspark_kafka_meta.cli.refreshing import OwnCache
     from pyspark_kafka_meta.options import ClientOptions
@@ -89,7 +90,8 @@ def metadata(
     with reporting(until_ended=watch is not None and count is None), ExitStack() as opened:
         if count is not None and watch is None:
             raise OptionError("--count ends a --watch: give both, or leave it out")
-        client = with_timeout(ClientOptions.parse(cluster_options(bootstrap_servers, option, config)), timeout_ms)
+        cluster = cluster_options(bootstrap_servers, option, config)
+        client = ClientOptions.parse({**cluster, **answer_within(timeout_ms)})
         own_cache = opened.enter_context(closing(OwnCache(client))) if refresh else None
         if watch is None:
             seen = look_at(client, topic, own_cache)

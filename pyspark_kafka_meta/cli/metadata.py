@@ -6,7 +6,7 @@ Metadata is asked for without a cache; a cache of the command's own is refreshed
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import count, islice
 from time import sleep
@@ -65,11 +65,6 @@ def look_at(options: ClientOptions, topics: Collection[str] | None, own_cache: O
     told = ask_cluster(options, topics)
     events = [] if own_cache is None else own_cache.refresh([topic.name for topic in told.answer.topics])
     return Look(told, events)
-
-
-def with_timeout(options: ClientOptions, timeout_ms: int) -> ClientOptions:
-    """The options with this time for all brokers together to answer."""
-    return replace(options, default_api_timeout_ms=timeout_ms, connection_setup_timeout_ms=timeout_ms)
 
 
 def show(seen: Look, console: Console | None) -> None:

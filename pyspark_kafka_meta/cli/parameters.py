@@ -59,6 +59,12 @@ def cluster_options(servers: str | None, options: Sequence[str] | None, config: 
     return found if servers is None else {**found, "kafka.bootstrap.servers": servers}
 
 
+def answer_within(timeout_ms: int) -> dict[str, str]:
+    """The `kafka.*` options by which brokers have this time to answer: a user at a screen does not wait a minute."""
+    names = ("kafka.socket.connection.setup.timeout.ms", "kafka.default.api.timeout.ms")
+    return dict.fromkeys(names, str(timeout_ms))
+
+
 def events_options(
     path: str | None, topic: str | None, cluster: Mapping[str, str], asks_brokers: bool = False, others: str = ""
 ) -> dict[str, str]:

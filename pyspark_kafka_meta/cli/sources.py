@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from pyspark_kafka_meta.cli.parameters import answer_within
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.events import RefreshEvent
 from pyspark_kafka_meta.options import EventsOptions, SourceOptions
@@ -22,10 +23,7 @@ from pyspark_kafka_meta.telemetry.origin import cli_origin
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 
 FILES_AT_ONCE = 200
-PATIENCE = dict.fromkeys(
-    ("kafka.default.api.timeout.ms", "kafka.socket.connection.setup.timeout.ms", "kafkaConsumer.pollTimeoutMs"), "10000"
-)
-"""With a topic's brokers: a user at a screen does not wait a minute to read that none answers."""
+TOPIC_DEFAULTS = {**answer_within(10_000), "kafkaConsumer.pollTimeoutMs": "10000"}
 
 
 class EventSource(Protocol):
@@ -50,7 +48,7 @@ def open_events(options: Mapping[str, str], must_exist: bool) -> EventSource:
         must_exist: whether a local folder that is named must exist; else it may come later. Object stores have no
             folders that could be missing.
     """
-    parsed = EventsOptions.parse({**PATIENCE, **options} if "metricsTopic" in options else options)
+    parsed = EventsOptions.parse({**TOPIC_DEFAULTS, **options} if "metricsTopic" in options else options)
     if parsed.topic is not None:
         return TopicEvents(parsed.topic)
     path = parsed.path or str(default_root())

@@ -88,5 +88,9 @@ class ClientOptions:
         rules.refuse(problems + rules.client_problems(options) + complete_security(parsed))
         return cls(**parsed)
 
+    def api_deadline(self, now: float) -> float:
+        """By when a question asked at `now` must be answered, retries included; seconds of the caller's clock."""
+        return now + self.default_api_timeout_ms / 1000
+
 
 CLIENT_OPTIONS = table_of(ClientOptions) | SECURITY_OPTIONS

@@ -82,7 +82,7 @@ class KafkaClient:
 
     def api_deadline(self) -> float:
         """By when a question to the cluster must be answered, retries included."""
-        return time.monotonic() + self.options.default_api_timeout_ms / 1000
+        return self.options.api_deadline(time.monotonic())
 
     def backoff_s(self, failures: int) -> float:
         """The pause, in seconds, before a request that failed `failures` times in a row is retried."""

@@ -58,7 +58,7 @@ def ask_cluster(options: ClientOptions, topics: Collection[str] | None) -> Told:
         KafkaMetaError: what no other address heals, such as a login that is refused.
     """
     with closing(KafkaWire(connection_settings(options))) as wire:
-        return _ask(wire, options, topics, _deadline(options))
+        return _ask(wire, options, topics, options.api_deadline(time.monotonic()))
 
 
 def broker_rows(told: Told) -> list[BrokerRow]:
@@ -85,7 +85,7 @@ def partition_rows(options: ClientOptions, topics: Collection[str] | None) -> li
         ConnectError: no broker answered. That a leader does not is in its partitions' rows.
         KafkaMetaError: as `ask_cluster`.
     """
-    deadline = _deadline(options)
+    deadline = options.api_deadline(time.monotonic())
     with closing(KafkaWire(connection_settings(options))) as wire:
         answer = _ask(wire, options, topics, deadline).answer
         shown = sorted((one for one in answer.topics if topics or not one.is_internal), key=lambda one: one.name)
@@ -173,7 +173,3 @@ def _ask(wire: Wire, options: ClientOptions, topics: Collection[str] | None, dea
         else:
             return Told(address, answer, (time.monotonic() - asked_at) * 1000)
     raise ConnectError(f"no broker answered ({'; '.join(failures)}): check the addresses and that the brokers are up")
-
-
-def _deadline(options: ClientOptions) -> float:
-    return time.monotonic() + options.default_api_timeout_ms / 1000

@@ -112,7 +112,7 @@ def judge_fetched(check: str, fetched: FetchedPartition, latency_ms: float) -> F
 
 def _fetch_finding(wire: Wire, leader: Broker, row: PartitionRow, options: ClientOptions) -> Finding:
     check = f"fetch {row.topic} from broker {leader.node_id}"
-    deadline = time.monotonic() + options.default_api_timeout_ms / 1000
+    deadline = options.api_deadline(time.monotonic())
     wire.send_fetch(leader, _request(row, options), deadline)
     match wire.receive_fetch([leader.node_id], deadline):
         case FetchAnswer(partitions=(fetched,), latency_ms=latency_ms):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ from pyspark_kafka_meta.cli.demo.query import Stream, StreamFailedError, spark_s
 from pyspark_kafka_meta.cli.demo.scenes import Act, Scene, scenes_of
 from pyspark_kafka_meta.cli.demo.screen import Screen
 from pyspark_kafka_meta.cli.demo.watcher import Watcher
-from pyspark_kafka_meta.cli.metadata import check_topics, with_timeout
-from pyspark_kafka_meta.cli.parameters import DemoCluster
+from pyspark_kafka_meta.cli.metadata import check_topics
+from pyspark_kafka_meta.cli.parameters import DemoCluster, answer_within
 from pyspark_kafka_meta.cli.sources import FolderEvents
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.tables.live import ask_cluster
@@ -68,9 +68,10 @@ class Stage:
 def set_stage(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[Stage]:
     """Two executors that read the cluster's topics; all is gone afterwards. Raises KafkaMetaError: it cannot be set."""
     SourceOptions.parse({**cluster.options, **cluster.selection})
-    client = ClientOptions.parse(cluster.options)  # of the looks and the feed, which take no others
+    client = ClientOptions.parse({**cluster.options, **answer_within(ANSWER_TIMEOUT_MS)})
     feed = Feed(cluster) if is_fed else None
-    _check_answer(client, cluster.topics if isinstance(cluster, Yours) else ())  # others have theirs in a moment
+    # What the query would say of the brokers and the topics, but a minute sooner; the demo's own topics come later.
+    check_topics(ask_cluster(client, cluster.topics if isinstance(cluster, Yours) else ()).answer)
     find_java()
     with ExitStack() as stage:
         # An executor that ends late may write there still.
@@ -84,11 +85,6 @@ def set_stage(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[Stag
         events = folder / "events"
         source = FolderEvents(str(events))
         yield Stage(Watcher(source, cluster.options, lambda _: cluster.topics, stream.progress), events, feed)
-
-
-def _check_answer(client: ClientOptions, topics: Collection[str]) -> None:
-    """What the query would say of the brokers and of these topics, but a minute later. Raises KafkaMetaError."""
-    check_topics(ask_cluster(with_timeout(client, ANSWER_TIMEOUT_MS), topics).answer)
 
 
 def run_demo(cluster: Cluster, console: Console, is_fed: bool, interactive: bool) -> bool:

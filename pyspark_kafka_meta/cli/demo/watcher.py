@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pyspark_kafka_meta.cli.demo.state import State, kept, told_by_caches
 from pyspark_kafka_meta.cli.events import order
-from pyspark_kafka_meta.cli.metadata import with_timeout
+from pyspark_kafka_meta.cli.parameters import answer_within
 from pyspark_kafka_meta.cli.sources import EventSource
 from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError
 from pyspark_kafka_meta.options import ClientOptions
@@ -40,7 +40,7 @@ class Watcher:
         progress: Progress,
     ) -> None:
         self._source = source
-        self._client = with_timeout(ClientOptions.parse(options), LOOK_TIMEOUT_MS) if options else None
+        self._client = ClientOptions.parse({**options, **answer_within(LOOK_TIMEOUT_MS)}) if options else None
         self._topics = topics
         self._progress = progress
         self._events: list[Event] = []
