@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 BATCH_BYTES = 131_072
 MAX_RECORD_BYTES = 16 << 20

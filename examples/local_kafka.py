@@ -17,8 +17,7 @@ import argparse
 import signal
 import sys
 
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from pyspark_kafka_meta.testing import ClusterError, LocalKafka
 

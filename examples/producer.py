@@ -84,7 +84,7 @@ def partitions(producer: Producer, options: argparse.Namespace) -> Collection[in
             time.sleep(0.2)
     except KafkaException:
         raise SystemExit(f"no broker answers at {options.bootstrap_servers}: is the cluster up?") from None
-    return topic.partitions
+    return list(topic.partitions)
 
 
 def main() -> None:

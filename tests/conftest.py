@@ -14,16 +14,15 @@ from typing import Any, NoReturn, Protocol
 
 import hypothesis
 import pytest
-from cluster_tools import all_brokers_know, poll_until
 from confluent_kafka import Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.sql import SparkSession
 
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
 from pyspark_kafka_meta.testing.jars import find_java
+from tests.kafka.cluster_tools import all_brokers_know, poll_until
 
-pytest.register_assert_rewrite("checker", "harness")
+pytest.register_assert_rewrite("tests.kafka.checker", "tests.kafka.harness")
 
 ROOT = Path(__file__).parent.parent
 
@@ -221,7 +220,7 @@ def admin_client(cluster: Cluster) -> AdminClient:
     return AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
 
 
-def finish(futures: Mapping[str, Any]) -> None:
+def finish(futures: Mapping[Any, Any]) -> None:
     for future in futures.values():
         future.result(60)
 

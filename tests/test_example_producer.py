@@ -23,7 +23,7 @@ PRODUCER = Path(__file__).parent.parent / "examples" / "producer.py"
 )
 def test_a_mistake_is_told_without_a_traceback(arguments: list[str], complaint: str, mock_cluster: MockCluster) -> None:
     mock_cluster.create_topic("topic-0", partitions=2)
-    command = [sys.executable, PRODUCER, "--bootstrap-servers", mock_cluster.bootstrap_servers, *arguments]
+    command = [sys.executable, str(PRODUCER), "--bootstrap-servers", mock_cluster.bootstrap_servers, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
 
     assert (done.returncode != 0, done.stdout) == (True, "")

@@ -8,7 +8,8 @@ from pkgutil import resolve_name
 from xml.etree import ElementTree
 
 import pytest
-from test_architecture import TABLE
+
+from tests.test_architecture import TABLE
 
 ROOT = Path(__file__).parent.parent
 NAMES = sorted(set(re.findall(rf"`((?:{'|'.join(TABLE)})\.\w[\w.]*)`", (ROOT / "docs" / "internals.md").read_text())))

@@ -17,9 +17,9 @@ import tempfile
 from pathlib import Path
 
 import pyspark
-from smoke import fill
 
 from pyspark_kafka_meta.testing import MockCluster
+from tests.compat.smoke import fill
 
 SPARK_HOME = Path(pyspark.__file__).parent
 PROGRAM = """

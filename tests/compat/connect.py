@@ -9,13 +9,14 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pyspark
 from pyspark.sql import SparkSession
-from smoke import fill, read_batch, read_stream
 
 import pyspark_kafka_meta as kafkameta
 from pyspark_kafka_meta.testing import MockCluster
+from tests.compat.smoke import fill, read_batch, read_stream
 
 
 def main() -> None:
@@ -25,7 +26,7 @@ def main() -> None:
         with MockCluster() as cluster, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             fill(cluster)
             where = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
-            events = {"metricsPath": str(Path(folder) / "events")}
+            events: dict[str, Any] = {"metricsPath": str(Path(folder) / "events")}
             options = where | events | {"subscribe": "t"}
             read_batch(spark, options)
             told = read_stream(spark, options | {"startingOffsets": "earliest"}, Path(folder))
@@ -36,7 +37,7 @@ def main() -> None:
     print(f"pyspark {pyspark.__version__}: batch, stream and tables work through Spark Connect")  # noqa: T201
 
 
-def look_at_tables(spark: SparkSession, where: dict[str, str], events: dict[str, str]) -> None:
+def look_at_tables(spark: SparkSession, where: dict[str, str], events: dict[str, Any]) -> None:
     roles = {row.role for row in kafkameta.refresh_events(spark, **events).select("role").distinct().collect()}
     assert roles == {"planner", "reader"}, roles
     assert kafkameta.caches(spark, **events).count() > 0

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from confluent_kafka import ElectionType, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.alter_client_quotas.v0 import request as quotas
 from kio.schema.alter_partition_reassignments.v0 import request as reassignments
 from kio.schema.types import BrokerId, TopicName

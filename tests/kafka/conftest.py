@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from harness import Scene, SteadyProducer, Stream, running
-from secured_kafka import SecuredKafka, secured_kafka
 
 from pyspark_kafka_meta.testing import LocalKafka
+from tests.kafka.harness import Scene, SteadyProducer, Stream, running
+from tests.kafka.secured_kafka import SecuredKafka, secured_kafka
 
 
 @pytest.fixture

@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from checker import UNKNOWN_OFFSET, Event, Record, assert_all_read, assert_tells_all
 from confluent_kafka import Message, Producer
 
-from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.metadata.events import Origin, Role
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
@@ -27,6 +26,7 @@ from pyspark_kafka_meta.reading.planner import PLANNER_MAX_AGE_MS, OffsetPlanner
 from pyspark_kafka_meta.reading.task_reader import TaskReader
 from pyspark_kafka_meta.telemetry.background import BackgroundSink
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
+from tests.kafka.checker import UNKNOWN_OFFSET, Event, Record, assert_all_read, assert_tells_all
 
 BATCH_PAUSE_S = 0.05
 SETTLE_S = 30
@@ -140,8 +140,8 @@ class Stream(Background):
         }
         self._options = SourceOptions.parse(given).for_stream()
         self._folder = folder
-        self.planner_client = self._client("planner", PLANNER_MAX_AGE_MS)
-        self.reader_client = self._client("reader", self._options.client.metadata_max_age_ms)
+        self.planner_client = self._client(Role.PLANNER, PLANNER_MAX_AGE_MS)
+        self.reader_client = self._client(Role.READER, self._options.client.metadata_max_age_ms)
         self._planner = OffsetPlanner(self.planner_client, self._options)
         try:
             begun = self._planner.next_offset(BEGINNING, None, limited=False)
@@ -219,7 +219,7 @@ class Stream(Background):
         finally:
             self.reader_client.publisher.flush()
 
-    def _client(self, role: str, max_age_ms: int) -> KafkaClient:
+    def _client(self, role: Role, max_age_ms: int) -> KafkaClient:
         publisher = new_publisher(MetricsOptions(str(self._folder / role), None, ()), Origin(role=role))
         return KafkaClient(self._options.client, publisher, max_age_ms)
 

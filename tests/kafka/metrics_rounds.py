@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
-from harness import Stream
 
-from pyspark_kafka_meta.metadata.events import Origin, RefreshReason
+from pyspark_kafka_meta.metadata.events import Origin, RefreshReason, Role
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
+from tests.kafka.harness import Stream
 
 Told = list[tuple[int, int]]
 """Sequence and `dropped_before` of each event that got through, in order."""
@@ -58,7 +58,7 @@ class Rounds(Stream):
         assert sorted(int(row.value) for row in self.rows) == list(range(self._written))
         assert max(self.waited_s) < 10
 
-    def _client(self, role: str, max_age_ms: int) -> KafkaClient:
+    def _client(self, role: Role, max_age_ms: int) -> KafkaClient:
         publisher = new_publisher(self._options.metrics, Origin(role=role))
         flush = publisher.flush
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster_tools import all_brokers_know, poll_until
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
@@ -19,14 +18,15 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
+    NewTopic,
     ResourcePatternType,
     ResourceType,
 )
-from confluent_kafka.cimpl import NewTopic
-from harness import Stream
-from token_endpoint import token_endpoint
 
 from pyspark_kafka_meta.testing import LocalKafka
+from tests.kafka.cluster_tools import all_brokers_know, poll_until
+from tests.kafka.harness import Stream
+from tests.wire.token_endpoint import token_endpoint
 
 TOPIC = "orders"
 GROUP = "watchers"
@@ -130,8 +130,9 @@ class SecuredKafka:
 
     def forbid(self, user: str) -> None:
         """Take all rights from a user."""
-        all_acls = (f"User:{user}", None, AclOperation.ANY, AclPermissionType.ANY)
-        taken = AclBindingFilter(ResourceType.ANY, None, ResourcePatternType.ANY, *all_acls)
+        anything: Any = None
+        all_acls = (f"User:{user}", anything, AclOperation.ANY, AclPermissionType.ANY)
+        taken = AclBindingFilter(ResourceType.ANY, anything, ResourcePatternType.ANY, *all_acls)
         admin = self.admin()
         assert admin.delete_acls([taken])[taken].result(60)
 

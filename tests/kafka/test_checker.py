@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from checker import (
+
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.testing import MockCluster
+from tests.kafka.checker import (
     UNKNOWN_OFFSET,
     Record,
     assert_all_read,
@@ -16,10 +19,7 @@ from checker import (
     nonmonotonic,
     skipped,
 )
-from harness import SteadyProducer
-
-from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.testing import MockCluster
+from tests.kafka.harness import SteadyProducer
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 A0, A1, A2 = (Record(A, offset, f"a{offset}") for offset in range(3))

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checker import leaders_given
-from cluster_tools import create_topic, in_sync, leads_once_elected
-from harness import Scene, Stream
 
 from pyspark_kafka_meta.errors import NoLeaderError
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID
+from tests.kafka.checker import leaders_given
+from tests.kafka.cluster_tools import create_topic, in_sync, leads_once_elected
+from tests.kafka.harness import Scene, Stream
 
 pytestmark = pytest.mark.kafka
 

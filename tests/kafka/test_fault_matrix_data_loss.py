@@ -11,15 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checker import duplicates, inconsistent_offsets, nonmonotonic
-from cluster_tools import all_brokers_know, as_brokers_know, create_topic, delete_topic, elect, in_sync, poll_until
 from confluent_kafka import ElectionType
-from harness import Scene, SteadyProducer, Stream
 
 from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.wire.messages import EARLIEST_TIMESTAMP
+from tests.kafka.checker import duplicates, inconsistent_offsets, nonmonotonic
+from tests.kafka.cluster_tools import (
+    all_brokers_know,
+    as_brokers_know,
+    create_topic,
+    delete_topic,
+    elect,
+    in_sync,
+    poll_until,
+)
+from tests.kafka.harness import Scene, SteadyProducer, Stream
 
 pytestmark = pytest.mark.kafka
 

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_tools import all_brokers_know, poll_until, set_quota
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
-from harness import Scene, SteadyProducer, Stream, running
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.proxy import Network, TcpProxy
+from tests.kafka.cluster_tools import all_brokers_know, poll_until, set_quota
+from tests.kafka.harness import Scene, SteadyProducer, Stream, running
 
 pytestmark = pytest.mark.kafka
 

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
-from checker import leaders_given
-from cluster_tools import create_topic, in_sync, leads_once_elected, reassign
-from harness import Scene
 
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.testing import LocalKafka
+from tests.kafka.checker import leaders_given
+from tests.kafka.cluster_tools import create_topic, in_sync, leads_once_elected, reassign
+from tests.kafka.harness import Scene
 
 pytestmark = pytest.mark.kafka
 

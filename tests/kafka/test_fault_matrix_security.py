@@ -17,8 +17,6 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from harness import Stream, Task
-from secured_kafka import MECHANISMS, RECORDS, SASL, TLS, TOPIC, SecuredKafka
 
 from pyspark_kafka_meta.errors import (
     AuthenticationError,
@@ -28,7 +26,9 @@ from pyspark_kafka_meta.errors import (
     TlsError,
 )
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority
-from pyspark_kafka_meta.wire import connection
+from pyspark_kafka_meta.wire import connection, sockets
+from tests.kafka.harness import Stream, Task
+from tests.kafka.secured_kafka import MECHANISMS, RECORDS, SASL, TLS, TOPIC, SecuredKafka
 
 pytestmark = pytest.mark.kafka
 
@@ -49,7 +49,7 @@ class Failure:
 def connections(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The addresses of all connections that are tried."""
     tried: list[Any] = []
-    connect = connection.connect
+    connect = sockets.connect
 
     def counted(address: Any, deadline: float) -> Any:
         tried.append(address)
@@ -188,7 +188,7 @@ def test_r17_a_password_that_is_changed_ends_a_running_stream(
         wait_for(lambda: len(stream.rows) >= RECORDS)
         connections.clear()
         admin, changed = secured.admin(), ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-        changes = [UserScramCredentialUpsertion("carol", changed, b"canary-changed")]
+        changes: list[Any] = [UserScramCredentialUpsertion("carol", changed, b"canary-changed")]
         admin.alter_user_scram_credentials(changes)["carol"].result(60)
         wait_for(lambda: stream.error, timeout_s=FAILURE_S)
     assert isinstance(stream.error, AuthenticationError)

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from pyspark_kafka_meta.errors import ReadTimeoutError
-from pyspark_kafka_meta.metadata.events import Origin, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.events import Origin, RefreshEvent, RefreshReason, Role
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.offsets import BEGINNING, OffsetRange, SourceOffset
@@ -52,7 +52,7 @@ def make_client(kafka: Any, idle_topic: str, tmp_path: Path) -> Iterator[MakeCli
         where = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": idle_topic}
         max_age_ms = int(MAX_AGE_S * 1000)
         parsed = SourceOptions.parse({**where, "kafka.metadata.max.age.ms": str(max_age_ms), **options}).for_stream()
-        publisher = new_publisher(MetricsOptions(str(tmp_path), None, ()), Origin(role="reader"))
+        publisher = new_publisher(MetricsOptions(str(tmp_path), None, ()), Origin(role=Role.READER))
         made.append(KafkaClient(parsed.client, publisher, max_age_ms))
         return made[-1], parsed
 
@@ -101,13 +101,13 @@ def open_sockets() -> int:
 def test_planner_that_polls_idle_partitions(make_client: MakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     client, options = make_client()
     planner = OffsetPlanner(client, options)
-    offset = planner.next_offset(BEGINNING, None, ())
+    offset = planner.next_offset(BEGINNING, None, False)
     assert len(offset.positions) == PARTITIONS
     trigger, ends = threading.Event(), time.monotonic() + IDLE_S
     seen: list[SourceOffset] = []
     with idle_cost(client, monkeypatch):
         while time.monotonic() < ends:
-            seen.append(planner.next_offset(offset, None, ()))
+            seen.append(planner.next_offset(offset, None, False))
             trigger.wait(TRIGGER_S)
 
     assert all(one.as_dict() == offset.as_dict() for one in seen), "nothing to read is no new micro-batch"

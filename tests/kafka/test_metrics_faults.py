@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AclOperation
-from harness import Stream
-from metrics_rounds import FAULTS, Rounds, drops_told, events_in, told
-from secured_kafka import SecuredKafka
 
 from pyspark_kafka_meta.telemetry import topic as topic_sink
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
+from tests.kafka.harness import Stream
+from tests.kafka.metrics_rounds import FAULTS, Rounds, drops_told, events_in, told
+from tests.kafka.secured_kafka import SecuredKafka
 
 pytestmark = pytest.mark.kafka
 
@@ -180,8 +180,8 @@ def test_a_metrics_cluster_that_is_never_there(play: Callable[..., Rounds], answ
 def test_a_metrics_path_on_a_file_system_that_is(fault: str, kafka: Any, topic: str, tmp_path: Path) -> None:
     if subprocess.run([*MOUNTS, "true"], capture_output=True).returncode != 0:
         pytest.skip("no mounts of our own here (unshare)")
-    script = ROOT / "tests" / "kafka" / "metrics_rounds.py"
-    command = [*MOUNTS, sys.executable, str(script), kafka.bootstrap_servers, topic, str(tmp_path), fault]
+    program = [sys.executable, "-m", "tests.kafka.metrics_rounds"]
+    command = [*MOUNTS, *program, kafka.bootstrap_servers, topic, str(tmp_path), fault]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.metadata.events import Origin, Role
 from pyspark_kafka_meta.metadata.model import Broker, TopicPartition
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
@@ -31,7 +31,7 @@ class RackedWorker:
     def __init__(self, kafka: LocalKafka, topic: str, rack: str, metrics_path: Path) -> None:
         where = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "kafka.client.rack": rack}
         self._options = SourceOptions.parse({**where, "kafka.request.timeout.ms": f"{REQUEST_TIMEOUT_S}000"})
-        publisher = new_publisher(MetricsOptions(str(metrics_path), None, ()), Origin(role="reader"))
+        publisher = new_publisher(MetricsOptions(str(metrics_path), None, ()), Origin(role=Role.READER))
         self.client = KafkaClient(self._options.client, publisher, 300_000)
         self._partition = TopicPartition(topic, 0)
         self._asked: list[int] = []

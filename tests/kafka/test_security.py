@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from secured_kafka import GROUP, MECHANISMS, RECORDS, SASL, SESSION_MS, TOPIC, SecuredKafka, produce
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.cli.main import app
@@ -20,9 +19,11 @@ from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.reading.groups import ConsumerGroup
 from pyspark_kafka_meta.wire import connection
+from pyspark_kafka_meta.wire.codec import API_VERSIONS, request_schema
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
 from pyspark_kafka_meta.wire.security.login import log_in
+from tests.kafka.secured_kafka import GROUP, MECHANISMS, RECORDS, SASL, SESSION_MS, TOPIC, SecuredKafka, produce
 
 pytestmark = pytest.mark.kafka
 
@@ -112,10 +113,10 @@ def test_a_session_is_renewed_on_the_same_connection(
     security = client_options(secured, secured.options()).security
     settings = ConnectionSettings("test", connect_timeout_ms=5_000, max_frame_bytes=1 << 20, security=security)
     one = connection.Connection(secured.kafka.address(2), settings, time.monotonic() + 10)
-    request = connection.codec.request_schema(connection.API_VERSIONS, 2).ApiVersionsRequest()
+    request = request_schema(API_VERSIONS, 2).ApiVersionsRequest()
 
     def ask() -> bool:
-        one.call(connection.API_VERSIONS, request, time.monotonic() + 5)
+        one.call(API_VERSIONS, request, time.monotonic() + 5)
         return len(lifetimes) == 3
 
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -115,7 +116,7 @@ def test_refresh_now_leaves_an_event_with_its_reason(page: Page, demo_url: str) 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [{"width": 1280, "height": 900}, PHONE], ids=["desktop", "phone"])
-def test_everybody_can_use_it(browser: Browser, demo_url: str, size: dict[str, int], scheme: str) -> None:
+def test_everybody_can_use_it(browser: Browser, demo_url: str, size: Any, scheme: Any) -> None:
     with browser.new_context(viewport=size, color_scheme=scheme) as context:
         page = opened(context.new_page(), demo_url)
         if (size, scheme) == (PHONE, "light"):

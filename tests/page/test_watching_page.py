@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Page, expect
-from written_events import learning, made, moving, write
 
-from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.metadata.events import Origin, Role
+from tests.unit.written_events import learning, made, moving, write
 
 WEBSOCKET = "/_nicegui_ws/socket.io/?EIO=4&transport=websocket"
 UPGRADE = {
@@ -32,7 +32,7 @@ UPGRADE = {
 def events(tmp_path: Path) -> Path:
     """Of two caches, one of which is behind the other."""
     now_ms = int(time.time() * 1000)
-    other = {"origin": Origin(role="reader", executor_id="2", host="<b>other</b>", pid=9)}
+    other = {"origin": Origin(role=Role.READER, executor_id="2", host="<b>other</b>", pid=9)}
     write(
         tmp_path,
         made("a" * 32, 1, now_ms - 9_000, **learning("clicks", 1, 2, epoch=4)),

@@ -1,4 +1,4 @@
-"""Spark's own Kafka source beside this one, where its jars can be had; a Spark whose executors are processes."""
+"""Spark's own Kafka source beside this one, where its jars can be had."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -29,13 +28,3 @@ def jvm_source(spark: SparkSession, jvm_jars: list[Path]) -> str:
     for jar in jvm_jars:
         spark.sql(f"ADD JAR '{jar}'")
     return "kafka"
-
-
-@pytest.fixture
-def spark_home(tmp_path: Path) -> Path:
-    """A home of Spark for executors of `local-cluster`, which write their logs there."""
-    home = tmp_path / "spark"
-    home.mkdir()
-    for path in Path(pyspark.__file__).parent.iterdir():
-        (home / path.name).symlink_to(path)
-    return home

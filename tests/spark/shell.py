@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from programs import END
+from tests.spark.programs import END
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"

@@ -43,7 +43,7 @@ def plain_topic(make_topic: Any, kafka: Any) -> str:
         for number, (key, value) in enumerate([*pairs, (b"large", MEGABYTE)]):
             for headers in HEADERS:
                 timestamp = 1_600_000_000_000 + number
-                send_one = {"key": key, "value": value, "headers": headers, "timestamp": timestamp}
+                send_one: dict[str, Any] = {"key": key, "value": value, "headers": headers, "timestamp": timestamp}
                 producer.produce(topic, **send_one, partition=number % 3)
         send(producer, topic, *({"value": b"%d" % number, "partition": number % 3} for number in range(2_000)))
     return topic
@@ -118,7 +118,7 @@ def consume(bootstrap_servers: str, topic: str, isolation_level: str = "read_unc
     )
     partitions = list(consumer.list_topics(topic, 30).topics[topic].partitions)
     consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
-    messages, ended = [], set()
+    messages, ended = [], set[int | None]()
     while len(ended) < len(partitions):
         message = consumer.poll(30)
         assert message is not None, "the consumer was not told of every partition's end in time"

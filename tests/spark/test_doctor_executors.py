@@ -10,6 +10,7 @@ import venv
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 from pyspark_kafka_meta.testing import MockCluster
@@ -20,12 +21,16 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 ROOT = Path(__file__).parent.parent.parent
 
 
-def run(master: str, python: str, spark_home: Path, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
-    """Exit code, and what was found about executors."""
+def run(master: str, python: str, folder: Path, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
+    """Exit code, and what was found about executors, of a Spark whose home is in `folder`: they write logs there."""
     find_java()
+    home = folder / "spark"
+    home.mkdir()
+    for path in Path(pyspark.__file__).parent.iterdir():
+        (home / path.name).symlink_to(path)
     environment = {
         **os.environ,
-        "SPARK_HOME": str(spark_home),
+        "SPARK_HOME": str(home),
         "PYTHONPATH": str(ROOT),
         "PYSPARK_PYTHON": python,
         "PYSPARK_SUBMIT_ARGS": f"--master {master} pyspark-shell",
@@ -38,10 +43,10 @@ def run(master: str, python: str, spark_home: Path, *arguments: str) -> tuple[in
 
 
 def test_each_executor_tells_its_python_and_whether_it_reaches_each_broker(
-    mock_cluster: MockCluster, spark_home: Path
+    mock_cluster: MockCluster, tmp_path: Path
 ) -> None:
     master = "local-cluster[2,1,1024]"
-    code, found = run(master, sys.executable, spark_home, "--bootstrap-servers", mock_cluster.bootstrap_servers)
+    code, found = run(master, sys.executable, tmp_path, "--bootstrap-servers", mock_cluster.bootstrap_servers)
 
     assert (code, {one["verdict"] for one in found}) == (0, {"ok"})
     checks = [one["check"].partition(" on ")[0] for one in found]
@@ -50,10 +55,10 @@ def test_each_executor_tells_its_python_and_whether_it_reaches_each_broker(
     assert {one["what"] for one in found if one["check"].endswith(": brokers")} == {"all 3 can be reached"}
 
 
-def test_an_executor_without_the_packages_is_named_with_its_python(tmp_path: Path, spark_home: Path) -> None:
+def test_an_executor_without_the_packages_is_named_with_its_python(tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
     python = str(tmp_path / "venv" / "bin" / "python")
-    code, (spark, executor) = run("local[1]", python, spark_home)
+    code, (spark, executor) = run("local[1]", python, tmp_path)
 
     assert (code, spark["verdict"], executor["verdict"]) == (1, "ok", "fail")
     assert executor["check"].startswith("executor on ")

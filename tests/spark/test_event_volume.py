@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from metrics_rounds import events_in
 from pyspark.sql import SparkSession
 
 from pyspark_kafka_meta.reading.planner import PLANNER_MAX_AGE_MS
 from pyspark_kafka_meta.testing import MockCluster
+from tests.kafka.metrics_rounds import events_in
 
 logger = logging.getLogger(__name__)
 

@@ -18,12 +18,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
-from shell import EXAMPLES, PROGRAMS, TIMEOUT_S, User
 
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
+from tests.spark.shell import EXAMPLES, PROGRAMS, TIMEOUT_S, User
 
 STEP = 'TOPIC, PARTITIONS, STEP_S = "clicks", 6, 3'
 """In the notebook: seconds that a broker is down, and up again."""

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import SteadyProducer
 from pyspark.sql import SparkSession
 
 from pyspark_kafka_meta.testing import LocalKafka
+from tests.kafka.harness import SteadyProducer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from killed_driver import start
 from pyspark.sql import SparkSession
-from traces import logged
+
+from tests.spark.killed_driver import start
+from tests.spark.traces import logged
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 

@@ -15,7 +15,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import window
 from pyspark.sql.streaming.query import StreamingQuery
-from traces import rows_by_batch
+
+from tests.spark.traces import rows_by_batch
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -13,11 +13,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
-from written_events import learning, made, moving, write
 
 from pyspark_kafka_meta.metadata.changes import SnapshotChanges, TopicRecreated
-from pyspark_kafka_meta.metadata.events import BrokerFetches, EventKind, Origin, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.events import BrokerFetches, EventKind, Origin, RefreshEvent, RefreshReason, Role
 from pyspark_kafka_meta.testing import MockCluster
+from tests.unit.written_events import learning, made, moving, write
 
 pytestmark = pytest.mark.spark
 
@@ -27,9 +27,9 @@ SETUP = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 VIEWS = ("refresh_events", "caches", "partitions", "lag")
 OLD, NEW, GAPS = "a" * 32, "b" * 32, "c" * 32
-FIRST = {"origin": Origin(role="reader", executor_id="1", host="worker-1", pid=11)}
-SECOND = {"origin": Origin(role="reader", executor_id="2", host="worker-2", pid=22)}
-OF_UNKNOWN_ID = {"origin": Origin(role="reader", host="worker-3", pid=33)}
+FIRST = {"origin": Origin(role=Role.READER, executor_id="1", host="worker-1", pid=11)}
+SECOND = {"origin": Origin(role=Role.READER, executor_id="2", host="worker-2", pid=22)}
+OF_UNKNOWN_ID = {"origin": Origin(role=Role.READER, host="worker-3", pid=33)}
 
 FOUND: dict[str, dict[str, Any]] = {
     "Who is stale, and since when?": {"executor_id": "1", "topic": "t", "partition": 0, "leader_now": 3},

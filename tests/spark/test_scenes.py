@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_tools import create_topic, leads_once_elected
 from confluent_kafka import Producer
 from pyspark.sql import Row, SparkSession
 
 import pyspark_kafka_meta as kafkameta
-from pyspark_kafka_meta.metadata.events import Origin, RefreshReason
+from pyspark_kafka_meta.metadata.events import Origin, RefreshReason, Role
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
+from tests.kafka.cluster_tools import create_topic, leads_once_elected
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -41,7 +41,7 @@ class Stage:
     def __init__(self, spark: SparkSession, servers: str, topic: str, folder: Path, **options: str) -> None:
         self.spark, self.servers, self.topic, self.folder = spark, servers, topic, folder
         self.cluster = {"kafka.bootstrap.servers": servers}
-        self.metrics = {"metricsPath": str(folder / "events")}
+        self.metrics: dict[str, Any] = {"metricsPath": str(folder / "events")}
         where = {**self.cluster, "subscribe": topic, "startingOffsets": "earliest"}
         self.options = {**where, **self.metrics, **options}
         self.written: list[str] = []
@@ -261,7 +261,7 @@ def test_scene_06_refresh_on_error(
 
 def test_scene_07_refresh_on_demand(stage: Stage) -> None:
     options = SourceOptions.parse(stage.options)
-    client = KafkaClient(options.client, new_publisher(options.metrics, Origin(role="cli")), 300_000)
+    client = KafkaClient(options.client, new_publisher(options.metrics, Origin(role=Role.CLI)), 300_000)
     with closing(client):
         client.partitions(["t"], client.api_deadline())
         client.cache.refresh(RefreshReason.ON_DEMAND, client.api_deadline())

@@ -14,22 +14,21 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from answer_frames import fetch_frame, metadata_frame
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 from cryptography.hazmat.primitives import serialization
-from harness import Stream
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v7 import request as offsets_asked
 from kio.schema.list_offsets.v7 import response as offsets
 from kio.serial import entity_reader
-from scripted_broker import Behaviour, answer_versions, frame, read_frame, scripted_broker
-from secured_broker import agree_on_mechanism, authenticate, over_tls, parrot
 
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority
 from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, milliseconds
+from tests.kafka.harness import Stream
+from tests.wire.answer_frames import fetch_frame, metadata_frame
+from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_frame, scripted_broker
+from tests.wire.secured_broker import agree_on_mechanism, authenticate, over_tls, parrot
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

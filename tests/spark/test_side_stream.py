@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from traces import Key, gapless, keys, logged
 
 import pyspark_kafka_meta as kafkameta
 from pyspark_kafka_meta.testing import MockCluster
+from tests.spark.traces import Key, gapless, keys, logged
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -41,6 +41,8 @@ def test_side_stream_survives_its_own_restarts_without_a_gap_or_a_repeat(
 ) -> None:
     mock_cluster.create_topic("t", partitions=3)
     servers = mock_cluster.bootstrap_servers
+    metrics: dict[str, Any]
+    source: dict[str, Any]
     if way == "path":
         metrics = source = {"metricsPath": str(tmp_path / "events")}
     else:
@@ -63,7 +65,7 @@ def test_side_stream_survives_its_own_restarts_without_a_gap_or_a_repeat(
         second = start(events(), tmp_path / "side", processingTime="0 seconds")
         if log:
             wait_for(lambda log=log, before=before: logged(checkpoint, log) > before)
-        second.awaitTermination(chance.choice([0.001, 0.1, 0.5]))
+        second.awaitTermination(chance.choice([0.001, 0.1, 0.5]))  # type: ignore[arg-type]
         second.stop()
     first.processAllAvailable()
     assert first.exception() is None

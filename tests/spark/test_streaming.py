@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
-from traces import logged, rows_by_batch
+
+from tests.spark.traces import logged, rows_by_batch
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -66,7 +67,7 @@ def test_each_record_once_when_stopped_at_any_point(
         # Once a batch is planned or done, or from at once to a while later, maybe in the middle of planning.
         if log:
             wait_for(lambda log=log, before=before: logged(pipeline.checkpoint, log) > before)
-        query.awaitTermination(chance.choice([0.001, 0.1, 0.5]))
+        query.awaitTermination(chance.choice([0.001, 0.1, 0.5]))  # type: ignore[arg-type]
         query.stop()
     pipeline.run_to_the_end()
     assert Counter(pipeline.values()) == Counter(expected)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from traces import gapless, keys
 
 import pyspark_kafka_meta as kafkameta
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.testing import MockCluster
+from tests.spark.traces import gapless, keys
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -23,7 +23,7 @@ class Scene:
     def __init__(self, spark: SparkSession, kafka: Any, topic: str, folder: Path) -> None:
         self.spark, self.topic, self.folder = spark, topic, folder
         self.cluster = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
-        self.metrics = {"metricsPath": str(folder / "events")}
+        self.metrics: dict[str, Any] = {"metricsPath": str(folder / "events")}
 
     def read_all(self, **options: str) -> StreamingQuery:
         """One run of the query to the end of its topic; each has caches of its own, if not of its own workers."""

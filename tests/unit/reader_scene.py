@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from scene import Scene
 
 from pyspark_kafka_meta.metadata.events import RefreshEvent, RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.task_reader import TaskReader
+from tests.unit.scene import Scene
 
 MAX_AGE_S = 300
 

@@ -10,11 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from logs import WRITTEN, batch
 
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.metadata.cache import MetadataCache
-from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, RefreshReason, Role
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.reading import client, fetches, leader_offsets, task_reader
@@ -25,6 +24,7 @@ from pyspark_kafka_meta.reading.task_reader import TaskReader
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.testing.fake_wire import FakeClock, FakeWire
 from pyspark_kafka_meta.wire.messages import FetchAnswer, RequestFailure
+from tests.unit.logs import WRITTEN, batch
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 COLUMNS = ("partition", "offset", "value")
@@ -112,7 +112,7 @@ class Scene:
     def client(self, **options: str) -> KafkaClient:
         query = self.options(**options)
         settings = query.client
-        publisher = EventPublisher((), Origin(role="reader"))
+        publisher = EventPublisher((), Origin(role=Role.READER))
         return KafkaClient(settings, publisher, settings.metadata_max_age_ms, query.topic_pattern)
 
     def warm_client(self, **options: str) -> KafkaClient:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_kafka_meta.metadata.changes import LeaderChange, PartitionLearned, SnapshotChanges
-from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason, Role
 from pyspark_kafka_meta.telemetry.folders import LocalFolder
 from pyspark_kafka_meta.telemetry.sinks import FolderSink
 
@@ -30,7 +30,7 @@ def made(cache: str, sequence: int, time_ms: int = 1_700_000_000_000, **others: 
         "generation_before": sequence - 1,
         "generation_after": sequence,
         "lookups": 10,
-        "origin": Origin(role="reader", executor_id="1", host="worker", pid=7),
+        "origin": Origin(role=Role.READER, executor_id="1", host="worker", pid=7),
     }
     return RefreshEvent(**{**fields, **others})
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import socket
 from uuid import UUID
 
-import handmade
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16 import response as fetch
 from kio.schema.metadata.v12 import response as metadata
-from scripted_broker import frame
 
 from pyspark_kafka_meta.wire.codec import milliseconds
+from tests.unit.records import handmade
+from tests.wire.scripted_broker import frame
 
 TOPIC_ID = UUID(int=7)
 ROW = handmade.batch([handmade.Row(0)])
@@ -24,7 +24,7 @@ def fetch_frame(correlation_id: int, *partitions: int, topic_id: UUID = TOPIC_ID
             error_code=ErrorCode.none,
             high_watermark=1,  # type: ignore[arg-type]
             aborted_transactions=None,
-            records=records,
+            records=records,  # type: ignore[arg-type]
         )
         for one in partitions
     )
@@ -57,5 +57,5 @@ def metadata_frame(correlation_id: int, peer: socket.socket) -> bytes:
         partitions=(partition,),
     )
     broker = metadata.MetadataResponseBroker(node_id=1, host=host, port=port)  # type: ignore[arg-type]
-    message = metadata.MetadataResponse(throttle_time=milliseconds(0), brokers=(broker,), topics=(topic,))  # type: ignore[call-arg]
+    message = metadata.MetadataResponse(throttle_time=milliseconds(0), brokers=(broker,), topics=(topic,))
     return frame(message, correlation_id)

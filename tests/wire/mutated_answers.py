@@ -16,13 +16,10 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from uuid import UUID
 
-from handmade import COMPRESS, TRANSACTIONAL, Row, batch, batch_of, marker, record, repair_crc, rows_of
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16 import response as fetch
 from kio.schema.list_offsets.v7 import response as offsets
 from kio.schema.metadata.v12 import response as metadata
-from scripted_broker import frame
-from test_mutations import mutate
 
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
@@ -34,6 +31,19 @@ from pyspark_kafka_meta.records.compression import Codec
 from pyspark_kafka_meta.wire import codec, translate, translate_fetch
 from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api, Exchange, milliseconds
 from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP, FetchPartition, FetchRequest, OffsetQuery, OffsetsRequest
+from tests.unit.records.handmade import (
+    COMPRESS,
+    TRANSACTIONAL,
+    Row,
+    batch,
+    batch_of,
+    marker,
+    record,
+    repair_crc,
+    rows_of,
+)
+from tests.unit.records.test_mutations import mutate
+from tests.wire.scripted_broker import frame
 
 MORE_BYTES = 256 << 20
 CASE_S = 5
@@ -97,7 +107,7 @@ def fetch_frame(records: bytes) -> bytes:
             last_stable_offset=31,  # type: ignore[arg-type]
             log_start_offset=0,  # type: ignore[arg-type]
             aborted_transactions=(fetch.AbortedTransaction(producer_id=9, first_offset=10),),  # type: ignore[arg-type]
-            records=records,
+            records=records,  # type: ignore[arg-type]
         )
         for one in PARTITIONS
     )

@@ -17,9 +17,9 @@ from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 from kio.serial import entity_reader
 from kio.static.primitive import i64Timedelta
-from scripted_broker import Behaviour, answer_versions, frame, read_frame, read_message
 
 from pyspark_kafka_meta.testing.certificates import Credentials
+from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_frame, read_message
 
 Answer = Callable[[bytes], bytes | None]
 """What a broker answers to authentication bytes; None refuses the login."""

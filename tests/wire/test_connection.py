@@ -14,8 +14,6 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.response import MetadataResponse, MetadataResponseBroker, MetadataResponseTopic
-from scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
-from secured_broker import over_tls
 
 from pyspark_kafka_meta.errors import (
     ConnectError,
@@ -32,6 +30,8 @@ from pyspark_kafka_meta.wire.codec import LENGTH_BYTES, METADATA, milliseconds
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.translate import metadata_request
+from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
+from tests.wire.secured_broker import over_tls
 
 SETTINGS = ConnectionSettings(client_id="test", connect_timeout_ms=30_000, max_frame_bytes=1_000_000)
 PATIENCE_S = 30.0

@@ -18,15 +18,15 @@ from kio.schema.metadata.v13.request import MetadataRequest
 from kio.schema.metadata.v13.response import MetadataResponse, MetadataResponseBroker
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32
-from scripted_broker import answer_versions, frame, read_message, scripted_broker
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.cli.checks import executors
 from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.metadata.events import Origin, Role
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.testing import MockCluster, jars
 from pyspark_kafka_meta.wire.codec import milliseconds
+from tests.wire.scripted_broker import answer_versions, frame, read_message, scripted_broker
 
 NOBODY = "127.0.0.1:1"
 FETCH_KEY = 1
@@ -166,7 +166,7 @@ def test_an_old_broker_is_told_what_it_lacks(fetch: int, verdict: str, text: str
 def test_a_task_tells_what_its_executor_cannot_reach_and_that_its_release_is_another(
     mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executors, "task_origin", lambda: Origin(role="reader", executor_id="7", host="worker"))
+    monkeypatch.setattr(executors, "task_origin", lambda: Origin(role=Role.READER, executor_id="7", host="worker"))
     good = Address("127.0.0.1", int(mock_cluster.bootstrap_servers.split(",")[0].rpartition(":")[2]))
     addresses = [("127.0.0.1", 1), (good.host, good.port)]
     rows = executors.look_around("9.9", {"kafka.bootstrap.servers": NOBODY}, addresses)

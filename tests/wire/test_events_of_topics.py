@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
-from written_events import learning, made, moving, sequences
 
 from pyspark_kafka_meta.cli import events as events_module
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.metadata.events import RefreshEvent
 from pyspark_kafka_meta.testing import MockCluster
+from tests.unit.written_events import learning, made, moving, sequences
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "160", "LINES": "50"}
 

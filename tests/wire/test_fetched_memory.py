@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from pyspark_kafka_meta.memory import ReusedMemory
-from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.metadata.events import Origin, Role
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
@@ -44,7 +44,7 @@ def test_answers_of_one_read_take_turns_in_the_same_memory(
     options = SourceOptions.parse(
         {"kafka.bootstrap.servers": mock_cluster.bootstrap_servers, "subscribe": "t", **one_a_time}
     )
-    with closing(KafkaClient(options.client, EventPublisher((), Origin(role="reader")), 300_000)) as client:
+    with closing(KafkaClient(options.client, EventPublisher((), Origin(role=Role.READER)), 300_000)) as client:
         batches = TaskReader(client, options, ["value"]).read([OffsetRange(TopicPartition("t", 0), None, 0, ANSWERS)])
         assert sum(batch.num_rows for batch in batches) == ANSWERS
 

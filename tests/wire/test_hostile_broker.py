@@ -9,14 +9,11 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-import handmade
 import pytest
-from answer_frames import TOPIC_ID, fetch_frame, metadata_frame
 from kio.schema.metadata.v12 import response as metadata
-from scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
 
 from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError, ProtocolError, ReadTimeoutError
-from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.metadata.events import Origin, Role
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, Address, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
@@ -26,6 +23,9 @@ from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.wire.codec import METADATA, milliseconds
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
+from tests.unit.records import handmade
+from tests.wire.answer_frames import TOPIC_ID, fetch_frame, metadata_frame
+from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
 
 POLL_TIMEOUT_S = 0.8
 DEADLINE_S = 15
@@ -61,7 +61,7 @@ def read(address: Address) -> list[Any]:
         "kafkaConsumer.pollTimeoutMs": str(int(POLL_TIMEOUT_S * 1000)),
     }
     options = SourceOptions.parse(given).for_batch()
-    client = KafkaClient(options.client, EventPublisher((), Origin(role="reader")), 300_000)
+    client = KafkaClient(options.client, EventPublisher((), Origin(role=Role.READER)), 300_000)
     try:
         span = OffsetRange(TopicPartition("t", 0), TOPIC_ID, 0, 1, NO_EPOCH)
         return [row for table in TaskReader(client, options, ["value"]).read([span]) for row in table.to_pylist()]
@@ -145,7 +145,7 @@ def test_answers_that_come_twice_are_not_taken_for_those_of_the_next_request() -
     def behave(peer: socket.socket) -> None:
         answer_versions(peer, metadata=12)
         _, _, correlation_id = read_request(peer)
-        message = metadata.MetadataResponse(throttle_time=milliseconds(0), brokers=(), topics=())  # type: ignore[call-arg]
+        message = metadata.MetadataResponse(throttle_time=milliseconds(0), brokers=(), topics=())
         peer.sendall(frame(message, correlation_id) * 2)
 
     with scripted_broker(behave) as address:
@@ -157,7 +157,7 @@ def test_a_million_brokers_are_refused() -> None:
         metadata.MetadataResponseBroker(node_id=number, host="h", port=9092)  # type: ignore[arg-type]
         for number in range(1000)
     )
-    message = metadata.MetadataResponse(throttle_time=milliseconds(0), brokers=brokers, topics=())  # type: ignore[call-arg]
+    message = metadata.MetadataResponse(throttle_time=milliseconds(0), brokers=brokers, topics=())
     once = frame(message, 2)
     # Length, correlation id, tags, throttle time, then the count of brokers plus one, a varint of two bytes.
     head, entries, tail = once[4:13], once[15:-7], once[-7:]

@@ -17,7 +17,6 @@ from confluent_kafka import Producer
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.response import FetchableTopicResponse, FetchResponse, PartitionData
 from kio.static.primitive import i32
-from scripted_broker import answer_versions, frame, read_message, read_request, scripted_broker
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
 from pyspark_kafka_meta.metadata.model import Address, Broker, MetadataAnswer, TopicPartition
@@ -41,6 +40,7 @@ from pyspark_kafka_meta.wire.messages import (
     OffsetsRequest,
     RequestFailure,
 )
+from tests.wire.scripted_broker import answer_versions, frame, read_message, read_request, scripted_broker
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 TOPIC_ID = uuid4()

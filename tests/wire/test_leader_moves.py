@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.changes import LeaderChange
-from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, RefreshReason, Role
 from pyspark_kafka_meta.metadata.model import Address, TopicPartition
 from pyspark_kafka_meta.metadata.policy import PolicySettings
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
@@ -42,7 +42,7 @@ class Worker:
         where = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t"}
         self.options = SourceOptions.parse({**where, **quick, **options})
         of_client = self.options.client
-        publisher = new_publisher(MetricsOptions(str(metrics_path), None, ()), Origin(role="reader"))
+        publisher = new_publisher(MetricsOptions(str(metrics_path), None, ()), Origin(role=Role.READER))
         self.client = KafkaClient(of_client, publisher, of_client.metadata_max_age_ms)
         self.events: list[RefreshEvent] = []
         backoffs = PolicySettings(of_client.metadata_max_age_ms, of_client.retry_backoff_ms, 40)

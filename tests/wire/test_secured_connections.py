@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -27,9 +28,8 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.response import FetchResponse
 from kio.schema.metadata.v12.response import MetadataResponse
+from kio.static.primitive import i32
 from scramp import ScramMechanism
-from scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
-from secured_broker import agree_on_mechanism, authenticate, over_tls, parrot
 
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError, TlsError
 from pyspark_kafka_meta.metadata.model import Address, Broker, TopicPartition
@@ -42,6 +42,8 @@ from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchPartition, FetchRequest, RequestFailure
 from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings, new_client
 from pyspark_kafka_meta.wire.translate import metadata_request
+from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
+from tests.wire.secured_broker import agree_on_mechanism, authenticate, over_tls, parrot
 
 AUTHORITY = CertificateAuthority()
 STRANGER = CertificateAuthority("a stranger")
@@ -97,7 +99,7 @@ def serve(peer: socket.socket) -> None:
 
 def answer_metadata(peer: socket.socket) -> None:
     _, _, correlation_id = read_request(peer)
-    message = MetadataResponse(brokers=(), topics=(), throttle_time=milliseconds(0))  # type: ignore[call-arg]
+    message = MetadataResponse(brokers=(), topics=(), throttle_time=milliseconds(0))
     peer.sendall(frame(message, correlation_id))
 
 
@@ -494,7 +496,7 @@ def test_a_fetch_whose_renewed_login_is_refused_is_not_tried_over_another_connec
 ) -> None:
     monkeypatch.setattr(connection, "LOGIN_AGAIN_AT", (0.0, 0.0))
     connections: list[socket.socket] = []
-    none = FetchResponse(throttle_time=milliseconds(0), error_code=ErrorCode.none, session_id=0, responses=())
+    none = FetchResponse(throttle_time=milliseconds(0), error_code=ErrorCode.none, session_id=i32(0), responses=())
 
     def behave(peer: socket.socket) -> None:
         connections.append(peer)
@@ -644,7 +646,7 @@ def test_no_failure_shows_a_secret_anywhere(
     """Not even where the broker says what it heard."""
     caplog.set_level(logging.DEBUG)
     told = []
-    failures = {**TLS_FAILURES, **SASL_FAILURES}
+    failures: dict[str, Any] = {**TLS_FAILURES, **SASL_FAILURES}
     scripts = [(behave, options, allowed_s(name)) for name, (behave, options, *_) in failures.items()]
     for behave, options, timeout_s in [
         *scripts,

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from token_endpoint import token_endpoint
 
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError
 from pyspark_kafka_meta.metadata.model import Address
@@ -24,6 +23,7 @@ from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from pyspark_kafka_meta.wire.security import librdkafka, sasl
 from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
 from pyspark_kafka_meta.wire.security.tokens import bearer_token, forget_token
+from tests.wire.token_endpoint import token_endpoint
 
 CANARY = "canary-secret"
 SASL_SSL = {"kafka.bootstrap.servers": "localhost:9092", "kafka.security.protocol": "SASL_SSL"}

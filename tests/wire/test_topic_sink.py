@@ -14,9 +14,8 @@ from typing import Any, NoReturn, cast
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from written_events import made
 
-from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.metadata.events import Origin, Role
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
 from pyspark_kafka_meta.telemetry import topic
@@ -24,8 +23,9 @@ from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.telemetry.topic import TopicSink
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority
+from tests.unit.written_events import made
 
-ORIGIN = Origin(role="reader", executor_id="7")
+ORIGIN = Origin(role=Role.READER, executor_id="7")
 TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC = 29, 3
 NOBODY = Address("127.0.0.1", 1)
 

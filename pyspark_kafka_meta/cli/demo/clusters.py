@@ -109,8 +109,7 @@ class Real:
     """Apache Kafka on this machine: leaders move as in production, by a restart, a crash, or an election."""
 
     def __init__(self, kafka: LocalKafka) -> None:
-        from confluent_kafka.admin import AdminClient
-        from confluent_kafka.cimpl import NewTopic
+        from confluent_kafka.admin import AdminClient, NewTopic
 
         self._kafka = kafka
         self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
@@ -147,7 +146,7 @@ class Real:
 
     def grow(self) -> TopicPartition:
         """Make a partition that was not there, and return it."""
-        from confluent_kafka.cimpl import NewPartitions
+        from confluent_kafka.admin import NewPartitions
 
         added = TopicPartition(TOPIC, self._partitions)
         _finish(self._admin.create_partitions([NewPartitions(TOPIC, self._partitions + 1)])[TOPIC])

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
-from written_events import learning, made, write
 
 from pyspark_kafka_meta.cli.caches import known_caches, stale_rows
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.cli.sources import FolderEvents
 from pyspark_kafka_meta.metadata.model import PartitionMetadata, TopicPartition
+from tests.unit.written_events import learning, made, write
 
 NOW_MS = 1_800_000_000_000
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 from typer.testing import CliRunner
-from written_events import learning, made, moving, write
 
 from pyspark_kafka_meta.cli.caches import KnownCaches, known_caches, stale_rows
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.cli.sources import FolderEvents
 from pyspark_kafka_meta.metadata.changes import PartitionLearned, SnapshotChanges, TopicRecreated
-from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.metadata.events import Origin, Role
 from pyspark_kafka_meta.metadata.model import PartitionMetadata, TopicPartition
 from pyspark_kafka_meta.telemetry.folders import default_root
+from tests.unit.written_events import learning, made, moving, write
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "120", "LINES": "50"}
 NOW_MS = 1_800_000_000_000
@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Executor 1 knows t as it was, executor 2 that partition 1 moved from broker 2 to 3, eight seconds ago."""
     monkeypatch.setattr("time.time", lambda: NOW_MS / 1000)
     write(tmp_path, made(OLD, 1, NOW_MS - 20_000, **learning("t", 1, 2, epoch=4)))
-    second = {"origin": Origin(role="reader", executor_id="2", host="other", pid=9)}
+    second = {"origin": Origin(role=Role.READER, executor_id="2", host="other", pid=9)}
     write(
         tmp_path,
         made(NEW, 1, NOW_MS - 20_000, **learning("t", 1, 2, epoch=4), **second),
@@ -170,7 +170,7 @@ def test_caches_of_one_application_are_chosen(tmp_path: Path) -> None:
     for cache, application in ((OLD, "app-1"), (NEW, "app-2")):
         write(
             tmp_path,
-            made(cache, 1, now_ms, origin=Origin(role="reader", application_id=application), **learning("t", 1)),
+            made(cache, 1, now_ms, origin=Origin(role=Role.READER, application_id=application), **learning("t", 1)),
         )
     rows = [json.loads(line) for line in run(tmp_path, "--application", "app-2").stdout.splitlines()]
     assert [row["cache_id"] for row in rows] == [NEW]

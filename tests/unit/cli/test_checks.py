@@ -323,6 +323,6 @@ def test_the_worst_that_tasks_of_an_executor_saw_is_kept() -> None:
 
 @given(st.sampled_from([kind for kind in vars(errors).values() if isinstance(kind, type)]))
 def test_every_error_of_ours_has_a_fix(kind: type[KafkaMetaError]) -> None:
-    error = kind("what", 1) if issubclass(kind, errors.BrokerError) else kind("what")  # type: ignore[call-arg]
+    error = kind("what", 1) if issubclass(kind, errors.BrokerError) else kind("what")
     found = failure("x", error)
     assert (found.verdict, found.what, bool(found.fix)) == (FAIL, "what", True)

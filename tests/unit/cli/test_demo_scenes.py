@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
-from written_events import learning, made, moving
 
 from pyspark_kafka_meta.cli.demo import conditions, play
 from pyspark_kafka_meta.cli.demo.clusters import Yours
@@ -21,17 +20,18 @@ from pyspark_kafka_meta.cli.demo.scenes import Scene, scenes_of
 from pyspark_kafka_meta.cli.demo.state import State, newest_caches
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.metadata.changes import SnapshotChanges
-from pyspark_kafka_meta.metadata.events import BrokerFetches, Origin, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.events import BrokerFetches, Origin, Outcome, RefreshEvent, RefreshReason, Role
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.reading.offsets import Position
 from pyspark_kafka_meta.tables.folding import Event, fold
 from pyspark_kafka_meta.tables.rows import BrokerRow, PartitionRow
+from tests.unit.written_events import learning, made, moving
 
 NOW_MS = 1_800_000_000_000
 FIRST, SECOND = "a" * 32, "b" * 32
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-EXECUTOR_2 = {"origin": Origin(role="reader", executor_id="2", host="other", pid=9)}
-CLI = {"origin": Origin(role="cli", host="here", pid=1)}
+EXECUTOR_2 = {"origin": Origin(role=Role.READER, executor_id="2", host="other", pid=9)}
+CLI = {"origin": Origin(role=Role.CLI, host="here", pid=1)}
 FAILED = {"outcome": Outcome.FAILED, "generation_before": 0, "generation_after": 0, "broker_id": None}
 BORN = {"outcome": Outcome.CHANGED, "generation_before": 0, "generation_after": 1, "broker_id": None}
 
@@ -171,7 +171,7 @@ def test_the_figures_say_how_long_one_executor_was_stale_after_the_other_knew() 
 
 
 def test_executors_that_do_not_know_their_ids_are_told_apart_by_process() -> None:
-    here, there = ({"origin": Origin(role="reader", host="worker", pid=pid)} for pid in (7, 9))
+    here, there = ({"origin": Origin(role=Role.READER, host="worker", pid=pid)} for pid in (7, 9))
     learned = [made(one, 1, NOW_MS, **learning("t", 1, 2), **at) for one, at in ((FIRST, here), (SECOND, there))]
     moved = [made(FIRST, 2, NOW_MS, **moving("t", 1, (2, 3), (4, 5)), **here)]
     moved.append(made(SECOND, 2, NOW_MS + 2_500, **moving("t", 1, (2, 3), (4, 5)), **there))

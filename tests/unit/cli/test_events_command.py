@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 from typer.testing import CliRunner
-from written_events import learning, made, moving, sequences, write
 
 from pyspark_kafka_meta.cli import events as events_module
 from pyspark_kafka_meta.cli.events import EventFilter, follow_events, who
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.cli.sources import FolderEvents
-from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, Role
 from pyspark_kafka_meta.tables.folding import Event
 from pyspark_kafka_meta.telemetry.folders import DefaultFolder
 from pyspark_kafka_meta.telemetry.sinks import FolderSink
+from tests.unit.written_events import learning, made, moving, sequences, write
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "300", "LINES": "50"}
 NOW_MS = 1_800_000_000_000
@@ -32,10 +32,10 @@ def run(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Any
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Three events of two caches, the newest in the first file."""
-    reader = Origin(role="reader", application_id="app-1", executor_id="1", host="worker", pid=7)
+    reader = Origin(role=Role.READER, application_id="app-1", executor_id="1", host="worker", pid=7)
     moved = made("a" * 32, 3, NOW_MS + 2_000, origin=reader, **moving("t", 0, (1, 2), (4, 5)))
     write(tmp_path, made("a" * 32, 1, NOW_MS), moved)
-    planner = Origin(role="planner", executor_id="driver", host="head", pid=3)
+    planner = Origin(role=Role.PLANNER, executor_id="driver", host="head", pid=3)
     write(tmp_path, made("b" * 32, 2, NOW_MS + 1_000, origin=planner, **learning("t", 1)))
     return tmp_path
 
@@ -169,7 +169,7 @@ def test_an_event_of_another_version_that_lacks_fields_is_shown(tmp_path: Path) 
 
 
 def test_of_a_process_that_is_not_told_the_host_alone_is_named() -> None:
-    assert who(made("c" * 32, 1, origin=Origin(role="reader", host="worker")).to_dict()) == "reader worker cccccccc"
+    assert who(made("c" * 32, 1, origin=Origin(role=Role.READER, host="worker")).to_dict()) == "reader worker cccccccc"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from typer.testing import CliRunner
-from written_events import learning, made, moving
 
 from pyspark_kafka_meta.cli import main
 from pyspark_kafka_meta.cli.demo.state import KEPT_MS, State, kept, told_by_caches
@@ -19,16 +18,17 @@ from pyspark_kafka_meta.cli.page.plots import Sample, latencies, recoveries, thr
 from pyspark_kafka_meta.cli.page.render import render
 from pyspark_kafka_meta.cli.page.view import MOVED_SHOWN_MS, Move, moves_since, view_of
 from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason, Role
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.reading.offsets import Position
 from pyspark_kafka_meta.tables.folding import fold
 from pyspark_kafka_meta.tables.rows import BrokerRow, PartitionRow
+from tests.unit.written_events import learning, made, moving
 
 NOW_MS = 1_800_000_000_000
 FIRST, SECOND = "a" * 32, "b" * 32
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-OTHER = {"origin": Origin(role="reader", executor_id="2", host="other", pid=9)}
+OTHER = {"origin": Origin(role=Role.READER, executor_id="2", host="other", pid=9)}
 STALE = (
     made(FIRST, 1, NOW_MS - 9_000, **learning("t", 1, 2, epoch=4)),
     made(SECOND, 1, NOW_MS - 9_000, **learning("t", 1, 2, epoch=4), **OTHER),
@@ -105,13 +105,13 @@ def test_plots_say_in_words_what_they_show() -> None:
 
 
 def test_of_a_process_that_is_not_told_the_cache_alone_is_named() -> None:
-    unknown = made(FIRST, 1, NOW_MS, **learning("t", 1), origin=Origin(role="reader"))
+    unknown = made(FIRST, 1, NOW_MS, **learning("t", 1), origin=Origin(role=Role.READER))
 
     assert view_of(state(unknown), KNOWN, (), {}, False).caches.names == [("reader", "cache aaaaaaaa")]
 
 
 def test_what_events_say_is_shown_as_text() -> None:
-    evil = made(FIRST, 1, NOW_MS, **learning("<script>", 1), origin=Origin(role="reader", host="a\u202eb", pid=7))
+    evil = made(FIRST, 1, NOW_MS, **learning("<script>", 1), origin=Origin(role=Role.READER, host="a\u202eb", pid=7))
     html = render("events", view=view_of(state(evil), KNOWN, (), {}, True))
 
     assert "&lt;script&gt;" in html

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from written_events import made
-
 from pyspark_kafka_meta.cli.page.plots import timeline
+from tests.unit.written_events import made
 
 NOW_MS = 1_800_000_000_000
 

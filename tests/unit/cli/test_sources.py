@@ -8,13 +8,13 @@ from typing import NoReturn
 
 import pytest
 from typer.testing import CliRunner
-from written_events import made, write
 
 from pyspark_kafka_meta.cli import events, sources
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.cli.sources import FolderEvents
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.tables.files import EventFile, EventFolder
+from tests.unit.written_events import made, write
 
 
 @pytest.mark.parametrize("command", ["events", "caches"])
@@ -48,7 +48,7 @@ def test_what_was_read_before_an_error_is_read_again(tmp_path: Path, monkeypatch
         write(tmp_path, made(f"{number:032x}", 1))
     source = FolderEvents(str(tmp_path))
     with monkeypatch.context() as broken:
-        read, lines = [], EventFolder.lines
+        read, lines = list[EventFile](), EventFolder.lines
 
         def one_file(folder: EventFolder, files: list[EventFile]) -> Iterator[bytes]:
             if read:

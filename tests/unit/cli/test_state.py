@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from written_events import learning, made
-
 from pyspark_kafka_meta.cli.demo.state import KEPT_MS, is_stale, kept, told_by_caches
 from pyspark_kafka_meta.metadata.events import EventKind, Outcome, RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.tables.folding import fold
+from tests.unit.written_events import learning, made
 
 NOW_MS = 1_800_000_000_000
 DEAD, LIVE = "a" * 32, "b" * 32

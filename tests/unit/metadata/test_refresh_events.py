@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 import pytest
 
 from pyspark_kafka_meta.metadata.changes import LeaderChange, SnapshotChanges, TopicRecreated
-from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason, Role
 from pyspark_kafka_meta.metadata.model import TopicPartition
 
 EVENT = RefreshEvent(
@@ -34,7 +34,7 @@ EVENT = RefreshEvent(
         partitions_removed=(TopicPartition("u", 2),),
         leaders_changed=(LeaderChange("t", 0, 1, 2, 5, 6),),
     ),
-    origin=Origin(role="reader", executor_id="1"),
+    origin=Origin(role=Role.READER, executor_id="1"),
 )
 
 

@@ -158,7 +158,9 @@ def test_events_go_where_the_options_say(name: str, text: str, metrics: MetricsO
 def test_metrics_topic_may_be_in_another_cluster() -> None:
     given = {**MINIMAL, "metricsTopic": "events", "metricsBootstrapServers": "other:9093"}
 
-    assert SourceOptions.parse(given).metrics.bootstrap_servers == (Address("other", 9093),)
+    metrics = SourceOptions.parse(given).metrics
+    assert metrics is not None
+    assert metrics.bootstrap_servers == (Address("other", 9093),)
     (problem,) = problems({**given, "metricsBootstrapServers": "other"})
     assert problem.startswith("Option 'metricsBootstrapServers' must be host:port between commas")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from scene import Scene
+
+from tests.unit.scene import Scene
 
 
 @pytest.fixture

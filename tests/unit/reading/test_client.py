@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scene import T0, T1, T2, Fault, Scene
 
 from pyspark_kafka_meta.errors import (
     AuthenticationError,
@@ -33,6 +32,7 @@ from pyspark_kafka_meta.wire.messages import (
     OffsetsAnswer,
     OffsetsRequest,
 )
+from tests.unit.scene import T0, T1, T2, Fault, Scene
 
 DEADLINE_S = 60
 GRACE_S = UNKNOWN_GRACE_MS / 1000

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logs import batch, sparse_batch
 
 from pyspark_kafka_meta.errors import BrokerError, CorruptBatchError, UnsupportedRecordFormatError
 from pyspark_kafka_meta.metadata.events import RefreshReason
@@ -35,6 +35,7 @@ from pyspark_kafka_meta.reading.replicas import LEADER
 from pyspark_kafka_meta.records.columns import decode
 from pyspark_kafka_meta.wire.codes import CORRUPT_MESSAGE, UNKNOWN_LEADER_EPOCH
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchedPartition
+from tests.unit.logs import batch, sparse_batch
 
 T0 = TopicPartition("t", 0)
 TOPIC_ID = UUID(int=7)
@@ -400,7 +401,7 @@ def positions_after(reader: PartitionCursor, *answers: tuple[FetchedPartition, b
     return seen
 
 
-def after_empty_answers(**fetched: int) -> tuple[PartitionCursor, Instruction]:
+def after_empty_answers(**fetched: Any) -> tuple[PartitionCursor, Instruction]:
     """A cursor at 5 of 10, and what it wants after enough of them."""
     reader = cursor(start=5)
     positions_after(reader, *[(answer(**fetched), True)] * (EMPTY_ANSWERS_TO_BELIEVE - 1))

@@ -6,12 +6,12 @@ from collections import deque
 from itertools import pairwise
 
 import pytest
-from reader_scene import MAX_AGE_S, ReaderScene
 
 from pyspark_kafka_meta.errors import DataLossError, ReadTimeoutError
 from pyspark_kafka_meta.metadata.changes import TopicRecreated
 from pyspark_kafka_meta.metadata.events import EventKind, Outcome, RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, NO_LEADER, Address, Broker, LeaderHint, TopicPartition
+from tests.unit.reader_scene import MAX_AGE_S, ReaderScene
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 FIVE = [0, 1, 2, 3, 4]

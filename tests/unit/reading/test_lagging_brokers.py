@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from reader_scene import ReaderScene
 
 from pyspark_kafka_meta.errors import DataLossError, UnknownTopicError
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.reading.offsets import Position, SourceOffset
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
+from tests.unit.reader_scene import ReaderScene
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.errors import CheckpointError, OptionError
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.reading import offsets
 from pyspark_kafka_meta.reading.offsets import (
-    CheckpointError,
     OffsetRange,
     Position,
     SourceOffset,

@@ -11,8 +11,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from logs import WRITTEN
-from scene import T0, T1, T2, Scene
 
 from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicError
 from pyspark_kafka_meta.metadata.events import EventKind
@@ -23,6 +21,8 @@ from pyspark_kafka_meta.reading.leader_offsets import LeaderOffsets
 from pyspark_kafka_meta.reading.offsets import BEGINNING, OffsetRange, Position, SourceOffset, ranges
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
 from pyspark_kafka_meta.reading.resolver import OffsetResolver
+from tests.unit.logs import WRITTEN
+from tests.unit.scene import T0, T1, T2, Scene
 
 T3 = TopicPartition("t", 3)
 U0 = TopicPartition("u", 0)

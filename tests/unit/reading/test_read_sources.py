@@ -7,12 +7,12 @@ from collections import deque
 from dataclasses import replace
 
 import pytest
-from reader_scene import MAX_AGE_S, ReaderScene
 
 from pyspark_kafka_meta.errors import DataLossError, ReadTimeoutError
 from pyspark_kafka_meta.metadata.events import Outcome, RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.wire.messages import FetchAnswer
+from tests.unit.reader_scene import MAX_AGE_S, ReaderScene
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 FIVE = [0, 1, 2, 3, 4]
@@ -40,7 +40,7 @@ def test_preferred_replica_is_followed_and_remembered_by_the_worker(monkeypatch:
 
 
 def test_without_a_rack_everything_comes_from_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = a_scene(monkeypatch, **{"kafka.client.rack": ""})
+    scene = a_scene(monkeypatch, 3, **{"kafka.client.rack": ""})
 
     assert scene.read(T0) == list(range(10))
     assert scene.fetched_from() == [1]
@@ -104,7 +104,7 @@ def test_what_leader_and_replica_call_out_of_range_is_lost(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("fault", ["down", "hung"])
 def test_replica_that_is_gone_costs_no_wait_for_metadata(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    scene = a_scene(monkeypatch, **{"kafka.request.timeout.ms": "3000"})
+    scene = a_scene(monkeypatch, 3, **{"kafka.request.timeout.ms": "3000"})
     scene.read(T0)
     scene.fetched_from()
     getattr(scene.wire, fault).add(3)
@@ -155,7 +155,7 @@ def test_empty_answers_of_a_replica_are_not_counted_against_the_leader(monkeypat
 
 def test_replica_whose_share_went_to_another_partition_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker fills its answer in the order of the request: the partition at the end of the line waits its turn."""
-    scene = a_scene(monkeypatch, **{"kafka.max.partition.fetch.bytes": "1"})
+    scene = a_scene(monkeypatch, 3, **{"kafka.max.partition.fetch.bytes": "1"})
     scene.cluster.move_leader(T1, 1)
     scene.wire.preferred_replicas[T1] = 3
     for _ in range(10):

@@ -10,11 +10,8 @@ from functools import partial
 from itertools import islice, pairwise
 from typing import Any
 
-import handmade
 import pytest
 from crc32c import crc32c
-from logs import batch, sparse_batch
-from scene import HELD_BACK, T0, T1, T2, Fault, Scene, by_partition, rows, written
 
 from pyspark_kafka_meta.errors import (
     AuthenticationError,
@@ -29,9 +26,13 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.metadata.events import EventKind, RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_LEADER, Address, Broker, TopicPartition
 from pyspark_kafka_meta.reading.losses import ANSWER_S, LOSS_GRACE_MS
+from pyspark_kafka_meta.records.compression import Codec
 from pyspark_kafka_meta.testing.fake_cluster import StoredBatch
 from pyspark_kafka_meta.wire.codes import CORRUPT_MESSAGE
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchAnswer, FetchRequest
+from tests.unit.logs import batch, sparse_batch
+from tests.unit.records import handmade
+from tests.unit.scene import HELD_BACK, T0, T1, T2, Fault, Scene, by_partition, rows, written
 
 ONE_BATCH = {"kafka_max_partition_fetch_bytes": "100"}
 """Each Fetch answer holds one record batch of a partition."""
@@ -1050,7 +1051,7 @@ def test_corrupt_batch_of_a_follower_is_read_from_the_leader(scene: Scene) -> No
         if not any(one.partition == T1 and one.records for one in answer.partitions):
             return answer
         asked.append(answer.node_id)
-        corrupt = [replace(one, records=one.records[:-1] + b"?") for one in answer.partitions]
+        corrupt = [replace(one, records=memoryview(bytes(one.records[:-1]) + b"?")) for one in answer.partitions]
         return replace(answer, partitions=tuple(corrupt)) if answer.node_id == 3 else answer
 
     scene.wire.change = damage_of_follower
@@ -1061,7 +1062,7 @@ def test_corrupt_batch_of_a_follower_is_read_from_the_leader(scene: Scene) -> No
 
 def test_batch_that_decompresses_to_more_than_the_option_allows_is_corrupt(scene: Scene) -> None:
     scene.fill()
-    bomb = handmade.batch([handmade.Row(offset, value=bytes(1000)) for offset in range(3)], handmade.Codec.ZSTD)
+    bomb = handmade.batch([handmade.Row(offset, value=bytes(1000)) for offset in range(3)], Codec.ZSTD)
     scene.cluster.logs[T1][0] = replace(scene.cluster.logs[T1][0], data=bomb)
     with pytest.raises(CorruptBatchError, match=r"t-1 at offset 0: .* at most 2000 bytes"):
         rows(scene.reader(maxDecompressedBatchBytes="2000").read([scene.range(T1)]))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 
 import pytest
-from reader_scene import ReaderScene
-from scene import COLUMNS, T0, T1, rows
 
 from pyspark_kafka_meta.errors import AuthorizationError, DataLossError, UnknownTopicError
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.reading.task_reader import TaskReader
 from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP
+from tests.unit.reader_scene import ReaderScene
+from tests.unit.scene import COLUMNS, T0, T1, rows
 
 ALL = list(range(10))
 

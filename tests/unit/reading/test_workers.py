@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.metadata.events import Origin, Role
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
 from pyspark_kafka_meta.reading import workers
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.workers import MAX_CLIENTS, ClientPool
 from pyspark_kafka_meta.testing.fake_wire import FakeClock
 
-READER = Origin(role="reader")
+READER = Origin(role=Role.READER)
 MAX_AGE_S = 300
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
-from handmade import BASE_MS, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, Row, batch, batch_of, record
 
 from pyspark_kafka_meta.errors import CorruptBatchError, UnsupportedRecordFormatError
 from pyspark_kafka_meta.records.batches import next_position, scan
 from pyspark_kafka_meta.records.compression import Codec
+from tests.unit.records.handmade import BASE_MS, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, Row, batch, batch_of, record
 
 TWO = batch([Row(10), Row(11), Row(14)])
 THREE = batch([Row(15, timestamp=BASE_MS + 7)], codec=Codec.ZSTD, leader_epoch=6, producer_id=77)
@@ -97,7 +98,7 @@ COMPACTED = {"last_offset_delta": 20}  # of which two records are left
     ],
 )
 def test_log_goes_on_behind_a_corrupt_batch_where_what_is_there_agrees(
-    fields: dict[str, int], behind: bytes, until_offset: int | None
+    fields: dict[str, Any], behind: bytes, until_offset: int | None
 ) -> None:
     corrupt = bytearray(batch([Row(70), Row(71)], **fields))
     corrupt[17] ^= 1  # of the checksum

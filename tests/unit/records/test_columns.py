@@ -6,7 +6,14 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from handmade import (
+
+from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError, UnsupportedRecordFormatError
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.records import columns, lengths
+from pyspark_kafka_meta.records.columns import FetchedRecords, decode
+from pyspark_kafka_meta.records.compression import Codec
+from pyspark_kafka_meta.schemas import records_arrow_schema
+from tests.unit.records.handmade import (
     ALL_COLUMNS,
     BASE_MS,
     COMPRESS,
@@ -21,13 +28,6 @@ from handmade import (
     rows_of,
     varint,
 )
-
-from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError, UnsupportedRecordFormatError
-from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.records import columns, lengths
-from pyspark_kafka_meta.records.columns import FetchedRecords, decode
-from pyspark_kafka_meta.records.compression import Codec
-from pyspark_kafka_meta.schemas import records_arrow_schema
 
 
 @pytest.fixture(autouse=True, params=["one by one", "together", "guessed"])

@@ -9,10 +9,10 @@ import sys
 
 import cramjam
 import pytest
-from handmade import COMPRESS, xerial_snappy
 
 from pyspark_kafka_meta.errors import CorruptBatchError
 from pyspark_kafka_meta.records.compression import Codec, decompress_into
+from tests.unit.records.handmade import COMPRESS, xerial_snappy
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 TEXT = b"".join(b"record %d, " % number for number in range(20_000))
@@ -87,7 +87,7 @@ def test_huge_claims_are_refused(codec: Codec, data: bytes) -> None:
 BOMBS = """
 import resource
 import cramjam
-from handmade import COMPRESS, batch_of, fetched, xerial_snappy
+from tests.unit.records.handmade import COMPRESS, batch_of, fetched, xerial_snappy
 from pyspark_kafka_meta.errors import CorruptBatchError
 from pyspark_kafka_meta.records.columns import decode
 from pyspark_kafka_meta.records.compression import Codec

@@ -9,13 +9,13 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from handmade import BASE_MS, Row, record, varint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_kafka_meta.records import lengths
 from pyspark_kafka_meta.records.fields import PADDING_BYTES, Bytes, Ints
 from pyspark_kafka_meta.records.lengths import follow_lengths, follow_records
+from tests.unit.records.handmade import BASE_MS, Row, record, varint
 
 VALUES = st.one_of(
     st.binary(max_size=70),
@@ -34,7 +34,7 @@ def arrays(data: bytes, at: list[int], counts: list[int], ends: list[int]) -> tu
 
 
 def follow(data: bytes, at: list[int], counts: list[int], ends: list[int]) -> list[int]:
-    return follow_lengths(*arrays(data, at, counts, ends)).tolist()
+    return list(follow_lengths(*arrays(data, at, counts, ends)))
 
 
 class Log(NamedTuple):

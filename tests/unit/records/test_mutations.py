@@ -7,7 +7,12 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from handmade import (
+
+from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.records import lengths
+from pyspark_kafka_meta.records.columns import decode
+from pyspark_kafka_meta.records.compression import Codec
+from tests.unit.records.handmade import (
     ALL_COLUMNS,
     COMPRESS,
     TRANSACTIONAL,
@@ -20,11 +25,6 @@ from handmade import (
     repair_crc,
     rows_of,
 )
-
-from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.records import lengths
-from pyspark_kafka_meta.records.columns import decode
-from pyspark_kafka_meta.records.compression import Codec
 
 CASES_OF_EACH_KIND = 1000
 ROWS = [

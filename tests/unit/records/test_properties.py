@@ -6,7 +6,6 @@ import io
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from handmade import CONTROL, TRANSACTIONAL, Row, batch, fetched, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.records.readers import read_batch
@@ -15,6 +14,7 @@ from kio.records.writers import write_new_batch
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
 from pyspark_kafka_meta.records.compression import Codec
+from tests.unit.records.handmade import CONTROL, TRANSACTIONAL, Row, batch, fetched, rows_of
 
 BYTES = st.none() | st.binary(max_size=40) | st.binary(min_size=60, max_size=70) | st.just(bytes(9000))
 HEADERS = st.none() | st.lists(st.tuples(st.text(max_size=5), BYTES), min_size=1, max_size=4).map(tuple)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from handmade import CONTROL, TRANSACTIONAL, Row, batch, batch_of, fetched, marker, rows_of, varint
 
 from pyspark_kafka_meta.errors import CorruptBatchError
 from pyspark_kafka_meta.records.columns import decode
 from pyspark_kafka_meta.records.compression import Codec
+from tests.unit.records.handmade import CONTROL, TRANSACTIONAL, Row, batch, batch_of, fetched, marker, rows_of, varint
 
 ALICE, BOB = 1001, 1002
 

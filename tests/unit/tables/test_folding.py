@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from written_events import made
 
 from pyspark_kafka_meta.metadata.changes import (
     LeaderChange,
@@ -17,6 +16,7 @@ from pyspark_kafka_meta.metadata.changes import (
 from pyspark_kafka_meta.metadata.events import EventKind, Outcome, RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.tables.folding import fold
+from tests.unit.written_events import made
 
 NOW_MS = 100_000
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
-from written_events import made
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import EventsOptions, Table
@@ -19,6 +18,7 @@ from pyspark_kafka_meta.tables.readers import batch_reader
 from pyspark_kafka_meta.tables.streams import EventFilesStreamReader
 from pyspark_kafka_meta.telemetry.folders import LocalFolder
 from pyspark_kafka_meta.telemetry.sinks import FolderSink
+from tests.unit.written_events import made
 
 
 class Writer:
@@ -108,8 +108,9 @@ def test_caches_are_folded_out_of_all_files_in_one_task(tmp_path: Path) -> None:
     columns = {name: name for name in ("cache_id", "generation", "events_missing")}
     reader = batch_reader(Table.CACHES, EventsOptions(path=str(tmp_path)), columns)
     (task,) = reader.partitions()
+    batches: Any = reader.read(task)
 
-    assert [row for batch in reader.read(task) for row in batch.to_pylist()] == [
+    assert [row for batch in batches for row in batch.to_pylist()] == [
         {"cache_id": "c", "generation": 3, "events_missing": 0}
     ]
 

@@ -6,11 +6,11 @@ import json
 
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
-from written_events import made
 
 from pyspark_kafka_meta.metadata.events import RefreshEvent
 from pyspark_kafka_meta.tables.rows import LagRow
 from pyspark_kafka_meta.tables.schemas import ROWS, arrow_schema, struct_type
+from tests.unit.written_events import made
 
 
 @pytest.mark.parametrize("row", [*ROWS.values(), LagRow])

@@ -11,10 +11,9 @@ from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
-from written_events import made
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.metadata.events import Origin, RefreshEvent
+from pyspark_kafka_meta.metadata.events import Origin, RefreshEvent, Role
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import MetricsOptions
 from pyspark_kafka_meta.telemetry import background
@@ -22,6 +21,7 @@ from pyspark_kafka_meta.telemetry.background import MAX_WAITING, WAIT_S, Backgro
 from pyspark_kafka_meta.telemetry.folders import LocalFolder
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.telemetry.topic import TopicSink
+from tests.unit.written_events import made
 
 PATIENCE_S = 10
 
@@ -104,7 +104,7 @@ def test_what_a_store_is_too_slow_for_is_counted(slow: SlowSink) -> None:
 
 def held_up_s(options: MetricsOptions) -> float:
     """How long nine flushes and the end take."""
-    publisher = new_publisher(options, Origin(role="reader"))
+    publisher = new_publisher(options, Origin(role=Role.READER))
     began = time.monotonic()
     for sequence in range(1, 10):
         publisher.publish(made("c0ffee", sequence))

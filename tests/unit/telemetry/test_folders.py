@@ -9,12 +9,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from written_events import made
 
 from pyspark_kafka_meta.tables.files import EventFolder, latest
 from pyspark_kafka_meta.telemetry import sinks
 from pyspark_kafka_meta.telemetry.folders import KEPT_DAYS, DefaultFolder, LocalFolder
 from pyspark_kafka_meta.telemetry.sinks import FolderSink, LossCount
+from tests.unit.written_events import made
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark import TaskContext
 
-from pyspark_kafka_meta.metadata.events import Origin
+from pyspark_kafka_meta.metadata.events import Origin, Role
 from pyspark_kafka_meta.telemetry.origin import driver_pid, planner_origin, task_origin
 
 STREAM = {"spark.app.id": "app-1", "sql.streaming.queryId": "q-1", "streaming.sql.batchId": "12"}
@@ -59,7 +59,7 @@ def run_task(monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]) -> Ori
 
 def test_task_of_a_stream_is_told_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_task(monkeypatch, STREAM) == Origin(
-        role="reader",
+        role=Role.READER,
         application_id="app-1",
         executor_id="driver",
         host=socket.gethostname(),
@@ -86,7 +86,9 @@ def test_outside_of_a_task_there_is_no_task_origin(monkeypatch: pytest.MonkeyPat
 
 
 def test_planner_runs_beside_the_driver() -> None:
-    assert planner_origin() == Origin(role="planner", executor_id="driver", host=socket.gethostname(), pid=os.getpid())
+    assert planner_origin() == Origin(
+        role=Role.PLANNER, executor_id="driver", host=socket.gethostname(), pid=os.getpid()
+    )
 
 
 @pytest.mark.parametrize(

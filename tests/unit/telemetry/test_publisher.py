@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from written_events import made
 
-from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, Role
 from pyspark_kafka_meta.options import MetricsOptions
 from pyspark_kafka_meta.telemetry import folders, publisher
 from pyspark_kafka_meta.telemetry.folders import LocalFolder
@@ -23,8 +22,9 @@ from pyspark_kafka_meta.telemetry.living import LivingCaches
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.telemetry.sinks import FolderSink
+from tests.unit.written_events import made
 
-ORIGIN = Origin(role="reader", application_id="app-1", executor_id="7", stage_id=3)
+ORIGIN = Origin(role=Role.READER, application_id="app-1", executor_id="7", stage_id=3)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def publish(to: EventPublisher, first: int, last: int) -> None:
 
 def test_events_are_written_with_their_origin(folder: Path, published: EventPublisher) -> None:
     publish(published, 1, 2)
-    published.origin = Origin(role="planner")
+    published.origin = Origin(role=Role.PLANNER)
     publish(published, 3, 3)
     published.flush()
 
@@ -98,7 +98,7 @@ def test_without_a_path_events_go_to_a_folder_named_after_the_application(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: Callable[..., object]
 ) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    for origin in (ORIGIN, Origin(role="planner")):
+    for origin in (ORIGIN, Origin(role=Role.PLANNER)):
         to = new_publisher(MetricsOptions(None, None, ()), origin)
         publish(to, 1, 1)
         to.flush()

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 from pyarrow.fs import FileSystem, LocalFileSystem
-from written_events import made
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import OPTIONS
 from pyspark_kafka_meta.telemetry.remote import RemoteFolder
 from pyspark_kafka_meta.telemetry.sinks import FolderSink
+from tests.unit.written_events import made
 
 
 def test_files_arrive_complete_and_old_ones_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +33,11 @@ def test_old_file_that_somebody_else_removed_is_no_trouble(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("uri", ["s3://key:hunter2@", "nonsense://key:hunter2@host/folder", "gs://key:hunter2@a b"])
 def test_trouble_is_told_without_the_uri_that_may_hold_keys(uri: str) -> None:
-    for attempt in (lambda: RemoteFolder(uri).write("a", b""), lambda: RemoteFolder(uri).delete("a")):
+    attempts: list[Callable[[], None]] = [
+        lambda: RemoteFolder(uri).write("a", b""),
+        lambda: RemoteFolder(uri).delete("a"),
+    ]
+    for attempt in attempts:
         with pytest.raises(OSError, match=r"from the \w+ folder of metricsPath: check its URI") as raised:
             attempt()
         assert "hunter2" not in str(raised.value)

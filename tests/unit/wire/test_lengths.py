@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_translate import (
+
+from pyspark_kafka_meta.errors import ProtocolError
+from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api, decode
+from pyspark_kafka_meta.wire.lengths import check_lengths
+from tests.unit.wire.test_translate import (
     CORRELATION_ID,
     T_ID,
     fetch_message,
@@ -14,10 +18,6 @@ from test_translate import (
     payload,
     versions,
 )
-
-from pyspark_kafka_meta.errors import ProtocolError
-from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api, decode
-from pyspark_kafka_meta.wire.lengths import check_lengths
 
 SPOKEN = [
     *((METADATA, metadata_message(version)) for version in versions(METADATA)),
@@ -53,7 +53,7 @@ def test_count_that_lies_is_refused(api: Api, message: Any, at: int, count: byte
     frame = frame[:at] + count + frame[at + (4 if count is HUGE else 1) :]
 
     with pytest.raises(ProtocolError, match="lead behind its end"):
-        decode(api, message.__version__, CORRELATION_ID, frame)
+        decode(api, message.__version__, CORRELATION_ID, memoryview(frame))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_null_in_place_of_a_list_is_refused(api: Api, message: Any, at: int, nul
     frame = payload(message)
 
     with pytest.raises(ProtocolError):
-        decode(api, message.__version__, CORRELATION_ID, frame[:at] + null + frame[at + len(null) :])
+        decode(api, message.__version__, CORRELATION_ID, memoryview(frame[:at] + null + frame[at + len(null) :]))
 
 
 @pytest.mark.parametrize("size", [0, 1, 12, 14, 100])
@@ -81,4 +81,4 @@ def test_tag_whose_size_is_not_that_of_its_content_is_refused(size: int) -> None
     assert frame[at + 2] == len(frame) - at - 3
 
     with pytest.raises(ProtocolError):
-        decode(FETCH, 16, CORRELATION_ID, frame[: at + 2] + bytes([size]) + frame[at + 3 :])
+        decode(FETCH, 16, CORRELATION_ID, memoryview(frame[: at + 2] + bytes([size]) + frame[at + 3 :]))

@@ -405,14 +405,14 @@ SPOKEN = {METADATA: 12, LIST_OFFSETS: 7, FETCH: 16}
 @pytest.mark.parametrize("api", ANSWERS)
 def test_answer_to_another_request_is_not_read(api: Api) -> None:
     with pytest.raises(ProtocolError, match=r"answered request 77 where 78 \((Metadata|ListOffsets|Fetch)\) was due"):
-        decode(api, SPOKEN[api], CORRELATION_ID + 1, ANSWERS[api])
+        decode(api, SPOKEN[api], CORRELATION_ID + 1, memoryview(ANSWERS[api]))
 
 
 @pytest.mark.parametrize("api", ANSWERS)
 def test_answer_that_ends_too_early_or_too_late_is_not_read(api: Api) -> None:
     for frame in (*(ANSWERS[api][:size] for size in range(len(ANSWERS[api]))), ANSWERS[api] + b"\1", ANSWERS[api] * 2):
         with pytest.raises(ProtocolError):
-            decode(api, SPOKEN[api], CORRELATION_ID, frame)
+            decode(api, SPOKEN[api], CORRELATION_ID, memoryview(frame))
 
 
 @given(
