@@ -3,7 +3,8 @@
     python -m benchmarks.throughput [--rounds 5] [--megabytes 600] [--json FILE] [CASE ...]
 
 Each case is a topic of its own, of that many megabytes and no more than 3 million records, a long one of five times as
-much. Its readers take turns. A turn reads the whole topic into the noop sink, which uses each column of each row and
+much. One task reads a topic of one partition, so that a core is left for its Python; else there are as many tasks as
+cores. Its readers take turns. A turn reads the whole topic into the noop sink, which uses each column of each row and
 keeps none. A figure is the median of the turns; ratios are those of turns of the same round, their median. CPU seconds
 are means of a turn, by who took them; brokers, if they were started for this, take some in any case.
 """
@@ -44,6 +45,7 @@ class Case:
     batch_bytes: int = BATCH_BYTES
     with_ceiling: bool = False
     times_as_long: int = 1
+    partitions: int = PARTITIONS
 
 
 EVERYBODY = (JVM, TUNED_JVM, VALUE_ALONE, CONSUME, NOT_DECODED)
@@ -58,6 +60,8 @@ CASES = {
     ),
     "200B-small-batches": Case(batch_bytes=16_384),  # what Kafka's Java producer makes unless told
     "200B-long": Case(peers=(JVM, TUNED_JVM), with_ceiling=True, times_as_long=5),
+    "200B-one-task": Case(peers=(JVM, TUNED_JVM), with_ceiling=True, times_as_long=5, partitions=1),
+    "200B-lz4-one-task": Case(codec="lz4", peers=(JVM, TUNED_JVM), with_ceiling=True, times_as_long=5, partitions=1),
     "20B": Case(20),
     "2kB": Case(2_000),
     "100kB": Case(100_000),
@@ -106,11 +110,13 @@ def play(
     case = CASES[name]
     records = min(MAX_RECORDS, megabytes * 1_000_000 // case.value_bytes) * case.times_as_long
     config = {"max.message.bytes": str(MAX_RECORD_BYTES)}
-    topic = new_topic(bootstrap_servers, "throughput", PARTITIONS, config=config)
-    fill(bootstrap_servers, topic, PARTITIONS, records, case.value_bytes, case.codec, case.headers, case.batch_bytes)
+    topic = new_topic(bootstrap_servers, "throughput", case.partitions, config=config)
+    fill(
+        bootstrap_servers, topic, case.partitions, records, case.value_bytes, case.codec, case.headers, case.batch_bytes
+    )
     readers = [case.ours, *case.peers]
     if case.with_ceiling:
-        readers += [ceiling(PARTITIONS, records, case.value_bytes, prompt) for prompt in (True, False)]
+        readers += [ceiling(case.partitions, records, case.value_bytes, prompt) for prompt in (True, False)]
     turns = take_turns(readers, rounds, partial(read, spark, bootstrap_servers, topic))
     return result_rows(name, records, turns)
 
