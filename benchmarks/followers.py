@@ -129,7 +129,7 @@ def follow_by_kafkameta(bootstrap_servers: str, topic: str, metrics_path: str, p
     options = SourceOptions.parse(given).for_stream()
     task_reader.Losses = FollowedRanges  # type: ignore[attr-defined]  # in this process
     publisher = new_publisher(MetricsOptions(metrics_path, None, ()), Origin(role=Role.READER))
-    client = KafkaClient(options.client, publisher, options.client.metadata_max_age_ms)
+    client = KafkaClient(options.client, publisher)
     partitions = client.partitions([topic], client.api_deadline())
     topic_id = client.cache.snapshot.topic_id(topic)
     ranges = [OffsetRange(partition, topic_id, 0, ENDLESS) for partition in partitions]

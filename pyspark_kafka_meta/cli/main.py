@@ -23,6 +23,7 @@ from pyspark_kafka_meta.cli.parameters import (
     JsonOrPipe,
     Options,
     Servers,
+    TimeoutMs,
     answer_within,
     check_demo,
     cluster_options,
@@ -31,7 +32,6 @@ from pyspark_kafka_meta.cli.parameters import (
 )
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.events import RefreshReason, Role
-from pyspark_kafka_meta.options.values import INT32_MAX
 
 app = typer.Typer(
     name="kafkameta",
@@ -66,14 +66,7 @@ def metadata(
         float | None, typer.Option(min=0.1, max=86_400, metavar="SECONDS", help="Ask again, so often.")
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="End a watch after so many looks.")] = None,
-    timeout_ms: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=INT32_MAX,
-            help="How long all brokers together may take to answer, whatever kafka.default.api.timeout.ms says.",
-        ),
-    ] = 10_000,
+    timeout_ms: TimeoutMs = 10_000,
     as_json: AsJson = False,
     option: Options = None,
     config: Config = None,
@@ -180,14 +173,7 @@ def doctor(
     bootstrap_servers: Servers = None,
     topic: Annotated[list[str] | None, typer.Option(help="A topic to read; may be given several times.")] = None,
     executors: Annotated[bool, typer.Option("--executors", help="Start Spark, and look from its executors.")] = False,
-    timeout_ms: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=INT32_MAX,
-            help="How long each broker may take to answer, whatever kafka.default.api.timeout.ms says.",
-        ),
-    ] = 10_000,
+    timeout_ms: TimeoutMs = 10_000,
     as_json: JsonOrPipe = False,
     option: Options = None,
     config: Config = None,

@@ -17,8 +17,8 @@ from pyspark_kafka_meta.cli.properties import parse_properties, split_pair
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import ALL_OPTIONS
 from pyspark_kafka_meta.options.client import CLIENT_OPTIONS
-from pyspark_kafka_meta.options.table import NAME
-from pyspark_kafka_meta.options.values import parse_duration_ms
+from pyspark_kafka_meta.options.declare import NAME
+from pyspark_kafka_meta.options.values import INT32_MAX, parse_duration_ms
 
 Servers = Annotated[
     str | None, typer.Option(help="Brokers to ask, as host:port between commas; --config may name them.")
@@ -36,6 +36,12 @@ Application = Annotated[
     str | None, typer.Option(metavar="ID", help="Only readers of this application of Spark; planners know none.")
 ]
 EventsTopic = Annotated[str | None, typer.Option("--topic", help="The metricsTopic of the events.")]
+TimeoutMs = Annotated[
+    int,
+    typer.Option(
+        min=1, max=INT32_MAX, help="How long brokers may take to answer, whatever kafka.default.api.timeout.ms says."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, one line each.")]
 JsonOrPipe = Annotated[bool, typer.Option("--json", help="JSON, one line each, as without a terminal.")]
 

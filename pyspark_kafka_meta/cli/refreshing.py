@@ -30,7 +30,7 @@ class OwnCache:
 
     def __init__(self, options: ClientOptions) -> None:
         self._screen = _Screen()
-        self._client = KafkaClient(options, EventPublisher([self._screen], cli_origin()), options.metadata_max_age_ms)
+        self._client = KafkaClient(options, EventPublisher([self._screen], cli_origin()))
 
     def refresh(self, topics: Collection[str]) -> list[Event]:
         """Ask for these topics and all of before, on demand; a cache that knows nothing yet learns them first.

@@ -12,7 +12,7 @@ from pyspark_kafka_meta.metadata.events import RefreshEvent
 from pyspark_kafka_meta.options import EventsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.offsets import BEGINNING, SourceOffset, ranges
-from pyspark_kafka_meta.reading.planner import PLANNER_MAX_AGE_MS, OffsetPlanner
+from pyspark_kafka_meta.reading.planner import OffsetPlanner, stream_planner_options
 from pyspark_kafka_meta.reading.task_reader import TaskReader
 from pyspark_kafka_meta.tables.files import EventFolder, FilesOffset, advance, between
 from pyspark_kafka_meta.tables.folding import Event
@@ -90,8 +90,7 @@ class TopicEvents:
 
     def __init__(self, options: SourceOptions) -> None:
         self.name = f"topic {options.topics[0]}"
-        max_age_ms = min(options.client.metadata_max_age_ms, PLANNER_MAX_AGE_MS)
-        self._client = KafkaClient(options.client, EventPublisher((), cli_origin()), max_age_ms)
+        self._client = KafkaClient(stream_planner_options(options.client), EventPublisher((), cli_origin()))
         self._planner = OffsetPlanner(self._client, options.for_stream())
         self._reader = TaskReader(self._client, options, ["value"])
         self._offset: SourceOffset | None = None

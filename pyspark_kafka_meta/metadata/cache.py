@@ -94,15 +94,10 @@ class MetadataCache:
         with self._lock:
             return self._state.leader(partition, self._clock())
 
-    def count_throttle(self, throttle_ms: int) -> None:
-        """A broker throttled a Fetch (KIP-219): the next event reports for how long."""
+    def count_fetch(self, node_id: int, response_bytes: int, throttle_ms: int) -> None:
+        """A broker answered a Fetch, and throttled the client for so long (KIP-219): the next event reports it."""
         with self._lock:
-            self._state.recorder.count_throttle(throttle_ms)
-
-    def count_fetch(self, node_id: int, response_bytes: int) -> None:
-        """A broker answered a Fetch."""
-        with self._lock:
-            self._state.recorder.count_fetch(node_id, response_bytes)
+            self._state.recorder.count_fetch(node_id, response_bytes, throttle_ms)
 
     def count_retry(self) -> None:
         """A request failed, or a partition in its answer had an error that may pass."""

@@ -60,12 +60,10 @@ class EventRecorder:
         self._lookups += 1
         self._last_lookup = now
 
-    def count_throttle(self, throttle_ms: int) -> None:
-        self._fetch_throttle_ms += throttle_ms
-
-    def count_fetch(self, node_id: int, response_bytes: int) -> None:
+    def count_fetch(self, node_id: int, response_bytes: int, throttle_ms: int) -> None:
         self._fetches[node_id] += 1
         self._fetched_bytes[node_id] += response_bytes
+        self._fetch_throttle_ms += throttle_ms
 
     def count_retry(self) -> None:
         self._retries += 1

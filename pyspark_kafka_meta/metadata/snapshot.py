@@ -82,10 +82,6 @@ class MetadataSnapshot:
         view = self.topics.get(topic)
         return [] if view is None else [TopicPartition(topic, number) for number in sorted(view.partitions)]
 
-    def topic_error(self, topic: str) -> int | None:
-        """Why the last answer had nothing on `topic`, None if it had."""
-        return self.topic_errors.get(topic)
-
     def topic_id(self, topic: str) -> UUID | None:
         view = self.topics.get(topic)
         return None if view is None else view.topic_id

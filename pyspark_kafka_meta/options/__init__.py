@@ -6,8 +6,8 @@ from pyspark_kafka_meta.options.client import ClientOptions
 from pyspark_kafka_meta.options.metrics import MetricsOptions
 from pyspark_kafka_meta.options.query import OPTIONS, SourceOptions
 from pyspark_kafka_meta.options.security import SecurityOptions
+from pyspark_kafka_meta.options.side_tables import ALL_OPTIONS, ClusterOptions, EventsOptions, Table, choose_table
 from pyspark_kafka_meta.options.specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
-from pyspark_kafka_meta.options.tables import ALL_OPTIONS, ClusterOptions, EventsOptions, Table, choose_table
 
 __all__ = [
     "ALL_OPTIONS",

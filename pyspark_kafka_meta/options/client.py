@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import rules, values
+from pyspark_kafka_meta.options.declare import choice, label, read, row, table_of, whole
 from pyspark_kafka_meta.options.security import SECURITY_OPTIONS, SecurityOptions, complete_security
-from pyspark_kafka_meta.options.table import choice, read, row, table_of, whole
 from pyspark_kafka_meta.options.values import INT64_MAX
 
 
@@ -25,19 +25,13 @@ class ClientOptions:
         "Required. Brokers to ask first, as host:port between commas; one that answers is enough. A protocol before a "
         "host, as in SSL://host:port, is ignored: set kafka.security.protocol.",
     )
-    client_id: str = row(
-        "kafka.client.id",
-        "kafkameta",
-        values.parse_label,
-        "Option 'kafka.client.id' must be at most 255 printable characters",
-        "Name under which brokers log, count and throttle the requests.",
+    client_id: str = label(
+        "kafka.client.id", "Name under which brokers log, count and throttle the requests.", default="kafkameta"
     )
-    client_rack: str = row(
+    client_rack: str = label(
         "kafka.client.rack",
-        "",
-        values.parse_label,
-        "Option 'kafka.client.rack' must be at most 255 printable characters",
         "Rack, or availability zone, of the executors: leaders may name a replica there to read from (KIP-392).",
+        default="",
     )
     read_committed: bool = choice(
         "kafka.isolation.level",

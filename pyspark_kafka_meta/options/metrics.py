@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import values
+from pyspark_kafka_meta.options.declare import row
 from pyspark_kafka_meta.options.security import PLAINTEXT, SecurityOptions
-from pyspark_kafka_meta.options.table import row
 
 
 @dataclass(frozen=True, slots=True)

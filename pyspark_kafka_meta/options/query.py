@@ -13,11 +13,11 @@ from functools import partial
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import rules, values
 from pyspark_kafka_meta.options.client import CLIENT_OPTIONS, ClientOptions
+from pyspark_kafka_meta.options.declare import Option, choice, label, read, row, table_of, whole
 from pyspark_kafka_meta.options.metrics import MetricsOptions
 from pyspark_kafka_meta.options.security import complete_security
 from pyspark_kafka_meta.options.spans import SpanOptions
 from pyspark_kafka_meta.options.specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
-from pyspark_kafka_meta.options.table import Option, choice, read, row, table_of, whole
 from pyspark_kafka_meta.options.values import INT32_MAX, INT64_MAX
 
 logger = logging.getLogger(__name__)
@@ -130,20 +130,10 @@ class SourceOptions(SpanOptions):
         {"earliest": False, "latest": True},
         "Where a stream begins to read partitions that it sees for the first time.",
     )
-    group_id: str | None = row(
-        "kafka.group.id",
-        None,
-        values.parse_label,
-        "Option 'kafka.group.id' must be at most 255 printable characters",
-        "Accepted with a warning: no consumer group is joined, under this or any name.",
+    group_id: str | None = label(
+        "kafka.group.id", "Accepted with a warning: no consumer group is joined, under this or any name."
     )
-    group_id_prefix: str | None = row(
-        "groupIdPrefix",
-        None,
-        values.parse_label,
-        "Option 'groupIdPrefix' must be at most 255 printable characters",
-        "Accepted with a warning, as kafka.group.id.",
-    )
+    group_id_prefix: str | None = label("groupIdPrefix", "Accepted with a warning, as kafka.group.id.")
     commit_group: str | None = row(
         "commitOffsetsToGroup",
         None,

@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any
 
 from pyspark_kafka_meta.options import security_rules
+from pyspark_kafka_meta.options.declare import read, row, table_of
 from pyspark_kafka_meta.options.jaas import JaasLogin, misfit, parse_jaas
 from pyspark_kafka_meta.options.secret import Secret
 from pyspark_kafka_meta.options.security_rules import MECHANISMS
 from pyspark_kafka_meta.options.specs import GroupSpec
-from pyspark_kafka_meta.options.table import read, row, table_of
 from pyspark_kafka_meta.options.values import parse_choice
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")

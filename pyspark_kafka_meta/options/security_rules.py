@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyspark_kafka_meta.options.table import table_of
+from pyspark_kafka_meta.options.declare import table_of
 
 if TYPE_CHECKING:
     from pyspark_kafka_meta.options.security import SecurityOptions

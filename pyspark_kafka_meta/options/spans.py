@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pyspark_kafka_meta.options import specs, values
+from pyspark_kafka_meta.options.declare import choice, row
 from pyspark_kafka_meta.options.specs import OffsetsSpec, StartSpec, TimesSpec
-from pyspark_kafka_meta.options.table import choice, row
 from pyspark_kafka_meta.options.values import INT64_MAX
 
 _EXPECTED_OFFSETS = 'Expected e.g. {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, got {value}'

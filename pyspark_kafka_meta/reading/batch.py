@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.reading.spark_process import PromptReader, be_prompt
 from pyspark_kafka_meta.schemas import Columns, as_spelt
 
@@ -44,7 +44,7 @@ class KafkaMetaReader(PromptReader, DataSourceReader):
         self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
-        planner = new_planner(self._options, self._options.client.metadata_max_age_ms)
+        planner = new_planner(self._options, self._options.client)
         try:
             planned = planner.batch_ranges()
             topics = {one.partition.topic for one in planned}
@@ -56,7 +56,7 @@ class KafkaMetaReader(PromptReader, DataSourceReader):
         return read_partition(self._options, partition, self._columns)
 
 
-def new_planner(options: SourceOptions, max_age_ms: int) -> OffsetPlanner:
+def new_planner(options: SourceOptions, client: ClientOptions) -> OffsetPlanner:
     """A planner with a client of its own; whoever asks for it closes it."""
     from pyspark_kafka_meta.reading.client import KafkaClient
     from pyspark_kafka_meta.reading.planner import OffsetPlanner
@@ -66,7 +66,7 @@ def new_planner(options: SourceOptions, max_age_ms: int) -> OffsetPlanner:
     be_prompt()
     gc.set_threshold(COLLECT_AFTER_OBJECTS)
     publisher = new_publisher(options.metrics, planner_origin())
-    return OffsetPlanner(KafkaClient(options.client, publisher, max_age_ms, options.topic_pattern), options)
+    return OffsetPlanner(KafkaClient(client, publisher, options.topic_pattern), options)
 
 
 def read_partition(options: SourceOptions, partition: InputPartition, columns: Columns) -> Iterator[pa.RecordBatch]:

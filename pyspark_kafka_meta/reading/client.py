@@ -35,18 +35,6 @@ from pyspark_kafka_meta.wire.messages import OffsetAnswer, Wire
 
 UNKNOWN_GRACE_MS = 3_000
 """A topic or partition made a moment ago is not known to every broker yet; this long it is asked for again."""
-FRAME_SLACK_BYTES = 64 * 1024 * 1024
-"""Above fetch.max.bytes: the first record batch of an answer is sent whole, however large (KIP-74)."""
-
-
-def connection_settings(options: ClientOptions) -> ConnectionSettings:
-    """What connections need of the options."""
-    return ConnectionSettings(
-        client_id=options.client_id,
-        connect_timeout_ms=options.connection_setup_timeout_ms,
-        max_frame_bytes=max(options.fetch_max_bytes, options.max_partition_fetch_bytes) + FRAME_SLACK_BYTES,
-        security=options.security,
-    )
 
 
 class KafkaClient:
@@ -56,16 +44,15 @@ class KafkaClient:
         self,
         options: ClientOptions,
         publisher: EventPublisher,
-        max_age_ms: int,
         topic_pattern: str | None = None,
     ) -> None:
         self.options = options
         self.publisher = publisher
-        self.replicas = ReadReplicas(max_age_ms)
+        self.replicas = ReadReplicas(options.metadata_max_age_ms)
         self.throttles = Throttles()
-        self.wire: Wire = KafkaWire(connection_settings(options))
+        self.wire: Wire = KafkaWire(ConnectionSettings.of(options))
         self._settings = PolicySettings(
-            metadata_max_age_ms=max_age_ms,
+            metadata_max_age_ms=options.metadata_max_age_ms,
             retry_backoff_ms=options.retry_backoff_ms,
             retry_backoff_max_ms=options.retry_backoff_max_ms,
         )
@@ -170,7 +157,7 @@ class KafkaClient:
     def _unknown(self, topics: Collection[str]) -> list[str]:
         unknown = []
         for topic in sorted(topics):
-            code = self.cache.snapshot.topic_error(topic)
+            code = self.cache.snapshot.topic_errors.get(topic)
             if code is not None and action_for(code) is Action.FAIL:
                 raise refusal(f"topic {topic} cannot be read", code, topic, "DESCRIBE")
             if not self.cache.snapshot.partitions(topic):

@@ -31,7 +31,7 @@ class Leaders:
             return leader
         is_known = partition in snapshot.partitions(partition.topic)
         code = LEADER_NOT_AVAILABLE if is_known else UNKNOWN_TOPIC_OR_PARTITION
-        instruction = cursor.on_no_leader(snapshot.topic_error(partition.topic) or code)
+        instruction = cursor.on_no_leader(snapshot.topic_errors.get(partition.topic) or code)
         if isinstance(instruction, Fail):
             raise instruction.error
         reason = instruction.reason if isinstance(instruction, Refresh) else RefreshReason.NO_LEADER

@@ -11,13 +11,14 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import OptionError, UnknownTopicError
 from pyspark_kafka_meta.metadata.model import TopicPartition, is_other_topic
-from pyspark_kafka_meta.options import LATEST_OFFSET, SourceOptions
+from pyspark_kafka_meta.options import LATEST_OFFSET, ClientOptions, SourceOptions
 from pyspark_kafka_meta.options.specs import TimesSpec
 from pyspark_kafka_meta.options.values import name_partitions
 from pyspark_kafka_meta.reading.client import KafkaClient
@@ -31,8 +32,8 @@ from pyspark_kafka_meta.reading.offsets import (
     SourceOffset,
     advance,
 )
-from pyspark_kafka_meta.reading.plan import plan_tasks
 from pyspark_kafka_meta.reading.resolver import OffsetResolver
+from pyspark_kafka_meta.reading.tasks import plan_tasks
 from pyspark_kafka_meta.reading.verdicts import (
     accept_loss,
     accept_new_topic,
@@ -50,6 +51,12 @@ PLANNER_MAX_AGE_MS = 5_000
 
 MAX_LOOKS = 5
 """How often the cluster is looked at for one plan, if a topic goes away in the middle of each look."""
+
+
+def stream_planner_options(options: ClientOptions) -> ClientOptions:
+    """The options of the client that plans a stream."""
+    return replace(options, metadata_max_age_ms=min(options.metadata_max_age_ms, PLANNER_MAX_AGE_MS))
+
 
 P = ParamSpec("P")
 T = TypeVar("T")

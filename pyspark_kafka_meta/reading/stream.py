@@ -113,8 +113,7 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
     def _planner(self) -> OffsetPlanner:
         """Made when it is first needed: Spark pickles the reader, and executors plan nothing."""
         if self._opened is None:
-            from pyspark_kafka_meta.reading.planner import PLANNER_MAX_AGE_MS
+            from pyspark_kafka_meta.reading.planner import stream_planner_options
 
-            max_age_ms = min(self._options.client.metadata_max_age_ms, PLANNER_MAX_AGE_MS)
-            self._opened = new_planner(self._options, max_age_ms)
+            self._opened = new_planner(self._options, stream_planner_options(self._options.client))
         return self._opened

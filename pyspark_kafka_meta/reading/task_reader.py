@@ -171,10 +171,9 @@ class TaskReader:
         if isinstance(answer, RequestFailure):
             self._fetch_failed(fetch, answer)
             return []
-        self._client.cache.count_fetch(answer.node_id, answer.response_bytes)
+        self._client.cache.count_fetch(answer.node_id, answer.response_bytes, answer.throttle_ms)
         if answer.throttle_ms > 0:
             self._client.throttles.throttle(answer.node_id, answer.throttle_ms, time.monotonic())
-            self._client.cache.count_throttle(answer.throttle_ms)
         records: list[FetchedRecords] = []
         instructions = self._instructions(fetch, answer)
         moved_nothing = not any(isinstance(instruction, Emit) for _, instruction, _ in instructions)

@@ -55,7 +55,7 @@ class ClientPool:
         kept = self._kept.pop(key, None)
         self._close_unused()
         if kept is None:
-            kept = _Kept(KafkaClient(options, new_publisher(metrics, origin), options.metadata_max_age_ms))
+            kept = _Kept(KafkaClient(options, new_publisher(metrics, origin)))
         self._kept[key] = kept
         kept.users += 1
         kept.client.publisher.origin = origin

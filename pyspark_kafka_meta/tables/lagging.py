@@ -12,7 +12,7 @@ from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.metadata.model import TopicPartition, is_other_topic
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, Positions, SourceOffset
-from pyspark_kafka_meta.tables.rows import LagRow, PartitionRow
+from pyspark_kafka_meta.tables.rows import LagRow, PartitionRow, by_partition
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def next_timestamps(
     ranges = [_next_one(each, offset) for each in partitions]
     found: dict[TopicPartition, float] = {}
     publisher = EventPublisher((), planner_origin())
-    with closing(KafkaClient(source.client, publisher, source.client.metadata_max_age_ms)) as client:
+    with closing(KafkaClient(source.client, publisher)) as client:
         try:
             for batch in TaskReader(client, source, ["topic", "partition", "timestamp"]).read(ranges):
                 # In microseconds: Spark knows later times than Python's datetime.
@@ -104,4 +104,4 @@ def _next_one(partition: TopicPartition, offset: SourceOffset) -> OffsetRange:
 
 
 def _ends(live: Iterable[PartitionRow]) -> dict[TopicPartition, int | None]:
-    return {one: row.end_offset for row in live if (one := row.topic_partition) is not None}
+    return {one: row.end_offset for one, row in by_partition(live).items()}

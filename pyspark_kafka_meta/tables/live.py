@@ -23,9 +23,9 @@ from pyspark_kafka_meta.metadata.model import (
     TopicPartition,
 )
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.reading.client import connection_settings
 from pyspark_kafka_meta.tables.rows import BrokerRow, PartitionRow
 from pyspark_kafka_meta.wire.codes import describe
+from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.messages import (
     EARLIEST_TIMESTAMP,
@@ -57,7 +57,7 @@ def ask_cluster(options: ClientOptions, topics: Collection[str] | None) -> Told:
         ConnectError: none answered within default.api.timeout.ms; the text says what each did.
         KafkaMetaError: what no other address heals, such as a login that is refused.
     """
-    with closing(KafkaWire(connection_settings(options))) as wire:
+    with closing(KafkaWire(ConnectionSettings.of(options))) as wire:
         return _ask(wire, options, topics, options.api_deadline(time.monotonic()))
 
 
@@ -86,7 +86,7 @@ def partition_rows(options: ClientOptions, topics: Collection[str] | None) -> li
         KafkaMetaError: as `ask_cluster`.
     """
     deadline = options.api_deadline(time.monotonic())
-    with closing(KafkaWire(connection_settings(options))) as wire:
+    with closing(KafkaWire(ConnectionSettings.of(options))) as wire:
         answer = _ask(wire, options, topics, deadline).answer
         shown = sorted((one for one in answer.topics if topics or not one.is_internal), key=lambda one: one.name)
         ends = _Ends(wire, options, deadline)

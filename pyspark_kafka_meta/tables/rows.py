@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 from pyspark_kafka_meta.metadata.model import TopicPartition
 
@@ -100,6 +102,14 @@ class PartitionRow:
     @property
     def topic_partition(self) -> TopicPartition | None:
         return None if self.partition is None else TopicPartition(self.topic, self.partition)
+
+
+RowT = TypeVar("RowT", CacheRow, PartitionRow)
+
+
+def by_partition(rows: Iterable[RowT]) -> dict[TopicPartition, RowT]:
+    """Without the rows that are about no partition."""
+    return {one: row for row in rows if (one := row.topic_partition) is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.events import RefreshEvent
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import SecurityOptions
-from pyspark_kafka_meta.options.security import PLAINTEXT
 from pyspark_kafka_meta.telemetry.sinks import LossCount
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class TopicSink:
     """Produces each event as one record: key the cache id, value the event as JSON. One whose acknowledgement is lost
     may be there twice, with the same cache id and sequence. Connecting may take long: a `BackgroundSink` is to call."""
 
-    def __init__(self, bootstrap_servers: Sequence[Address], topic: str, security: SecurityOptions = PLAINTEXT) -> None:
+    def __init__(self, bootstrap_servers: Sequence[Address], topic: str, security: SecurityOptions) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._security = security
         self._topic = topic

@@ -28,7 +28,7 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.memory import ReusedMemory
 from pyspark_kafka_meta.metadata.model import Address
-from pyspark_kafka_meta.options import SecurityOptions
+from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from pyspark_kafka_meta.options.security import PLAINTEXT
 from pyspark_kafka_meta.wire import codec
 from pyspark_kafka_meta.wire.codec import API_VERSIONS, LENGTH_BYTES, Api, Exchange
@@ -40,6 +40,8 @@ LOGIN_AGAIN_AT = (0.85, 0.95)
 """Shares of a session's lifetime between which it is renewed, as Kafka's `SaslClientAuthenticator` does."""
 SILENCE_S = 5.0
 """A broker that sends nothing for this long in the middle of an answer counts as hung: meanwhile no other is heard."""
+FRAME_SLACK_BYTES = 64 * 1024 * 1024
+"""Above fetch.max.bytes: the first record batch of an answer is sent whole, however large (KIP-74)."""
 PROBE_S = 1.0
 """No other is heard either while a broker is asked why it hung up, which only makes for a better error."""
 
@@ -52,6 +54,12 @@ class ConnectionSettings:
     connect_timeout_ms: int
     max_frame_bytes: int
     security: SecurityOptions = PLAINTEXT
+
+    @classmethod
+    def of(cls, options: ClientOptions) -> ConnectionSettings:
+        """Those of a client's options."""
+        max_frame_bytes = max(options.fetch_max_bytes, options.max_partition_fetch_bytes) + FRAME_SLACK_BYTES
+        return cls(options.client_id, options.connection_setup_timeout_ms, max_frame_bytes, options.security)
 
 
 class _InFlight(NamedTuple):

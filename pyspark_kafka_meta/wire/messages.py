@@ -1,6 +1,6 @@
 """What is asked of brokers and what they answer, in our own types, and `Wire`: the one seam to the network.
 
-Tests put a fake behind this seam; `wire/brokers.py` puts Kafka behind it.
+Tests put a fake behind this seam; `wire/kafka_wire.py` puts Kafka behind it.
 """
 
 from __future__ import annotations

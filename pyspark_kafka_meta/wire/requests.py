@@ -14,7 +14,7 @@ from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeo
 from pyspark_kafka_meta.metadata.model import Address, Broker
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.wire.messages import RequestFailure
-from pyspark_kafka_meta.wire.under_way import Opening, UnderWay, first_begun, first_due
+from pyspark_kafka_meta.wire.under_way import Opening, UnderWay, first_begun
 
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
@@ -62,7 +62,7 @@ class Requests(Generic[RequestT, AnswerT]):
             return RequestFailure(node_id, self._not_sent.pop(node_id))
         waiting = {node_id: self._under_way[node_id] for node_id in node_ids if node_id in self._under_way}
         while waiting:
-            due = first_due(waiting)
+            due = min(waiting, key=lambda node_id: waiting[node_id].deadline)
             ready = first_begun(waiting, min(deadline, waiting[due].deadline))
             if ready is not None:
                 return self._answer(ready)

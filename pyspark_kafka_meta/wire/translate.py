@@ -40,7 +40,7 @@ def metadata_request(version: int, topics: Collection[str] | None) -> Any:
 
 def metadata_answer(exchange: Exchange, topics: Collection[str] | None) -> MetadataAnswer:
     message = exchange.message
-    check(len(message.brokers) <= MAX_BROKERS, "a Metadata answer names more than %d brokers", MAX_BROKERS)
+    check(len(message.brokers) <= MAX_BROKERS, "more than %d brokers", MAX_BROKERS)
     return MetadataAnswer(
         cluster_id=label(message.cluster_id, "cluster id"),
         controller_id=message.controller_id,

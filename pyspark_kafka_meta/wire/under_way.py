@@ -107,10 +107,6 @@ class UnderWay(Generic[T]):
         return RequestTimeoutError(f"{self.broker.address} did not answer {what} in time")
 
 
-def first_due(waiting: Mapping[int, UnderWay[Any]]) -> int:
-    return min(waiting, key=lambda node_id: waiting[node_id].deadline)
-
-
 def first_begun(waiting: Mapping[int, UnderWay[Any]], until: float) -> int | None:
     """The first that is being answered, or cannot be; None if there is none by `until`."""
     while (node_id := _first_readable(waiting, until)) is not None:

@@ -19,10 +19,10 @@ from confluent_kafka import Message, Producer
 
 from pyspark_kafka_meta.metadata.events import Origin, Role
 from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
+from pyspark_kafka_meta.options import ClientOptions, MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.offsets import BEGINNING, OffsetRange, SourceOffset, ranges
-from pyspark_kafka_meta.reading.planner import PLANNER_MAX_AGE_MS, OffsetPlanner
+from pyspark_kafka_meta.reading.planner import OffsetPlanner, stream_planner_options
 from pyspark_kafka_meta.reading.task_reader import TaskReader
 from pyspark_kafka_meta.telemetry.background import BackgroundSink
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
@@ -140,8 +140,8 @@ class Stream(Background):
         }
         self._options = SourceOptions.parse(given).for_stream()
         self._folder = folder
-        self.planner_client = self._client(Role.PLANNER, PLANNER_MAX_AGE_MS)
-        self.reader_client = self._client(Role.READER, self._options.client.metadata_max_age_ms)
+        self.planner_client = self._client(Role.PLANNER, stream_planner_options(self._options.client))
+        self.reader_client = self._client(Role.READER, self._options.client)
         self._planner = OffsetPlanner(self.planner_client, self._options)
         try:
             begun = self._planner.next_offset(BEGINNING, None, limited=False)
@@ -219,9 +219,9 @@ class Stream(Background):
         finally:
             self.reader_client.publisher.flush()
 
-    def _client(self, role: Role, max_age_ms: int) -> KafkaClient:
+    def _client(self, role: Role, options: ClientOptions) -> KafkaClient:
         publisher = new_publisher(MetricsOptions(str(self._folder / role), None, ()), Origin(role=role))
-        return KafkaClient(self._options.client, publisher, max_age_ms)
+        return KafkaClient(options, publisher)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from pyspark_kafka_meta.metadata.events import Origin, RefreshReason, Role
+from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from tests.kafka.harness import Stream
@@ -58,7 +59,7 @@ class Rounds(Stream):
         assert sorted(int(row.value) for row in self.rows) == list(range(self._written))
         assert max(self.waited_s) < 10
 
-    def _client(self, role: Role, max_age_ms: int) -> KafkaClient:
+    def _client(self, role: Role, options: ClientOptions) -> KafkaClient:
         publisher = new_publisher(self._options.metrics, Origin(role=role))
         flush = publisher.flush
 
@@ -68,7 +69,7 @@ class Rounds(Stream):
             self.waited_s.append(time.monotonic() - began)
 
         publisher.flush = timed_flush  # type: ignore[method-assign]
-        return KafkaClient(self._options.client, publisher, max_age_ms)
+        return KafkaClient(options, publisher)
 
 
 def told(events: Iterable[Mapping[str, Any]], cache_id: str) -> Told:

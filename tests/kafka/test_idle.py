@@ -53,7 +53,7 @@ def make_client(kafka: Any, idle_topic: str, tmp_path: Path) -> Iterator[MakeCli
         max_age_ms = int(MAX_AGE_S * 1000)
         parsed = SourceOptions.parse({**where, "kafka.metadata.max.age.ms": str(max_age_ms), **options}).for_stream()
         publisher = new_publisher(MetricsOptions(str(tmp_path), None, ()), Origin(role=Role.READER))
-        made.append(KafkaClient(parsed.client, publisher, max_age_ms))
+        made.append(KafkaClient(parsed.client, publisher))
         return made[-1], parsed
 
     yield make

@@ -32,7 +32,7 @@ class RackedWorker:
         where = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "kafka.client.rack": rack}
         self._options = SourceOptions.parse({**where, "kafka.request.timeout.ms": f"{REQUEST_TIMEOUT_S}000"})
         publisher = new_publisher(MetricsOptions(str(metrics_path), None, ()), Origin(role=Role.READER))
-        self.client = KafkaClient(self._options.client, publisher, 300_000)
+        self.client = KafkaClient(self._options.client, publisher)
         self._partition = TopicPartition(topic, 0)
         self._asked: list[int] = []
         send = self.client.wire.send_fetch

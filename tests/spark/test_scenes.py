@@ -261,7 +261,7 @@ def test_scene_06_refresh_on_error(
 
 def test_scene_07_refresh_on_demand(stage: Stage) -> None:
     options = SourceOptions.parse(stage.options)
-    client = KafkaClient(options.client, new_publisher(options.metrics, Origin(role=Role.CLI)), 300_000)
+    client = KafkaClient(options.client, new_publisher(options.metrics, Origin(role=Role.CLI)))
     with closing(client):
         client.partitions(["t"], client.api_deadline())
         client.cache.refresh(RefreshReason.ON_DEMAND, client.api_deadline())

@@ -22,8 +22,8 @@ from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
 from pyspark_kafka_meta.reading.task_reader import TaskReader
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
-from pyspark_kafka_meta.testing.fake_wire import FakeClock, FakeWire
 from pyspark_kafka_meta.wire.messages import FetchAnswer, RequestFailure
+from tests.unit.fake_wire import FakeClock, FakeWire
 from tests.unit.logs import WRITTEN, batch
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
@@ -111,9 +111,7 @@ class Scene:
 
     def client(self, **options: str) -> KafkaClient:
         query = self.options(**options)
-        settings = query.client
-        publisher = EventPublisher((), Origin(role=Role.READER))
-        return KafkaClient(settings, publisher, settings.metadata_max_age_ms, query.topic_pattern)
+        return KafkaClient(query.client, EventPublisher((), Origin(role=Role.READER)), query.topic_pattern)
 
     def warm_client(self, **options: str) -> KafkaClient:
         """One that knows t and has asked for nothing in the last ten seconds."""

@@ -44,7 +44,7 @@ def test_answers_of_one_read_take_turns_in_the_same_memory(
     options = SourceOptions.parse(
         {"kafka.bootstrap.servers": mock_cluster.bootstrap_servers, "subscribe": "t", **one_a_time}
     )
-    with closing(KafkaClient(options.client, EventPublisher((), Origin(role=Role.READER)), 300_000)) as client:
+    with closing(KafkaClient(options.client, EventPublisher((), Origin(role=Role.READER)))) as client:
         batches = TaskReader(client, options, ["value"]).read([OffsetRange(TopicPartition("t", 0), None, 0, ANSWERS)])
         assert sum(batch.num_rows for batch in batches) == ANSWERS
 

@@ -61,7 +61,7 @@ def read(address: Address) -> list[Any]:
         "kafkaConsumer.pollTimeoutMs": str(int(POLL_TIMEOUT_S * 1000)),
     }
     options = SourceOptions.parse(given).for_batch()
-    client = KafkaClient(options.client, EventPublisher((), Origin(role=Role.READER)), 300_000)
+    client = KafkaClient(options.client, EventPublisher((), Origin(role=Role.READER)))
     try:
         span = OffsetRange(TopicPartition("t", 0), TOPIC_ID, 0, 1, NO_EPOCH)
         return [row for table in TaskReader(client, options, ["value"]).read([span]) for row in table.to_pylist()]

@@ -43,7 +43,7 @@ class Worker:
         self.options = SourceOptions.parse({**where, **quick, **options})
         of_client = self.options.client
         publisher = new_publisher(MetricsOptions(str(metrics_path), None, ()), Origin(role=Role.READER))
-        self.client = KafkaClient(of_client, publisher, of_client.metadata_max_age_ms)
+        self.client = KafkaClient(of_client, publisher)
         self.events: list[RefreshEvent] = []
         backoffs = PolicySettings(of_client.metadata_max_age_ms, of_client.retry_backoff_ms, 40)
         self.client.cache = MetadataCache(

@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from pyspark_kafka_meta.metadata.events import Origin, Role
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
+from pyspark_kafka_meta.options.security import PLAINTEXT
 from pyspark_kafka_meta.telemetry import topic
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.telemetry.topic import TopicSink
@@ -122,7 +123,7 @@ def test_trouble_holds_up_nobody_and_the_next_event_that_arrives_tells_the_loss(
     cluster: MockCluster, fault: Callable[[MockCluster], None], wait_for: Callable[..., Any]
 ) -> None:
     fault(cluster)
-    sink = TopicSink(addresses(cluster), "events")
+    sink = TopicSink(addresses(cluster), "events", PLAINTEXT)
     producer = WaitedFor(sink._connect())
     sink._producer = cast(Producer, producer)
     sink.write([made("a", 1), made("a", 2)])
@@ -147,7 +148,7 @@ def test_trouble_holds_up_nobody_and_the_next_event_that_arrives_tells_the_loss(
 
 def test_full_queue_is_counted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setitem(topic.SETTINGS, "queue.buffering.max.messages", 2)
-    sink = TopicSink([NOBODY], "events")
+    sink = TopicSink([NOBODY], "events", PLAINTEXT)
     sink.write([made("a", sequence) for sequence in range(1, 6)])
 
     [told] = sink._losses.told_by([made("a", 6)])
@@ -159,7 +160,7 @@ def test_full_queue_is_counted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
 
 def test_closed_sink_leaves_no_producer_behind_that_connects_for_ever(wait_for: Callable[..., Any]) -> None:
     before = producers()
-    sink = TopicSink([NOBODY], "events")
+    sink = TopicSink([NOBODY], "events", PLAINTEXT)
     sink.write([made("a", 1)])
     assert producers() == before + 1
     sink.close()
@@ -203,7 +204,7 @@ def test_login_that_no_producer_can_be_made_with_costs_events_alone_and_is_not_t
         raise KafkaException(KafkaError(58, "OAuth token not set within 10 seconds timeout"))
 
     monkeypatch.setattr("confluent_kafka.Producer", producer)
-    sink = TopicSink([NOBODY], "events")
+    sink = TopicSink([NOBODY], "events", PLAINTEXT)
     for sequence in (1, 2):
         sink.write([made("c", sequence)])
     monkeypatch.setattr(topic, "CONNECT_PAUSE_S", 0)
@@ -218,7 +219,7 @@ def test_login_that_no_producer_can_be_made_with_costs_events_alone_and_is_not_t
 
 def test_client_that_cannot_be_imported_costs_events_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    sink = TopicSink([NOBODY], "events")
+    sink = TopicSink([NOBODY], "events", PLAINTEXT)
     sink.write([made("c", 1)])
 
     [told] = sink._losses.told_by([made("c", 2)])

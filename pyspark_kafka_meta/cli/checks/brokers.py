@@ -16,10 +16,9 @@ from pyspark_kafka_meta.cli.checks.findings import Finding, fail, failure, ok, w
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError
 from pyspark_kafka_meta.metadata.model import Address, Broker, MetadataAnswer
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.reading.client import connection_settings
 from pyspark_kafka_meta.wire import translate
 from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api
-from pyspark_kafka_meta.wire.connection import Connection
+from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 
 ROUND_TRIPS = 5
 AT_ONCE = 16
@@ -151,7 +150,7 @@ def _try(address: Address, options: ClientOptions) -> Reached | KafkaMetaError:
 def _reach(address: Address, options: ClientOptions) -> Reached:
     started = time.monotonic()
     deadline = started + options.default_api_timeout_ms / 1000
-    with closing(Connection(address, connection_settings(options), deadline)) as connection:
+    with closing(Connection(address, ConnectionSettings.of(options), deadline)) as connection:
         connect_ms = (time.monotonic() - started) * 1000
         versions = {api: connection.version(api) for api in (METADATA, LIST_OFFSETS, FETCH)}
         request = translate.metadata_request(versions[METADATA], ())

@@ -12,11 +12,11 @@ from pyspark_kafka_meta.cli.checks.findings import Finding, Verdict, fail, failu
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, NO_LEADER, Broker, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.reading.client import connection_settings
 from pyspark_kafka_meta.records.batches import scan
 from pyspark_kafka_meta.tables.live import partition_rows
 from pyspark_kafka_meta.tables.rows import PartitionRow
 from pyspark_kafka_meta.wire.codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, describe, refusal
+from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.messages import (
     FetchAnswer,
@@ -47,7 +47,7 @@ def topic_findings(topics: Collection[str], brokers: Sequence[Broker], options: 
     for _, members in groupby(rows, lambda row: row.topic):
         yield from judge_topic(list(members))
     live = {broker.node_id: broker for broker in brokers}
-    with closing(KafkaWire(connection_settings(options))) as wire:
+    with closing(KafkaWire(ConnectionSettings.of(options))) as wire:
         for row in one_of_each_leader(rows):
             if row.leader_id in live:
                 yield _fetch_finding(wire, live[row.leader_id], row, options)

@@ -32,7 +32,7 @@ OFFSETS_PER_TRIGGER = 20_000
 
 
 class StreamFailedError(KafkaMetaError):
-    """The demo's own query ended with an error; the text is what `sentence` finds in it."""
+    """The demo's own query ended with an error, or reads nothing."""
 
 
 def sentence(text: str) -> str:

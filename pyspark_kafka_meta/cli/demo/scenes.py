@@ -181,7 +181,7 @@ def ask(cluster: Cluster, events: Path, servers: list[str], reasons: list[Refres
     where = {"kafka.bootstrap.servers": ",".join(servers), "metricsPath": str(events)}
     options = SourceOptions.parse({**cluster.options, **cluster.selection, **where})
     publisher = new_publisher(options.metrics, cli_origin())
-    client = KafkaClient(options.client, publisher, options.client.metadata_max_age_ms)
+    client = KafkaClient(options.client, publisher)
     with closing(client):
         client.partitions(cluster.topics, client.api_deadline())
         for reason in reasons:

@@ -10,7 +10,7 @@ from pyspark_kafka_meta.metadata.model import NO_LEADER, TopicPartition, is_othe
 from pyspark_kafka_meta.reading.offsets import Positions
 from pyspark_kafka_meta.tables.folding import Event, ended_caches
 from pyspark_kafka_meta.tables.lagging import lag_rows
-from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, PartitionRow
+from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, PartitionRow, by_partition
 
 KEPT_MS = 3_600_000
 """Events older than this are kept only if they say what caches know."""
@@ -45,7 +45,7 @@ class State:
     records_per_s: float
 
     def live(self) -> dict[TopicPartition, PartitionRow]:
-        return {one: row for row in self.partitions if (one := row.topic_partition) is not None}
+        return by_partition(self.partitions)
 
     def leader_of(self, partition: TopicPartition) -> int:
         row = self.live().get(partition)
@@ -80,9 +80,7 @@ def newest_caches(caches: Sequence[CacheRow]) -> dict[Place, dict[TopicPartition
             place = (row.role, executor_name(row.executor_id, row.pid) if row.role == "reader" else row.role)
             latest[place] = max(latest.get(place, row), row, key=lambda one: one.last_refresh)
     return {
-        place: {
-            one: row for row in caches if row.cache_id == newest.cache_id and (one := row.topic_partition) is not None
-        }
+        place: by_partition(row for row in caches if row.cache_id == newest.cache_id)
         for place, newest in sorted(latest.items())
     }
 

@@ -15,7 +15,7 @@ from pyspark_kafka_meta.metadata.events import Outcome
 from pyspark_kafka_meta.metadata.model import NO_LEADER, TopicPartition
 from pyspark_kafka_meta.tables.folding import Event
 from pyspark_kafka_meta.tables.lagging import lag_rows
-from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, LagRow, PartitionRow
+from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, LagRow, PartitionRow, by_partition
 
 EVENTS_SHOWN = 10
 CACHES_SHOWN = 12
@@ -202,13 +202,9 @@ def _by_cache(state: State) -> list[tuple[tuple[str, str], Mapping[TopicPartitio
         if row.last_refresh.timestamp() * 1000 > state.now_ms - SILENT_MS:
             by_id.setdefault(row.cache_id, []).append(row)
     return [
-        ((joined(rows[0].role, rows[0].executor_id), _process(rows[0])), _by_partition(rows))
+        ((joined(rows[0].role, rows[0].executor_id), _process(rows[0])), by_partition(rows))
         for rows in sorted(by_id.values(), key=lambda rows: rows[0].last_refresh, reverse=True)
     ]
-
-
-def _by_partition(rows: Sequence[CacheRow]) -> dict[TopicPartition, CacheRow]:
-    return {one: row for row in rows if (one := row.topic_partition) is not None}
 
 
 def _cache_table(

@@ -17,7 +17,7 @@ from pyspark_kafka_meta.metadata.changes import LeaderChange
 from pyspark_kafka_meta.metadata.events import BrokerFetches, EventKind, Outcome, RefreshEvent, RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_LEADER, Address, Broker, LeaderHint, MetadataAnswer, TopicPartition
 from pyspark_kafka_meta.metadata.policy import FIRST_ATTEMPT_TIMEOUT_MS, PolicySettings
-from pyspark_kafka_meta.testing.fake_wire import FakeClock, FakeWire
+from tests.unit.fake_wire import FakeClock, FakeWire
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 REQUEST_TIMEOUT_S = 5
@@ -153,8 +153,8 @@ def test_event_tells_how_long_the_cache_lay_idle() -> None:
 
 def test_patience_that_brokers_asked_of_fetches_is_in_the_next_event() -> None:
     scene = Scene().bootstrapped()
-    scene.cache.count_throttle(30)
-    scene.cache.count_throttle(12)
+    scene.cache.count_fetch(1, 0, 30)
+    scene.cache.count_fetch(1, 0, 12)
     scene.report()
 
     assert scene.refresh_when_due().fetch_throttle_ms == 42
@@ -164,7 +164,7 @@ def test_patience_that_brokers_asked_of_fetches_is_in_the_next_event() -> None:
 def test_fetches_and_retries_are_told_once_by_the_next_event() -> None:
     scene = Scene().bootstrapped()
     for node_id, response_bytes in ((2, 100), (1, 7), (2, 50)):
-        scene.cache.count_fetch(node_id, response_bytes)
+        scene.cache.count_fetch(node_id, response_bytes, 0)
     scene.cache.count_retry()
     scene.cache.count_retry()
     event, next_event = scene.refresh_when_due(), scene.refresh_when_due()
@@ -594,7 +594,7 @@ def test_topic_error_is_for_the_caller_to_judge(code: int) -> None:
     scene.wire.metadata_errors["t"] = code
     snapshot = scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
 
-    assert snapshot.topic_error("t") == code
+    assert snapshot.topic_errors.get("t") == code
     assert scene.leader_id() is None
 
 

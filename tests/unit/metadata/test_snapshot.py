@@ -73,7 +73,7 @@ def test_what_is_not_known_is_none_and_no_error() -> None:
     assert snapshot.leader(T0) is None
     assert snapshot.partitions("t") == []
     assert snapshot.topic_id("t") is None
-    assert snapshot.topic_error("t") is None
+    assert snapshot.topic_errors.get("t") is None
 
 
 def test_same_answer_again_changes_nothing_but_the_generation() -> None:
@@ -178,9 +178,9 @@ def test_passing_topic_error_keeps_the_last_good_view(code: int) -> None:
     snapshot, changes = merged(*broken)
 
     assert snapshot.leader(T0) == LeaderAndEpoch(broker(1), 5)
-    assert snapshot.topic_error("t") == code
+    assert snapshot.topic_errors.get("t") == code
     assert not changes
-    assert merged(*broken, answer(topic(led(1, 5))))[0].topic_error("t") is None
+    assert merged(*broken, answer(topic(led(1, 5))))[0].topic_errors.get("t") is None
 
 
 @pytest.mark.parametrize("code", [3, 17, 29, 100])
@@ -189,7 +189,7 @@ def test_topic_that_is_gone_or_forbidden_is_removed_and_its_error_kept(code: int
 
     assert snapshot.partitions("t") == []
     assert snapshot.leader(T0) is None
-    assert snapshot.topic_error("t") == code
+    assert snapshot.topic_errors.get("t") == code
     assert changes == SnapshotChanges(topics_removed=("t",))
 
 

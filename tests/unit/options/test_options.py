@@ -19,9 +19,9 @@ from pyspark_kafka_meta.options import (
     SecurityOptions,
     SourceOptions,
 )
+from pyspark_kafka_meta.options.declare import table_of
 from pyspark_kafka_meta.options.security import PLAINTEXT
 from pyspark_kafka_meta.options.specs import AgoSpec, BackSpec, GroupSpec, TimesSpec
-from pyspark_kafka_meta.options.table import table_of
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 MINIMAL = {**SERVERS, "subscribe": "t"}

@@ -20,11 +20,10 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_LEADER, Broker, TopicPartition
 from pyspark_kafka_meta.reading.client import (
-    FRAME_SLACK_BYTES,
     UNKNOWN_GRACE_MS,
     KafkaClient,
-    connection_settings,
 )
+from pyspark_kafka_meta.wire.connection import FRAME_SLACK_BYTES, ConnectionSettings
 from pyspark_kafka_meta.wire.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -340,6 +339,6 @@ def test_broker_that_is_too_old_fails_at_once(scene: Scene, client: KafkaClient)
     ],
 )
 def test_frames_may_be_larger_than_what_is_asked_for(scene: Scene, options: dict[str, str], expected: int) -> None:
-    settings = connection_settings(scene.options(**options).client)
+    settings = ConnectionSettings.of(scene.options(**options).client)
 
     assert settings.max_frame_bytes == expected + FRAME_SLACK_BYTES

@@ -16,7 +16,7 @@ from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.reading import groups, stream
 from pyspark_kafka_meta.reading.offsets import Position, SourceOffset
 from pyspark_kafka_meta.reading.stream import COMMIT_PAUSE_S, KafkaMetaStreamReader
-from pyspark_kafka_meta.testing.fake_wire import FakeClock
+from tests.unit.fake_wire import FakeClock
 
 OPTIONS = ClientOptions.parse({"kafka.bootstrap.servers": "b:9092"})
 T0 = TopicPartition("t", 0)

@@ -27,9 +27,9 @@ from pyspark_kafka_meta.metadata.events import EventKind, RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_LEADER, Address, Broker, TopicPartition
 from pyspark_kafka_meta.reading.losses import ANSWER_S, LOSS_GRACE_MS
 from pyspark_kafka_meta.records.compression import Codec
-from pyspark_kafka_meta.testing.fake_cluster import StoredBatch
 from pyspark_kafka_meta.wire.codes import CORRUPT_MESSAGE
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchAnswer, FetchRequest
+from tests.unit.fake_cluster import StoredBatch
 from tests.unit.logs import batch, sparse_batch
 from tests.unit.records import handmade
 from tests.unit.scene import HELD_BACK, T0, T1, T2, Fault, Scene, by_partition, rows, written

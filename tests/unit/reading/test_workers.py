@@ -14,7 +14,7 @@ from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
 from pyspark_kafka_meta.reading import workers
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.workers import MAX_CLIENTS, ClientPool
-from pyspark_kafka_meta.testing.fake_wire import FakeClock
+from tests.unit.fake_wire import FakeClock
 
 READER = Origin(role=Role.READER)
 MAX_AGE_S = 300

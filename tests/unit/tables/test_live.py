@@ -11,7 +11,7 @@ from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMe
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables import live
-from pyspark_kafka_meta.testing.fake_wire import FakeWire
+from tests.unit.fake_wire import FakeWire
 
 REBOOTSTRAP_REQUIRED = 129
 OPTIONS = ClientOptions.parse({"kafka.bootstrap.servers": "broker-1:9092,broker-2:9092"})

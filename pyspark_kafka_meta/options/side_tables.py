@@ -8,10 +8,10 @@ from enum import StrEnum
 
 from pyspark_kafka_meta.options import rules
 from pyspark_kafka_meta.options.client import ClientOptions
+from pyspark_kafka_meta.options.declare import Option, choice, read, table_of, whole
 from pyspark_kafka_meta.options.query import OPTIONS, SourceOptions
 from pyspark_kafka_meta.options.security import SecurityOptions
 from pyspark_kafka_meta.options.specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
-from pyspark_kafka_meta.options.table import Option, choice, read, table_of, whole
 
 
 class Table(StrEnum):

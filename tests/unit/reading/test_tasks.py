@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
 from pyspark_kafka_meta.reading.offsets import OffsetRange
-from pyspark_kafka_meta.reading.plan import BUNDLE_OFFSETS, SPLIT_OFFSETS, plan_tasks
+from pyspark_kafka_meta.reading.tasks import BUNDLE_OFFSETS, SPLIT_OFFSETS, plan_tasks
 
 TOPIC_ID = UUID(int=7)
 

@@ -20,7 +20,6 @@ from pyspark_kafka_meta.metadata.model import (
     TopicMetadata,
     TopicPartition,
 )
-from pyspark_kafka_meta.testing.fake_cluster import FakeCluster
 from pyspark_kafka_meta.wire.messages import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -34,6 +33,7 @@ from pyspark_kafka_meta.wire.messages import (
     OffsetsRequest,
     RequestFailure,
 )
+from tests.unit.fake_cluster import FakeCluster
 
 
 class FakeClock:

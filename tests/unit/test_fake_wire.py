@@ -9,7 +9,6 @@ import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, RequestTimeoutError
 from pyspark_kafka_meta.metadata.model import LeaderHint, TopicPartition
-from pyspark_kafka_meta.testing.fake_wire import FakeWire
 from pyspark_kafka_meta.wire.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -23,6 +22,7 @@ from pyspark_kafka_meta.wire.messages import (
     OffsetsRequest,
     RequestFailure,
 )
+from tests.unit.fake_wire import FakeWire
 
 T0 = TopicPartition("t", 0)
 BATCH = bytes(23) + (9).to_bytes(4, "big") + bytes(34)

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options.unused import INSTEAD, NO_SINK, UNUSED
-from pyspark_kafka_meta.options.values import INT32_MAX, parse_choice, parse_number
+from pyspark_kafka_meta.options.values import INT32_MAX, parse_choice, parse_label, parse_number
 
 MAX_SHOWN = 200
 """Characters of a value, or of what is wrong in it, in an error."""
@@ -65,6 +65,12 @@ def choice(name: str, choices: Mapping[str, Any], doc: str) -> Any:
     """An option that is one of the keys of `choices`, the first by default; the field gets the value beside it."""
     error = f"Option '{name}' must be {' or '.join(choices)}, got '{{value}}'"
     return row(name, next(iter(choices)), partial(parse_choice, values=choices), error, doc)
+
+
+def label(name: str, doc: str, default: str | None = None) -> Any:
+    """An option that is a name."""
+    error = f"Option '{name}' must be at most 255 printable characters"
+    return row(name, default, parse_label, error, doc)
 
 
 def table_of(dataclass_type: type) -> dict[str, Option]:
