@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -297,3 +297,6 @@ def _text(offset: SourceOffset) -> str:
 
 def _parsed(text: str) -> SourceOffset:
     return SourceOffset.parse(json.loads(text))
+
+
+Stage = Callable[..., AbstractContextManager[Scene]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,9 @@ from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID
 from tests.kafka.checker import leaders_given
 from tests.kafka.cluster_tools import create_topic, in_sync, leads_once_elected
-from tests.kafka.harness import Scene, Stream
+from tests.kafka.harness import Stage, Stream
 
 pytestmark = pytest.mark.kafka
-
-Stage = Callable[..., AbstractContextManager[Scene]]
 
 
 @pytest.fixture

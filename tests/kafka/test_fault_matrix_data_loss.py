@@ -6,7 +6,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,10 @@ from tests.kafka.cluster_tools import (
     in_sync,
     poll_until,
 )
-from tests.kafka.harness import Scene, SteadyProducer, Stream
+from tests.kafka.harness import Stage, SteadyProducer, Stream
 
 pytestmark = pytest.mark.kafka
 
-Stage = Callable[..., AbstractContextManager[Scene]]
 Produce = Callable[..., list[int]]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -14,11 +13,10 @@ from pyspark_kafka_meta.reading import planner
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.checker import leaders_given
 from tests.kafka.cluster_tools import create_topic, in_sync, leads_once_elected, reassign
-from tests.kafka.harness import Scene
+from tests.kafka.harness import Stage
 
 pytestmark = pytest.mark.kafka
 
-Stage = Callable[..., AbstractContextManager[Scene]]
 TOLD_BY_THE_EX_LEADER = {"leader_hint", "fenced_epoch", "not_leader"}
 
 

@@ -53,7 +53,7 @@ def test_every_way_in_reads_produces_and_commits(secured: SecuredKafka, tmp_path
 
 @pytest.mark.parametrize("secured", SASL, indirect=True)
 def test_tokens_of_a_class_of_the_users_get_in(secured: SecuredKafka, tmp_path: Path) -> None:
-    login = {**secured.logins()["OAUTHBEARER"], "oauthTokenProvider": "secured_kafka:AliceTokens"}
+    login = {**secured.logins()["OAUTHBEARER"], "oauthTokenProvider": "tests.kafka.secured_kafka:AliceTokens"}
     named = {name: text for name, text in login.items() if not name.startswith("kafka.sasl.oauthbearer.")}
     assert_gets_in(secured, named, tmp_path)
 

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from cryptography.hazmat.primitives import serialization
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v7 import request as offsets_asked
 from kio.schema.list_offsets.v7 import response as offsets
@@ -28,7 +27,7 @@ from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, millise
 from tests.kafka.harness import Stream
 from tests.wire.answer_frames import fetch_frame, metadata_frame
 from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_frame, scripted_broker
-from tests.wire.secured_broker import agree_on_mechanism, authenticate, over_tls, parrot
+from tests.wire.secured_broker import agree_on_mechanism, authenticate, encrypted_key, over_tls, parrot
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -40,12 +39,6 @@ DEBUG = "import logging\nlogging.basicConfig(level=logging.DEBUG)\n"
 """Runs at the start of each Python process, as `sitecustomize`."""
 EVENTS = "events"
 CLIENT = "kafka.sasl.oauthbearer.client.credentials.client"
-
-
-def encrypted_key(password: str) -> str:
-    key = serialization.load_pem_private_key(ALICE.key.encode(), None)
-    encryption = serialization.BestAvailableEncryption(password.encode())
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption).decode()
 
 
 def kafka(peer: socket.socket) -> None:
@@ -128,7 +121,7 @@ def queries(stack: ExitStack, folder: Path, real: LocalKafka) -> list[dict[str, 
         "kafka.security.protocol": "SASL_SSL",
         **login,
         "kafka.ssl.truststore.certificates": AUTHORITY.certificate,
-        "kafka.ssl.keystore.key": f"canary-key\n{encrypted_key('canary-key-password')}",
+        "kafka.ssl.keystore.key": f"canary-key\n{encrypted_key(ALICE, 'canary-key-password')}",
         "kafka.ssl.keystore.certificate.chain": ALICE.certificate,
         "kafka.ssl.key.password": "canary-key-password",
         "kafka.sasl.password": "canary-good",

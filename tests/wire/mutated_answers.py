@@ -33,6 +33,7 @@ from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api, Ex
 from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP, FetchPartition, FetchRequest, OffsetQuery, OffsetsRequest
 from tests.unit.records.handmade import (
     COMPRESS,
+    ROWS,
     TRANSACTIONAL,
     Row,
     batch,
@@ -51,13 +52,6 @@ CORRELATION_ID = 7
 TOPIC_ID = UUID(int=7)
 PARTITIONS = [TopicPartition("t", number) for number in range(2)]
 FROM, UNTIL = 2, 34
-ROWS = [
-    Row(0, b"key-0", b"value-0", headers=(("header-0", b"of-0"), ("header-1", None))),
-    Row(1, None, b"value-1"),
-    Row(2, b"key-2", None),
-    Row(3, b"", b"", headers=(("", b""),)),
-    Row(4, b"key-4" * 20, b"value-4" * 50),
-]
 CONTENTS = {(row.key, row.value, row.timestamp, row.headers) for row in ROWS}
 REQUEST = FetchRequest(
     tuple(FetchPartition(one, TOPIC_ID, FROM, 3, 2, 1 << 20) for one in PARTITIONS),

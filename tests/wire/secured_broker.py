@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from datetime import timedelta
 
+from cryptography.hazmat.primitives import serialization
 from kio.schema.errors import ErrorCode
 from kio.schema.sasl_authenticate.v1 import request as v1_request
 from kio.schema.sasl_authenticate.v1 import response as v1_response
@@ -83,3 +84,9 @@ def parrot(secret: str) -> Behaviour:
         authenticate(peer, lambda _: None, refusal=f"{secret}? \x1b[31m\r\nFATAL forged line")
 
     return behave
+
+
+def encrypted_key(credentials: Credentials, password: str) -> str:
+    key = serialization.load_pem_private_key(credentials.key.encode(), None)
+    encryption = serialization.BestAvailableEncryption(password.encode())
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption).decode()

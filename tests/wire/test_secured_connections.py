@@ -43,7 +43,7 @@ from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchPartition, FetchR
 from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings, new_client
 from pyspark_kafka_meta.wire.translate import metadata_request
 from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
-from tests.wire.secured_broker import agree_on_mechanism, authenticate, over_tls, parrot
+from tests.wire.secured_broker import agree_on_mechanism, authenticate, encrypted_key, over_tls, parrot
 
 AUTHORITY = CertificateAuthority()
 STRANGER = CertificateAuthority("a stranger")
@@ -117,18 +117,12 @@ def pkcs12_file(path: Path, credentials: Credentials | None, trusted: str | None
     return str(path)
 
 
-def encrypted_key(credentials: Credentials) -> str:
-    key = serialization.load_pem_private_key(credentials.key.encode(), None)
-    encryption = serialization.BestAvailableEncryption(PASSWORD.encode())
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption).decode()
-
-
 @pytest.fixture
 def stores(tmp_path: Path) -> Callable[[str], dict[str, str]]:
     """The same authority, key and certificate, in each form that an option can have."""
     authority, alice = tmp_path / "authority.pem", tmp_path / "alice.pem"
     authority.write_text(f"Größer\n{AUTHORITY.certificate}")
-    alice.write_text(encrypted_key(ALICE) + ALICE.certificate)
+    alice.write_text(encrypted_key(ALICE, PASSWORD) + ALICE.certificate)
     joined = {path: path.with_suffix(".line") for path in (authority, alice)}
     for path, line in joined.items():
         line.write_text(path.read_text().replace("\n", "   "))
@@ -140,7 +134,7 @@ def stores(tmp_path: Path) -> Callable[[str], dict[str, str]]:
         },
         "PEM text in one line": {
             "ssl.truststore.certificates": AUTHORITY.certificate.replace("\n", "  "),
-            "ssl.keystore.key": encrypted_key(ALICE).replace("\n", " "),
+            "ssl.keystore.key": encrypted_key(ALICE, PASSWORD).replace("\n", " "),
             "ssl.keystore.certificate.chain": 2 * ALICE.certificate.replace("\n", " "),
             "ssl.key.password": PASSWORD,
         },
@@ -343,8 +337,8 @@ def test_a_truststore_without_certificates_is_never_taken_for_the_systems(form: 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"ssl.keystore.key": encrypted_key(ALICE)}, "kafka.ssl.key.password"),
-        ({"ssl.keystore.key": encrypted_key(ALICE), "ssl.key.password": "wrong"}, "kafka.ssl.key.password"),
+        ({"ssl.keystore.key": encrypted_key(ALICE, PASSWORD)}, "kafka.ssl.key.password"),
+        ({"ssl.keystore.key": encrypted_key(ALICE, PASSWORD), "ssl.key.password": "wrong"}, "kafka.ssl.key.password"),
         ({"ssl.keystore.certificate.chain": "none"}, "certificates cannot be read"),
         ({"ssl.keystore.certificate.chain": BROKER.certificate}, "does not belong to its first certificate"),
     ],

@@ -18,6 +18,7 @@ from pyspark_kafka_meta.cli.checks.brokers import Reached
 from pyspark_kafka_meta.cli.checks.findings import Finding, Verdict, failure
 from pyspark_kafka_meta.cli.checks.machine import Installed, Requirement
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, TlsError
+from pyspark_kafka_meta.metadata.events import Origin, Role
 from pyspark_kafka_meta.metadata.model import Address, Broker, MetadataAnswer, TopicPartition
 from pyspark_kafka_meta.tables.rows import PartitionRow
 from pyspark_kafka_meta.wire.codec import FETCH, METADATA, Api
@@ -316,6 +317,29 @@ def test_the_worst_that_tasks_of_an_executor_saw_is_kept() -> None:
         ("e1", "ok", "again", ""),
     ]
     assert executors.worst_of_each(rows) == [Finding("e0", OK, "fine"), Finding("e1", FAIL, "lost", "mend")]
+
+
+def test_how_to_get_java_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    *_, java = machine.machine_findings()
+
+    assert java.what == f"{tmp_path}/bin/java does not run"
+    assert java.fix == "install Java 17 or later and put it on PATH, or set JAVA_HOME"
+
+
+@pytest.mark.parametrize(("start", "end"), [(None, 5), (0, None), (None, None)])
+def test_a_partition_without_known_bounds_is_not_fetched(start: int | None, end: int | None) -> None:
+    row = PartitionRow(topic="t", partition=0, leader_id=1, leader_epoch=0, start_offset=start, end_offset=end)
+    assert topics.one_of_each_leader([row]) == []
+
+
+def test_an_option_that_is_no_good_there_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "task_origin", lambda: Origin(role=Role.READER, executor_id="1", host="worker"))
+    options = {"kafka.bootstrap.servers": "b:9", "kafka.security.protocol": "NONE"}
+    *_, (check, verdict, what, _) = executors.look_around(None, options, [("b", 9)])
+
+    assert (check, verdict) == ("executor 1 on worker: options", "fail")
+    assert "kafka.security.protocol" in what
 
 
 # All of them.

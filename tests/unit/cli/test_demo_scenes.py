@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import Future
 from io import StringIO
 from pathlib import Path
@@ -21,16 +20,10 @@ from pyspark_kafka_meta.cli.demo.state import State, newest_caches
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.metadata.changes import SnapshotChanges
 from pyspark_kafka_meta.metadata.events import BrokerFetches, Origin, Outcome, RefreshEvent, RefreshReason, Role
-from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.reading.offsets import Position
-from pyspark_kafka_meta.tables.folding import Event, fold
-from pyspark_kafka_meta.tables.rows import BrokerRow, PartitionRow
+from pyspark_kafka_meta.tables.folding import Event
+from tests.unit.cli.states import EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, T1, state
 from tests.unit.written_events import learning, made, moving
 
-NOW_MS = 1_800_000_000_000
-FIRST, SECOND = "a" * 32, "b" * 32
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-EXECUTOR_2 = {"origin": Origin(role=Role.READER, executor_id="2", host="other", pid=9)}
 CLI = {"origin": Origin(role=Role.CLI, host="here", pid=1)}
 FAILED = {"outcome": Outcome.FAILED, "generation_before": 0, "generation_after": 0, "broker_id": None}
 BORN = {"outcome": Outcome.CHANGED, "generation_before": 0, "generation_after": 1, "broker_id": None}
@@ -40,38 +33,16 @@ def as_read(event: RefreshEvent) -> Event:
     return event.to_dict()
 
 
-def state(*events: RefreshEvent, leaders: Sequence[tuple[int, int]] = ((1, 4), (3, 5)), read: int = 0) -> State:
-    """Partitions 0, 1 ... of t have these leaders and epochs; of each `read` of 10 records were read."""
-    told = [as_read(event) for event in events]
-    rows = [
-        PartitionRow(topic="t", partition=number, leader_id=leader, leader_epoch=epoch, end_offset=10)
-        for number, (leader, epoch) in enumerate(leaders)
-    ]
-    brokers = [
-        BrokerRow(
-            node_id=one, host=f"b{one}", port=9, rack=None, is_controller=False, cluster_id="c", answered_by="b1:9"
-        )
-        for one in (1, 2, 3)
-    ]
-    positions = {TopicPartition("t", row.partition or 0): Position(read) for row in rows}
-    return State(NOW_MS, brokers, rows, None, told, fold(told, NOW_MS), positions, {}, 480.0)
-
-
 def shown(seen: State) -> str:
     console = Console(width=140, record=True, file=StringIO())
     console.print(frame(seen, "a heading", produced=25))
     return console.export_text()
 
 
-OLD_AND_NEW = (
-    made(FIRST, 1, NOW_MS - 9_000, **learning("t", 1, 2, epoch=4)),
-    made(SECOND, 1, NOW_MS - 9_000, **learning("t", 1, 2, epoch=4), **EXECUTOR_2),
-    made(SECOND, 2, NOW_MS - 8_000, **moving("t", 1, (2, 3), (4, 5)), **EXECUTOR_2),
-)
-
-
 def test_a_frame_marks_what_is_older_than_the_cluster_beside_the_truth() -> None:
-    rows = {cells[0]: cells[1:] for line in shown(state(*OLD_AND_NEW)).splitlines() if len(cells := line.split()) > 1}
+    rows = {
+        cells[0]: cells[1:] for line in shown(state(*FIRST_IS_STALE)).splitlines() if len(cells := line.split()) > 1
+    }
 
     assert rows["partition"][:5] == ["now", "executor", "1", "executor", "2"]
     assert rows["t-0"][:3] == ["1@4", "1@4", "1@4"]
@@ -84,7 +55,7 @@ def test_a_frame_tells_throughput_and_lag() -> None:
 
 def test_of_an_executor_the_process_that_spoke_last_counts() -> None:
     reborn = made(SECOND, 1, NOW_MS, **learning("t", 1, 3, epoch=5))
-    (known,) = newest_caches(state(OLD_AND_NEW[0], reborn).caches).values()
+    (known,) = newest_caches(state(FIRST_IS_STALE[0], reborn).caches).values()
     assert known[T1].cache_id == SECOND
 
 
@@ -132,14 +103,14 @@ CASES: list[tuple[str, Condition, State, State]] = [
     ("more fetches than requests", conditions.fetched_without_asking, state(fetching()), state(MOVED)),
     ("a cache that was old", conditions.aged(NOW_MS), state(aging(NOW_MS)), state(aging(NOW_MS - 1))),
     ("an error healed", conditions.healed(T1, 2, NOW_MS), state(MOVED), state(aging(NOW_MS))),
-    ("an error in another partition", conditions.healed(T1, 2, NOW_MS), state(MOVED), state(OLD_AND_NEW[0])),
+    ("an error in another partition", conditions.healed(T1, 2, NOW_MS), state(MOVED), state(FIRST_IS_STALE[0])),
     (
         "a refresh on demand",
         conditions.demanded(NOW_MS),
         state(made(FIRST, 2, NOW_MS, reason=RefreshReason.ON_DEMAND, **CLI)),
         state(MOVED),
     ),
-    ("a cache in each executor", conditions.side_by_side, state(*OLD_AND_NEW), state(OLD_AND_NEW[0])),
+    ("a cache in each executor", conditions.side_by_side, state(*FIRST_IS_STALE), state(FIRST_IS_STALE[0])),
     ("executors that learn apart", conditions.learned_apart(T1, 4, NOW_MS), state(MOVED, MOVED_LATER), state(MOVED)),
     ("a broker that leads no more", conditions.left(2, NOW_MS), state(MOVED), state(MOVED, leaders=((2, 4), (3, 5)))),
     (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,46 +13,20 @@ from typer.testing import CliRunner
 
 from pyspark_kafka_meta.cli import main
 from pyspark_kafka_meta.cli.demo.state import KEPT_MS, State, kept, told_by_caches
-from pyspark_kafka_meta.cli.page import stage
+from pyspark_kafka_meta.cli.page import looking, stage
 from pyspark_kafka_meta.cli.page.guard import is_ours
 from pyspark_kafka_meta.cli.page.looking import Looker
 from pyspark_kafka_meta.cli.page.plots import Sample, latencies, recoveries, throughput, timeline
 from pyspark_kafka_meta.cli.page.render import render
 from pyspark_kafka_meta.cli.page.view import MOVED_SHOWN_MS, Move, moves_since, view_of
 from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason, Role
-from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.reading.offsets import Position
-from pyspark_kafka_meta.tables.folding import fold
-from pyspark_kafka_meta.tables.rows import BrokerRow, PartitionRow
-from tests.unit.written_events import learning, made, moving
+from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshReason, Role
+from pyspark_kafka_meta.tables.rows import BrokerRow
+from tests.unit.cli.states import BROKERS, EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, T0, T1, state
+from tests.unit.written_events import learning, made
 
-NOW_MS = 1_800_000_000_000
-FIRST, SECOND = "a" * 32, "b" * 32
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-OTHER = {"origin": Origin(role=Role.READER, executor_id="2", host="other", pid=9)}
-STALE = (
-    made(FIRST, 1, NOW_MS - 9_000, **learning("t", 1, 2, epoch=4)),
-    made(SECOND, 1, NOW_MS - 9_000, **learning("t", 1, 2, epoch=4), **OTHER),
-    made(SECOND, 2, NOW_MS - 8_000, **moving("t", 1, (2, 3), (4, 5)), **OTHER),
-    made(SECOND, 3, NOW_MS - 7_000, **OTHER),
-)
-BROKERS = [
-    BrokerRow(node_id=one, host=f"b{one}", port=9, rack=None, is_controller=False, cluster_id="c", answered_by="b1:9")
-    for one in (1, 2, 3)
-]
+STALE = (*FIRST_IS_STALE, made(SECOND, 3, NOW_MS - 7_000, **EXECUTOR_2))
 KNOWN = {row.node_id: row for row in BROKERS}
-
-
-def state(*events: RefreshEvent, leaders: Sequence[tuple[int, int]] = ((1, 4), (3, 5)), now_ms: int = NOW_MS) -> State:
-    """Partitions 0, 1 ... of t have these leaders and epochs; 4 of 10 records of each were read."""
-    told = [event.to_dict() for event in events]
-    rows = [
-        PartitionRow(topic="t", partition=number, leader_id=leader, leader_epoch=epoch, end_offset=10)
-        for number, (leader, epoch) in enumerate(leaders)
-    ]
-    positions = {TopicPartition("t", number): Position(4) for number in range(len(rows))}
-    return State(now_ms, BROKERS, rows, None, told, fold(told, now_ms), positions, {}, 480.0)
 
 
 @pytest.mark.parametrize("by_place", [True, False])
@@ -222,3 +198,41 @@ def test_without_the_packages_it_says_what_to_install(monkeypatch: Any) -> None:
         1,
         "kafkameta: the page needs more packages: pip install 'pyspark-kafka-meta[page]'",
     )
+
+
+def test_an_event_without_a_reason_has_a_lane_beside_the_others() -> None:
+    events = [made("a" * 32, number, NOW_MS).to_dict() for number in (1, 2)]
+    plot = timeline([events[0], {**events[1], "reason": None}], NOW_MS)
+
+    assert plot.options["yAxis"]["data"] == ["max_age", "unknown"]
+    assert "unknown 1" in plot.summary
+
+
+@pytest.mark.parametrize(("answered_by", "badge"), [("", None), ("b:9", "alive")])
+def test_a_broker_is_called_alive_only_where_the_cluster_was_asked(answered_by: str, badge: str | None) -> None:
+    row = BrokerRow(
+        node_id=1, host="b", port=9, rack=None, is_controller=False, cluster_id=None, answered_by=answered_by
+    )
+    seen = State(0, [row], [], None, [], [], {}, {}, 0.0)
+    (card,) = view_of(seen, {1: row}, (), {}, by_place=False).brokers
+    html = render("broker", broker=card)
+
+    assert ("badge" in html, "dead" in html) == (badge is not None, False)
+    assert badge is None or badge in html
+
+
+def test_a_look_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "END_S", 0.01)
+    looks, answered = threading.Event(), threading.Event()
+
+    def look() -> State:
+        looks.set()
+        answered.wait(10)
+        raise ConnectError("no broker answered")
+
+    with Looker(look, by_place=False):
+        assert looks.wait(10)
+        began = time.monotonic()
+
+    assert time.monotonic() - began < 5
+    answered.set()

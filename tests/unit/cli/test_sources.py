@@ -34,7 +34,7 @@ def test_a_folder_that_is_not_there_is_a_mistake(
     assert f"cannot be read ({why}): correct --path" in result.stderr
 
 
-def test_one_that_is_followed_may_come_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_followed_may_come_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: float) -> NoReturn:
         raise KeyboardInterrupt
 

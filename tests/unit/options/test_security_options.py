@@ -239,8 +239,15 @@ def test_a_mechanism_whose_package_is_missing_names_the_command(monkeypatch: pyt
 
 
 def test_one_error_lists_all_that_is_wrong() -> None:
-    assert len(problems({**PLAIN, "ssl.truststore.type": "jks", "ssl.key.password": " ", "ssl.ca.pem": VALUE})) == 3
-    assert len(problems({**PLAIN, "ssl.keystore.key": VALUE, "ssl.ca.pem": VALUE})) == 3
+    theirs = "Kafka option 'ssl.ca.pem' is librdkafka's: use 'kafka.ssl.truststore.certificates'."
+    jks, *rest = problems({**PLAIN, "ssl.truststore.type": "jks", "ssl.key.password": " ", "ssl.ca.pem": VALUE})
+    assert (jks, rest[1]) == (theirs, "Option 'kafka.ssl.key.password' must not be empty")
+    assert rest[0].startswith("Option 'kafka.ssl.truststore.type' must be PEM or PKCS12 (convert a JKS store")
+    assert problems({**PLAIN, "ssl.keystore.key": VALUE, "ssl.ca.pem": VALUE}) == [
+        theirs,
+        "Options 'kafka.ssl.keystore.key' and 'kafka.ssl.keystore.certificate.chain' need each other",
+        "PLAIN needs 'kafka.sasl.username' and 'kafka.sasl.password', or 'kafka.sasl.jaas.config'",
+    ]
 
 
 @pytest.mark.parametrize(

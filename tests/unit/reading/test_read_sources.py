@@ -226,7 +226,7 @@ def test_other_brokers_are_read_while_one_throttles(monkeypatch: pytest.MonkeyPa
     assert scene.read(T0, T1) == [*FIVE, *range(10)]
 
 
-def test_next_task_keeps_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_task_leaves_a_throttling_broker_alone_too(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = a_scene(monkeypatch, None)
     scene.worker.throttles.throttle(1, 4_000, scene.clock())
     began = scene.clock()

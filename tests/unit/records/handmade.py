@@ -69,6 +69,16 @@ class Row:
     headers: tuple[tuple[str, bytes | None], ...] | None = None
 
 
+ROWS = [
+    Row(0, b"key-0", b"value-0", headers=(("header-0", b"of-0"), ("header-1", None))),
+    Row(1, None, b"value-1"),
+    Row(2, b"key-2", None),
+    Row(3, b"", b"", headers=(("", b""),)),
+    Row(4, b"key-4" * 20, b"value-4" * 50),
+]
+"""Of each kind."""
+
+
 def varint(number: int) -> bytes:
     raw = (number << 1) ^ (number >> 63)
     out = bytearray()

@@ -167,7 +167,7 @@ def test_unknown_codec_is_refused(codec: int) -> None:
         ({"leader_epoch": -2}, "leader epoch -2"),
     ],
 )
-def test_header_that_contradicts_itself_is_corrupt(fields: dict[str, int], message: str) -> None:
+def test_batch_header_that_contradicts_itself_is_corrupt(fields: dict[str, int], message: str) -> None:
     with pytest.raises(CorruptBatchError, match=message):
         scan(batch_of(record(Row(0)), **fields))
 

@@ -335,7 +335,7 @@ BAD_HEADERS = {
 
 @pytest.mark.parametrize("good", [0, 1, 32, 100])
 @pytest.mark.parametrize("headers", BAD_HEADERS.values(), ids=BAD_HEADERS.keys())
-def test_header_that_contradicts_itself_is_corrupt(headers: bytes, good: int) -> None:
+def test_record_header_that_contradicts_itself_is_corrupt(headers: bytes, good: int) -> None:
     body = b"\x00\x00\x02\x01\x01" + varint(good + 1) + (nullable(b"k") + nullable(b"v")) * good + headers
     rows = record(Row(5, headers=(("a", b"1"),)), 5) + varint(len(body)) + body
     part = fetched(

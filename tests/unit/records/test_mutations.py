@@ -15,6 +15,7 @@ from pyspark_kafka_meta.records.compression import Codec
 from tests.unit.records.handmade import (
     ALL_COLUMNS,
     COMPRESS,
+    ROWS,
     TRANSACTIONAL,
     Row,
     batch,
@@ -27,13 +28,6 @@ from tests.unit.records.handmade import (
 )
 
 CASES_OF_EACH_KIND = 1000
-ROWS = [
-    Row(0, b"key-0", b"value-0", headers=(("header-0", b"of-0"), ("header-1", None))),
-    Row(1, None, b"value-1"),
-    Row(2, b"key-2", None),
-    Row(3, b"", b"", headers=(("", b""),)),
-    Row(4, b"key-4" * 20, b"value-4" * 50),
-]
 WRITTEN = {data for row in ROWS for data in (row.key, row.value)}
 BODY = b"".join(record(row) for row in ROWS)
 INTERESTING = b"\x00\x01\x02\x03\x7e\x7f\x80\x81\xfe\xff"
