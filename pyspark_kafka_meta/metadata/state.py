@@ -142,10 +142,9 @@ class CacheState:
             return None
         self.snapshot, changes = hinted
         self._policy.request_update(cause, now)
-        recovery_ms = (
-            self._policy.end_trouble(now, changes, by_hint=True) or 0.0
-        )  # the trouble may have come with its end
-        return self.recorder.hinted(cause, before, self.snapshot, now, changes, recovery_ms)
+        recovery_ms = self._policy.end_trouble(now, changes, by_hint=True)
+        # Trouble that is not known here has come along with the hint, its end.
+        return self.recorder.hinted(cause, before, self.snapshot, now, changes, recovery_ms or 0.0)
 
     def gives_up_at(self, reason: RefreshReason, began: float, deadline: float) -> float:
         """When a refresh that began then for this reason ends without an answer: soon where a query begins and no name
