@@ -1,6 +1,6 @@
 """The options of a query: `query` holds those of the records, `spans` of them where to begin and end, `client` and
-`security` those of connections, `metrics` those of events, `tables` says what the other tables take, `rules` what they
-may not say together, `table` how an option is read, `values` and `specs` have the parsers."""
+`security` those of connections, `metrics` those of events, `side_tables` says what the other tables take, `rules` what
+they may not say together, `declare` how an option is read, `values` and `specs` have the parsers."""
 
 from pyspark_kafka_meta.options.client import ClientOptions
 from pyspark_kafka_meta.options.metrics import MetricsOptions

@@ -64,13 +64,13 @@ def offsets_frame(request: bytes, correlation_id: int) -> bytes:
     asked, _ = entity_reader(kind)(request, size)
     offset = 1 if asked.topics[0].partitions[0].timestamp == -1 else 0
     answer = offsets.ListOffsetsPartitionResponse(
-        partition_index=0,  # type: ignore[arg-type]
+        partition_index=0,
         error_code=ErrorCode.none,
-        timestamp=-1,  # type: ignore[arg-type]
-        offset=offset,  # type: ignore[arg-type]
-        leader_epoch=0,  # type: ignore[arg-type]
+        timestamp=-1,
+        offset=offset,
+        leader_epoch=0,
     )
-    topic = offsets.ListOffsetsTopicResponse(name="t", partitions=(answer,))  # type: ignore[arg-type]
+    topic = offsets.ListOffsetsTopicResponse(name="t", partitions=(answer,))
     return frame(offsets.ListOffsetsResponse(throttle_time=milliseconds(0), topics=(topic,)), correlation_id)
 
 

@@ -23,10 +23,10 @@ from pyspark_kafka_meta.reading.planner import OffsetPlanner
 from pyspark_kafka_meta.reading.task_reader import TaskReader
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.wire.messages import FetchAnswer, RequestFailure
+from tests.partitions import T0, T1, T2
 from tests.unit.fake_wire import FakeClock, FakeWire
 from tests.unit.logs import WRITTEN, batch
 
-T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 COLUMNS = ("partition", "offset", "value")
 Row = tuple[TopicPartition, int, str]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, RequestTimeoutError
-from pyspark_kafka_meta.metadata.model import LeaderHint, TopicPartition
+from pyspark_kafka_meta.metadata.model import LeaderHint
 from pyspark_kafka_meta.wire.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -22,9 +22,9 @@ from pyspark_kafka_meta.wire.messages import (
     OffsetsRequest,
     RequestFailure,
 )
+from tests.partitions import T0
 from tests.unit.fake_wire import FakeWire
 
-T0 = TopicPartition("t", 0)
 BATCH = bytes(23) + (9).to_bytes(4, "big") + bytes(34)
 """The header of a record batch that claims ten records."""
 

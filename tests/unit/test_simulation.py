@@ -167,13 +167,13 @@ def test_figures_count_by_seconds_of_the_span() -> None:
 def test_answer_size_is_that_of_the_wire_format() -> None:
     replicas = {"leader_id": 1, "leader_epoch": 7, "replica_nodes": (1, 2, 3), "isr_nodes": (1, 2, 3)}
     partitions = tuple(
-        MetadataResponsePartition(error_code=ErrorCode.none, partition_index=number, **replicas)  # type: ignore[arg-type]
+        MetadataResponsePartition(error_code=ErrorCode.none, partition_index=number, **replicas)
         for number in range(500)
     )
     topic = {"error_code": ErrorCode.none, "topic_id": UUID(int=7), "partitions": partitions}
-    topics = tuple(MetadataResponseTopic(name=f"{one:0{TOPIC_BYTES}}", **topic) for one in range(20))  # type: ignore[arg-type]
+    topics = tuple(MetadataResponseTopic(name=f"{one:0{TOPIC_BYTES}}", **topic) for one in range(20))
     address = {"host": "h" * HOST_BYTES, "port": 9092}
-    brokers = tuple(MetadataResponseBroker(node_id=one, **address) for one in range(100))  # type: ignore[arg-type]
+    brokers = tuple(MetadataResponseBroker(node_id=one, **address) for one in range(100))
     answer = MetadataResponse(throttle_time=milliseconds(0), brokers=brokers, cluster_id="c" * 22, topics=topics)
     body = io.BytesIO()
     entity_writer(MetadataResponse)(body, answer)

@@ -20,11 +20,11 @@ ROW = handmade.batch([handmade.Row(0)])
 def fetch_frame(correlation_id: int, *partitions: int, topic_id: UUID = TOPIC_ID, records: bytes = ROW) -> bytes:
     entries = tuple(
         fetch.PartitionData(
-            partition_index=one,  # type: ignore[arg-type]
+            partition_index=one,
             error_code=ErrorCode.none,
-            high_watermark=1,  # type: ignore[arg-type]
+            high_watermark=1,
             aborted_transactions=None,
-            records=records,  # type: ignore[arg-type]
+            records=records,
         )
         for one in partitions
     )
@@ -32,7 +32,7 @@ def fetch_frame(correlation_id: int, *partitions: int, topic_id: UUID = TOPIC_ID
     message = fetch.FetchResponse(
         throttle_time=milliseconds(0),
         error_code=ErrorCode.none,
-        session_id=0,  # type: ignore[arg-type]
+        session_id=0,
         responses=(topic,),
     )
     return frame(message, correlation_id)
@@ -43,19 +43,19 @@ def metadata_frame(correlation_id: int, peer: socket.socket) -> bytes:
     host, port = peer.getsockname()
     partition = metadata.MetadataResponsePartition(
         error_code=ErrorCode.none,
-        partition_index=0,  # type: ignore[arg-type]
-        leader_id=1,  # type: ignore[arg-type]
-        leader_epoch=0,  # type: ignore[arg-type]
-        replica_nodes=(1,),  # type: ignore[arg-type]
-        isr_nodes=(1,),  # type: ignore[arg-type]
+        partition_index=0,
+        leader_id=1,
+        leader_epoch=0,
+        replica_nodes=(1,),
+        isr_nodes=(1,),
         offline_replicas=(),
     )
     topic = metadata.MetadataResponseTopic(
         error_code=ErrorCode.none,
-        name="t",  # type: ignore[arg-type]
+        name="t",
         topic_id=TOPIC_ID,
         partitions=(partition,),
     )
-    broker = metadata.MetadataResponseBroker(node_id=1, host=host, port=port)  # type: ignore[arg-type]
+    broker = metadata.MetadataResponseBroker(node_id=1, host=host, port=port)
     message = metadata.MetadataResponse(throttle_time=milliseconds(0), brokers=(broker,), topics=(topic,))
     return frame(message, correlation_id)

@@ -95,23 +95,23 @@ def repaired(rng: random.Random) -> list[bytes]:
 def fetch_frame(records: bytes) -> bytes:
     partitions = tuple(
         fetch.PartitionData(
-            partition_index=one.partition,  # type: ignore[arg-type]
+            partition_index=one.partition,
             error_code=ErrorCode.none,
-            high_watermark=31,  # type: ignore[arg-type]
-            last_stable_offset=31,  # type: ignore[arg-type]
-            log_start_offset=0,  # type: ignore[arg-type]
-            aborted_transactions=(fetch.AbortedTransaction(producer_id=9, first_offset=10),),  # type: ignore[arg-type]
-            records=records,  # type: ignore[arg-type]
+            high_watermark=31,
+            last_stable_offset=31,
+            log_start_offset=0,
+            aborted_transactions=(fetch.AbortedTransaction(producer_id=9, first_offset=10),),
+            records=records,
         )
         for one in PARTITIONS
     )
     answer = fetch.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=partitions)
-    endpoint = fetch.NodeEndpoint(node_id=4, host="kafka-4", port=9092)  # type: ignore[arg-type]
+    endpoint = fetch.NodeEndpoint(node_id=4, host="kafka-4", port=9092)
     return frame(
         fetch.FetchResponse(
             throttle_time=milliseconds(0),
             error_code=ErrorCode.none,
-            session_id=0,  # type: ignore[arg-type]
+            session_id=0,
             responses=(answer,),
             node_endpoints=(endpoint,),
         ),
@@ -156,26 +156,26 @@ def read_fetch(rng: random.Random) -> str:
 def metadata_frame() -> bytes:
     partition = metadata.MetadataResponsePartition(
         error_code=ErrorCode.none,
-        partition_index=1,  # type: ignore[arg-type]
-        leader_id=4,  # type: ignore[arg-type]
-        leader_epoch=9,  # type: ignore[arg-type]
-        replica_nodes=(4, 5),  # type: ignore[arg-type]
-        isr_nodes=(4,),  # type: ignore[arg-type]
-        offline_replicas=(5,),  # type: ignore[arg-type]
+        partition_index=1,
+        leader_id=4,
+        leader_epoch=9,
+        replica_nodes=(4, 5),
+        isr_nodes=(4,),
+        offline_replicas=(5,),
     )
     topic = metadata.MetadataResponseTopic(
         error_code=ErrorCode.none,
-        name="t",  # type: ignore[arg-type]
+        name="t",
         topic_id=TOPIC_ID,
         partitions=(partition,),
     )
-    broker = metadata.MetadataResponseBroker(node_id=4, host="kafka-4", port=9092, rack="r")  # type: ignore[arg-type]
+    broker = metadata.MetadataResponseBroker(node_id=4, host="kafka-4", port=9092, rack="r")
     return frame(
         metadata.MetadataResponse(
             throttle_time=milliseconds(20),
             brokers=(broker,),
             cluster_id="c",
-            controller_id=4,  # type: ignore[arg-type]
+            controller_id=4,
             topics=(topic,),
         ),
         CORRELATION_ID,
@@ -194,14 +194,14 @@ def read_metadata(rng: random.Random) -> str:
 def offsets_frame() -> bytes:
     topics = tuple(
         offsets.ListOffsetsTopicResponse(
-            name=one.topic,  # type: ignore[arg-type]
+            name=one.topic,
             partitions=(
                 offsets.ListOffsetsPartitionResponse(
-                    partition_index=one.partition,  # type: ignore[arg-type]
+                    partition_index=one.partition,
                     error_code=ErrorCode.none,
-                    timestamp=5,  # type: ignore[arg-type]
-                    offset=42,  # type: ignore[arg-type]
-                    leader_epoch=3,  # type: ignore[arg-type]
+                    timestamp=5,
+                    offset=42,
+                    leader_epoch=3,
                 ),
             ),
         )

@@ -53,16 +53,16 @@ def soon(timeout_s: float) -> float:
 
 def metadata_frame(correlation_id: int, **fields: object) -> bytes:
     values = {"brokers": (), "topics": (), "throttle_time": milliseconds(0)} | fields
-    return frame(MetadataResponse(**values), correlation_id)  # type: ignore[arg-type]
+    return frame(MetadataResponse(**values), correlation_id)
 
 
 def broker(node_id: int = 1, host: str = "localhost", port: int = 9092) -> MetadataResponseBroker:
-    return MetadataResponseBroker(node_id=node_id, host=host, port=port)  # type: ignore[arg-type]
+    return MetadataResponseBroker(node_id=node_id, host=host, port=port)
 
 
 def topic(name: str) -> MetadataResponseTopic:
     fields = {"error_code": ErrorCode.none, "topic_id": UUID(int=7), "partitions": ()}
-    return MetadataResponseTopic(name=name, **fields)  # type: ignore[arg-type]
+    return MetadataResponseTopic(name=name, **fields)
 
 
 def serve_metadata(peer: socket.socket, **fields: object) -> None:
@@ -105,7 +105,7 @@ def test_an_address_family_that_the_host_lacks_is_passed_over(monkeypatch: pytes
     def no_ipv6(family: int = -1, *arguments: object, **settings: object) -> socket.socket:
         if family == socket.AF_INET6:
             raise OSError(97, "Address family not supported by protocol")
-        return real(family, *arguments, **settings)  # type: ignore[arg-type]
+        return real(family, *arguments, **settings)
 
     with scripted_broker(serve_metadata) as address:
         both = [
@@ -152,7 +152,7 @@ def test_a_misbehaving_peer_ends_in_a_typed_error_at_once(
     behave: object, error: type[KafkaMetaError], text: str
 ) -> None:
     started = time.monotonic()
-    with scripted_broker(behave) as address, pytest.raises(error, match=text):  # type: ignore[arg-type]
+    with scripted_broker(behave) as address, pytest.raises(error, match=text):
         ask(address)
     assert time.monotonic() - started < PATIENCE_S / 2
 
@@ -174,7 +174,7 @@ def test_a_peer_that_falls_silent_ends_in_a_typed_error_within_the_deadline(
     behave: object, error: type[KafkaMetaError], text: str
 ) -> None:
     started = time.monotonic()
-    with scripted_broker(behave) as address, pytest.raises(error, match=text):  # type: ignore[arg-type]
+    with scripted_broker(behave) as address, pytest.raises(error, match=text):
         ask(address, SHORT_S)
     assert time.monotonic() - started < PATIENCE_S
 

@@ -153,10 +153,7 @@ def test_answers_that_come_twice_are_not_taken_for_those_of_the_next_request() -
 
 
 def test_a_million_brokers_are_refused() -> None:
-    brokers = tuple(
-        metadata.MetadataResponseBroker(node_id=number, host="h", port=9092)  # type: ignore[arg-type]
-        for number in range(1000)
-    )
+    brokers = tuple(metadata.MetadataResponseBroker(node_id=number, host="h", port=9092) for number in range(1000))
     message = metadata.MetadataResponse(throttle_time=milliseconds(0), brokers=brokers, topics=())
     once = frame(message, 2)
     # Length, correlation id, tags, throttle time, then the count of brokers plus one, a varint of two bytes.

@@ -40,9 +40,9 @@ from pyspark_kafka_meta.wire.messages import (
     OffsetsRequest,
     RequestFailure,
 )
+from tests.partitions import T0, T1
 from tests.wire.scripted_broker import answer_versions, frame, read_message, read_request, scripted_broker
 
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 TOPIC_ID = uuid4()
 T0_REQUEST = FetchRequest((FetchPartition(T0, TOPIC_ID, 0, 0, -1, 100),), 0, 1, 100, False)
 """To scripted brokers, which know the topic by this id."""

@@ -15,7 +15,7 @@ from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.changes import LeaderChange
 from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, RefreshReason, Role
-from pyspark_kafka_meta.metadata.model import Address, TopicPartition
+from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.metadata.policy import PolicySettings
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading import fetches
@@ -26,10 +26,10 @@ from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 from pyspark_kafka_meta.wire import connection, sockets
+from tests.partitions import T0
 
 FETCH, METADATA = 1, 3
 NOT_LEADER_OR_FOLLOWER = 6
-T0 = TopicPartition("t", 0)
 RECORDS = 3
 
 

@@ -14,7 +14,6 @@ from tests.unit.written_events import learning, made, moving
 
 NOW_MS = 1_800_000_000_000
 FIRST, SECOND = "a" * 32, "b" * 32
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 EXECUTOR_2 = {"origin": Origin(role=Role.READER, executor_id="2", host="other", pid=9)}
 FIRST_IS_STALE = (
     made(FIRST, 1, NOW_MS - 9_000, **learning("t", 1, 2, epoch=4)),

@@ -21,7 +21,8 @@ from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.metadata.changes import SnapshotChanges
 from pyspark_kafka_meta.metadata.events import BrokerFetches, Origin, Outcome, RefreshEvent, RefreshReason, Role
 from pyspark_kafka_meta.tables.folding import Event
-from tests.unit.cli.states import EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, T1, state
+from tests.partitions import T1
+from tests.unit.cli.states import EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, state
 from tests.unit.written_events import learning, made, moving
 
 CLI = {"origin": Origin(role=Role.CLI, host="here", pid=1)}

@@ -22,7 +22,8 @@ from pyspark_kafka_meta.cli.page.view import MOVED_SHOWN_MS, Move, moves_since, 
 from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshReason, Role
 from pyspark_kafka_meta.tables.rows import BrokerRow
-from tests.unit.cli.states import BROKERS, EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, T0, T1, state
+from tests.partitions import T0, T1
+from tests.unit.cli.states import BROKERS, EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, state
 from tests.unit.written_events import learning, made
 
 STALE = (*FIRST_IS_STALE, made(SECOND, 3, NOW_MS - 7_000, **EXECUTOR_2))

@@ -8,7 +8,7 @@ import pytest
 
 from pyspark_kafka_meta.metadata.changes import LeaderChange, SnapshotChanges
 from pyspark_kafka_meta.metadata.events import RefreshCause, RefreshReason
-from pyspark_kafka_meta.metadata.model import Address, TopicPartition
+from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.metadata.policy import (
     BrokerChoice,
     PolicySettings,
@@ -16,8 +16,8 @@ from pyspark_kafka_meta.metadata.policy import (
     attempt_timeout_ms,
     choose_address,
 )
+from tests.partitions import T0
 
-T0 = TopicPartition("t", 0)
 NOTHING = SnapshotChanges()
 SOMETHING = SnapshotChanges(brokers_added=(9,))
 MOVED = SnapshotChanges(leaders_changed=(LeaderChange("t", 0, 1, 2, 5, 6),))

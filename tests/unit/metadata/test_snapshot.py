@@ -24,9 +24,9 @@ from pyspark_kafka_meta.metadata.model import (
     TopicPartition,
 )
 from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
+from tests.partitions import T0
 
 ID, OTHER_ID = UUID(int=1), UUID(int=2)
-T0 = TopicPartition("t", 0)
 
 
 def broker(node_id: int, port: int = 9092) -> Broker:

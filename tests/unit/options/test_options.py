@@ -22,10 +22,10 @@ from pyspark_kafka_meta.options import (
 from pyspark_kafka_meta.options.declare import table_of
 from pyspark_kafka_meta.options.security import PLAINTEXT
 from pyspark_kafka_meta.options.specs import AgoSpec, BackSpec, GroupSpec, TimesSpec
+from tests.partitions import T0, T1
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 MINIMAL = {**SERVERS, "subscribe": "t"}
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def problems(options: dict[str, str]) -> list[str]:

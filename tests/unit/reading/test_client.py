@@ -31,7 +31,8 @@ from pyspark_kafka_meta.wire.messages import (
     OffsetsAnswer,
     OffsetsRequest,
 )
-from tests.unit.scene import T0, T1, T2, Fault, Scene
+from tests.partitions import T0, T1, T2
+from tests.unit.scene import Fault, Scene
 
 DEADLINE_S = 60
 GRACE_S = UNKNOWN_GRACE_MS / 1000

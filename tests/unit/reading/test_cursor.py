@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyspark_kafka_meta.errors import BrokerError, CorruptBatchError, UnsupportedRecordFormatError
 from pyspark_kafka_meta.metadata.events import RefreshReason
-from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
+from pyspark_kafka_meta.metadata.model import NO_EPOCH
 from pyspark_kafka_meta.reading.cursor import (
     EMPTY_ANSWERS_TO_BELIEVE,
     MIN_FETCH_BYTES,
@@ -35,9 +35,9 @@ from pyspark_kafka_meta.reading.replicas import LEADER
 from pyspark_kafka_meta.records.columns import decode
 from pyspark_kafka_meta.wire.codes import CORRUPT_MESSAGE, UNKNOWN_LEADER_EPOCH
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchedPartition
+from tests.partitions import T0
 from tests.unit.logs import batch, sparse_batch
 
-T0 = TopicPartition("t", 0)
 TOPIC_ID = UUID(int=7)
 MAX_BYTES = 1_000_000
 EPOCH = 4

@@ -11,15 +11,14 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from pyspark_kafka_meta.errors import BrokerError
-from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.reading import groups, stream
 from pyspark_kafka_meta.reading.offsets import Position, SourceOffset
 from pyspark_kafka_meta.reading.stream import COMMIT_PAUSE_S, KafkaMetaStreamReader
+from tests.partitions import T0
 from tests.unit.fake_wire import FakeClock
 
 OPTIONS = ClientOptions.parse({"kafka.bootstrap.servers": "b:9092"})
-T0 = TopicPartition("t", 0)
 OF_A_GROUP = SourceOptions.parse(
     {"kafka.bootstrap.servers": "b:9092", "subscribe": "t", "commitOffsetsToGroup": "g"}
 ).for_stream()

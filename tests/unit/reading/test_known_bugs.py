@@ -10,10 +10,10 @@ import pytest
 from pyspark_kafka_meta.errors import DataLossError, ReadTimeoutError
 from pyspark_kafka_meta.metadata.changes import TopicRecreated
 from pyspark_kafka_meta.metadata.events import EventKind, Outcome, RefreshReason
-from pyspark_kafka_meta.metadata.model import NO_EPOCH, NO_LEADER, Address, Broker, LeaderHint, TopicPartition
+from pyspark_kafka_meta.metadata.model import NO_EPOCH, NO_LEADER, Address, Broker, LeaderHint
+from tests.partitions import T0
 from tests.unit.reader_scene import MAX_AGE_S, ReaderScene
 
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 FIVE = [0, 1, 2, 3, 4]
 
 

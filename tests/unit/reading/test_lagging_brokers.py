@@ -10,9 +10,8 @@ from pyspark_kafka_meta.errors import DataLossError, UnknownTopicError
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.reading.offsets import Position, SourceOffset
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
+from tests.partitions import T0, T1, T2
 from tests.unit.reader_scene import ReaderScene
-
-T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 
 
 def grow(scene: ReaderScene) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from typing import Any
 from uuid import UUID
 
@@ -22,10 +21,10 @@ from pyspark_kafka_meta.reading.offsets import (
     check_same_partitions,
     ranges,
 )
+from tests.partitions import T0, T1, T2, U0
+from tests.unit.reading.checkpoints import restored, text
 
 OLD_ID, NEW_ID = UUID(int=1), UUID(int=2)
-T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
-U0 = TopicPartition("u", 0)
 INT64_MAX = 2**63 - 1
 
 
@@ -35,15 +34,6 @@ def offset(
     """Of (offset, epoch) pairs."""
     by_partition = {partition: Position(*each) for partition, each in positions.items()}
     return SourceOffset(by_partition, dict.fromkeys({each.topic for each in positions}, topic_id), initial=initial)
-
-
-def text(value: SourceOffset) -> str:
-    return json.dumps(value.as_dict())
-
-
-def restored(value: SourceOffset) -> SourceOffset:
-    """As Spark hands it back: JSON from the checkpoint."""
-    return SourceOffset.parse(json.loads(text(value)))
 
 
 # --- the JSON ---------------------------------------------------------------------------------------------------------

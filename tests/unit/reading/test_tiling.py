@@ -3,7 +3,6 @@ left out, none twice, no task empty, through a restart between any two of them."
 
 from __future__ import annotations
 
-import json
 from uuid import UUID
 
 from hypothesis import given
@@ -13,6 +12,7 @@ from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.reading.limits import limit_offsets
 from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, Positions, SourceOffset, advance, ranges
 from pyspark_kafka_meta.reading.tasks import plan_tasks
+from tests.unit.reading.checkpoints import restored
 
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]
 IDS = {"t": UUID(int=1)}
@@ -20,10 +20,6 @@ IDS = {"t": UUID(int=1)}
 begins = st.lists(st.integers(0, 2**40), min_size=4, max_size=4)
 growth = st.lists(st.sampled_from([0, 0, 1, 7, 60_000, 3_000_000]), min_size=4, max_size=4)
 limits = st.none() | st.integers(1, 100_000)
-
-
-def restored(offset: SourceOffset) -> SourceOffset:
-    return SourceOffset.parse(json.loads(json.dumps(offset.as_dict())))
 
 
 def next_offset(start: SourceOffset, latest: Positions, limit: int | None) -> SourceOffset:

@@ -10,8 +10,9 @@ from pyspark_kafka_meta.errors import AuthorizationError, DataLossError, Unknown
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.reading.task_reader import TaskReader
 from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP
+from tests.partitions import T0, T1
 from tests.unit.reader_scene import ReaderScene
-from tests.unit.scene import COLUMNS, T0, T1, rows
+from tests.unit.scene import COLUMNS, rows
 
 ALL = list(range(10))
 

@@ -9,9 +9,9 @@ import pytest
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.reading.offsets import Position, SourceOffset
 from pyspark_kafka_meta.reading.verdicts import explain_recreated, explain_truncated, lost_starts
+from tests.partitions import T0, T1
 
 OLD_ID, NEW_ID = UUID(int=1), UUID(int=2)
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def offset(positions: dict[TopicPartition, tuple[int, int]], topic_id: UUID | None = OLD_ID) -> SourceOffset:

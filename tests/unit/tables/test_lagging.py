@@ -10,8 +10,8 @@ from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.reading.offsets import Position
 from pyspark_kafka_meta.tables.lagging import lag_rows, of_same_topics, unread
 from pyspark_kafka_meta.tables.rows import PartitionRow
+from tests.partitions import T0
 
-T0 = TopicPartition("t", 0)
 NOW = 1_000.0
 
 

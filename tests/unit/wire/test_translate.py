@@ -36,8 +36,8 @@ from pyspark_kafka_meta.wire.messages import (
     OffsetsAnswer,
     OffsetsRequest,
 )
+from tests.partitions import T0, T1, U0
 
-T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 T_ID, U_ID = UUID(int=7), UUID(int=8)
 CORRELATION_ID = 77
 

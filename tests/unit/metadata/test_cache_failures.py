@@ -1,0 +1,289 @@
+"""A cache whose brokers do not answer, or not well: whom it asks next, and what it says."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+
+from pyspark_kafka_meta.errors import ConnectError, ProtocolError, UnknownHostError, UnsupportedBrokerError
+from pyspark_kafka_meta.metadata.cache import MetadataCache
+from pyspark_kafka_meta.metadata.events import Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.model import Address, Broker, LeaderHint
+from pyspark_kafka_meta.metadata.policy import FIRST_ATTEMPT_TIMEOUT_MS, PolicySettings
+from tests.partitions import T0
+from tests.unit.metadata.cache_scene import BROKER_1, REQUEST_TIMEOUT_S, Scene
+
+
+def test_bootstrap_fails_over_and_the_events_name_both_addresses_and_the_time_lost() -> None:
+    dead, hung = Address("dead", 1), Address("broker-2", 9092)
+    scene = Scene(dead, hung, BROKER_1)
+    scene.wire.hung.add(2)
+    scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
+    refused, silent, answered = scene.events
+
+    assert scene.wire.requests == [("Metadata", one) for one in (dead, hung, BROKER_1)]
+    assert (refused.attempt, refused.broker_host, refused.latency_ms) == (1, "dead", 0)
+    assert refused.error == "cannot connect to dead:1: Connection refused"
+    assert (silent.attempt, silent.broker_host, silent.latency_ms) == (2, "broker-2", 3_000)
+    assert silent.error == "broker 2 did not answer in time"
+    assert (answered.attempt, answered.broker_host, answered.recovery_ms) == (3, "broker-1", 3_000)
+    assert [event.outcome for event in scene.events] == [Outcome.FAILED, Outcome.FAILED, Outcome.CHANGED]
+
+
+def test_refresh_that_nobody_answers_names_every_address_and_what_to_check() -> None:
+    scene = Scene(Address("dead", 1), Address("gone", 2), BROKER_1)
+    scene.wire.failures[1] = deque(ProtocolError("an answer cannot be read") for _ in range(100))
+    with pytest.raises(ConnectError) as caught:
+        scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline(3))
+
+    text = str(caught.value)
+    assert "cannot connect to dead:1: Connection refused" in text
+    assert "cannot connect to gone:2: Connection refused" in text
+    assert "broker-1:9092: an answer cannot be read" in text
+    assert "check kafka.bootstrap.servers" in text
+    assert len(scene.events) == len(scene.wire.requests) == 3 * 6, "at 0, 100, 300, 700, 1500 and 2500 ms"
+    assert scene.clock() <= 1_003
+
+
+NOT_KNOWN = UnknownHostError("cannot connect to broker-1:9092: Name or service not known")
+
+
+def test_names_that_nobody_can_resolve_fail_a_query_that_begins_after_seconds() -> None:
+    scene = Scene()
+    scene.wire.failures[1] = deque([NOT_KNOWN] * 100)
+    began = scene.clock()
+    with pytest.raises(ConnectError, match=r"Name or service not known.*check kafka\.bootstrap\.servers"):
+        scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
+
+    assert scene.clock() - began < 4
+
+
+def test_name_that_is_resolved_after_a_moment_is_enough() -> None:
+    scene = Scene()
+    scene.wire.failures[1] = deque([NOT_KNOWN] * 4)
+
+    assert scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline()).generation == 1
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "reason"),
+    [
+        ([Address("dead", 1), BROKER_1], RefreshReason.BOOTSTRAP),  # which is refused, and may be up soon
+        ([BROKER_1], RefreshReason.NEW_TOPIC),  # of a task
+    ],
+)
+def test_name_that_cannot_be_resolved_is_waited_for_where_it_may_be_right(
+    bootstrap: list[Address], reason: RefreshReason
+) -> None:
+    scene = Scene(*bootstrap)
+    scene.wire.failures[1] = deque([NOT_KNOWN] * 15)
+    began = scene.clock()
+    scene.cache.refresh(reason, scene.deadline())
+
+    assert scene.clock() - began > 4
+
+
+def test_error_names_nobody_who_failed_before_the_last_good_answer() -> None:
+    scene = Scene(Address("dead", 1), BROKER_1).bootstrapped()
+    scene.wire.hung |= {1, 2, 3}
+    with pytest.raises(ConnectError) as caught:
+        scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline(4))
+
+    assert "broker 2 did not answer in time" in str(caught.value)
+    assert "dead" not in str(caught.value)
+
+
+def test_one_hung_broker_does_not_use_up_the_deadline() -> None:
+    scene = Scene().bootstrapped()
+    scene.wire.hung.add(2)
+    started = scene.clock()
+    scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline(60))
+
+    assert scene.clock() - started == FIRST_ATTEMPT_TIMEOUT_MS / 1000 < REQUEST_TIMEOUT_S
+    assert [event.broker_id == 2 for event in scene.events] == [True, False]
+
+
+def test_who_asks_on_demand_hears_another_broker_each_time_even_if_one_is_down() -> None:
+    scene = Scene().bootstrapped()
+    scene.wire.down.add(2)
+    answered = [1]
+    for _ in range(4):
+        scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
+        answered.append(scene.events[-1].broker_id or 0)
+
+    assert answered == [1, 3, 1, 3, 1]
+
+
+def test_in_a_cluster_of_one_broker_its_word_is_enough() -> None:
+    scene = Scene().bootstrapped()
+    scene.wire.down |= {2, 3}
+    scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
+
+    assert scene.events[-1].broker_id == 1
+
+
+def test_attempt_ends_by_the_callers_deadline() -> None:
+    scene = Scene()
+    scene.wire.hung.add(1)
+    scene.cache.refresh_if_due(scene.deadline(1))
+
+    assert scene.events[-1].latency_ms == 1_000
+
+
+def test_deadline_that_has_passed_sends_nothing() -> None:
+    scene = Scene()
+
+    assert not scene.cache.refresh_if_due(scene.clock())
+    with pytest.raises(ConnectError, match="there was no time to ask one"):
+        scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.clock())
+    assert scene.wire.requests == []
+
+
+def test_failure_keeps_the_last_good_view_and_is_no_exception() -> None:
+    scene = Scene().bootstrapped()
+    before = scene.cache.snapshot
+    scene.wire.down |= {1, 2, 3}
+    scene.report()
+
+    assert not scene.cache.refresh_if_due(scene.deadline())
+    assert scene.cache.snapshot is before
+    [event] = scene.events
+    assert (event.outcome, event.error) == (
+        Outcome.FAILED,
+        "cannot connect to broker-1:9092: Connection refused",
+    )
+    assert event.api_version is None
+    assert (event.generation_before, event.generation_after) == (1, 1)
+
+
+def test_when_every_known_broker_is_gone_the_bootstrap_list_is_used_again() -> None:
+    service_name = Address("kafka", 9092)
+    scene = Scene(service_name)
+    scene.wire.aliases[service_name] = 1
+    scene.bootstrapped()
+    scene.cluster.brokers = {n: Broker(n, Address(f"new-{n}", 9092)) for n in (7, 8, 9)}
+    scene.wire.aliases[service_name] = 7
+    scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
+
+    assert sorted(scene.cache.snapshot.brokers) == [7, 8, 9]
+    assert [event.reason for event in scene.events] == [RefreshReason.ON_DEMAND] * 3 + [RefreshReason.REBOOTSTRAP]
+    assert scene.events[-1].changes.brokers_removed == (1, 2, 3)
+    assert (scene.events[-1].broker_host, scene.events[-1].broker_id) == ("kafka", None)
+
+
+def test_broker_that_says_so_sends_the_cache_back_to_the_bootstrap_list() -> None:
+    """KIP-1102: REBOOTSTRAP_REQUIRED, though other brokers are known and well."""
+    service_name = Address("kafka", 9092)
+    scene = Scene(service_name)
+    scene.wire.aliases[service_name] = 3
+    scene.bootstrapped()
+    scene.report()
+    scene.wire.metadata_refusals = {node_id: deque([129]) for node_id in (1, 2)}
+    refused, answered, after = (scene.refresh_when_due() for _ in range(3))
+
+    assert (refused.broker_host, refused.outcome) == ("broker-1", Outcome.FAILED)
+    assert "begin anew with the bootstrap addresses" in str(refused.error)
+    assert (answered.broker_host, answered.reason) == ("kafka", RefreshReason.REBOOTSTRAP)
+    assert answered.outcome is not Outcome.FAILED
+    assert after.broker_host != "kafka", "the brokers are used again"
+
+
+def test_metadata_request_that_is_refused_is_asked_of_another_broker() -> None:
+    scene = Scene().bootstrapped()
+    before = scene.cache.snapshot
+    scene.report()
+    scene.wire.metadata_refusals[1] = deque([31])
+    refused, answered = scene.refresh_when_due(), scene.refresh_when_due()
+
+    assert refused.error == "broker-1:9092 refused a Metadata request with error 31"
+    assert refused.generation_after == before.generation
+    assert (answered.broker_host, answered.reason) == ("broker-2", RefreshReason.NOT_LEADER)
+
+
+def test_answer_without_brokers_is_a_failure() -> None:
+    scene = Scene().bootstrapped()
+    before = scene.cache.snapshot
+    brokers, scene.cluster.brokers = scene.cluster.brokers, {}
+    scene.wire.cut_off(1)
+    scene.cluster.brokers = brokers
+    scene.report()
+    event = scene.refresh_when_due()
+
+    assert scene.cache.snapshot is before
+    assert event.error == "broker-1:9092 knows no brokers: it is starting up"
+
+
+def test_permanent_error_reaches_the_caller_and_is_an_event(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene()
+    scene.wire.failures[1] = deque([UnsupportedBrokerError("broker-1:9092 is too old")])
+
+    with pytest.raises(UnsupportedBrokerError):
+        scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
+    assert [event.error for event in scene.events] == ["broker-1:9092 is too old"]
+    assert caplog.text == ""  # nobody is asked again, and the caller has the error
+
+
+def test_publisher_that_fails_does_not_break_a_refresh(caplog: pytest.LogCaptureFixture) -> None:
+    def publish(event: RefreshEvent) -> None:
+        raise OSError("disk full")
+
+    scene = Scene()
+    cache = MetadataCache(
+        scene.wire, [BROKER_1], PolicySettings(), request_timeout_ms=1000, publish=publish, clock=scene.clock
+    )
+    cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
+
+    assert cache.snapshot.generation == 1
+    assert "refresh event 2 was not published" in caplog.text
+
+
+@pytest.mark.parametrize("request_timeout_s", [30, 2])
+def test_bootstrap_addresses_are_asked_after_two_brokers_that_hang(request_timeout_s: int) -> None:
+    alias = Address("kafka", 9092)
+    scene = Scene(alias, request_timeout_s=request_timeout_s)
+    scene.wire.aliases[alias] = 3
+    scene.bootstrapped()
+    scene.wire.hung |= {1, 2, 3}
+    began = scene.clock()
+    scene.report()
+    asked = [scene.refresh_when_due() for _ in range(3)]
+
+    assert [one.reason for one in asked[:2]] == [RefreshReason.NOT_LEADER] * 2
+    assert (asked[2].reason, asked[2].broker_host) == (RefreshReason.REBOOTSTRAP, "kafka")
+    assert asked[2].latency_ms == min(12, request_timeout_s) * 1000
+    assert scene.clock() - began <= 3 + 6 + 12
+
+
+def test_recovery_is_told_by_the_answer_that_ends_that_nobody_answered_not_by_a_hint() -> None:
+    scene = Scene().bootstrapped()
+    scene.clock.sleep(300)
+    scene.wire.down |= {1, 2, 3}
+    scene.refresh_when_due()
+    scene.wire.down.clear()
+    scene.cluster.move_leader(T0, 3)
+    scene.clock.sleep(5)
+    assert scene.cache.take_hint(T0, LeaderHint(3, 1, None), scene.cache.snapshot.generation)
+    hint = scene.events[-1]
+    scene.clock.sleep(5)
+    answered = scene.refresh_when_due()
+
+    assert hint.recovery_ms == 0
+    assert answered.recovery_ms is not None
+    assert answered.recovery_ms >= 10_000
+
+
+def test_that_no_broker_answers_is_told_once_in_an_outage(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene().bootstrapped()
+    for _ in range(2):
+        scene.wire.down.update({1, 2, 3})
+        scene.report()
+        for _ in range(12):
+            scene.refresh_when_due()
+        scene.wire.down.clear()
+        assert scene.refresh_when_due().outcome is not Outcome.FAILED
+
+    first, second = (record.message for record in caplog.records)
+    assert first.startswith("no broker answers a Metadata request (")
+    assert ", for kafka.default.api.timeout.ms at most, and where a task is reading for kafkaConsumer.poll" in first
+    assert all(first.count(f"broker-{one}:9092") == second.count(f"broker-{one}:9092") == 1 for one in (1, 2, 3))

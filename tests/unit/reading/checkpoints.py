@@ -1,0 +1,17 @@
+"""Offsets as Spark stores them."""
+
+from __future__ import annotations
+
+import json
+
+from pyspark_kafka_meta.reading.offsets import SourceOffset
+
+
+def text(offset: SourceOffset) -> str:
+    """What is stored and compared."""
+    return json.dumps(offset.as_dict())
+
+
+def restored(offset: SourceOffset) -> SourceOffset:
+    """As Spark hands it back."""
+    return SourceOffset.parse(json.loads(text(offset)))

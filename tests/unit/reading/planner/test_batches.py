@@ -1,0 +1,207 @@
+"""What a batch is to read, and what is said where it cannot be planned."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicError
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.options.specs import AgoSpec, GroupSpec
+from pyspark_kafka_meta.reading.offsets import Position
+from pyspark_kafka_meta.reading.resolver import OffsetResolver
+from tests.partitions import T0, T1, T2, T3
+from tests.unit.logs import WRITTEN
+from tests.unit.reading.planner.changes import HOW_TO_GO_ON
+from tests.unit.reading.planner.queries import GO_ON, Query, add_partition, batch_planner, offsets_json, spans
+from tests.unit.scene import Scene
+
+
+def test_batch_reads_all_that_is_there_now(scene: Scene) -> None:
+    del scene.cluster.logs[T1][0]
+    planner = batch_planner(scene)
+    found = planner.batch_ranges()
+
+    assert spans(found) == {T0: (0, 12), T1: (3, 12), T2: (0, 12)}
+    assert {one.topic_id for one in found} == {scene.cluster.topics["t"].topic_id}
+
+
+def test_batch_between_offsets_by_partition(scene: Scene) -> None:
+    options = {"startingOffsets": offsets_json(p0=3, p1=0, p2=12), "endingOffsets": offsets_json(p0=7, p1=-1, p2=12)}
+    planner = batch_planner(scene, **options)
+    found = planner.batch_ranges()
+
+    assert spans(found) == {T0: (3, 7), T1: (0, 12), T2: (12, 12)}
+    assert spans([one for task in planner.tasks(found) for one in task]) == {T0: (3, 7), T1: (0, 12)}
+
+
+def test_assigned_partitions_alone_are_read(scene: Scene) -> None:
+    assert spans(batch_planner(scene, assign='{"t":[2,0]}').batch_ranges()) == {T0: (0, 12), T2: (0, 12)}
+
+
+BAD_BATCHES: dict[str, tuple[dict[str, str], type[Exception], str]] = {
+    "unknown topic": ({"assign": '{"nope":[0]}'}, UnknownTopicError, "topic nope does not exist"),
+    "unknown partition": ({"assign": '{"t":[0,7]}'}, UnknownTopicError, "assign names t-7, and t has 3 partitions"),
+    "partition missing": (
+        {"startingOffsets": offsets_json(p0=1, p1=1)},
+        OptionError,
+        "startingOffsets must name exactly .* Missing: t-2. Not read: none",
+    ),
+    "partition too many": (
+        {"endingOffsets": offsets_json(p0=1, p1=1, p2=1, p3=1)},
+        OptionError,
+        "endingOffsets must name exactly .* Missing: none. Not read: t-3",
+    ),
+    "start behind the log": (
+        {"startingOffsets": offsets_json(p0=13, p1=-2, p2=-2)},
+        OptionError,
+        "startingOffsets names offset 13 of t-0, and its log ends at 12: correct it",
+    ),
+    "end behind the log": (
+        {"endingOffsets": offsets_json(p0=13, p1=-1, p2=-1)},
+        OptionError,
+        "endingOffsets names offset 13 of t-0, and its log ends at 12: correct it",
+    ),
+    "start before the log": (
+        {"startingOffsets": offsets_json(p0=-2, p1=2, p2=-2)},
+        DataLossError,
+        f"startingOffsets names offset 2 of t-1, and its log starts at 3: .* {HOW_TO_GO_ON}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "error", "said"), BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
+def test_batch_that_cannot_be_planned_says_why(
+    scene: Scene, options: dict[str, str], error: type[Exception], said: str
+) -> None:
+    del scene.cluster.logs[T1][0]
+    with pytest.raises(error, match=said):
+        batch_planner(scene, **options).batch_ranges()
+
+
+def test_batch_begins_at_the_start_of_the_log_where_losing_what_aged_out_is_allowed(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    del scene.cluster.logs[T1][0]
+    planner = batch_planner(scene, startingOffsets=offsets_json(p0=5, p1=2, p2=-2), **GO_ON)
+
+    assert spans(planner.batch_ranges()) == {T0: (5, 12), T1: (3, 12), T2: (0, 12)}
+    assert "names offset 2 of t-1, and its log starts at 3" in caplog.text
+
+
+def test_tasks_bundle_partitions_of_one_leader(scene: Scene) -> None:
+    planner = batch_planner(scene, minPartitions="3")
+    found = planner.batch_ranges()
+
+    assert [spans(list(task)) for task in planner.tasks(found)] == [{T0: (0, 12)}, {T1: (0, 12)}, {T2: (0, 12)}]
+
+
+# --- times and relative starts ----------------------------------------------------------------------------------------
+
+WRITTEN_MS = int(WRITTEN.timestamp() * 1000)
+
+
+@pytest.fixture
+def later(scene: Scene) -> Scene:
+    """A minute after the twelve records, two more in t-0 and two in t-1."""
+    for partition in (T0, T1):
+        scene.write(partition, "a", "b", written=WRITTEN + timedelta(minutes=1))
+    return scene
+
+
+def times_json(*milliseconds: int) -> str:
+    return json.dumps({"t": dict(enumerate(milliseconds))})
+
+
+AFTER, NEVER = WRITTEN_MS + 1, WRITTEN_MS + 60_001
+BY_TIME: dict[str, tuple[dict[str, str], dict[TopicPartition, tuple[int, int]]]] = {
+    "start": ({"startingTimestamp": str(WRITTEN_MS)}, {T0: (0, 14), T1: (0, 14), T2: (0, 12)}),
+    "start, latest where there is none": (
+        {"startingTimestamp": str(AFTER), "startingOffsetsByTimestampStrategy": "latest"},
+        {T0: (12, 14), T1: (12, 14), T2: (12, 12)},
+    ),
+    "start by partition": (
+        {"startingOffsetsByTimestamp": times_json(AFTER, 0, WRITTEN_MS)},
+        {T0: (12, 14), T1: (0, 14), T2: (0, 12)},
+    ),
+    "end": ({"endingTimestamp": str(AFTER)}, {T0: (0, 12), T1: (0, 12), T2: (0, 12)}),
+    "end by partition": (
+        {"endingOffsetsByTimestamp": times_json(AFTER, NEVER, 0), "startingOffsets": "earliest"},
+        {T0: (0, 12), T1: (0, 14), T2: (0, 0)},
+    ),
+    "start by time, end by offset": (
+        {"startingOffsetsByTimestamp": times_json(AFTER, AFTER, 0), "endingOffsets": offsets_json(p0=13, p1=-1, p2=5)},
+        {T0: (12, 13), T1: (12, 14), T2: (0, 5)},
+    ),
+    "by topic": ({"startingOffsets": '{"t":"earliest"}', "endingOffsets": '{"t":"latest"}'}, {T2: (0, 12)}),
+    "the last five offsets": ({"startingOffsets": "-5"}, {T0: (9, 14), T1: (9, 14), T2: (7, 12)}),
+    "more than there are": ({"startingOffsets": "-13"}, {T0: (1, 14), T1: (1, 14), T2: (0, 12)}),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), BY_TIME.values(), ids=BY_TIME.keys())
+def test_batch_between_times(
+    later: Scene, options: dict[str, str], expected: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    found = spans(batch_planner(later, **options).batch_ranges())
+
+    assert {one: found[one] for one in expected} == expected
+
+
+BAD_TIMES = {
+    "no record as late": ({"startingTimestamp": str(AFTER)}, f"No offset matched .* t-2 and timestamp {AFTER}"),
+    "not all partitions": (
+        {"startingOffsetsByTimestamp": times_json(1, 2)},
+        "startingOffsetsByTimestamp must name exactly the partitions .* Missing: t-2",
+    ),
+    "start after end": (
+        {"startingTimestamp": str(AFTER), "startingOffsetsByTimestampStrategy": "latest", "endingTimestamp": "0"},
+        "the starting offset 12 of t-0 is greater than its ending offset 0",
+    ),
+    "topic that is not read": ({"startingOffsets": '{"t":"earliest","u":"earliest"}'}, "names topic u, which is not"),
+}
+
+
+@pytest.mark.parametrize(("options", "said"), BAD_TIMES.values(), ids=BAD_TIMES.keys())
+def test_times_that_mean_nothing_are_refused(later: Scene, options: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        batch_planner(later, **options).batch_ranges()
+
+
+def test_a_start_so_long_ago_is_counted_from_planning(later: Scene) -> None:
+    ninety_seconds_later = WRITTEN.timestamp() + 90
+    resolver = OffsetResolver(later.warm_client(), later.options().for_batch(), lambda: ninety_seconds_later)
+    found = resolver.resolve(AgoSpec(40_000), (T0, T2), "startingOffsets")
+    assert found == {T0: Position(12), T2: Position(12, 0)}
+    assert resolver.resolve(AgoSpec(10**15), (T0,), "startingOffsets") == {T0: Position(0)}
+
+
+def test_a_start_is_where_a_group_would_read_on(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    del scene.cluster.logs[T0][0]
+
+    def resolve(committed: dict[TopicPartition, int], **options: str) -> dict[TopicPartition, Position]:
+        query = scene.options(**options).for_batch()
+        resolver = OffsetResolver(scene.warm_client(), query, committed=lambda *asked: committed)
+        return resolver.resolve(GroupSpec("g"), (T0, T1), "startingOffsets")
+
+    assert resolve({T0: 5, T1: 12}) == {T0: Position(5), T1: Position(12)}
+    assert resolve({T1: 7}) == {T0: Position(3), T1: Position(7)}
+    assert "consumer group g has committed no offset of t-0: beginning at their start" in caplog.text
+    with pytest.raises(DataLossError, match="offset 2 of t-0, and its log starts at 3"):
+        resolve({T0: 2, T1: 7})
+    assert resolve({T0: 2, T1: 7}, **GO_ON)[T0] == Position(3)
+    with pytest.raises(
+        OptionError, match="the commit of consumer group g names offset 13 of t-1, and its log ends at 12"
+    ):
+        resolve({T0: 5, T1: 13})
+
+
+def test_stream_begins_at_a_time_and_reads_later_partitions_from_their_start(later: Scene) -> None:
+    query = Query(later, startingTimestamp=str(AFTER), startingOffsetsByTimestampStrategy="latest")
+
+    assert query.step() == {T0: (12, 14), T1: (12, 14)}
+    add_partition(later, T3, "new")
+    later.clock.sleep(300)
+    assert query.step() == {T3: (0, 1)}

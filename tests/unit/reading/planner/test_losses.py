@@ -1,0 +1,258 @@
+"""Planning after records are lost: what is said, and where a query goes on that may."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from pyspark_kafka_meta.errors import DataLossError
+from pyspark_kafka_meta.metadata.events import EventKind
+from pyspark_kafka_meta.metadata.model import TopicPartition
+from tests.partitions import T0, T1, T2, T3, U0
+from tests.unit.reading.planner.changes import (
+    HOW_TO_FOLLOW,
+    HOW_TO_GO_ON,
+    PATTERN,
+    delete,
+    lose,
+    lose_the_end,
+    recreate,
+    recreate_smaller,
+)
+from tests.unit.reading.planner.queries import GO_ON, Query, ends_now, positions
+from tests.unit.scene import Scene
+
+LOSSES: dict[str, tuple[Any, str, dict[TopicPartition, tuple[int, int]]]] = {
+    "truncated": (
+        lose_the_end,
+        "the log of t-0 ends at offset 6, before offset 12 up to which it was read: it was truncated",
+        {T0: (6, 7)},
+    ),
+    "made again": (
+        recreate,
+        r"topic t was deleted and made again \(topic id {old}, now {new}\)",
+        {T0: (0, 31), T1: (0, 30), T2: (0, 30)},
+    ),
+    "made again, smaller": (
+        recreate_smaller,
+        r"topic t was deleted and made again \(topic id {old}, now {new}\): t-0 was read up to offset 12, and its new "
+        "log ends at 16",
+        {T0: (0, 17)},
+    ),
+    "deleted": (delete, "a topic or partition that was being read is gone: topic t does not exist", {}),
+}
+
+
+@pytest.mark.parametrize(("happens", "said"), [one[:2] for one in LOSSES.values()], ids=LOSSES.keys())
+def test_loss_ends_the_query_and_the_error_says_what_is_lost(scene: Scene, happens: Any, said: str) -> None:
+    query = Query(scene)
+    query.step()
+    old_id = scene.cluster.topics["t"].topic_id
+    lose(scene, happens)
+    topic = scene.cluster.topics.get("t")
+    how_to = HOW_TO_FOLLOW if "made again" in said else HOW_TO_GO_ON
+    expected = said.replace("{old}", str(old_id)).replace("{new}", str(topic and topic.topic_id))
+
+    with pytest.raises(DataLossError, match=f"{expected}.*{how_to}"):
+        query.step()
+
+
+TOLD_BY_EVENTS = {
+    "truncated": [("t", 0, 12)],
+    "made again": [("t", 0, 12), ("t", 1, 12), ("t", 2, 12)],
+    "made again, smaller": [("t", 0, 12), ("t", 1, 12), ("t", 2, 12)],
+    "deleted": [("t", 0, 12), ("t", 1, 12), ("t", 2, 12)],
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_query_goes_on_behind_the_loss_if_that_is_allowed(
+    scene: Scene, caplog: pytest.LogCaptureFixture, loss: str
+) -> None:
+    happens, _, expected = LOSSES[loss]
+    query = Query(scene, **GO_ON)
+    query.step()
+    lose(scene, happens)
+    caplog.clear()
+    first = query.step()
+    if "t" in scene.cluster.topics:
+        scene.write(T0, "after the loss")
+    second = query.step()
+
+    assert {
+        partition: (min(start for start, _ in found), max(end for _, end in found))
+        for partition in first.keys() | second.keys()
+        if (found := [step[partition] for step in (first, second) if partition in step])
+    } == expected
+    assert query.step() == {}
+    assert [record.levelno for record in caplog.records if "going on, as failOnDataLoss says" in record.message]
+    events = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
+    told = [(one.cause_topic, one.cause_partition, one.lost_from_offset) for one in events]
+    assert told == TOLD_BY_EVENTS[loss]
+    assert caplog.records[0].levelno == logging.WARNING
+
+
+RECREATED = {
+    "earliest, whatever failOnDataLoss says": (
+        {"onTopicRecreated": "earliest"},
+        {T0: (0, 30), T1: (0, 30), T2: (0, 30)},
+    ),
+    "latest": ({"onTopicRecreated": "latest"}, {}),
+    "latest, losses allowed": ({"onTopicRecreated": "latest", **GO_ON}, {}),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), RECREATED.values(), ids=RECREATED.keys())
+def test_policy_says_where_to_go_on_in_a_topic_that_was_made_again(
+    scene: Scene, options: dict[str, str], expected: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    query = Query(scene, **options)
+    query.step()
+    lose(scene, recreate)
+
+    assert query.step() == expected
+    scene.write(T0, "after")
+    assert query.step() == {T0: (30, 31)}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"onTopicRecreated": "latest"}, {}),
+        ({"onTopicRecreated": "earliest", "newPartitions": "latest"}, {T0: (0, 1), T1: (0, 1), T2: (0, 1), T3: (0, 1)}),
+        ({"newPartitions": "latest", **GO_ON}, {T0: (0, 1), T1: (0, 1), T2: (0, 1), T3: (0, 1)}),
+    ],
+)
+def test_policy_covers_partitions_that_only_the_new_topic_has(
+    scene: Scene, options: dict[str, str], expected: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    query = Query(scene, **options)
+    query.step()
+    scene.cluster.create_topic("t", 4)
+    for one in (T0, T1, T2, T3):
+        scene.write(one, "again")
+
+    assert query.step() == expected
+
+
+def query_whose_topic_was_away_before_it_was_made_again(scene: Scene, **options: str) -> Query:
+    """It is u, which has one record again."""
+    scene.cluster.create_topic("u", 1)
+    query = Query(scene, **PATTERN, **options, **GO_ON)
+    query.step()
+    del scene.cluster.topics["u"]
+    scene.clock.sleep(300)
+    query.step()
+    scene.cluster.create_topic("u", 1)
+    scene.write(U0, "again")
+    scene.clock.sleep(300)
+    return query
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, (0, 1)), ({"onTopicRecreated": "earliest"}, (0, 1)), ({"onTopicRecreated": "latest"}, None)],
+)
+def test_policy_covers_a_topic_that_was_away_before_it_was_made_again(
+    scene: Scene, options: dict[str, str], expected: tuple[int, int] | None
+) -> None:
+    assert query_whose_topic_was_away_before_it_was_made_again(scene, **options).step().get(U0) == expected
+
+
+def test_a_narrower_query_that_lost_records_too_says_each_once(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    scene.cluster.create_topic("u", 1)
+    first = Query(scene, subscribe="t,u", startingOffsets="earliest")
+    first.step()
+    query = Query(scene, subscribe="t", **GO_ON)
+    query.offset = first.offset
+    lose_the_end(scene)
+    query.step()
+
+    assert caplog.text.count("which the query asks for no more") == 1
+    assert caplog.text.count("it was truncated") == 1
+
+
+def test_policy_to_fail_covers_a_topic_that_was_away_before_it_was_made_again(scene: Scene) -> None:
+    query = query_whose_topic_was_away_before_it_was_made_again(scene, onTopicRecreated="fail")
+
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=f"topic u was deleted and made again .*{HOW_TO_FOLLOW}"):
+            query.step()
+
+
+NARROWER = {
+    "subscribe": ({"subscribe": "t,u"}, {"subscribe": "t"}),
+    "pattern": ({"subscribePattern": "^[tu]$"}, {"subscribePattern": "^t$"}),
+    "assign": ({"assign": '{"t":[0,1,2],"u":[0]}'}, {"assign": '{"t":[0,1,2]}'}),
+}
+
+
+@pytest.mark.parametrize(("before", "now"), NARROWER.values(), ids=NARROWER.keys())
+def test_query_that_asks_for_less_than_its_checkpoint_has_is_told_so(
+    scene: Scene, before: dict[str, str], now: dict[str, str]
+) -> None:
+    scene.cluster.create_topic("u", 1)
+    first = Query(scene, **before, startingOffsets="earliest")
+    first.step()
+    strict, lenient = Query(scene, **now), Query(scene, **now, **GO_ON)
+    strict.offset = lenient.offset = first.offset
+    scene.write(T0, "later")
+
+    with pytest.raises(
+        DataLossError, match=f"the checkpoint has u-0, which the query asks for no more.*{HOW_TO_GO_ON}"
+    ):
+        strict.step()
+    assert lenient.step() == {T0: (12, 13)}
+    assert lenient.step() == {}
+
+
+def test_policy_covers_partitions_that_the_new_topic_lacks(scene: Scene) -> None:
+    query = Query(scene, onTopicRecreated="earliest")
+    query.step()
+    lose(scene, recreate_smaller)
+
+    assert query.step() == {T0: (0, 16)}
+
+
+def test_policy_covers_the_target_of_a_query_that_ends_behind_the_new_log(scene: Scene) -> None:
+    query = Query(
+        scene, ends_now(scene), startingOffsets="earliest", maxOffsetsPerTrigger="3", onTopicRecreated="earliest"
+    )
+    query.step()
+    scene.cluster.create_topic("t", 3)
+    scene.fill(batches=1)
+    scene.clock.sleep(300)
+    while query.step():
+        pass
+
+    assert positions(query.offset) == {T0: 3, T1: 3, T2: 3}
+
+
+def test_policy_may_fail_where_other_losses_are_allowed(scene: Scene) -> None:
+    query = Query(scene, onTopicRecreated="fail", **GO_ON)
+    query.step()
+    lose(scene, recreate)
+
+    with pytest.raises(DataLossError, match=HOW_TO_FOLLOW):
+        query.step()
+
+
+def test_policy_for_topics_that_were_made_again_excuses_no_other_loss(scene: Scene) -> None:
+    query = Query(scene, onTopicRecreated="earliest")
+    query.step()
+    lose(scene, lose_the_end)
+
+    with pytest.raises(DataLossError, match="it was truncated"):
+        query.step()
+
+
+def test_topic_that_was_deleted_and_comes_back_is_read_from_its_start(scene: Scene) -> None:
+    query = Query(scene, **GO_ON)
+    query.step()
+    lose(scene, delete)
+    query.step()
+    lose(scene, recreate)
+
+    assert query.step() == {T0: (0, 30), T1: (0, 30), T2: (0, 30)}

@@ -1,0 +1,82 @@
+"""A task without progress ends at the poll time-out, and says where and why."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from pyspark_kafka_meta.errors import (
+    ReadTimeoutError,
+)
+from pyspark_kafka_meta.metadata.model import NO_LEADER
+from tests.partitions import T0, T1
+from tests.unit.reading.task_reader.answers import ONE_BATCH, POLL_TIMEOUT_S, change, failing
+from tests.unit.scene import HELD_BACK, Fault, Scene, by_partition, rows, written
+
+AT_T0 = "reading t-0 at offset 2 (of 0 to 5): "
+AT_T1 = "reading t-1 at offset 0 (of 0 to 5): "
+STALLS: dict[str, tuple[Fault, str]] = {
+    "a transaction stays open": ([], AT_T1 + "the brokers send no records"),
+    "a transaction stays open once the leader is back": (
+        [lambda scene: scene.wire.down.add(1), lambda scene: scene.clock.at(9, scene.wire.down.clear)],
+        AT_T1 + "the brokers send no records",
+    ),
+    "leader hangs": ([lambda scene: scene.wire.hung.add(1)], AT_T0 + "broker 1 did not answer a Fetch in time"),
+    "leader is down": ([lambda scene: scene.wire.down.add(1)], AT_T0 + "cannot connect to broker-1:9092"),
+    "no leader": ([lambda scene: scene.cluster.move_leader(T0, NO_LEADER)], AT_T0 + "LEADER_NOT_AVAILABLE (error 5)"),
+    "leader is nowhere": ([lambda scene: scene.cluster.brokers.pop(1)], AT_T0 + "LEADER_NOT_AVAILABLE (error 5)"),
+    "an error for ever": ([lambda scene: change(scene, failing(75))], AT_T1 + "UNKNOWN_LEADER_EPOCH (error 75)"),
+    "not leader for ever": ([lambda scene: change(scene, failing(6))], AT_T1 + "NOT_LEADER_OR_FOLLOWER (error 6)"),
+    "no broker answers": ([lambda scene: scene.wire.down.update({1, 2, 3})], AT_T1 + "broker 2 closed the connection"),
+    "every broker hangs": ([lambda scene: scene.wire.hung.update({1, 2, 3})], AT_T1 + "broker 2 did not answer"),
+}
+
+
+@pytest.mark.parametrize(("fault", "text"), STALLS.values(), ids=STALLS.keys())
+def test_no_progress_ends_at_the_poll_timeout_and_says_where_and_why(scene: Scene, fault: Fault, text: str) -> None:
+    scene.write(T0, "a", "b")
+    scene.hold_back(T0, "c", "d", "e")
+    scene.hold_back(T1, "a", "b", "c", "d", "e")
+    reading = scene.reader(**HELD_BACK).read([scene.range(T0), scene.range(T1)])
+    next(reading)
+    scene.undergo(fault)
+    began = scene.clock()
+    with pytest.raises(ReadTimeoutError) as raised:
+        next(reading)
+
+    assert f"no progress in 120000 ms {text}" in str(raised.value)
+    for option in ("kafkaConsumer.pollTimeoutMs", "kafka.request.timeout.ms", "kafka.fetch.max.bytes"):
+        assert option in str(raised.value)
+    assert scene.clock() - began == pytest.approx(POLL_TIMEOUT_S, abs=0.01)
+    assert len(scene.wire.requests) < 5 * POLL_TIMEOUT_S
+
+
+def test_poll_timeout_is_the_users(scene: Scene) -> None:
+    began = scene.clock() + 10
+    with pytest.raises(ReadTimeoutError, match=r"no progress in 700 ms .* kafkaConsumer\.pollTimeoutMs"):
+        rows(scene.reader(kafkaConsumer_pollTimeoutMs="700").read([scene.range(T0, 0, 1)]))
+
+    assert scene.clock() - began == pytest.approx(0.7)
+
+
+def test_time_that_the_consumer_takes_for_rows_is_no_stall(scene: Scene) -> None:
+    scene.fill()
+    read = []
+    for one in scene.reader(**ONE_BATCH).read(scene.ranges()):
+        read.append(one)
+        scene.clock.sleep(10 * POLL_TIMEOUT_S)
+
+    assert by_partition(rows(iter(read))) == written()
+
+
+def test_progress_starts_the_poll_timeout_anew(scene: Scene) -> None:
+    for count in range(5):
+        scene.hold_back(T0, "late")
+        scene.clock.at(10 + 0.9 * POLL_TIMEOUT_S * (count + 1), partial(commit_until, scene, count + 1))
+
+    assert len(rows(scene.reader(**HELD_BACK).read([scene.range(T0)]))) == 5
+
+
+def commit_until(scene: Scene, offset: int) -> None:
+    scene.wire.open_transactions[T0] = offset
