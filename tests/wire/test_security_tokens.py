@@ -111,6 +111,24 @@ def test_an_endpoint_that_gives_no_token_says_why_and_no_secret(
     assert CANARY not in "".join(traceback.format_exception(caught.value)) + caplog.text
 
 
+def test_an_endpoint_that_gives_no_bearer_token_is_asked_again_and_again_refused() -> None:
+    with token_endpoint(200, {**GOOD, "access_token": "a\1host=evil"}) as (url, asked):
+        for _ in range(2):
+            with pytest.raises(AuthenticationError, match="no bearer token"):
+                bearer_token(by_endpoint(url), "broker", soon())
+    assert len(asked) == 2
+
+
+def test_the_client_secret_does_not_follow_a_redirect() -> None:
+    with (
+        token_endpoint(200, GOOD) as (elsewhere, asked_elsewhere),
+        token_endpoint(307, {}, elsewhere) as (url, asked),
+        pytest.raises(KafkaMetaError, match="the token endpoint"),
+    ):
+        bearer_token(by_endpoint(url), "broker", soon())
+    assert (len(asked), asked_elsewhere) == (1, [])
+
+
 def test_an_endpoint_that_is_down_may_be_tried_again() -> None:
     with pytest.raises(ConnectError, match="the token endpoint cannot be reached"):
         bearer_token(by_endpoint("http://127.0.0.1:1/token"), "broker", soon())
@@ -169,7 +187,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> None:
     ("host", "region"),
     [
         ("b-1.x.c3.kafka.eu-west-1.amazonaws.com", "eu-west-1"),
-        ("boot.x.kafka-serverless.us-east-2.amazonaws.com", "us-"),
+        ("boot.x.kafka-serverless.us-east-2.amazonaws.com", "us-east-2"),
     ],
 )
 @pytest.mark.usefixtures("aws")

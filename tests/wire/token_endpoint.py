@@ -11,8 +11,10 @@ from typing import Any
 
 
 @contextmanager
-def token_endpoint(status: int, answer: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Its URL, and what it was asked: the Authorization header and the body."""
+def token_endpoint(
+    status: int, answer: dict[str, Any], location: str = ""
+) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Its URL, and what it was asked: the Authorization header and the body. `location` is where a redirect leads."""
     asked = []
 
     class Endpoint(BaseHTTPRequestHandler):
@@ -21,6 +23,7 @@ def token_endpoint(status: int, answer: dict[str, Any]) -> Iterator[tuple[str, l
             asked.append((self.headers["Authorization"], body))
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
+            self.send_header("Location", location)
             self.end_headers()
             self.wfile.write(json.dumps(answer).encode())
 

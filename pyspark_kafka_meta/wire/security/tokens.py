@@ -64,7 +64,11 @@ def _ask(who: str, source: Callable[[], str], deadline: float) -> str:
         token = within(deadline, source)
     except Exception as error:
         raise _failure(who, error) from None
-    # RFC 6750, section 2.1. Anything else could end the message early and add fields to it.
+    return _checked(who, token)
+
+
+def _checked(who: str, token: object) -> str:
+    """RFC 6750, section 2.1. Anything else could end the message of the login early and add fields to it."""
     if not isinstance(token, str) or re.fullmatch(r"[A-Za-z0-9._~+/-]+=*", token) is None:
         raise AuthenticationError(f"{who} gave something that is no bearer token")
     return token
@@ -104,7 +108,7 @@ def _ask_endpoint(security: SecurityOptions, timeout_s: float) -> str:
             allow_redirects=False,  # which could carry the secret elsewhere
         )
     lifetime_s = float(answer.get("expires_in") or 0)
-    token = str(answer["access_token"])
+    token = _checked("the token endpoint", answer["access_token"])  # what is kept is not looked at again
     _tokens[security] = (token, time.monotonic() + lifetime_s * USED_SHARE_OF_LIFETIME)
     return token
 
