@@ -25,8 +25,9 @@ from pyspark_kafka_meta.schemas import Columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_kafka_meta.metadata.model import TopicPartition
     from pyspark_kafka_meta.reading.groups import ConsumerGroup
-    from pyspark_kafka_meta.reading.offsets import Positions
+    from pyspark_kafka_meta.reading.offsets import Positions, SourceOffset
     from pyspark_kafka_meta.reading.planner import OffsetPlanner
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
         self._opened: OffsetPlanner | None = None
         self._target: Positions | None = None
         self._group: ConsumerGroup | None = None
+        self._committed: dict[TopicPartition, int] = {}
         self._commits_not_before = 0.0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -69,9 +71,10 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
         from pyspark_kafka_meta.reading.offsets import SourceOffset
 
         limited = not isinstance(limit, ReadAllAvailable)
-        planner = self._planner()
+        planner, begin = self._planner(), SourceOffset.parse(start)
+        self._commit_to_group(begin)
         try:
-            return planner.next_offset(SourceOffset.parse(start), self._target, limited).as_dict()
+            return planner.next_offset(begin, self._target, limited).as_dict()
         finally:
             planner.flush_events()
 
@@ -88,27 +91,29 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, partition, self._columns)
 
-    def commit(self, end: dict[str, Any]) -> None:
-        """Commit to the consumer group, if one is set. A failed commit is no reason to fail the query, nor to hold up
-        each micro-batch: the first one after `COMMIT_PAUSE_S` commits all."""
-        name = self._options.commit_group
-        if name is None or time.monotonic() < self._commits_not_before:
-            return
-        from pyspark_kafka_meta.reading.groups import ConsumerGroup
-        from pyspark_kafka_meta.reading.offsets import SourceOffset
-
-        offsets = {one: position.offset for one, position in SourceOffset.parse(end).positions.items()}
-        self._group = self._group or ConsumerGroup(self._options.client, name)
-        try:
-            if offsets:  # a pattern may match nothing yet
-                self._group.commit(offsets)
-        except KafkaMetaError as error:
-            self._commits_not_before = time.monotonic() + COMMIT_PAUSE_S
-            logger.warning("%s; not tried again for %.0f s", error, COMMIT_PAUSE_S)
-
     def stop(self) -> None:
         if self._opened is not None:
             self._opened.close()
+
+    def _commit_to_group(self, finished: SourceOffset) -> None:
+        """Commit the end of the finished micro-batches to the consumer group, if one is set.
+
+        Not when Spark calls `commit`: that is after the next micro-batch was planned, and so never for a run's last. A
+        failed commit is no reason to fail the query, nor to hold up each micro-batch: it is tried again after
+        `COMMIT_PAUSE_S`.
+        """
+        name, offsets = self._options.commit_group, {one: at.offset for one, at in finished.positions.items()}
+        if name is None or offsets == self._committed or time.monotonic() < self._commits_not_before:
+            return
+        from pyspark_kafka_meta.reading.groups import ConsumerGroup
+
+        self._group = self._group or ConsumerGroup(self._options.client, name)
+        try:
+            self._group.commit(offsets)
+            self._committed = offsets
+        except KafkaMetaError as error:
+            self._commits_not_before = time.monotonic() + COMMIT_PAUSE_S
+            logger.warning("%s; not tried again for %.0f s", error, COMMIT_PAUSE_S)
 
     def _planner(self) -> OffsetPlanner:
         """Made when it is first needed: Spark pickles the reader, and executors plan nothing."""

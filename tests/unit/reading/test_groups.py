@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_kafka_meta.errors import BrokerError
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.reading import groups, stream
-from pyspark_kafka_meta.reading.offsets import Position, SourceOffset
+from pyspark_kafka_meta.reading.offsets import BEGINNING, Position, SourceOffset
 from pyspark_kafka_meta.reading.stream import COMMIT_PAUSE_S, KafkaMetaStreamReader
 from tests.partitions import T0
 from tests.unit.fake_wire import FakeClock
@@ -22,6 +23,21 @@ OPTIONS = ClientOptions.parse({"kafka.bootstrap.servers": "b:9092"})
 OF_A_GROUP = SourceOptions.parse(
     {"kafka.bootstrap.servers": "b:9092", "subscribe": "t", "commitOffsetsToGroup": "g"}
 ).for_stream()
+
+
+T0_TO_5 = SourceOffset({T0: Position(5)}, {"t": None})
+
+
+def stream_reader(monkeypatch: pytest.MonkeyPatch) -> KafkaMetaStreamReader:
+    """Of a query for which there is nothing to plan."""
+    planner = SimpleNamespace(next_offset=lambda start, *_: start, flush_events=lambda: None)
+    monkeypatch.setattr(KafkaMetaStreamReader, "_planner", lambda self: planner)
+    return KafkaMetaStreamReader(OF_A_GROUP, {})
+
+
+def plan(reader: KafkaMetaStreamReader, finished: SourceOffset) -> None:
+    """Plan the micro-batch that comes after those up to there."""
+    reader.latestOffset(finished.as_dict(), ReadAllAvailable())
 
 
 class Admin:
@@ -94,7 +110,7 @@ def test_a_stream_goes_on_where_no_client_for_its_commits_can_be_made(
 
     monkeypatch.setattr(groups, "AdminClient", refuse)
 
-    KafkaMetaStreamReader(OF_A_GROUP, {}).commit(SourceOffset({T0: Position(5)}, {"t": None}).as_dict())
+    plan(stream_reader(monkeypatch), T0_TO_5)
 
     assert "no client of librdkafka's can be made with the security options: the key does not match" in caplog.text
 
@@ -103,33 +119,31 @@ def test_a_commit_that_failed_does_not_hold_up_the_next_micro_batches(monkeypatc
     admin, clock = Admin(30), FakeClock()
     monkeypatch.setattr(groups, "AdminClient", admin)
     monkeypatch.setattr(stream, "time", SimpleNamespace(monotonic=clock))
-    reader, end = KafkaMetaStreamReader(OF_A_GROUP, {}), SourceOffset({T0: Position(5)}, {"t": None}).as_dict()
+    reader = stream_reader(monkeypatch)
 
     asked = []
     for _ in range(3):
-        reader.commit(end)
+        plan(reader, T0_TO_5)
         asked.append(admin.asked)
         clock.sleep(COMMIT_PAUSE_S / 2)
 
     assert asked == [1, 1, 2]
 
 
-def test_a_stream_keeps_the_client_of_its_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_commits_each_end_once_with_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
     admin = Admin()
     monkeypatch.setattr(groups, "AdminClient", admin)
-    reader, end = KafkaMetaStreamReader(OF_A_GROUP, {}), SourceOffset({T0: Position(5)}, {"t": None}).as_dict()
-    for _ in range(2):
-        reader.commit(end)
+    reader = stream_reader(monkeypatch)
+    for finished in (T0_TO_5, T0_TO_5, SourceOffset({T0: Position(6)}, {"t": None})):
+        plan(reader, finished)
 
     assert (admin.made, admin.asked) == (1, 2)
 
 
-def test_a_stream_without_a_partition_commits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("nothing", [BEGINNING, SourceOffset({}, {})], ids=["a new query", "a pattern without a match"])
+def test_a_stream_that_has_read_nothing_commits_nothing(nothing: SourceOffset, monkeypatch: pytest.MonkeyPatch) -> None:
     admin = Admin()
     monkeypatch.setattr(groups, "AdminClient", admin)
-    options = SourceOptions.parse(
-        {"kafka.bootstrap.servers": "b:9092", "subscribePattern": "t.*", "commitOffsetsToGroup": "g"}
-    ).for_stream()
-    KafkaMetaStreamReader(options, {}).commit(SourceOffset({}, {}).as_dict())
+    plan(stream_reader(monkeypatch), nothing)
 
     assert admin.asked == 0
