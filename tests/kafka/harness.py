@@ -21,11 +21,12 @@ from pyspark_kafka_meta.metadata.events import Origin, Role
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions, SourceOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.offsets import BEGINNING, OffsetRange, SourceOffset, ranges
+from pyspark_kafka_meta.reading.offsets import BEGINNING, OffsetRange, ranges
 from pyspark_kafka_meta.reading.planner import OffsetPlanner, stream_planner_options
 from pyspark_kafka_meta.reading.task_reader import TaskReader
 from pyspark_kafka_meta.telemetry.background import BackgroundSink
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
+from tests.checkpoints import parsed, text
 from tests.kafka.checker import UNKNOWN_OFFSET, Event, Record, assert_all_read, assert_tells_all
 
 BATCH_PAUSE_S = 0.05
@@ -145,7 +146,7 @@ class Stream(Background):
         self._planner = OffsetPlanner(self.planner_client, self._options)
         try:
             begun = self._planner.next_offset(BEGINNING, None, limited=False)
-            self.committed = _text(replace(begun, positions=begun.start, start={}))
+            self.committed = text(replace(begun, positions=begun.start, start={}))
         except Exception:
             self.close()
             raise
@@ -175,10 +176,10 @@ class Stream(Background):
             self.run_batch()
 
     def plan(self) -> tuple[str, list[Task]]:
-        start = _parsed(self.committed)
+        start = parsed(self.committed)
         try:
-            end = _text(self._planner.next_offset(start, None, limited=False))
-            return end, self._planner.tasks(ranges(start, _parsed(end)))
+            end = text(self._planner.next_offset(start, None, limited=False))
+            return end, self._planner.tasks(ranges(start, parsed(end)))
         finally:
             self.planner_client.publisher.flush()  # routine events too
 
@@ -186,7 +187,7 @@ class Stream(Background):
         return [record for task in tasks for record in self._read(task)]
 
     def positions(self) -> dict[TopicPartition, int]:
-        return {partition: one.offset for partition, one in _parsed(self.committed).positions.items()}
+        return {partition: one.offset for partition, one in parsed(self.committed).positions.items()}
 
     def settle(self) -> None:
         """Wait until all events so far are written, or lost: a folder has a thread of its own, which a flush leaves
@@ -289,14 +290,6 @@ def running(stream: Stream, producer: SteadyProducer, wait_for: Callable[..., An
         raise
     finally:
         stream.close()
-
-
-def _text(offset: SourceOffset) -> str:
-    return json.dumps(offset.as_dict())
-
-
-def _parsed(text: str) -> SourceOffset:
-    return SourceOffset.parse(json.loads(text))
 
 
 Stage = Callable[..., AbstractContextManager[Scene]]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 
 import pytest
 
+from pyspark_kafka_meta.metadata.events import RefreshEvent
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.testing import MockCluster
 from tests.kafka.checker import (
     UNKNOWN_OFFSET,
+    Event,
     Record,
     assert_all_read,
+    assert_tells_all,
     busiest_second,
     duplicates,
     inconsistent_offsets,
@@ -20,6 +24,7 @@ from tests.kafka.checker import (
     skipped,
 )
 from tests.kafka.harness import SteadyProducer
+from tests.unit.metadata.cache_scene import Scene
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 A0, A1, A2 = (Record(A, offset, f"a{offset}") for offset in range(3))
@@ -101,6 +106,51 @@ def test_offset_that_no_broker_told_is_not_believed(
 def test_whole_history_has_none_in_whatever_order_logs_take_turns() -> None:
     assert found([B0, A0, A1, A2]) == found([A0, A1, B0, A2]) == set()
     assert_all_read(ACKED, [A0, A1, A2, B0])
+
+
+def moved_twice() -> Scene:
+    """A cache that learned topic t, and later that another broker leads t-0, and then another one."""
+    scene = Scene()
+    scene.refresh_when_due()
+    for leader in (2, 3):
+        scene.clock.sleep(10)
+        scene.cluster.move_leader(A, leader)
+        scene.report()
+        scene.refresh_when_due()
+    return scene
+
+
+def as_written(events: Sequence[RefreshEvent]) -> list[Event]:
+    return [json.loads(event.to_json()) for event in events]
+
+
+def test_cache_whose_events_tell_all_is_right() -> None:
+    scene = moved_twice()
+    assert_tells_all(as_written(scene.events), scene.cache)
+
+
+HIDDEN: dict[str, Callable[[list[Event]], list[Event]]] = {
+    "an event is missing": lambda events: [events[0], *events[2:]],
+    "the last event is missing": lambda events: events[:-1],
+    "a change is missing": lambda events: [events[0], {**events[1], "leaders_changed": []}, events[2]],
+    "the last change is missing": lambda events: [*events[:2], {**events[2], "leaders_changed": []}],
+    "all changes of a partition are missing": lambda events: [{**one, "leaders_changed": []} for one in events],
+    "another old leader": lambda events: [
+        *events[:2],
+        {**events[2], "leaders_changed": [{**events[2]["leaders_changed"][0], "old_leader_id": 1}]},
+    ],
+    "a partition is missing": lambda events: [
+        {**events[0], "partitions_learned": events[0]["partitions_learned"][:1]},
+        *events[1:],
+    ],
+}
+
+
+@pytest.mark.parametrize("hide", HIDDEN.values(), ids=HIDDEN.keys())
+def test_change_that_no_event_tells_is_found(hide: Callable[[list[Event]], list[Event]]) -> None:
+    scene = moved_twice()
+    with pytest.raises(AssertionError):
+        assert_tells_all(hide(as_written(scene.events)), scene.cache)
 
 
 def test_busiest_second_counts_requests_but_no_hints() -> None:

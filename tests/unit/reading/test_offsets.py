@@ -21,8 +21,8 @@ from pyspark_kafka_meta.reading.offsets import (
     check_same_partitions,
     ranges,
 )
+from tests.checkpoints import restored, text
 from tests.partitions import T0, T1, T2, U0
-from tests.unit.reading.checkpoints import restored, text
 
 OLD_ID, NEW_ID = UUID(int=1), UUID(int=2)
 INT64_MAX = 2**63 - 1

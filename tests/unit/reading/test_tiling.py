@@ -12,7 +12,7 @@ from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.reading.limits import limit_offsets
 from pyspark_kafka_meta.reading.offsets import OffsetRange, Position, Positions, SourceOffset, advance, ranges
 from pyspark_kafka_meta.reading.tasks import plan_tasks
-from tests.unit.reading.checkpoints import restored
+from tests.checkpoints import restored
 
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]
 IDS = {"t": UUID(int=1)}

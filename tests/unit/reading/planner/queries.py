@@ -9,7 +9,7 @@ from dataclasses import replace
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.reading.offsets import BEGINNING, OffsetRange, Position, SourceOffset, ranges
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
-from tests.unit.reading.checkpoints import restored
+from tests.checkpoints import restored
 from tests.unit.scene import Scene
 
 GO_ON = {"failOnDataLoss": "false"}

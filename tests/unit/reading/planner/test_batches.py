@@ -10,6 +10,7 @@ import pytest
 from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicError
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.options.specs import AgoSpec, GroupSpec
+from pyspark_kafka_meta.reading import tasks
 from pyspark_kafka_meta.reading.offsets import Position
 from pyspark_kafka_meta.reading.resolver import OffsetResolver
 from tests.partitions import T0, T1, T2, T3
@@ -91,11 +92,37 @@ def test_batch_begins_at_the_start_of_the_log_where_losing_what_aged_out_is_allo
     assert "names offset 2 of t-1, and its log starts at 3" in caplog.text
 
 
-def test_tasks_bundle_partitions_of_one_leader(scene: Scene) -> None:
-    planner = batch_planner(scene, minPartitions="3")
-    found = planner.batch_ranges()
+def third(partition: TopicPartition, number: int) -> dict[TopicPartition, tuple[int, int]]:
+    return {partition: (4 * number, 4 * number + 4)}
 
-    assert [spans(list(task)) for task in planner.tasks(found)] == [{T0: (0, 12)}, {T1: (0, 12)}, {T2: (0, 12)}]
+
+TASKS: dict[str, tuple[dict[str, str], list[dict[TopicPartition, tuple[int, int]]]]] = {
+    "a bundle": ({}, [{T0: (0, 12), T1: (0, 12), T2: (0, 12)}]),
+    "those of one leader together": ({"minPartitions": "2"}, [{T0: (0, 12), T2: (0, 12)}, {T1: (0, 12)}]),
+    "so many": ({"minPartitions": "3"}, [{T0: (0, 12)}, {T2: (0, 12)}, {T1: (0, 12)}]),
+    "small ones": (
+        {"maxRecordsPerPartition": "5"},
+        [third(partition, number) for partition in (T0, T2, T1) for number in range(3)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), TASKS.values(), ids=TASKS.keys())
+def test_options_say_how_many_tasks_and_leaders_who_shares_one(
+    scene: Scene, options: dict[str, str], expected: list[dict[TopicPartition, tuple[int, int]]]
+) -> None:
+    scene.cluster.move_leader(T2, 1)
+    planner = batch_planner(scene, **options)
+
+    found = [spans(list(task)) for task in planner.tasks(planner.batch_ranges())]
+    assert sorted(found, key=str) == sorted(expected, key=str)
+
+
+def test_there_are_no_more_tasks_than_the_option_says(scene: Scene) -> None:
+    scene.monkeypatch.setattr(tasks, "SPLIT_OFFSETS", 4)
+    for options, expected in (({}, 9), ({"maxTasks": "2"}, 2)):
+        planner = batch_planner(scene, **options)
+        assert len(planner.tasks(planner.batch_ranges())) == expected
 
 
 # --- times and relative starts ----------------------------------------------------------------------------------------

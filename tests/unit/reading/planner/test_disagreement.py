@@ -12,8 +12,8 @@ from pyspark_kafka_meta.metadata.events import EventKind
 from pyspark_kafka_meta.metadata.model import TopicMetadata, TopicPartition
 from pyspark_kafka_meta.reading.ends import LogEnds
 from pyspark_kafka_meta.reading.offsets import BEGINNING, SourceOffset
+from tests.checkpoints import restored, text
 from tests.partitions import T0, T1, T2
-from tests.unit.reading.checkpoints import restored, text
 from tests.unit.reading.planner.changes import (
     PATTERN,
     before_offsets_are_asked,

@@ -10,8 +10,8 @@ from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.metadata.events import EventKind
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.reading.offsets import BEGINNING, ranges
+from tests.checkpoints import restored, text
 from tests.partitions import T0, T1, T2, U0
-from tests.unit.reading.checkpoints import restored, text
 from tests.unit.reading.planner.changes import HOW_TO_GO_ON
 from tests.unit.reading.planner.queries import GO_ON, Query, batch_planner, positions, spans
 from tests.unit.scene import Scene

@@ -9,8 +9,8 @@ import pytest
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.reading.offsets import BEGINNING, SourceOffset, ranges
+from tests.checkpoints import restored, text
 from tests.partitions import T0, T1, T2, T3
-from tests.unit.reading.checkpoints import restored, text
 from tests.unit.reading.planner.queries import Query, add_partition, begins, offsets_json, positions, spans
 from tests.unit.scene import Scene
 
@@ -129,7 +129,9 @@ def test_new_partitions_are_read_from_their_end_if_the_option_says_so(scene: Sce
     assert query.step() == {T3: (2, 3)}
 
 
-def test_new_partition_with_an_aged_out_start_begins_where_its_log_does(scene: Scene) -> None:
+def test_new_partition_with_an_aged_out_start_begins_where_its_log_does(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     query = Query(scene)
     query.step()
     add_partition(scene, T3, "first", "second")
@@ -138,6 +140,7 @@ def test_new_partition_with_an_aged_out_start_begins_where_its_log_does(scene: S
     scene.clock.sleep(300)
 
     assert query.step() == {T3: (2, 3)}
+    assert "t-3 are new, and their first records are gone already" in caplog.text
 
 
 def test_small_batches_wait_for_more_records_but_not_longer_than_the_delay(scene: Scene) -> None:

@@ -39,6 +39,11 @@ def damage_checksum(batch: StoredBatch) -> StoredBatch:
     return replace(batch, data=batch.data[:-1] + b"?")
 
 
+def damage_value(batch: StoredBatch) -> StoredBatch:
+    """The last byte of the last record's value; the count of its headers comes behind it."""
+    return replace(batch, data=batch.data[:-2] + b"?" + batch.data[-1:])
+
+
 def damage_records(batch: StoredBatch) -> StoredBatch:
     """The first record's length, with a checksum that is right."""
     data = batch.data[:61] + b"\x7f" + batch.data[62:]
@@ -95,6 +100,16 @@ def test_corrupt_batch_fails_with_topic_partition_and_offset_after_two_fetches_o
     assert (raised.value.topic, raised.value.partition, raised.value.from_offset) == ("t", 1, at)
     asked = [one.fetch_offset for _, request in scene.wire.fetches for one in request.partitions if one.partition == T1]
     assert 1 <= asked.count(at) <= 2
+
+
+def test_checksums_are_not_looked_at_where_the_option_says_so(scene: Scene) -> None:
+    scene.fill()
+    damaged(scene, damage_value, 3)
+    *good, (offset, value) = by_partition(rows(scene.reader(kafka_check_crcs="false").read(scene.ranges())))[T1]
+
+    assert good == written()[T1][:-1]
+    assert offset == 11
+    assert value != written()[T1][-1][1]
 
 
 @pytest.mark.parametrize("damage", [damage_checksum, damage_records])

@@ -220,6 +220,16 @@ def test_pauses_after_an_error_double_up_to_the_longest_and_begin_anew_after_rec
         assert all(0.8 <= pause <= 1 for pause in pauses_in_a_row[4:])
 
 
+def test_pauses_are_as_long_as_the_options_say(scene: Scene) -> None:
+    scene.write(T0, "a")
+    reader = scene.reader(kafka_retry_backoff_ms="400", kafka_retry_backoff_max_ms="600")
+    scene.script(T0, -1, -1, -1)
+    began = scene.clock()
+
+    assert len(rows(reader.read([scene.range(T0)]))) == 1
+    assert scene.clock() - began == pytest.approx(0.4 + 0.6 + 0.6, rel=0.2)
+
+
 def test_no_settings_lead_to_a_loop_without_pauses(scene: Scene) -> None:
     scene.fill()
 

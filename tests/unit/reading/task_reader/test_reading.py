@@ -28,6 +28,18 @@ def test_only_the_offsets_of_the_range_are_read(scene: Scene) -> None:
     assert by_partition(rows(scene.reader(**ONE_BATCH).read([scene.range(T0, 4, 8)]))) == {T0: written()[T0][4:8]}
 
 
+def test_a_fetch_asks_for_what_the_options_say(scene: Scene) -> None:
+    scene.fill()
+    sizes = {"kafka_fetch_max_bytes": "200000", "kafka_max_partition_fetch_bytes": "100000"}
+    waits = {"kafka_fetch_min_bytes": "7", "kafka_fetch_max_wait_ms": "70"}
+    next(scene.reader(**sizes, **waits, **HELD_BACK, kafka_client_rack="here").read([scene.range(T0, 0, 1_000)]))
+    _, request = scene.wire.fetches[0]
+
+    assert (request.min_bytes, request.max_wait_ms, request.max_bytes) == (7, 70, 200_000)
+    assert request.partitions[0].max_bytes == 100_000
+    assert (request.read_committed, request.rack) == (True, "here")
+
+
 def test_partitions_of_one_leader_share_its_fetches(scene: Scene) -> None:
     for partition in (T0, T1, T2):
         scene.cluster.move_leader(partition, 2)

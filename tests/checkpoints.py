@@ -12,6 +12,10 @@ def text(offset: SourceOffset) -> str:
     return json.dumps(offset.as_dict())
 
 
+def parsed(stored: str) -> SourceOffset:
+    return SourceOffset.parse(json.loads(stored))
+
+
 def restored(offset: SourceOffset) -> SourceOffset:
     """As Spark hands it back."""
-    return SourceOffset.parse(json.loads(text(offset)))
+    return parsed(text(offset))
