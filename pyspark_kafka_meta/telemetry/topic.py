@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 FLUSH_S = 0.2
 CONNECT_PAUSE_S = 30.0
 """Between two attempts: one that waits for a token which does not come takes 10 s."""
+REFUSED_PAUSE_S = 300.0
+"""After a login that was refused: librdkafka would try again every few seconds, and have the account locked."""
+REFUSED = "the brokers refuse the login: check the credentials; those of the query serve other clusters of events, too"
 SETTINGS = {
     "client.id": "kafkameta-events",
     # In order, but not idempotent: that would hold up the first event by half a second, the life of some processes.
@@ -52,6 +55,7 @@ class TopicSink:
         self._producer: Producer | None = None
         self._connect_after = 0.0  # of the monotonic clock
         self._losses = LossCount()
+        self._is_refused = False  # the producer's login
         self._is_slow = False  # no wait until the next delivery
         self._failing = False  # as is_slow, and a warning has said so
 
@@ -68,6 +72,9 @@ class TopicSink:
             self._produce(producer, event)
         if not (self._is_slow or self._failing):
             self._is_slow = producer.flush(FLUSH_S) > 0
+        if self._is_refused:
+            self.close()
+            self._is_refused, self._connect_after = False, time.monotonic() + REFUSED_PAUSE_S
 
     def close(self) -> None:
         """What is not acknowledged soon is lost. It would keep the producer alive, and connecting, for ever: a record
@@ -86,7 +93,14 @@ class TopicSink:
 
         from pyspark_kafka_meta.wire.security.librdkafka import new_client
 
-        return new_client(Producer, self._bootstrap_servers, self._security, SETTINGS)
+        settings = {**SETTINGS, "error_cb": self._on_error}
+        return new_client(Producer, self._bootstrap_servers, self._security, settings)
+
+    def _on_error(self, error: KafkaError) -> None:
+        """What is wrong with a connection; called by `poll` and `flush`, which has nothing to wait for then."""
+        if error.code() == error._AUTHENTICATION and self._producer is not None:
+            self._is_refused = True
+            self._producer.purge()
 
     def _produce(self, producer: Producer, event: RefreshEvent) -> None:
         from confluent_kafka import KafkaException
@@ -107,7 +121,7 @@ class TopicSink:
 
     def _delivered(self, event: RefreshEvent, error: KafkaError | None, _: Message) -> None:
         if error is not None:
-            self._lose(event, str(error))
+            self._lose(event, REFUSED if self._is_refused else str(error))
         else:
             self._is_slow = self._failing = False
 

@@ -6,9 +6,11 @@ import gc
 import json
 import logging
 import os
+import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -25,6 +27,8 @@ from pyspark_kafka_meta.telemetry.topic import TopicSink
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority
 from tests.unit.written_events import made
+from tests.wire.scripted_broker import scripted_broker
+from tests.wire.secured_broker import parrot
 
 ORIGIN = Origin(role=Role.READER, executor_id="7")
 TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC = 29, 3
@@ -215,6 +219,37 @@ def test_login_that_no_producer_can_be_made_with_costs_events_alone_and_is_not_t
     assert (told.dropped_before, len(tries)) == (3, 2)
     [warning] = [one.message for one in caplog.records if one.levelno == logging.WARNING]
     assert "token not set" in warning
+
+
+def test_login_that_is_refused_is_not_tried_again_and_again(
+    caplog: pytest.LogCaptureFixture, wait_for: Callable[..., Any]
+) -> None:
+    before, logins, sequences = producers(), list[int](), count(1)
+
+    def refuse(peer: socket.socket) -> None:
+        logins.append(1)
+        parrot("canary")(peer)
+
+    with scripted_broker(refuse) as address:
+        login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "alice"}
+        login |= {"sasl.password": "canary", "bootstrap.servers": str(address)}
+        client = ClientOptions.parse({f"kafka.{name}": value for name, value in login.items()})
+        sink = TopicSink([address], "events", client.security)
+
+        def gives_up() -> bool:
+            sink.write([made("c", next(sequences))])
+            return producers() == before
+
+        wait_for(gives_up)
+        tried = len(logins)
+        sink.write([made("c", next(sequences))])
+        assert producers() == before
+    assert len(logins) == tried <= 2
+    last = next(sequences)
+    [told] = sink._losses.told_by([made("c", last)])
+    assert told.dropped_before == last - 1
+    warnings = [one.message for one in caplog.records if one.name == topic.__name__]
+    assert warnings == [f"refresh event 1 did not reach topic events: {topic.REFUSED}"]
 
 
 def test_client_that_cannot_be_imported_costs_events_alone(monkeypatch: pytest.MonkeyPatch) -> None:
