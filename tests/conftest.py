@@ -8,13 +8,14 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import hypothesis
 import pytest
-from confluent_kafka import Message, Producer, TopicPartition
+from confluent_kafka import KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.sql import SparkSession
 
@@ -226,8 +227,11 @@ def finish(futures: Mapping[Any, Any]) -> None:
 
 
 def partition_leader(cluster: Cluster, topic: str, partition: int) -> int:
-    metadata = admin_client(cluster).list_topics(topic, timeout=30)
-    return int(metadata.topics[topic].partitions[partition].leader)
+    def ask() -> Any:
+        with suppress(KafkaException):  # librdkafka stays with the broker that it chose, and that one may hang
+            return admin_client(cluster).list_topics(topic, timeout=5)
+
+    return int(poll_until(ask).topics[topic].partitions[partition].leader)
 
 
 def delivery(offsets: dict[int, int], number: int) -> Callable[[Any, Message], None]:

@@ -47,6 +47,12 @@ def test_links_and_pictures_are_there(page: Path) -> None:
 
 
 @each_page
+def test_files_that_are_named_are_there(page: Path) -> None:
+    named = re.findall(r"`((?:tests|examples|benchmarks|docs)/[\w/.-]+)`", page.read_text())
+    assert [one for one in named if not (ROOT / one).exists()] == []
+
+
+@each_page
 def test_python_compiles_and_asks_for_what_the_package_has(page: Path) -> None:
     for language, code in BLOCK.findall(page.read_text()):
         if language == "python":

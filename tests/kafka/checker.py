@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.tables.folding import fold
+from pyspark_kafka_meta.tables.rows import by_partition
 
 REFRESHES_PER_SECOND = 12
 """No cache may send more Metadata requests: a round over all addresses, and those between the first, short pauses."""
@@ -91,7 +92,9 @@ def unreported_changes(events: Sequence[Event], cache: MetadataCache) -> list[st
             if leaders.get(partition) != change["old_leader_id"]:
                 wrong.append(f"{partition}: {event}")
             leaders[partition] = change["new_leader_id"]
-    told = {row.topic_partition: (row.leader_id, row.leader_epoch) for row in fold(events, now_ms=0)}
+    lived = [event for event in events if event["kind"] != "closed"]
+    rows = by_partition(fold(lived, now_ms=0))
+    told = {partition: (row.leader_id, row.leader_epoch) for partition, row in rows.items()}
     known = {
         TopicPartition(topic, number): (one.leader_id, one.leader_epoch)
         for topic, view in cache.snapshot.topics.items()

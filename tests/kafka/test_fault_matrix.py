@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import pyspark_kafka_meta
 from pyspark_kafka_meta.errors import NoLeaderError
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.testing import LocalKafka
@@ -59,8 +61,13 @@ def test_r2_a_hung_leader_is_left_long_before_the_request_timeout(
     assert ("request_timeout", new_leader) in leaders_given(scene.stream.events(), TopicPartition(topic, 0))
 
 
-def test_r3_a_leader_that_shuts_down_in_order(
-    breakable_kafka: LocalKafka, stage: Stage, topic: str, leader_of: Any, another_leads: Any
+def test_r3_a_leader_that_shuts_down_in_order_is_nothing_to_report(
+    breakable_kafka: LocalKafka,
+    stage: Stage,
+    topic: str,
+    leader_of: Any,
+    another_leads: Any,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with stage(topic) as scene:
         victim = leader_of(topic, 0)
@@ -68,6 +75,8 @@ def test_r3_a_leader_that_shuts_down_in_order(
         another_leads(topic, victim)
         scene.read_on()
     scene.assert_invariants(batch_deadline_s=10)
+    ours = [one for one in caplog.records if one.name.startswith(pyspark_kafka_meta.__name__)]
+    assert [one.getMessage() for one in ours if one.levelno >= logging.WARNING] == []
 
 
 def test_r5_a_crashed_controller_is_not_noticed(breakable_kafka: LocalKafka, stage: Stage, topic: str) -> None:

@@ -340,6 +340,7 @@ def test_scene_13_the_request_itself(stage: Stage) -> None:
     answered = stage.events("kind = 'refresh' AND outcome <> 'failed'")
     failed = stage.events("kind = 'refresh' AND outcome = 'failed'")
 
+    assert answered
     for row in answered:
         assert row.api_version >= 9 and row.correlation_id >= 0 and row.attempt >= 1
         assert 0 < row.request_bytes < row.response_bytes and row.latency_ms > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import socket
@@ -76,11 +77,12 @@ def offsets_frame(request: bytes, correlation_id: int) -> bytes:
 
 @contextmanager
 def token_parrot() -> Iterator[str]:
-    """A token endpoint that refuses, and repeats what it was sent."""
+    """A token endpoint that refuses, and repeats what it was sent, the client's secret decoded too."""
 
     class Parrot(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             said = self.rfile.read(int(self.headers["Content-Length"])) + str(self.headers).encode()
+            said += base64.b64decode(self.headers["Authorization"].removeprefix("Basic "))
             self.send_response(401)
             self.send_header("Content-Length", str(len(said)))
             self.end_headers()

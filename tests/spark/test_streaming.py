@@ -152,8 +152,11 @@ def test_batch_0_is_replayed_though_its_options_fit_the_topic_no_more(
 
 def pids(events: Path, role: str) -> set[int]:
     """Of the processes whose caches have that role."""
-    told = [json.loads(line) for file in events.glob("*.jsonl") for line in file.read_text().splitlines()]
-    return {event["pid"] for event in told if event["role"] == role}
+    return {event["pid"] for event in told(events) if event["role"] == role}
+
+
+def told(events: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in events.glob("*.jsonl") for line in file.read_text().splitlines()]
 
 
 def test_killed_workers_cost_no_record_and_repeat_none(
@@ -175,6 +178,8 @@ def test_killed_workers_cost_no_record_and_repeat_none(
     query.processAllAvailable()
     query.stop()
     assert Counter(pipeline.values()) == Counter(expected)
+    attempts = {event["task_attempt"] for event in told(events) if event["role"] == "reader"}
+    assert attempts > {0}, "tasks whose worker was killed were tried again, and their events say so"
 
 
 def test_a_query_whose_planner_is_killed_fails_and_goes_on_from_its_checkpoint(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -11,12 +13,13 @@ from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.wire import kafka_wire, requests
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
-from pyspark_kafka_meta.wire.messages import OffsetsAnswer, OffsetsRequest
+from pyspark_kafka_meta.wire.messages import FetchPartition, FetchRequest, OffsetsAnswer, OffsetsRequest
+from tests.partitions import T0
 
 
-def test_connection_to_where_no_broker_is_any_more_is_closed(
-    mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
+    """All connections that the test opens."""
     opened: list[Connection] = []
 
     class Noted(Connection):
@@ -26,7 +29,18 @@ def test_connection_to_where_no_broker_is_any_more_is_closed(
 
     for module in (kafka_wire, requests):
         monkeypatch.setattr(module, "Connection", Noted)
-    wire = KafkaWire(ConnectionSettings("tests", connect_timeout_ms=5000, max_frame_bytes=1 << 20))
+    return opened
+
+
+@pytest.fixture
+def wire() -> Iterator[KafkaWire]:
+    with closing(KafkaWire(ConnectionSettings("tests", connect_timeout_ms=5000, max_frame_bytes=1 << 20))) as made:
+        yield made
+
+
+def test_connection_to_where_no_broker_is_any_more_is_closed(
+    mock_cluster: MockCluster, wire: KafkaWire, opened: list[Connection]
+) -> None:
     alias = Address("localhost", int(mock_cluster.bootstrap_servers.split(",")[0].rpartition(":")[2]))
     answer = wire.metadata(alias, (), time.monotonic() + 10)
     assert alias not in {broker.address for broker in answer.brokers}
@@ -40,3 +54,24 @@ def test_connection_to_where_no_broker_is_any_more_is_closed(
     assert [connection.fileno() >= 0 for connection in opened] == [False, False, True, True, True, True]
     wire.close()
     assert not any(connection.fileno() >= 0 for connection in opened)
+
+
+def test_a_broker_has_three_connections_at_most_whatever_it_is_asked(
+    mock_cluster: MockCluster, wire: KafkaWire, opened: list[Connection]
+) -> None:
+    mock_cluster.create_topic("t", partitions=1)
+    host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
+    address = Address(host, int(port))
+    answer = wire.metadata(address, ["t"], time.monotonic() + 10)
+    (broker,) = (one for one in answer.brokers if one.address == address)
+    (topic,) = answer.topics
+    part = FetchPartition(T0, topic.topic_id, 0, topic.partitions[0].leader_epoch, -1, 100)
+    for _ in range(3):
+        deadline = time.monotonic() + 10
+        wire.send_fetch(broker, FetchRequest((part,), 0, 1, 100, False), deadline)
+        wire.send_offsets(broker, OffsetsRequest((), False), deadline)
+        wire.metadata(address, ["t"], deadline)
+        assert wire.receive_offsets([broker.node_id], deadline) is not None
+        assert wire.receive_fetch([broker.node_id], deadline) is not None
+
+    assert len(opened) <= 3

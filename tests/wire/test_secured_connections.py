@@ -12,6 +12,7 @@ import os
 import pickle
 import re
 import socket
+import ssl
 import time
 import traceback
 from collections.abc import Callable
@@ -41,6 +42,7 @@ from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchPartition, FetchRequest, RequestFailure
 from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings, new_client
+from pyspark_kafka_meta.wire.security.tls import tls_context
 from pyspark_kafka_meta.wire.translate import metadata_request
 from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
 from tests.wire.secured_broker import agree_on_mechanism, authenticate, encrypted_key, over_tls, parrot
@@ -363,6 +365,11 @@ def test_bytes_that_are_damaged_on_their_way_break_the_connection_and_nothing_el
         os.write(opened.fileno(), b"\x17\x03\x03\x00\x20" + bytes(32))
         with pytest.raises(ConnectError, match=r"broke the connection .*ALERT"):
             opened.call(METADATA, request, time.monotonic() + 2)
+
+
+def test_tls_is_1_2_at_least() -> None:
+    client = ClientOptions.parse({"kafka.bootstrap.servers": "broker:9093", "kafka.security.protocol": "SSL"})
+    assert tls_context(client.security).minimum_version == ssl.TLSVersion.TLSv1_2
 
 
 # --- SASL -------------------------------------------------------------------------------------------------------------

@@ -110,6 +110,15 @@ def test_without_a_path_events_go_to_a_folder_named_after_the_application(
     }
 
 
+def test_a_relative_path_begins_where_the_process_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    to = new_publisher(MetricsOptions("events", None, ()), ORIGIN)
+    publish(to, 1, 1)
+    to.close()
+
+    assert len(list((tmp_path / "events").glob("*.jsonl"))) == 1
+
+
 def test_event_is_one_structured_log_line_at_once(published: EventPublisher, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="pyspark_kafka_meta.events"):
         publish(published, 4, 4)
