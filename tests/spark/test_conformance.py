@@ -188,6 +188,18 @@ def test_rows_equal_those_of_a_confluent_consumer(
     )
 
 
+def test_a_view_in_sql_reads_a_topic(spark: SparkSession, kafka: Any, topic: str) -> None:
+    send(Producer({"bootstrap.servers": kafka.bootstrap_servers}), topic, {"value": b"one"}, {"value": b"two"})
+    options = f"`kafka.bootstrap.servers` '{kafka.bootstrap_servers}', subscribe '{topic}'"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW clicks USING kafkameta OPTIONS ({options})")
+
+    assert {row.text for row in spark.sql("SELECT CAST(value AS STRING) AS text FROM clicks").collect()} == {
+        "one",
+        "two",
+    }
+    spark.catalog.dropTempView("clicks")
+
+
 def test_task_that_is_left_before_its_end_disturbs_no_later_one(spark: SparkSession, kafka: Any, topic: str) -> None:
     send(
         Producer({"bootstrap.servers": kafka.bootstrap_servers}),
