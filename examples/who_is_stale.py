@@ -56,7 +56,7 @@ def main() -> None:
             live = kafkameta.partitions(spark, **cluster).withColumnsRenamed(
                 {"leader_id": "leader_now", "leader_epoch": "epoch_now", "topic_id": "id_now"}
             )
-            # A topic that was made again has another id, and its epochs begin anew.
+            # A topic that was recreated has another id, and its epochs begin anew.
             is_old = "leader_epoch < epoch_now OR topic_id <> id_now"
             stale = cached.join(live, ["cluster_id", "topic", "partition"]).where(is_old)
             rows = stale.orderBy("role", "pid", "partition").collect()

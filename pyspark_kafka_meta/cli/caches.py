@@ -53,14 +53,14 @@ class StaleRow:
     """A partition in a cache that is behind the live cluster.
 
     Attributes:
-        made_again: whether the cache knows another topic of that name, whose epochs say nothing about this one.
+        recreated: whether the cache knows another topic of that name, whose epochs say nothing about this one.
         behind_ms: since another cache had a newer epoch, which is how long at least; None if none has had one, and of
             a recreated topic.
     """
 
     row: CacheRow
     live: PartitionMetadata
-    made_again: bool
+    recreated: bool
     behind_ms: int | None
 
 
@@ -127,7 +127,7 @@ def show_stale(known: KnownCaches, client: ClientOptions, console: Console | Non
     if console is None:
         for row in rows:
             now = {"live_leader_id": row.live.leader_id, "live_leader_epoch": row.live.leader_epoch}
-            print_json({**asdict(row.row), **now, "made_again": row.made_again, "behind_ms": row.behind_ms})
+            print_json({**asdict(row.row), **now, "recreated": row.recreated, "behind_ms": row.behind_ms})
     else:
         console.print(_stale_table(rows) if rows else "No cache is behind the cluster.")
 
@@ -152,12 +152,12 @@ def stale_rows(
         if partition is None or partition not in live:
             continue
         if is_other_topic(row.topic_id, live_ids.get(partition.topic)):
-            yield StaleRow(row, live[partition], made_again=True, behind_ms=None)
+            yield StaleRow(row, live[partition], recreated=True, behind_ms=None)
         elif (row.leader_epoch or 0) < live[partition].leader_epoch:
             seen = known.seen_ms.get((row.cluster_id, partition), {})
             newer = [at for epoch, at in seen.items() if epoch > (row.leader_epoch or 0)]
             behind_ms = known.now_ms - min(newer) if newer else None
-            yield StaleRow(row, live[partition], made_again=False, behind_ms=behind_ms)
+            yield StaleRow(row, live[partition], recreated=False, behind_ms=behind_ms)
 
 
 def _count(rows: Iterable[CacheRow]) -> int:
@@ -199,7 +199,7 @@ def _stale_table(rows: Iterable[StaleRow]) -> Table:
             plain(" ".join(_place(each.row))),
             plain(each.row.topic_partition),
             plain(f"{leader_text(each.row.leader_id, each.row.leader_epoch)}*", OLD),
-            plain(f"{now}, made again" if each.made_again else now),
+            plain(f"{now}, recreated" if each.recreated else now),
             plain(_behind(each)),
         )
     return table

@@ -192,7 +192,7 @@ def _changes(event: Event) -> Iterator[str]:
     ]
     lists = {
         "": moves,
-        "made again: ": [one["topic"] for one in event["topics_recreated"] or ()],
+        "recreated: ": [one["topic"] for one in event["topics_recreated"] or ()],
         "new partitions: ": [f"{one['topic']}-{one['partition']}" for one in event["partitions_added"] or ()],
         "new topics: ": event["topics_added"] or (),
         "topics gone: ": event["topics_removed"] or (),

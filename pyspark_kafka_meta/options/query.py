@@ -121,7 +121,7 @@ class SourceOptions(SpanOptions):
         None,
         partial(values.parse_choice, values={"fail": "fail", "earliest": "earliest", "latest": "latest"}),
         "Option 'onTopicRecreated' must be fail, earliest or latest, got '{value}'",
-        "What if a topic was deleted and made again under a stream: fail, or go on at the start or the end of the new "
+        "What if a topic was deleted and recreated under a stream: fail, or go on at the start or the end of the new "
         "one, without what a running micro-batch had yet to read of the old one. If not set, failOnDataLoss says: "
         "fail, or the start.",
     )

@@ -76,7 +76,7 @@ class LogEnds:
         ids = self._topic_ids(partitions)
         yield ids
         if ids != self._topic_ids(partitions):
-            raise UnknownTopicError("a topic was deleted, or made again, while its offsets were asked for: try again")
+            raise UnknownTopicError("a topic was deleted, or recreated, while its offsets were asked for: try again")
 
     def _topic_ids(self, partitions: Collection[TopicPartition]) -> dict[str, UUID | None]:
         """The ids of the topics of `partitions`, as cached."""
@@ -109,7 +109,7 @@ class LogEnds:
             gone = {one for one in gone if not is_other_topic(start.topic_ids.get(one.topic), ids[one.topic])}
         if gone:
             losses.append(
-                f"{name_partitions(gone)} are gone: the topic was deleted or made again; there are now "
+                f"{name_partitions(gone)} are gone: the topic was deleted or recreated; there are now "
                 f"{name_partitions(partitions)}"
             )
         self._accept(*losses)

@@ -112,15 +112,15 @@ class Losses:
         if now < self._unknown_since.setdefault(cursor, now) + LOSS_GRACE_MS / 1000:
             return False
         # Ids are not enough by themselves: after the topic was recreated, this cache may be the last to hear of it.
-        if self.is_made_again(cursor.range):
+        if self.is_recreated(cursor.range):
             planned, current = cursor.range.topic_id, self._client.cache.snapshot.topic_id(cursor.range.partition.topic)
-            cause = f"the topic was deleted and made again under its name (topic id {planned}, now {current})"
+            cause = f"the topic was deleted and recreated under its name (topic id {planned}, now {current})"
             self._accept_recreated(cursor, Lost(cause, cursor.position, cursor.range.until_offset))
         else:
             self.accept(cursor, Lost("the topic or partition was deleted", cursor.position, cursor.range.until_offset))
         return True
 
-    def is_made_again(self, planned: OffsetRange) -> bool:
+    def is_recreated(self, planned: OffsetRange) -> bool:
         """Whether the topic is another one than planned, as far as metadata shows."""
         return is_other_topic(planned.topic_id, self._client.cache.snapshot.topic_id(planned.partition.topic))
 

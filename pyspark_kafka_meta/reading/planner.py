@@ -41,7 +41,7 @@ from pyspark_kafka_meta.reading.verdicts import (
     explain_truncated,
     is_recreated,
     lost_starts,
-    made_again,
+    recreated_text,
 )
 
 logger = logging.getLogger(__name__)
@@ -189,7 +189,7 @@ class OffsetPlanner:
         latest_seen = self._ends.confirmed(start, target or {})
         if start.initial and any(is_recreated(one, start, latest_seen) for one in lost_starts(start, latest_seen)):
             # Nothing was read yet, so nothing is lost: the next look begins in the new topic.
-            raise UnknownTopicError("a topic was deleted and made again while its offsets were asked for: try again")
+            raise UnknownTopicError("a topic was deleted and recreated while its offsets were asked for: try again")
         if not latest_seen.positions:
             self._record_gone(start, latest_seen)
             # SPARK-41375: should the topics be seen again, they are not to be read from their start. A new query that
@@ -233,7 +233,7 @@ class OffsetPlanner:
         for one in sorted(start.positions.keys() - latest.positions.keys()):
             left_off, key = start.positions[one], (one, start.topic_ids[one.topic])
             if self._left_off.get(key) != left_off:
-                why = "the partition is gone: its topic was deleted or made again with fewer, or is asked for no more"
+                why = "the partition is gone: its topic was deleted or recreated with fewer, or is asked for no more"
                 self._client.cache.record_loss(one, left_off.offset, None, why)
             self._left_off[key] = left_off
 
@@ -254,7 +254,7 @@ class OffsetPlanner:
         recreated = {one for one in new if is_other_topic(known_ids.get(one.topic), ids[one.topic])}
         policy = self._options.on_topic_recreated
         for topic in sorted({one.topic for one in recreated} - start.topic_ids.keys()):  # not seen for a while, too
-            accept_new_topic(made_again(topic, left_ids[topic], ids[topic]), policy, fails=False)
+            accept_new_topic(recreated_text(topic, left_ids[topic], ids[topic]), policy, fails=False)
         at_latest = {
             one for one in new if (policy == "latest" if one in recreated else self._options.new_partitions_at_latest)
         }

@@ -12,7 +12,6 @@ stay for good, while the next task waits for the process.
 from __future__ import annotations
 
 import gc
-import os
 import socket
 import sys
 from contextlib import suppress
@@ -46,21 +45,26 @@ class PromptReader:
 def be_prompt() -> None:
     """Acknowledge what Spark has sent, and let nothing wait that is sent to it. Does nothing but in a Python process
     that Spark talks to over TCP."""
-    with suppress(OSError), socket.socket(fileno=os.dup(file_number(sys._getframe()))) as connection:
-        if connection.family != socket.AF_UNIX:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if ACKNOWLEDGE_NOW is not None:
-                connection.setsockopt(socket.IPPROTO_TCP, ACKNOWLEDGE_NOW, 1)
+    number = file_number(sys._getframe())
+    if number is None:
+        return
+    with suppress(OSError):  # it is no socket
+        connection = socket.socket(fileno=number)
+        try:
+            if connection.family != socket.AF_UNIX:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if ACKNOWLEDGE_NOW is not None:
+                    connection.setsockopt(socket.IPPROTO_TCP, ACKNOWLEDGE_NOW, 1)
+        finally:
+            connection.detach()  # it is Spark's
 
 
-def file_number(frame: FrameType | None) -> int:
-    """Found where alone it is kept: in the arguments of the `main` that all of Spark's Python processes run.
-
-    Raises:
-        OSError: this is none of them.
-    """
+def file_number(frame: FrameType | None) -> int | None:
+    """Found where alone it is kept: in the arguments of the `main` that all of Spark's Python processes run. None
+    elsewhere, and where a release of Spark keeps something else there: a task is read without it, too."""
     while frame is not None:
         if frame.f_code.co_name == "main" and "infile" in frame.f_locals:
-            return int(frame.f_locals["infile"].fileno())
+            with suppress(AttributeError, ValueError, OSError):
+                return int(frame.f_locals["infile"].fileno())
         frame = frame.f_back
-    raise ProcessLookupError
+    return None

@@ -198,7 +198,7 @@ class TaskReader:
         for cursor in fetch.cursors:
             self._progress.answered(cursor)
             one = fetched.get(cursor.range.partition)
-            if one is not None and not answer.by_id and self._losses.is_made_again(cursor.range):
+            if one is not None and not answer.by_id and self._losses.is_recreated(cursor.range):
                 instructions.append((cursor, cursor.on_error(INCONSISTENT_TOPIC_ID), None))
             elif one is not None:
                 instructions.append((cursor, cursor.on_fetched(one, answer_is_empty), one.leader_hint))

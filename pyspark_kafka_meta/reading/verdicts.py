@@ -69,7 +69,7 @@ def explain_end(partition: TopicPartition, target: Positions, latest: SourceOffs
     """Why the partition cannot be read up to `target`."""
     return (
         f"the log of {partition} ends at offset {latest.positions[partition].offset}, before offset "
-        f"{target[partition].offset} at which the query is to end: it was truncated, or its topic made again "
+        f"{target[partition].offset} at which the query is to end: it was truncated, or its topic recreated "
         f"(topic id now {latest.topic_ids[partition.topic]})"
     )
 
@@ -83,7 +83,7 @@ def explain_recreated(partitions: Sequence[TopicPartition], start: SourceOffset,
             f"{latest.positions[one].offset}"
             for one in found
         )
-        texts.append(f"{made_again(topic, start.topic_ids[topic], latest.topic_ids[topic])}: {'; '.join(logs)}")
+        texts.append(f"{recreated_text(topic, start.topic_ids[topic], latest.topic_ids[topic])}: {'; '.join(logs)}")
     return "; ".join(texts)
 
 
@@ -97,5 +97,5 @@ def explain_truncated(partitions: Sequence[TopicPartition], start: SourceOffset,
     )
 
 
-def made_again(topic: str, old_id: UUID | None, new_id: UUID | None) -> str:
-    return f"topic {topic} was deleted and made again (topic id {old_id}, now {new_id})"
+def recreated_text(topic: str, old_id: UUID | None, new_id: UUID | None) -> str:
+    return f"topic {topic} was deleted and recreated (topic id {old_id}, now {new_id})"

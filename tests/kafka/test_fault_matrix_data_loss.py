@@ -97,7 +97,7 @@ def test_r9_a_deleted_topic_is_left_out_where_loss_is_allowed(
 
 
 @pytest.mark.parametrize("records_again", [5, 40])
-def test_r10_a_topic_made_again_between_batches(
+def test_r10_a_topic_recreated_between_batches(
     make_topic: Callable[..., str], make_again: Any, produce: Produce, open_stream: Any, records_again: int
 ) -> None:
     topic = make_topic()
@@ -120,7 +120,7 @@ def test_r10_a_topic_made_again_between_batches(
     assert max(strict.batch_seconds + lenient.batch_seconds) < 25
 
 
-def test_r10_a_topic_made_again_under_a_planned_range(
+def test_r10_a_topic_recreated_under_a_planned_range(
     make_topic: Callable[..., str], make_again: Any, produce: Produce, open_stream: Any
 ) -> None:
     topic = make_topic()

@@ -209,5 +209,5 @@ def test_a_metrics_path_that_is_removed_while_the_query_runs(play: Callable[...,
     stream.play(3)
     stream.assert_unharmed()
     after = told(events_in(folder), stream.cache_id)
-    assert [one for one, _ in before + after] == list(range(1, len(before + after) + 1)), "the folder is made again"
+    assert [one for one, _ in before + after] == list(range(1, len(before + after) + 1)), "the folder is recreated"
     assert sum(dropped for _, dropped in after) == 0

@@ -228,7 +228,7 @@ def test_mb19_input_rows_add_up_to_the_records_read(query: Query, topic: str, pr
 
 
 @pytest.mark.parametrize("records_after", [1, 9])
-def test_mb15_mb16_mb22_a_topic_made_again_is_named_whether_it_is_smaller_or_larger(
+def test_mb15_mb16_mb22_a_topic_recreated_is_named_whether_it_is_smaller_or_larger(
     records_after: int, query: Query, make_topic: Any, produce: Any, kafka: Any, wait_for: Any
 ) -> None:
     topic = make_topic(1)
@@ -238,7 +238,7 @@ def test_mb15_mb16_mb22_a_topic_made_again_is_named_whether_it_is_smaller_or_lar
     wait_for(lambda: topic not in AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics().topics)
     make_topic(1, name=topic)
     produce(topic, [f"again-{number}" for number in range(records_after)])
-    with pytest.raises(StreamingQueryException, match=r"deleted and made again \(topic id .*, now .*onTopicRecreated"):
+    with pytest.raises(StreamingQueryException, match=r"deleted and recreated \(topic id .*, now .*onTopicRecreated"):
         query.run(subscribe=topic)
     query.run(subscribe=topic, failOnDataLoss="false")
     assert query.values() == ["a", *(f"again-{number}" for number in range(records_after)), "b"]

@@ -20,7 +20,9 @@ def test_what_a_task_sends_to_spark_waits_for_nothing(spark: SparkSession) -> No
             self.has_state = True  # what has none is unpickled without __setstate__
 
         def read(self, partition: object) -> Iterator[tuple[bool]]:
-            with socket.socket(fileno=os.dup(file_number(sys._getframe()))) as connection:
+            number = file_number(sys._getframe())
+            assert number is not None
+            with socket.socket(fileno=os.dup(number)) as connection:
                 yield (bool(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)),)
 
     class Prompt(DataSource):

@@ -54,7 +54,7 @@ FOUND: dict[str, dict[str, Any]] = {
         "bytes": 5_000,
         "throttled_ms": 70,
     },
-    "What was lost, or made again?": {
+    "What was lost, or recreated?": {
         "what": "lost",
         "topic": "t",
         "partition": 1,
@@ -141,7 +141,7 @@ def test_nobody_is_stale_but_who_missed_the_elections(views: SparkSession) -> No
     assert [(row.executor_id, row.partition, row.known_since is None) for row in rows] == [("1", 0, False)]
 
 
-def test_who_knows_a_topic_that_was_made_again_is_stale_whatever_its_epoch(views: SparkSession) -> None:
+def test_who_knows_a_topic_that_was_recreated_is_stale_whatever_its_epoch(views: SparkSession) -> None:
     other = "(SELECT * EXCEPT (topic_id, leader_epoch), 'old' AS topic_id, 99 AS leader_epoch FROM caches)"
     query = QUERIES["Who is stale, and since when?"].replace("caches AS cached", f"{other} AS cached")
     rows = views.sql(query).collect()
@@ -159,6 +159,6 @@ def test_an_executor_that_does_not_know_its_id_fetches_too(views: SparkSession) 
     assert (None, 8, 1, 10, 9) in rows
 
 
-def test_what_was_made_again_is_found_beside_what_was_lost(views: SparkSession) -> None:
-    first, *_ = views.sql(QUERIES["What was lost, or made again?"]).collect()
-    assert (first.what, first.topic, first.detail) == ("made again", "u", "old to new")
+def test_what_was_recreated_is_found_beside_what_was_lost(views: SparkSession) -> None:
+    first, *_ = views.sql(QUERIES["What was lost, or recreated?"]).collect()
+    assert (first.what, first.topic, first.detail) == ("recreated", "u", "old to new")

@@ -93,7 +93,7 @@ def test_fetch_outside_the_log_is_out_of_range(offset: int, code: int) -> None:
     assert fetched(wire, an_entry(wire, offset=offset)).error_code == code
 
 
-def test_topic_made_again_is_not_known_by_its_old_id() -> None:
+def test_topic_recreated_is_not_known_by_its_old_id() -> None:
     wire = a_wire()
     entry = an_entry(wire)
     wire.cluster.create_topic("t")

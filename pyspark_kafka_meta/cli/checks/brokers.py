@@ -26,7 +26,7 @@ SLOW_MS = 100.0
 """A round trip from which on it is worth a warning: each Fetch of each task takes one at least."""
 
 _LACKS = (
-    (13, "3.1", "records are fetched by name: a topic made again while it is read may be noticed late"),
+    (13, "3.1", "records are fetched by name: a topic recreated while it is read may be noticed late"),
     (16, "3.7", "a moved leader costs a metadata refresh, because brokers do not name the new one in Fetch answers"),
 )
 """Fetch versions, the Kafka release that brought each, and what is missing without it (KIP-516, KIP-951)."""

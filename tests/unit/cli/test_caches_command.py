@@ -127,7 +127,7 @@ def test_nobody_can_say_since_when_the_best_informed_cache_is_stale(folder: Path
     ("cached_id", "live_id", "stale"),
     [("old", "new", [True]), ("new", "new", []), (None, "new", []), ("old", None, [])],
 )
-def test_a_cache_of_a_topic_that_was_made_again_is_stale_whatever_its_epoch(
+def test_a_cache_of_a_topic_that_was_recreated_is_stale_whatever_its_epoch(
     cached_id: str | None, live_id: str | None, stale: list[bool], tmp_path: Path
 ) -> None:
     learned = SnapshotChanges(partitions_learned=(PartitionLearned("t", 1, 2, 5, cached_id),))
@@ -135,11 +135,11 @@ def test_a_cache_of_a_topic_that_was_made_again_is_stale_whatever_its_epoch(
     live_ids = {} if live_id is None else {"t": live_id}
     rows = list(stale_rows(known(tmp_path), live(epoch=0), live_ids))
 
-    assert [one.made_again for one in rows] == stale
+    assert [one.recreated for one in rows] == stale
     assert [one.behind_ms for one in rows] == [None] * len(stale)
 
 
-def test_epochs_of_a_topic_that_was_made_again_say_nothing_of_the_new_one(tmp_path: Path) -> None:
+def test_epochs_of_a_topic_that_was_recreated_say_nothing_of_the_new_one(tmp_path: Path) -> None:
     old = SnapshotChanges(partitions_learned=(PartitionLearned("t", 1, 2, 9, "old"),))
     new = SnapshotChanges(
         partitions_learned=(PartitionLearned("t", 1, 2, 4, "new"),),

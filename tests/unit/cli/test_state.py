@@ -26,7 +26,7 @@ def test_a_cache_that_died_stays_dead_when_the_event_that_told_so_is_forgotten()
     assert [(row.leader_id, row.leader_epoch) for row in partitions] == [(2, 4)]
 
 
-def test_of_a_topic_that_was_made_again_the_leader_of_its_new_log_is_told_and_caches_of_the_old_are_stale() -> None:
+def test_of_a_topic_that_was_recreated_the_leader_of_its_new_log_is_told_and_caches_of_the_old_are_stale() -> None:
     events = [
         made(DEAD, 1, NOW_MS - 9_000, **learning("t", 1, epoch=9, topic_id="old")).to_dict(),
         made(LIVE, 1, NOW_MS - 8_000, **learning("t", 2, epoch=0, topic_id="new")).to_dict(),

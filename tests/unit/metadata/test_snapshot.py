@@ -254,11 +254,11 @@ def test_without_topic_ids_the_answer_decides_which_partitions_there_are() -> No
 def test_changes_of_all_answers_and_hints_give_the_leaders_that_are_known() -> None:
     first = answer(topic(led(1, 5)), topic(led(2, 3), name="u", topic_id=None))
     grown = answer(topic(led(-1, 6), led(2, 0, number=1)))
-    made_again = answer(topic(led(3, 0), led(3, 1, number=2), topic_id=OTHER_ID), topic(name="u", code=3))
+    recreated = answer(topic(led(3, 0), led(3, 1, number=2), topic_id=OTHER_ID), topic(name="u", code=3))
     moved_on = answer(topic(led(2, 7), topic_id=OTHER_ID))
-    made_again_with_the_same_leader = answer(topic(led(2, 7)))
+    recreated_with_the_same_leader = answer(topic(led(2, 7)))
     snapshot, leaders = MetadataSnapshot(), dict[TopicPartition, tuple[int, int]]()
-    for one in (first, grown, made_again, moved_on, made_again_with_the_same_leader):
+    for one in (first, grown, recreated, moved_on, recreated_with_the_same_leader):
         snapshot, changes = snapshot.merge(one, 0.0)
         gone = {*changes.topics_removed, *(recreated.topic for recreated in changes.topics_recreated)}
         leaders = {known: leader for known, leader in leaders.items() if known.topic not in gone}

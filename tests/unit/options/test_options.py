@@ -585,7 +585,7 @@ def test_a_stream_has_no_end_that_moves(name: str, text: str, what: str) -> None
         SourceOptions.parse({**MINIMAL, name: text}).for_stream()
 
 
-def test_a_batch_leaves_a_topic_made_again_to_fail_on_data_loss() -> None:
+def test_a_batch_leaves_a_topic_recreated_to_fail_on_data_loss() -> None:
     options = SourceOptions.parse({**MINIMAL, "onTopicRecreated": "latest"})
 
     assert options.for_stream().on_topic_recreated == "latest"

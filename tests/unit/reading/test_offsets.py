@@ -222,7 +222,7 @@ def test_a_new_partition_begins_where_it_was_found_to_begin_now_and_after_a_rest
     assert ranges(start, end) == [OffsetRange(T1, OLD_ID, 2, 9)]
 
 
-def test_a_topic_made_again_is_read_from_its_start_even_if_it_ends_where_the_old_one_did() -> None:
+def test_a_topic_recreated_is_read_from_its_start_even_if_it_ends_where_the_old_one_did() -> None:
     start = offset({T0: (5, 4)})
 
     end = advance(start, offset({T0: (5, 0)}, NEW_ID), {T0: Position(0)})
@@ -231,7 +231,7 @@ def test_a_topic_made_again_is_read_from_its_start_even_if_it_ends_where_the_old
     assert (end.positions, end.topic_ids) == ({T0: Position(5, 0)}, {"t": NEW_ID})
 
 
-def test_a_topic_made_again_before_batch_0_is_read_from_its_start() -> None:
+def test_a_topic_recreated_before_batch_0_is_read_from_its_start() -> None:
     initial = offset({T0: (5, 4)}, initial=True)
 
     end = advance(initial, offset({T0: (9, 0)}, NEW_ID), {T0: Position(2)})

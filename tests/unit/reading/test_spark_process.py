@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
-from typing import BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -74,9 +75,19 @@ def test_what_is_sent_to_spark_waits_for_nothing(ends: tuple[socket.socket, sock
     assert ends[1].family == socket.AF_UNIX or ends[1].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_reader_is_unpickled_elsewhere_too() -> None:
-    main(io.BytesIO(), lambda: pickle.loads(READER))
+@pytest.mark.parametrize("infile", [io.BytesIO(), object(), None], ids=["in memory", "no file", "nothing"])
+def test_reader_is_unpickled_elsewhere_too(infile: Any) -> None:
+    main(infile, lambda: pickle.loads(READER))
     assert isinstance(pickle.loads(READER), KafkaMetaReader)
+
+
+def test_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with (tmp_path / "file").open("w+b") as infile:
+        main(infile, be_prompt)
+        assert infile.read() == b""
+
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 class Cycle:

@@ -78,7 +78,7 @@ def test_offsets_are_asked_of_the_new_leader_soon_after_the_old_one_hangs(scene:
     assert 2 <= scene.clock() - began < 2.5
 
 
-def test_range_of_a_topic_made_again_is_read_by_a_worker_that_knows_the_old_one(scene: ReaderScene) -> None:
+def test_range_of_a_topic_recreated_is_read_by_a_worker_that_knows_the_old_one(scene: ReaderScene) -> None:
     make_again(scene)
     began = scene.clock()
 

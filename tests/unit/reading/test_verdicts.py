@@ -39,7 +39,7 @@ def test_a_verdict_names_offsets_ids_and_epochs() -> None:
     start = offset({T0: (5, 1), T1: (6, 1)})
 
     assert explain_recreated([T0, T1], start, offset({T0: (50, 2), T1: (0, 0)}, NEW_ID)) == (
-        f"topic t was deleted and made again (topic id {OLD_ID}, now {NEW_ID}): t-0 was read up to offset 5, and its "
+        f"topic t was deleted and recreated (topic id {OLD_ID}, now {NEW_ID}): t-0 was read up to offset 5, and its "
         "new log ends at 50; t-1 was read up to offset 6, and its new log ends at 0"
     )
     assert explain_truncated([T0], start, offset({T0: (3, 2)})) == (

@@ -66,7 +66,7 @@ def leaders(*events: dict[str, Any]) -> dict[str, tuple[int | None, int | None]]
                 topics_recreated=(TopicRecreated("t", "old", "new"),), partitions_learned=learned("t", 5, epoch=0)
             ),
             {"t-0": (5, 0), "u-0": (3, 0)},
-            id="a topic was made again with fewer partitions",
+            id="a topic was recreated with fewer partitions",
         ),
     ],
 )
@@ -82,7 +82,7 @@ def test_order_and_repetition_do_not_matter() -> None:
     assert fold([back, moved, LEARNED, moved], NOW_MS)[0].lookups == 30
 
 
-def test_the_id_of_a_topic_made_again_is_known() -> None:
+def test_the_id_of_a_topic_recreated_is_known() -> None:
     again = SnapshotChanges(topics_recreated=(TopicRecreated("t", "old", "new"),), partitions_learned=learned("t", 5))
 
     assert {row.topic: row.topic_id for row in fold([LEARNED, event(2, again)], NOW_MS)} == {"t": "new", "u": None}

@@ -36,7 +36,7 @@ def test_lag_of_a_partition_read_up_to_offset_7(
     assert unread({T0: Position(7)}, live) == ([T0] if behind[0] else [])
 
 
-def test_a_topic_that_was_made_again_has_no_end_to_compare_with() -> None:
+def test_a_topic_that_was_recreated_has_no_end_to_compare_with() -> None:
     old, new = UUID(int=1), UUID(int=2)
     live = [
         PartitionRow(topic=topic, partition=0, topic_id=str(new), end_offset=5) for topic in ("again", "same", "new")

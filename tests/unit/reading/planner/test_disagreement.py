@@ -39,7 +39,7 @@ def test_new_topic_that_is_deleted_while_it_is_planned_fails_no_query_that_allow
     assert query.step() == {T0: (12, 13)}
 
 
-def test_topic_made_again_and_deleted_while_it_is_planned_is_told_once_as_lost(scene: Scene) -> None:
+def test_topic_recreated_and_deleted_while_it_is_planned_is_told_once_as_lost(scene: Scene) -> None:
     scene.cluster.create_topic("u", 1)
     scene.write(TopicPartition("u", 0), "old")
     query = Query(scene, **PATTERN, **GO_ON)
@@ -147,7 +147,7 @@ def test_broker_that_still_tells_the_old_id_neither_fails_the_query_nor_repeats_
     assert caplog.records == []
 
 
-def test_new_query_whose_topic_is_made_again_while_it_is_planned_begins_in_the_new_one(
+def test_new_query_whose_topic_is_recreated_while_it_is_planned_begins_in_the_new_one(
     scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, happens = LogEnds.confirmed, iter([recreate_smaller])

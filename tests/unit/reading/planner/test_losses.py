@@ -30,14 +30,14 @@ LOSSES: dict[str, tuple[Any, str, dict[TopicPartition, tuple[int, int]]]] = {
         "the log of t-0 ends at offset 6, before offset 12 up to which it was read: it was truncated",
         {T0: (6, 7)},
     ),
-    "made again": (
+    "recreated": (
         recreate,
-        r"topic t was deleted and made again \(topic id {old}, now {new}\)",
+        r"topic t was deleted and recreated \(topic id {old}, now {new}\)",
         {T0: (0, 31), T1: (0, 30), T2: (0, 30)},
     ),
-    "made again, smaller": (
+    "recreated, smaller": (
         recreate_smaller,
-        r"topic t was deleted and made again \(topic id {old}, now {new}\): t-0 was read up to offset 12, and its new "
+        r"topic t was deleted and recreated \(topic id {old}, now {new}\): t-0 was read up to offset 12, and its new "
         "log ends at 16",
         {T0: (0, 17)},
     ),
@@ -52,7 +52,7 @@ def test_loss_ends_the_query_and_the_error_says_what_is_lost(scene: Scene, happe
     old_id = scene.cluster.topics["t"].topic_id
     lose(scene, happens)
     topic = scene.cluster.topics.get("t")
-    how_to = HOW_TO_FOLLOW if "made again" in said else HOW_TO_GO_ON
+    how_to = HOW_TO_FOLLOW if "recreated" in said else HOW_TO_GO_ON
     expected = said.replace("{old}", str(old_id)).replace("{new}", str(topic and topic.topic_id))
 
     with pytest.raises(DataLossError, match=f"{expected}.*{how_to}"):
@@ -61,8 +61,8 @@ def test_loss_ends_the_query_and_the_error_says_what_is_lost(scene: Scene, happe
 
 TOLD_BY_EVENTS = {
     "truncated": [("t", 0, 12)],
-    "made again": [("t", 0, 12), ("t", 1, 12), ("t", 2, 12)],
-    "made again, smaller": [("t", 0, 12), ("t", 1, 12), ("t", 2, 12)],
+    "recreated": [("t", 0, 12), ("t", 1, 12), ("t", 2, 12)],
+    "recreated, smaller": [("t", 0, 12), ("t", 1, 12), ("t", 2, 12)],
     "deleted": [("t", 0, 12), ("t", 1, 12), ("t", 2, 12)],
 }
 
@@ -105,7 +105,7 @@ RECREATED = {
 
 
 @pytest.mark.parametrize(("options", "expected"), RECREATED.values(), ids=RECREATED.keys())
-def test_policy_says_where_to_go_on_in_a_topic_that_was_made_again(
+def test_policy_says_where_to_go_on_in_a_topic_that_was_recreated(
     scene: Scene, options: dict[str, str], expected: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     query = Query(scene, **options)
@@ -137,7 +137,7 @@ def test_policy_covers_partitions_that_only_the_new_topic_has(
     assert query.step() == expected
 
 
-def query_whose_topic_was_away_before_it_was_made_again(scene: Scene, **options: str) -> Query:
+def query_whose_topic_was_away_before_it_was_recreated(scene: Scene, **options: str) -> Query:
     """It is u, which has one record again."""
     scene.cluster.create_topic("u", 1)
     query = Query(scene, **PATTERN, **options, **GO_ON)
@@ -155,10 +155,10 @@ def query_whose_topic_was_away_before_it_was_made_again(scene: Scene, **options:
     ("options", "expected"),
     [({}, (0, 1)), ({"onTopicRecreated": "earliest"}, (0, 1)), ({"onTopicRecreated": "latest"}, None)],
 )
-def test_policy_covers_a_topic_that_was_away_before_it_was_made_again(
+def test_policy_covers_a_topic_that_was_away_before_it_was_recreated(
     scene: Scene, options: dict[str, str], expected: tuple[int, int] | None
 ) -> None:
-    assert query_whose_topic_was_away_before_it_was_made_again(scene, **options).step().get(U0) == expected
+    assert query_whose_topic_was_away_before_it_was_recreated(scene, **options).step().get(U0) == expected
 
 
 def test_a_narrower_query_that_lost_records_too_says_each_once(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
@@ -174,11 +174,11 @@ def test_a_narrower_query_that_lost_records_too_says_each_once(scene: Scene, cap
     assert caplog.text.count("it was truncated") == 1
 
 
-def test_policy_to_fail_covers_a_topic_that_was_away_before_it_was_made_again(scene: Scene) -> None:
-    query = query_whose_topic_was_away_before_it_was_made_again(scene, onTopicRecreated="fail")
+def test_policy_to_fail_covers_a_topic_that_was_away_before_it_was_recreated(scene: Scene) -> None:
+    query = query_whose_topic_was_away_before_it_was_recreated(scene, onTopicRecreated="fail")
 
     for _ in range(2):
-        with pytest.raises(DataLossError, match=f"topic u was deleted and made again .*{HOW_TO_FOLLOW}"):
+        with pytest.raises(DataLossError, match=f"topic u was deleted and recreated .*{HOW_TO_FOLLOW}"):
             query.step()
 
 
@@ -239,7 +239,7 @@ def test_policy_may_fail_where_other_losses_are_allowed(scene: Scene) -> None:
         query.step()
 
 
-def test_policy_for_topics_that_were_made_again_excuses_no_other_loss(scene: Scene) -> None:
+def test_policy_for_topics_that_were_recreated_excuses_no_other_loss(scene: Scene) -> None:
     query = Query(scene, onTopicRecreated="earliest")
     query.step()
     lose(scene, lose_the_end)

@@ -22,12 +22,12 @@ from tests.unit.reading.task_reader.answers import ONE_BATCH, change, failing
 from tests.unit.scene import HELD_BACK, Fault, Scene, by_partition, rows, written
 
 KEEP_GOING = {"failOnDataLoss": "false"}
-RECREATED = "offsets 3 to 11 of t-2 cannot be read: the topic was deleted and made again under its name"
+RECREATED = "offsets 3 to 11 of t-2 cannot be read: the topic was deleted and recreated under its name"
 DELETED = "offsets 3 to 11 of t-2 cannot be read: the topic or partition was deleted"
 
 
 def recreate(scene: Scene, partitions: int) -> None:
-    """Topic t is deleted and made again, with other records at the same offsets."""
+    """Topic t is deleted and recreated, with other records at the same offsets."""
     scene.cluster.create_topic("t", partitions)
     for number in range(partitions):
         scene.write(TopicPartition("t", number), *["foreign"] * 20)
@@ -46,8 +46,8 @@ def truncate(scene: Scene, *values: str) -> None:
 
 
 LOSSES: dict[str, tuple[Fault, str, slice]] = {
-    "topic made again": ([lambda scene: recreate(scene, 3)], RECREATED, slice(3, 12)),
-    "topic made again, smaller": ([lambda scene: recreate(scene, 1)], RECREATED, slice(3, 12)),
+    "topic recreated": ([lambda scene: recreate(scene, 3)], RECREATED, slice(3, 12)),
+    "topic recreated, smaller": ([lambda scene: recreate(scene, 1)], RECREATED, slice(3, 12)),
     "topic deleted": ([lambda scene: scene.cluster.topics.pop("t")], DELETED, slice(3, 12)),
     "beginning aged out": (
         [lambda scene: age_out(scene, 6)],
@@ -110,7 +110,7 @@ def test_lost_records_are_skipped_on_request_and_no_other_row_takes_their_place(
 
 
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
-def test_policy_lets_a_task_go_on_without_the_rest_of_a_topic_that_was_made_again(scene: Scene, policy: str) -> None:
+def test_policy_lets_a_task_go_on_without_the_rest_of_a_topic_that_was_recreated(scene: Scene, policy: str) -> None:
     scene.fill()
     reading = scene.reader(**ONE_BATCH, onTopicRecreated=policy).read([scene.range(T2)])
     first = next(reading)
@@ -121,7 +121,7 @@ def test_policy_lets_a_task_go_on_without_the_rest_of_a_topic_that_was_made_agai
     assert (event.lost_from_offset, event.lost_until_offset) == (3, 12)
 
 
-def test_topic_made_again_after_an_offset_was_out_of_range_is_known_as_that(
+def test_topic_recreated_after_an_offset_was_out_of_range_is_known_as_that(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.fill()
@@ -138,7 +138,7 @@ def test_topic_made_again_after_an_offset_was_out_of_range_is_known_as_that(
     assert rows(scene.reader(onTopicRecreated="earliest").read([planned])) == []
     [event] = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
     assert (event.lost_from_offset, event.lost_until_offset) == (5, 12)
-    assert "made again under its name" in str(event.error)
+    assert "recreated under its name" in str(event.error)
 
 
 POLICY_DOES_NOT_COVER: dict[str, tuple[dict[str, str], Fault, str]] = {
@@ -156,7 +156,7 @@ POLICY_DOES_NOT_COVER: dict[str, tuple[dict[str, str], Fault, str]] = {
 
 
 @pytest.mark.parametrize(("options", "fault", "said"), POLICY_DOES_NOT_COVER.values(), ids=POLICY_DOES_NOT_COVER.keys())
-def test_policy_for_topics_that_were_made_again_ends_a_task_otherwise(
+def test_policy_for_topics_that_were_recreated_ends_a_task_otherwise(
     scene: Scene, options: dict[str, str], fault: Fault, said: str
 ) -> None:
     scene.fill()
@@ -280,7 +280,7 @@ def test_topic_that_was_deleted_before_a_new_worker_looked_is_lost_too(scene: Sc
 
 
 @pytest.mark.parametrize("options", [{}, KEEP_GOING], ids=["fail", "skip"])
-def test_cache_that_still_has_the_topic_before_it_was_made_again_loses_nothing(
+def test_cache_that_still_has_the_topic_before_it_was_recreated_loses_nothing(
     scene: Scene, options: dict[str, str]
 ) -> None:
     client = scene.warm_client()
@@ -291,7 +291,7 @@ def test_cache_that_still_has_the_topic_before_it_was_made_again_loses_nothing(
 
 
 @pytest.mark.parametrize("options", [{}, KEEP_GOING], ids=["fail", "skip"])
-def test_brokers_that_fetch_by_name_give_no_rows_of_a_topic_that_was_made_again(
+def test_brokers_that_fetch_by_name_give_no_rows_of_a_topic_that_was_recreated(
     scene: Scene, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Up to Kafka 3.0. The range was planned before, and the new log is as long."""
@@ -312,7 +312,7 @@ def test_brokers_that_fetch_by_name_give_no_rows_of_a_topic_that_was_made_again(
     if options:
         assert rows(reading) == []
     else:
-        with pytest.raises(DataLossError, match="made again under its name"):
+        with pytest.raises(DataLossError, match="recreated under its name"):
             list(reading)
 
 
@@ -337,7 +337,7 @@ def test_broker_that_goes_on_not_knowing_a_topic_that_the_metadata_has_loses_not
 
 @pytest.mark.parametrize("seed", range(8))
 def test_leader_and_another_broker_that_lag_behind_lose_nothing(scene: Scene, seed: int) -> None:
-    """The topic was made again. The planner knew it; of the brokers, one tells the old id, and the leader has not got
+    """The topic was recreated. The planner knew it; of the brokers, one tells the old id, and the leader has not got
     the new log yet, so that metadata is asked again and again, and tells now this id, now that."""
     scene.fill()
     scene.wire.cut_off(1)
