@@ -105,7 +105,7 @@ class CorruptBatchError(KafkaMetaError):
 
 
 class UnsupportedRecordFormatError(KafkaMetaError):
-    """Records that are no rows of Spark's: message format v0 or v1 (before Kafka 0.11), an unknown codec, or a
+    """Records that cannot become Spark rows: message format v0 or v1 (before Kafka 0.11), an unknown codec, or a
     timestamp that Spark cannot hold."""
 
 

@@ -61,11 +61,11 @@ def every_command(
 def metadata(
     bootstrap_servers: Servers = None,
     topic: Annotated[list[str] | None, typer.Option(help="Only this topic; may be given several times.")] = None,
-    refresh: Annotated[bool, typer.Option("--refresh", help="Refresh a cache too, on demand, and see it.")] = False,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Also refresh a cache, and show its events.")] = False,
     watch: Annotated[
-        float | None, typer.Option(min=0.1, max=86_400, metavar="SECONDS", help="Ask again, so often.")
+        float | None, typer.Option(min=0.1, max=86_400, metavar="SECONDS", help="Repeat every SECONDS.")
     ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="End a watch after so many looks.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Stop --watch after so many times.")] = None,
     timeout_ms: TimeoutMs = 10_000,
     as_json: AsJson = False,
     option: Options = None,
@@ -103,9 +103,9 @@ def events(
     reason: Annotated[list[RefreshReason] | None, typer.Option(help="Only these; may be given several times.")] = None,
     role: Annotated[Role | None, typer.Option(help="Only those of such processes.")] = None,
     application: Application = None,
-    since: Annotated[str | None, typer.Option(metavar="10m", help="Only those of so long ago at most.")] = None,
-    last: Annotated[int, typer.Option(min=1, help="The newest so many of those that are there.")] = 1_000,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with those that come, until Ctrl-C.")] = False,
+    since: Annotated[str | None, typer.Option(metavar="10m", help="Only events newer than this.")] = None,
+    last: Annotated[int, typer.Option(min=1, help="Show at most so many of those there are, the newest.")] = 1_000,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep printing new events until Ctrl-C.")] = False,
     as_json: JsonOrPipe = False,
     option: Options = None,
     config: Config = None,
@@ -139,9 +139,7 @@ def caches(
         typer.Option("--stale", help="Only what is older than the live cluster's state, asked of --bootstrap-servers."),
     ] = False,
     application: Application = None,
-    since: Annotated[
-        str, typer.Option(metavar="10m", help="Only caches with an event of so long ago at most.")
-    ] = "10m",
+    since: Annotated[str, typer.Option(metavar="10m", help="Only caches with an event newer than this.")] = "10m",
     as_json: JsonOrPipe = False,
     option: Options = None,
     config: Config = None,
@@ -259,7 +257,7 @@ def migrate_checkpoint(
     checkpoint: Annotated[Path, typer.Argument(help="checkpointLocation of a stopped query, a local folder.")],
     write: Annotated[Path | None, typer.Option(help="Make a checkpoint for kafkameta here, state included.")] = None,
 ) -> None:
-    """Go on where a query on Spark's own Kafka source stopped: print its startingOffsets, one line a source."""
+    """Go on where a query on Spark's own Kafka source stopped: print its startingOffsets, one line per source."""
     from pyspark_kafka_meta.cli.migrate import starting_offsets, write_checkpoint
 
     end_in_good_order()  # half a copy is removed

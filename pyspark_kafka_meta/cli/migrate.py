@@ -75,7 +75,7 @@ def _in_one_line(trouble: str) -> Iterator[None]:
     try:
         yield
     except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{trouble} ({str(error)[:500]}): mend that first") from None
+        raise CheckpointError(f"{trouble} ({str(error)[:500]}): correct that first") from None
 
 
 def _batches(checkpoint: Path) -> list[int]:

@@ -105,7 +105,7 @@ def check_demo(cluster: DemoCluster | None, topic: str | None, feed: bool, yours
     """
     if yours and cluster is not None:
         raise OptionError("--cluster starts one and --bootstrap-servers names yours: give one of them")
-    if (topic is None) != ("kafka.bootstrap.servers" not in yours) or (topic is None and (feed or yours)):
+    if (topic is None) == ("kafka.bootstrap.servers" in yours) or (topic is None and (feed or yours)):
         raise OptionError("--bootstrap-servers and --topic go together; --feed, --option and --config are for them")
 
 

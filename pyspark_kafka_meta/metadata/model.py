@@ -9,7 +9,7 @@ from uuid import UUID
 NO_LEADER = -1
 """Leader id of a partition that has none just now."""
 NO_EPOCH = -1
-"""Leader epoch where none is known; it is older than nothing and newer than nothing (KIP-320)."""
+"""Leader epoch where none is known; it is neither older nor newer than any other (KIP-320)."""
 
 
 class TopicPartition(NamedTuple):

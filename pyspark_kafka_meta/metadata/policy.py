@@ -29,7 +29,8 @@ SLOW_S = 1.0
 SLOW_ATTEMPTS_BEFORE_BOOTSTRAP = 2
 """After this many, all that is known may be gone: the bootstrap addresses are asked before more known brokers."""
 TROUBLE_PASSES_AFTER_S = 10.0
-"""Trouble that lasts is reported again with each attempt to read, seconds apart, or as far as the backoff has them."""
+"""Lasting trouble is reported again with each attempt to read: where none was for this long, or for twice the longest
+backoff, it is over."""
 OVERDUE_MS = 2_000
 """A leader whose answer is this late is suspected to hang: another broker is asked who leads now."""
 QUIET_REASONS = frozenset(

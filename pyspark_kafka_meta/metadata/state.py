@@ -85,7 +85,7 @@ class CacheState:
     def begin(self, now: float) -> Attempt:
         """A refresh starts; `answered` or `failed` must follow."""
         brokers = self._addresses()
-        # A query over topics of a day would else ask for all that ever were.
+        # Otherwise a query over daily topics would keep asking for every topic that ever existed.
         gone = self.snapshot.topic_errors.keys() - self.snapshot.topics.keys()
         self._topics = {
             topic: wanted_at

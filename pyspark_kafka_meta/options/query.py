@@ -40,14 +40,14 @@ class SourceOptions(SpanOptions):
         None,
         values.parse_topics,
         "No topics to subscribe to as specified value for option 'subscribe' is '{value}'",
-        "Topics to read, between commas. Either this, subscribePattern or assign.",
+        "Topics to read, separated by commas. Either this, subscribePattern or assign.",
     )
     topic_pattern: str | None = row(
         "subscribePattern",
         None,
         values.parse_pattern,
         "Option 'subscribePattern' must be a regular expression as Python's re reads it, got '{value}'",
-        "Regular expression (Python's): topics with a match in their name are read, those still to come too. "
+        "Regular expression (Python's): topics whose name it matches anywhere are read, including later ones. "
         "Either this, subscribe or assign.",
     )
     assigned: tuple[TopicPartition, ...] | None = row(
@@ -60,14 +60,14 @@ class SourceOptions(SpanOptions):
     max_offsets_per_trigger: int | None = whole(
         "maxOffsetsPerTrigger",
         None,
-        "Most offsets in one micro-batch, shared out by backlog.",
+        "Maximum offsets per micro-batch, divided among partitions in proportion to their backlog.",
         low=1,
         high=INT64_MAX,
     )
     min_offsets_per_trigger: int | None = whole(
         "minOffsetsPerTrigger",
         None,
-        "Least offsets for a micro-batch to be worth it; fewer wait until there are as many, or for maxTriggerDelay.",
+        "Minimum offsets per micro-batch: with fewer it waits until there are enough, or for maxTriggerDelay.",
         low=1,
         high=INT64_MAX,
     )
@@ -76,24 +76,24 @@ class SourceOptions(SpanOptions):
         "15m",
         values.parse_duration_ms,
         "Option 'maxTriggerDelay' must be a time like 15m, 30s or 500ms, got '{value}'",
-        "How long minOffsetsPerTrigger may put a micro-batch off.",
+        "How long minOffsetsPerTrigger may delay a micro-batch.",
     )
     min_partitions: int | None = row(
         "minPartitions",
         None,
         partial(values.parse_number, low=1, high=INT32_MAX),
         "minPartitions must be positive, a whole number, got '{value}'",
-        "Least number of tasks, about: large ranges of offsets are split until there are as many.",
+        "Minimum number of tasks, approximately: large ranges of offsets are split until there are as many.",
     )
     max_records_per_partition: int | None = row(
         "maxRecordsPerPartition",
         None,
         partial(values.parse_number, low=1, high=INT64_MAX),
         "maxRecordsPerPartition must be positive, a whole number, got '{value}'",
-        "Most offsets of one task: larger ranges are split evenly.",
+        "Maximum offsets per task: larger ranges are split evenly.",
     )
     max_tasks: int | None = whole(
-        "maxTasks", None, "Most tasks of a batch or micro-batch: ranges share tasks until there are no more.", low=1
+        "maxTasks", None, "Maximum number of tasks of a batch or micro-batch: ranges share tasks as needed.", low=1
     )
     include_headers: bool = choice(
         "includeHeaders", {"false": False, "true": True}, "Whether rows have a headers column."
@@ -106,13 +106,13 @@ class SourceOptions(SpanOptions):
     skip_corrupt_batches: bool = choice(
         "onCorruptBatch",
         {"fail": False, "skip": True},
-        "What if a record batch cannot be read though it was fetched twice: fail, or go on behind it, with an event "
-        "that names the offsets.",
+        "What to do when a record batch cannot be read though it was fetched twice: fail, or go on behind it, with an "
+        "event that names the offsets.",
     )
     max_decompressed_batch_bytes: int = whole(
         "maxDecompressedBatchBytes",
         "67108864",
-        "Most that one record batch may decompress to; one that is larger counts as corrupt.",
+        "Maximum size that one record batch may decompress to; a larger one counts as corrupt.",
         low=1,
         high=2**30,
     )
@@ -121,9 +121,9 @@ class SourceOptions(SpanOptions):
         None,
         partial(values.parse_choice, values={"fail": "fail", "earliest": "earliest", "latest": "latest"}),
         "Option 'onTopicRecreated' must be fail, earliest or latest, got '{value}'",
-        "What if a topic was deleted and recreated under a stream: fail, or go on at the start or the end of the new "
-        "one, without what a running micro-batch had yet to read of the old one. If not set, failOnDataLoss says: "
-        "fail, or the start.",
+        "What to do when a topic was deleted and recreated under a stream: fail, or go on at the start or the end of "
+        "the new one, without what a running micro-batch had yet to read of the old one. If not set, failOnDataLoss "
+        "says: fail, or the start.",
     )
     new_partitions_at_latest: bool = choice(
         "newPartitions",

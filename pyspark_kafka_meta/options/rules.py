@@ -70,7 +70,7 @@ def limit_problems(parsed: Mapping[str, Any]) -> list[str]:
     problems = []
     fewest, most = parsed.get("min_offsets_per_trigger"), parsed.get("max_offsets_per_trigger")
     if fewest is not None and most is not None and fewest > most:
-        problems.append(f"The value of minOffsetPerTrigger({fewest}) is higher than the maxOffsetsPerTrigger({most}).")
+        problems.append(f"The value of minOffsetsPerTrigger({fewest}) is higher than the maxOffsetsPerTrigger({most}).")
     tasks, partitions = parsed.get("max_tasks"), parsed.get("min_partitions")
     if tasks is not None and partitions is not None and tasks < partitions:
         problems.append(f"The value of minPartitions({partitions}) is higher than maxTasks({tasks}).")

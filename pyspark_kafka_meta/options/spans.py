@@ -40,20 +40,20 @@ class SpanOptions:
         None,
         partial(values.parse_number, low=0, high=INT64_MAX),
         "Option 'startingTimestamp' is milliseconds since 1970. Expected a single long value, got {value}",
-        "Begin at the first record of each partition that is as late, in milliseconds since 1970 UTC. Goes before "
-        "startingOffsetsByTimestamp, and that before startingOffsets.",
+        "Begin each partition at its first record with this timestamp (milliseconds since 1970 UTC) or a later one. "
+        "Takes precedence over startingOffsetsByTimestamp, which takes precedence over startingOffsets.",
     )
     starting_times: TimesSpec | None = row(  # noqa: RUF009
         "startingOffsetsByTimestamp",
         None,
         specs.parse_times,
         f"Option 'startingOffsetsByTimestamp' must be JSON. {_EXPECTED_TIMES}",
-        "The same by partition, as JSON that names every one of them.",
+        "A starting timestamp for each partition, as JSON that names every one of them.",
     )
     start_at_latest_if_unmatched: bool = choice(
         "startingOffsetsByTimestampStrategy",
         {"error": False, "latest": True},
-        "What if a partition has no record as late as the starting timestamp: an error, or begin at its end.",
+        "What to do where a partition has no record at or after the starting timestamp: error, or begin at its end.",
     )
     ending_offsets: OffsetsSpec | TimesSpec | None = row(  # noqa: RUF009
         "endingOffsets",
@@ -61,22 +61,22 @@ class SpanOptions:
         specs.parse_offsets,
         f"Option 'endingOffsets' must be latest or JSON. {_EXPECTED_OFFSETS}",
         "Where a batch ends, exclusive: latest (default), or JSON that names every partition, -1 being latest. A "
-        "stream with JSON of offsets reads no further, and nothing of partitions that are not named.",
+        "stream reads only up to the offsets of such JSON, and nothing of partitions that it does not name.",
     )
     ending_timestamp_ms: int | None = row(
         "endingTimestamp",
         None,
         partial(values.parse_number, low=0, high=INT64_MAX),
         "Option 'endingTimestamp' is milliseconds since 1970. Expected a single long value, got {value}",
-        "End a batch before the first record of each partition that is as late, at its end where there is none. Goes "
-        "before endingOffsetsByTimestamp, and that before endingOffsets.",
+        "End a batch in each partition before its first record with this timestamp or a later one, or at its end where "
+        "there is none. Takes precedence over endingOffsetsByTimestamp, which takes precedence over endingOffsets.",
     )
     ending_times: TimesSpec | None = row(  # noqa: RUF009
         "endingOffsetsByTimestamp",
         None,
         specs.parse_times,
         f"Option 'endingOffsetsByTimestamp' must be JSON. {_EXPECTED_TIMES}",
-        "The same by partition, as JSON that names every one of them.",
+        "An ending timestamp for each partition, as JSON that names every one of them.",
     )
 
     def start(self) -> StartSpec | None:

@@ -76,7 +76,7 @@ class BrokerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRow:
-    """One partition as a broker and the partition's leader see it; a topic that cannot be had is one row with an error.
+    """One partition as a broker and its leader see it; a topic that cannot be described is one row with an error.
 
     Attributes:
         leader_id: -1 while there is none.

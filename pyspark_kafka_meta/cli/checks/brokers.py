@@ -126,7 +126,7 @@ def _broker_finding(broker: Broker, reached: Reached | KafkaMetaError) -> Findin
     if isinstance(reached, ConnectError):
         fix = (
             f"set advertised.listeners of broker {broker.node_id} to an address that clients can reach, which "
-            f"{broker.address} is not from here; or mend name resolution, firewalls or the broker itself"
+            f"{broker.address} is not from here; or repair name resolution, firewalls or the broker itself"
         )
         return fail(check, f"it advertises {broker.address}: {reached}", fix)
     if isinstance(reached, KafkaMetaError):

@@ -18,8 +18,8 @@ from pyspark_kafka_meta.errors import (
 
 _FIXES: dict[type[KafkaMetaError], str] = {
     ConnectError: "check the name, the port and firewalls on the way, and that the broker is up",
-    TlsError: "mend kafka.security.protocol, the kafka.ssl.* options or the broker's certificate, as that says",
-    AuthenticationError: "mend the kafka.sasl.* options, or make this user known to the brokers",
+    TlsError: "correct kafka.security.protocol, the kafka.ssl.* options or the broker's certificate, as that says",
+    AuthenticationError: "correct the kafka.sasl.* options, or make this user known to the brokers",
     RequestTimeoutError: "look at this broker's load and log, or give it more time with --timeout-ms",
     ProtocolError: "check that a Kafka broker listens there, and nothing else",
     UnsupportedBrokerError: "use brokers of Apache Kafka 2.7 or later",

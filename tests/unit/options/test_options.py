@@ -455,7 +455,7 @@ def test_a_pattern_that_python_reads_otherwise_than_java_is_refused(text: str, s
 
 
 CONTRADICTIONS = {
-    "The value of minOffsetPerTrigger(9) is higher than the maxOffsetsPerTrigger(3).": {
+    "The value of minOffsetsPerTrigger(9) is higher than the maxOffsetsPerTrigger(3).": {
         "minOffsetsPerTrigger": "9",
         "maxOffsetsPerTrigger": "3",
     },
