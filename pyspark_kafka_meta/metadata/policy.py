@@ -31,8 +31,6 @@ SLOW_ATTEMPTS_BEFORE_BOOTSTRAP = 2
 TROUBLE_PASSES_AFTER_S = 10.0
 """Lasting trouble is reported again with each attempt to read: where none was for this long, or for twice the longest
 backoff, it is over."""
-OVERDUE_MS = 2_000
-"""A leader whose answer is this late is suspected to hang: another broker is asked who leads now."""
 QUIET_REASONS = frozenset(
     {
         RefreshReason.BOOTSTRAP,

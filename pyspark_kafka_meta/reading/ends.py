@@ -26,11 +26,11 @@ class LogEnds:
     """Log ends of the partitions one query reads."""
 
     def __init__(
-        self, client: KafkaClient, options: SourceOptions, logs: OffsetResolver, sleep: Callable[[float], None]
+        self, client: KafkaClient, options: SourceOptions, resolver: OffsetResolver, sleep: Callable[[float], None]
     ) -> None:
         self._client = client
         self._options = options
-        self._logs = logs
+        self._resolver = resolver
         self._sleep = sleep
         self._passed_over: set[TopicPartition] = set()  # whose target is lost, which is allowed and was reported
         self._told = ""  # the loss that the last look found
@@ -160,13 +160,13 @@ class LogEnds:
         if not self._options.client.read_committed:
             return {}
         behind = [one for one in lost_starts(start, latest) if not is_recreated(one, start, latest)]
-        marks = self._logs.high_watermarks(behind)
+        marks = self._resolver.high_watermarks(behind)
         return {one: start.positions[one] for one in behind if start.positions[one].offset <= marks[one].offset}
 
     def _latest_left(self, expected: Collection[TopicPartition], start: SourceOffset) -> SourceOffset:
         """The ends of the partitions there are now, and the ids that go with them."""
         partitions = self.accept_gone_partitions(expected, start)
         with self.same_topics(partitions) as ids:
-            latest = self._logs.latest(partitions)
+            latest = self._resolver.latest(partitions)
         left = SourceOffset(latest, ids)
         return replace(left, positions={**latest, **self._held_back(start, left)})

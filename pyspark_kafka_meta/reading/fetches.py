@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import Broker, LeaderAndEpoch
-from pyspark_kafka_meta.metadata.policy import OVERDUE_MS
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.cursor import PartitionCursor
+from pyspark_kafka_meta.reading.leader_offsets import OVERDUE_MS
 from pyspark_kafka_meta.reading.replicas import LEADER, ReadSource
 from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchRequest, RequestFailure
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS, MetadataCache
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import Broker, TopicPartition
-from pyspark_kafka_meta.metadata.policy import OVERDUE_MS, attempt_timeout_ms
+from pyspark_kafka_meta.metadata.policy import attempt_timeout_ms
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.reading.throttles import Throttles
 from pyspark_kafka_meta.wire.codes import (
@@ -33,6 +33,9 @@ from pyspark_kafka_meta.wire.messages import (
     RequestFailure,
     Wire,
 )
+
+OVERDUE_MS = 2_000
+"""A leader whose answer is this late is suspected to hang: another broker is asked who leads now."""
 
 
 class _Asked(NamedTuple):

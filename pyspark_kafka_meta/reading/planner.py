@@ -89,8 +89,8 @@ class OffsetPlanner:
         self._clock = clock
         self._planned_at: float | None = None  # the last micro-batch that was not put off
         self._options = options
-        self._logs = OffsetResolver(client, options)
-        self._ends = LogEnds(client, options, self._logs, sleep)
+        self._resolver = OffsetResolver(client, options)
+        self._ends = LogEnds(client, options, self._resolver, sleep)
         self._latest_seen: SourceOffset | None = None
         self._left_off: dict[tuple[TopicPartition, UUID | None], Position] = {}  # of what is gone
 
@@ -98,7 +98,7 @@ class OffsetPlanner:
     def available_now(self) -> dict[TopicPartition, Position]:
         """The end of each log as the target of a query that ends there, without what is gone where that is allowed."""
         ends = self._ends
-        return self._logs.latest(
+        return self._resolver.latest(
             ends.partitions() if self._options.fail_on_data_loss else ends.accept_gone_partitions(())
         )
 
@@ -132,8 +132,8 @@ class OffsetPlanner:
         assert starting is not None and ending is not None, "for_batch() completes the options"
         partitions = self._first_partitions()
         with self._ends.same_topics(partitions) as ids:
-            starts = self._logs.resolve(starting, partitions, "startingOffsets")
-            ends = self._logs.resolve(ending, partitions, "endingOffsets")
+            starts = self._resolver.resolve(starting, partitions, "startingOffsets")
+            ends = self._resolver.resolve(ending, partitions, "endingOffsets", is_end=True)
         for partition in partitions:
             # Only an end that was given can be a mistake: an open transaction may hold the latest one back.
             is_given = isinstance(ending, TimesSpec) or dict(ending.by_partition).get(partition, LATEST_OFFSET) >= 0
@@ -159,7 +159,7 @@ class OffsetPlanner:
         assert starting is not None, "for_stream() completes the options"
         partitions = self._first_partitions()
         with self._ends.same_topics(partitions) as ids:
-            positions = self._logs.resolve(starting, partitions, "startingOffsets")
+            positions = self._resolver.resolve(starting, partitions, "startingOffsets")
         return SourceOffset(positions, ids, initial=True)
 
     def _first_partitions(self) -> list[TopicPartition]:
@@ -259,7 +259,7 @@ class OffsetPlanner:
             one for one in new if (policy == "latest" if one in recreated else self._options.new_partitions_at_latest)
         }
         back |= {partition: ends[partition] for partition in at_latest}
-        begun = self._logs.earliest(new - at_latest)
+        begun = self._resolver.earliest(new - at_latest)
         late = [partition for partition, position in begun.items() if position.offset > 0]
         if late:
             logger.warning("%s are new, and their first records are gone already", name_partitions(late))
@@ -273,7 +273,7 @@ class OffsetPlanner:
         fails, policy = self._options.fail_on_data_loss, self._options.on_topic_recreated
         begun = {partition: latest.positions[partition] for partition in lost}
         if policy != "latest":
-            begun |= self._logs.earliest(recreated)  # which may start a new look: the loss is reported after it
+            begun |= self._resolver.earliest(recreated)  # which may start a new look: the loss is reported after it
         truncated = [one for one in lost if one not in recreated]
         if truncated:
             accept_loss(explain_truncated(truncated, start, latest), fails)

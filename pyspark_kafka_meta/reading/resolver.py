@@ -39,9 +39,13 @@ class OffsetResolver:
         self._told: set[str] = set()  # what has aged out: a repeated plan does not say so again
 
     def resolve(
-        self, spec: StartSpec, partitions: Collection[TopicPartition], option: str
+        self, spec: StartSpec, partitions: Collection[TopicPartition], option: str, is_end: bool = False
     ) -> dict[TopicPartition, Position]:
-        """The positions that `spec` means, which came from `option`, startingOffsets or endingOffsets, or the like.
+        """The positions that `spec` means.
+
+        Args:
+            option: where it came from, for errors: startingOffsets or endingOffsets.
+            is_end: whether a batch ends there.
 
         Raises:
             OptionError: it names other partitions than these, an offset behind the end of a log, or a time that no
@@ -59,7 +63,7 @@ class OffsetResolver:
             case GroupSpec(group):
                 return self._of_group(group, partitions)
             case OffsetsSpec(None):
-                return self._at_offsets(spec, partitions, option)
+                return self._at_offsets(spec, partitions, option, is_end)
             case OffsetsSpec(everywhere):
                 return self.latest(partitions) if everywhere == LATEST_OFFSET else self.earliest(partitions)
 
@@ -96,10 +100,10 @@ class OffsetResolver:
             )
         offsets = committed | dict.fromkeys(without, EARLIEST_OFFSET)
         spec = OffsetsSpec(by_partition=tuple(sorted(offsets.items())))
-        return self._at_offsets(spec, partitions, f"the commit of consumer group {group}")
+        return self._at_offsets(spec, partitions, f"the commit of consumer group {group}", is_end=False)
 
     def _at_offsets(
-        self, spec: OffsetsSpec, partitions: Collection[TopicPartition], option: str
+        self, spec: OffsetsSpec, partitions: Collection[TopicPartition], option: str, is_end: bool
     ) -> dict[TopicPartition, Position]:
         by_topic = dict(spec.by_topic)
         given = {one: by_topic[one.topic] for one in partitions if one.topic in by_topic} | dict(spec.by_partition)
@@ -110,15 +114,13 @@ class OffsetResolver:
         earliest, latest = self.earliest(partitions), self.latest(partitions)
         named = {EARLIEST_OFFSET: earliest, LATEST_OFFSET: latest}
         # A query may begin behind the start of an open transaction, but a batch cannot end there.
-        ends = latest if option == "endingOffsets" else self.high_watermarks(partitions)
-        return {
-            partition: named[offset][partition]
-            if offset in named
-            else Position(
-                self._within_log(option, partition, offset, earliest[partition].offset, ends[partition].offset)
-            )
-            for partition, offset in given.items()
-        }
+        ends = latest if is_end else self.high_watermarks(partitions)
+
+        def position(partition: TopicPartition, offset: int) -> Position:
+            log = (earliest[partition].offset, ends[partition].offset)
+            return Position(self._within_log(option, partition, offset, *log, is_end))
+
+        return {one: named[at][one] if at in named else position(one, at) for one, at in given.items()}
 
     def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         """The start of each log. No epoch: nothing lies before it that a leader could compare."""
@@ -144,7 +146,9 @@ class OffsetResolver:
             return {}
         return self._client.list_offsets(timestamps, self._client.api_deadline(), read_committed)
 
-    def _within_log(self, option: str, partition: TopicPartition, offset: int, earliest: int, latest: int) -> int:
+    def _within_log(
+        self, option: str, partition: TopicPartition, offset: int, earliest: int, latest: int, is_end: bool
+    ) -> int:
         """`offset` if the log holds it; its start if the offset has aged out and that is allowed."""
         if offset > latest:
             raise OptionError(
@@ -153,7 +157,7 @@ class OffsetResolver:
         text = f"{option} names offset {offset} of {partition}, and its log starts at {earliest}"
         if offset < earliest and text not in self._told:
             accept_loss(f"{text}: the records before it are gone", self._options.fail_on_data_loss)
-            if option != "endingOffsets":  # what lies behind that was not to be read
+            if not is_end:  # what lies behind an end was not to be read
                 self._client.cache.record_loss(partition, offset, earliest, text)
             self._told.add(text)
         return max(offset, earliest)

@@ -25,7 +25,7 @@ EVENTS_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SceneResult:
     """What came of a scene.
 
     Attributes:
@@ -81,15 +81,15 @@ def is_news(event: Event) -> bool:
     return bool(event["outcome"] != Outcome.UNCHANGED or event["reason"] == RefreshReason.ON_DEMAND)
 
 
-def verdict_line(verdict: Verdict) -> str:
-    if verdict.figures is None:
-        return f"   NOT SEEN in {verdict.took_s:.0f} s"
-    return f"   seen after {verdict.took_s:.1f} s: {verdict.figures}"
+def result_line(result: SceneResult) -> str:
+    if result.figures is None:
+        return f"   NOT SEEN in {result.took_s:.0f} s"
+    return f"   seen after {result.took_s:.1f} s: {result.figures}"
 
 
-def summary(verdicts: Iterable[Verdict]) -> Table:
+def summary(results: Iterable[SceneResult]) -> Table:
     table = Table("", "scene", "seen", "what was seen", **LOOK)
-    for one in verdicts:
+    for one in results:
         seen = plain("NO", OLD) if one.figures is None else plain(f"{one.took_s:.1f} s", "green")
         table.add_row(plain(one.scene.number), plain(one.scene.title), seen, plain(one.figures))
     return table

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from pyspark_kafka_meta.cli.demo.clusters import Cluster, Embedded, Real, Yours
 from pyspark_kafka_meta.cli.demo.feed import Feed
-from pyspark_kafka_meta.cli.demo.frames import Verdict, summary
+from pyspark_kafka_meta.cli.demo.frames import SceneResult, summary
 from pyspark_kafka_meta.cli.demo.query import Stream, StreamFailedError, spark_session
 from pyspark_kafka_meta.cli.demo.scenes import Act, Scene, scenes_of
 from pyspark_kafka_meta.cli.demo.screen import Screen
@@ -97,9 +97,9 @@ def run_demo(cluster: Cluster, console: Console, is_fed: bool, interactive: bool
         feed = stage.feed
         with Screen(console, stage.watcher.look, lambda: None if feed is None else feed.produced) as screen:
             _wait_for_first_batch(screen)
-            verdicts = list(_play(scenes_of(cluster, stage.events), screen, interactive))
-    console.print(summary(verdicts))
-    return all(verdict.figures is not None for verdict in verdicts)
+            results = list(_play(scenes_of(cluster, stage.events), screen, interactive))
+    console.print(summary(results))
+    return all(result.figures is not None for result in results)
 
 
 def _wait_for_first_batch(screen: Screen) -> None:
@@ -112,27 +112,27 @@ def _wait_for_first_batch(screen: Screen) -> None:
             )
 
 
-def _play(scenes: Iterable[Scene], screen: Screen, interactive: bool) -> Iterator[Verdict]:
+def _play(scenes: Iterable[Scene], screen: Screen, interactive: bool) -> Iterator[SceneResult]:
     with ThreadPoolExecutor(1, "kafkameta-demo-act") as actor:
         for scene in scenes:
             if interactive and not screen.ask_to_go_on():
                 return
             screen.begin(scene)
-            verdict = play_one(scene, screen, actor)
-            screen.end(verdict)
-            yield verdict
+            result = play_one(scene, screen, actor)
+            screen.end(result)
+            yield result
 
 
-def play_one(scene: Scene, screen: Screen, actor: Executor) -> Verdict:
+def play_one(scene: Scene, screen: Screen, actor: Executor) -> SceneResult:
     """Play a scene until it is seen or its time is over; `actor` runs its acts."""
     began = time.monotonic()
     figures: list[str] = []
     for act in scene.acts:
         seen = _play_act(act, scene.is_repeatable, screen, actor, began + SCENE_TIMEOUT_S)
         if seen is None:
-            return Verdict(scene, None, time.monotonic() - began)
+            return SceneResult(scene, None, time.monotonic() - began)
         figures.append(seen)
-    return Verdict(scene, "; ".join(figures), time.monotonic() - began)
+    return SceneResult(scene, "; ".join(figures), time.monotonic() - began)
 
 
 def _play_act(act: Act, is_repeatable: bool, screen: Screen, actor: Executor, deadline: float) -> str | None:

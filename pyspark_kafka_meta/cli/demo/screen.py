@@ -13,7 +13,7 @@ from rich.live import Live
 
 from pyspark_kafka_meta.cli.console import plain
 from pyspark_kafka_meta.cli.demo import frames
-from pyspark_kafka_meta.cli.demo.frames import Verdict
+from pyspark_kafka_meta.cli.demo.frames import SceneResult
 from pyspark_kafka_meta.cli.demo.scenes import Scene
 from pyspark_kafka_meta.cli.demo.state import State
 
@@ -65,9 +65,9 @@ class Screen:
             self._tell([frames.event_line(event) for event in news if frames.is_news(event)])
         return state
 
-    def end(self, verdict: Verdict) -> None:
+    def end(self, result: SceneResult) -> None:
         """Show what came of a scene, and stay a while where a user may be watching."""
-        self._print(frames.verdict_line(verdict))
+        self._print(frames.result_line(result))
         self._print(f"   {frames.reading_line(self.look(), self._produced())}")
         if self._live is not None:
             hold_until = time.monotonic() + HOLD_S

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from pyspark_kafka_meta.cli.demo import conditions, play
 from pyspark_kafka_meta.cli.demo.clusters import Yours
 from pyspark_kafka_meta.cli.demo.conditions import Condition
-from pyspark_kafka_meta.cli.demo.frames import Verdict, event_line, frame, is_news, summary, verdict_line
+from pyspark_kafka_meta.cli.demo.frames import SceneResult, event_line, frame, is_news, result_line, summary
 from pyspark_kafka_meta.cli.demo.scenes import Scene, scenes_of
 from pyspark_kafka_meta.cli.demo.state import State, newest_caches
 from pyspark_kafka_meta.cli.main import app
@@ -159,12 +159,12 @@ def test_executors_that_do_not_know_their_ids_are_told_apart_by_process() -> Non
 def test_a_scene_that_was_not_seen_says_so_in_the_summary() -> None:
     scene = Scene(6, "Refresh on error", "A leader moves.", ())
     console = Console(width=100, record=True, file=StringIO())
-    console.print(summary([Verdict(scene, "healed in 3 ms", 1.25), Verdict(scene, None, 60.0)]))
+    console.print(summary([SceneResult(scene, "healed in 3 ms", 1.25), SceneResult(scene, None, 60.0)]))
     seen, missed = (line.split() for line in console.export_text().splitlines() if "Refresh" in line)
 
     assert seen == ["6", "Refresh", "on", "error", "1.2", "s", "healed", "in", "3", "ms"]
     assert missed == ["6", "Refresh", "on", "error", "NO"]
-    assert verdict_line(Verdict(scene, None, 60.0)) == "   NOT SEEN in 60 s"
+    assert result_line(SceneResult(scene, None, 60.0)) == "   NOT SEEN in 60 s"
 
 
 def test_a_pipe_is_told_of_what_is_news() -> None:
@@ -224,5 +224,5 @@ def test_an_act_is_repeated_at_most_as_soon_as_its_effect_could_have_shown(
     monkeypatch.setattr(play, "time", stage)
     scene = Scene(10, "a title", "a line", (lambda _: lambda _: None,), is_repeatable)
 
-    assert play.play_one(scene, stage, stage) == Verdict(scene, None, play.SCENE_TIMEOUT_S)
+    assert play.play_one(scene, stage, stage) == SceneResult(scene, None, play.SCENE_TIMEOUT_S)
     assert stage.acted == acted
