@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from pyspark_kafka_meta.errors import NoLeaderError, UnknownTopicError
 from pyspark_kafka_meta.metadata.cache import MetadataCache
@@ -45,12 +45,26 @@ class KafkaClient:
         options: ClientOptions,
         publisher: EventPublisher,
         topic_pattern: str | None = None,
+        *,
+        wire: Wire | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        rng: random.Random | None = None,
     ) -> None:
+        """
+        Args:
+            topic_pattern: the cache knows only topics whose names it matches.
+            wire: to the brokers, by sockets unless given.
+            clock: seconds that never go back; all deadlines are of this clock.
+        """
         self.options = options
         self.publisher = publisher
+        self.clock = clock
+        self.sleep = sleep
         self.replicas = ReadReplicas(options.metadata_max_age_ms)
         self.throttles = Throttles()
-        self.wire: Wire = KafkaWire(ConnectionSettings.of(options))
+        self.wire: Wire = KafkaWire(ConnectionSettings.of(options)) if wire is None else wire
+        self._rng = rng or random.Random()
         self._settings = PolicySettings(
             metadata_max_age_ms=options.metadata_max_age_ms,
             retry_backoff_ms=options.retry_backoff_ms,
@@ -62,14 +76,16 @@ class KafkaClient:
             self._settings,
             request_timeout_ms=options.request_timeout_ms,
             publish=self.publisher.publish,
+            clock=clock,
+            sleep=sleep,
+            rng=self._rng,
         )
-        self._rng = random.Random()
         self._unanswered: Counter[int] = Counter()  # ListOffsets in a row, by node id
         self._given_up: set[str | TopicPartition] = set()  # what was unknown for the whole grace period
 
     def api_deadline(self) -> float:
         """By when a question to the cluster must be answered, retries included."""
-        return self.options.api_deadline(time.monotonic())
+        return self.options.api_deadline(self.clock())
 
     def backoff_s(self, failures: int) -> float:
         """The pause, in seconds, before a request that failed `failures` times in a row is retried."""
@@ -99,9 +115,9 @@ class KafkaClient:
             self.cache.refresh(RefreshReason.BOOTSTRAP, deadline)
         else:
             self.cache.refresh_if_due(deadline)
-        grace_ends = min(deadline, time.monotonic() + UNKNOWN_GRACE_MS / 1000)
+        grace_ends = min(deadline, self.clock() + UNKNOWN_GRACE_MS / 1000)
         wanted = {one for one in expected if one.topic in topics}
-        while not self._missing(topics, wanted) <= self._given_up and time.monotonic() < grace_ends:
+        while not self._missing(topics, wanted) <= self._given_up and self.clock() < grace_ends:
             generation = self.cache.snapshot.generation
             self.cache.request_update(RefreshReason.UNKNOWN_TOPIC, generation, error_code=UNKNOWN_TOPIC_OR_PARTITION)
             self._pause(generation, grace_ends, deadline)
@@ -129,9 +145,9 @@ class KafkaClient:
         """
         answers: dict[TopicPartition, OffsetAnswer] = {}
         failures = 0
-        all_known_at = time.monotonic()
+        all_known_at = self.clock()
         question = LeaderOffsets(
-            self.wire, self.cache, self.options, self._unanswered, self.throttles, read_committed, deadline
+            self.wire, self.cache, self.options, self._unanswered, self.throttles, read_committed, deadline, self.clock
         )
         while True:
             generation = self.cache.snapshot.generation
@@ -141,18 +157,18 @@ class KafkaClient:
                 return answers
             gone = self._not_there(timestamps.keys() - answers.keys())
             if not gone:
-                all_known_at = time.monotonic()
-            elif time.monotonic() >= all_known_at + UNKNOWN_GRACE_MS / 1000:
+                all_known_at = self.clock()
+            elif self.clock() >= all_known_at + UNKNOWN_GRACE_MS / 1000:
                 self._given_up |= self._missing({partition.topic for partition in gone}, gone)
                 raise UnknownTopicError(f"{name_partitions(gone)} does not exist in the cluster at {self._servers()}")
-            if time.monotonic() >= deadline:
+            if self.clock() >= deadline:
                 missing = sorted(timestamps.keys() - answers.keys())
                 raise NoLeaderError(
                     f"no offsets of {name_partitions(missing)} in {self.options.default_api_timeout_ms} ms: "
                     f"{question.troubles.get(missing[0], 'no leader is known')}"
                 )
             failures += 1
-            self._pause(generation, min(time.monotonic() + self.backoff_s(failures), deadline), deadline)
+            self._pause(generation, min(self.clock() + self.backoff_s(failures), deadline), deadline)
 
     def _unknown(self, topics: Collection[str]) -> list[str]:
         unknown = []
@@ -176,8 +192,8 @@ class KafkaClient:
 
     def _pause(self, generation: int, until: float, deadline: float) -> None:
         """Wait, refreshing the cache as it is due: metadata newer than this ends the wait early."""
-        while self.cache.snapshot.generation == generation and (left_s := until - time.monotonic()) > 0:
-            time.sleep(min(self.cache.time_to_next_update_ms() / 1000, left_s))
+        while self.cache.snapshot.generation == generation and (left_s := until - self.clock()) > 0:
+            self.sleep(min(self.cache.time_to_next_update_ms() / 1000, left_s))
             self.cache.refresh_if_due(deadline)
 
     def _servers(self) -> str:

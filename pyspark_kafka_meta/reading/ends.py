@@ -6,7 +6,7 @@ Follows Spark's `KafkaOffsetReaderAdmin`, which asks again where the latest offs
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from uuid import UUID
@@ -25,13 +25,10 @@ from pyspark_kafka_meta.reading.verdicts import accept_loss, explain_end, is_rec
 class LogEnds:
     """Log ends of the partitions one query reads."""
 
-    def __init__(
-        self, client: KafkaClient, options: SourceOptions, resolver: OffsetResolver, sleep: Callable[[float], None]
-    ) -> None:
+    def __init__(self, client: KafkaClient, options: SourceOptions, resolver: OffsetResolver) -> None:
         self._client = client
         self._options = options
         self._resolver = resolver
-        self._sleep = sleep
         self._passed_over: set[TopicPartition] = set()  # whose target is lost, which is allowed and was reported
         self._told = ""  # the loss that the last look found
 
@@ -142,7 +139,7 @@ class LogEnds:
             if not lost_starts(start, latest) and not lost_ends(target, latest):
                 break
             # A broker that has just become leader may report a smaller end than the last one for a moment (KAFKA-7703).
-            self._sleep(self._options.fetch_offset_retry_interval_ms / 1000)
+            self._client.sleep(self._options.fetch_offset_retry_interval_ms / 1000)
             self._client.cache.refresh(RefreshReason.ON_DEMAND, self._client.api_deadline())
             latest = self._latest_left(expected, start)
         lost = [one for one in lost_ends(target, latest) if one not in lost_starts(start, latest)]

@@ -4,7 +4,6 @@ partitions that are read from it. Follows Kafka's `AbstractFetch`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -26,7 +25,7 @@ class Fetch(NamedTuple):
     Attributes:
         generation: of the snapshot that named the broker.
         cursors: of the partitions it asks for; those that were taken from a hung broker are not among them any more.
-        sent_at, overdue_at: seconds of `time.monotonic`.
+        sent_at, overdue_at: seconds of the client's clock.
     """
 
     broker: Broker
@@ -53,7 +52,7 @@ class Fetches:
 
     def send(self, leaders: Mapping[PartitionCursor, LeaderAndEpoch], generation: int) -> None:
         """Fetch for the cursors whose broker has nothing under way; the others wait until it has answered."""
-        now, brokers = time.monotonic(), self._client.cache.snapshot.brokers
+        now, brokers = self._client.clock(), self._client.cache.snapshot.brokers
         groups: dict[Broker, list[tuple[PartitionCursor, ReadSource]]] = {}
         for cursor, leader in leaders.items():
             source = self._client.replicas.source(cursor.range.partition, leader, brokers, now)
@@ -64,7 +63,7 @@ class Fetches:
             self._send(broker, members, generation)
 
     def _send(self, broker: Broker, members: Sequence[tuple[PartitionCursor, ReadSource]], generation: int) -> None:
-        options, now = self._options, time.monotonic()
+        options, now = self._options, self._client.clock()
         request = FetchRequest(
             partitions=tuple(
                 cursor.request(cursor.range.topic_id, source.leader_epoch, source.is_follower)
@@ -90,7 +89,7 @@ class Fetches:
     def receive_overdue(self) -> tuple[Fetch, FetchAnswer | RequestFailure] | None:
         """The answer, or failure, of one that is overdue, if it has come by now; else brokers may be left. They are
         looked at one by one, as others that always have answers ready would hide one that hangs."""
-        now = time.monotonic()
+        now = self._client.clock()
         for node_id in [node_id for node_id, fetch in self._under_way.items() if now >= fetch.overdue_at]:
             received = self._receive([node_id], now)
             if received is not None:

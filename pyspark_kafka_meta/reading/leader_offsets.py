@@ -5,9 +5,8 @@ A leader that keeps silent costs the others' answers nothing, and is left as soo
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS, MetadataCache
@@ -39,7 +38,7 @@ OVERDUE_MS = 2_000
 
 
 class _Asked(NamedTuple):
-    """A ListOffsets that has no answer yet. `overdue_at` is in seconds of `time.monotonic`."""
+    """A ListOffsets that has no answer yet. `overdue_at` is in seconds of the caller's clock."""
 
     broker: Broker
     partitions: list[TopicPartition]
@@ -62,6 +61,7 @@ class LeaderOffsets:
         throttles: Throttles,
         read_committed: bool,
         deadline: float,
+        clock: Callable[[], float],
     ) -> None:
         """
         Args:
@@ -76,6 +76,7 @@ class LeaderOffsets:
         self._throttles = throttles
         self._read_committed = read_committed
         self._deadline = deadline
+        self._clock = clock
         self._asked: dict[int, _Asked] = {}  # by node id
 
     def ask(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAnswer]:
@@ -92,7 +93,7 @@ class LeaderOffsets:
                 received = self._wire.receive_offsets(self._asked, min(self._next_look(), self._deadline))
                 if received is not None:
                     good |= self._absorb(received, self._asked.pop(received.node_id).partitions, generation)
-                elif time.monotonic() < self._deadline:
+                elif self._clock() < self._deadline:
                     self._leave_who_leads_no_more()
                 else:
                     break
@@ -113,7 +114,7 @@ class LeaderOffsets:
                 continue
             query = OffsetQuery(partition, timestamps[partition], leader.leader_epoch)
             groups.setdefault(leader.broker, []).append(query)
-        now = time.monotonic()
+        now = self._clock()
         for broker, queries in groups.items():
             unanswered = self._unanswered[broker.node_id]
             timeout_ms = attempt_timeout_ms(unanswered, self._options.request_timeout_ms)
@@ -128,13 +129,13 @@ class LeaderOffsets:
 
     def _next_look(self) -> float:
         """When the next broker is overdue; if one is already, when the cache may make the requested refresh."""
-        now = time.monotonic()
+        now = self._clock()
         overdue_at = min(one.overdue_at for one in self._asked.values())
         return overdue_at if overdue_at > now else now + self._cache.time_to_next_update_ms() / 1000
 
     def _leave_who_leads_no_more(self) -> None:
         self._cache.refresh_if_due(self._deadline)
-        now, snapshot = time.monotonic(), self._cache.snapshot
+        now, snapshot = self._clock(), self._cache.snapshot
         for node_id in [node_id for node_id, one in self._asked.items() if now >= one.overdue_at]:
             broker, partitions, _ = self._asked[node_id]
             leaders = [snapshot.leader(partition) for partition in partitions]
@@ -161,7 +162,7 @@ class LeaderOffsets:
             return {}
         del self._unanswered[node_id]
         if received.throttle_ms > 0:
-            self._throttles.throttle(node_id, received.throttle_ms, time.monotonic())
+            self._throttles.throttle(node_id, received.throttle_ms, self._clock())
         good: dict[TopicPartition, OffsetAnswer] = {}
         for partition in partitions:
             answer = received.offsets.get(partition)

@@ -8,7 +8,6 @@ a log, partitions that vanished, recreated topics. Follows Spark's `KafkaOffsetR
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -78,19 +77,12 @@ def looks_again(plan: Callable[P, T]) -> Callable[P, T]:
 class OffsetPlanner:
     """Plans the offsets and tasks of one query, with a client of its own."""
 
-    def __init__(
-        self,
-        client: KafkaClient,
-        options: SourceOptions,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, client: KafkaClient, options: SourceOptions) -> None:
         self._client = client
-        self._clock = clock
         self._planned_at: float | None = None  # the last micro-batch that was not put off
         self._options = options
         self._resolver = OffsetResolver(client, options)
-        self._ends = LogEnds(client, options, self._resolver, sleep)
+        self._ends = LogEnds(client, options, self._resolver)
         self._latest_seen: SourceOffset | None = None
         self._left_off: dict[tuple[TopicPartition, UUID | None], Position] = {}  # of what is gone
 
@@ -217,7 +209,7 @@ class OffsetPlanner:
 
     def _is_put_off(self, offsets: int, at_once: bool) -> bool:
         """Whether the micro-batch waits for more. Trigger.AvailableNow never does: it would end."""
-        now, fewest = self._clock(), self._options.min_offsets_per_trigger
+        now, fewest = self._client.clock(), self._options.min_offsets_per_trigger
         waited_ms = None if self._planned_at is None else (now - self._planned_at) * 1000
         if (
             not at_once

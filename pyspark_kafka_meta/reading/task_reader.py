@@ -9,7 +9,6 @@ a fifth longer when the protocol library copied the records out of each answer, 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -84,7 +83,7 @@ class TaskReader:
         try:
             while self._cursors:
                 # Counted again after each yield: the time that Spark takes for the rows is not a stall.
-                self._progress.made(time.monotonic())
+                self._progress.made(self._client.clock())
                 received = self._next_records()
                 if received is not None:
                     yield from self._rows(*received)
@@ -139,7 +138,7 @@ class TaskReader:
     def _wake_up_at(self) -> float:
         """When something other than an answer is to be done: a refresh, a fetch after a pause, a look at one that is
         overdue, giving up."""
-        now = time.monotonic()
+        now = self._client.clock()
         next_update = now + self._client.cache.time_to_next_update_ms() / 1000
         next_look = now + self._client.backoff_s(1)
         pauses = [cursor.not_before for cursor in self._cursors if cursor.not_before > now]
@@ -147,15 +146,15 @@ class TaskReader:
 
     def _pause(self) -> None:
         """No answer came. Sleeps only where no Fetch is under way, as nothing else would wait then."""
-        now = time.monotonic()
+        now = self._client.clock()
         if now >= self._progress.stalls_at():
             raise self._progress.timed_out(self._cursors)
         if not self._fetches:
-            time.sleep(max(self._wake_up_at() - now, 0))
+            self._client.sleep(max(self._wake_up_at() - now, 0))
 
     def _send_fetches(self) -> None:
         """For all cursors that are ready and have none under way, as far as somebody leads their partitions."""
-        generation, now = self._client.cache.snapshot.generation, time.monotonic()
+        generation, now = self._client.cache.snapshot.generation, self._client.clock()
         leaders, busy = {}, self._fetches.cursors()
         for cursor in [one for one in self._cursors if one.is_ready(generation, now) and one not in busy]:
             leader = self._leaders.leader(cursor)
@@ -173,7 +172,7 @@ class TaskReader:
             return []
         self._client.cache.count_fetch(answer.node_id, answer.response_bytes, answer.throttle_ms)
         if answer.throttle_ms > 0:
-            self._client.throttles.throttle(answer.node_id, answer.throttle_ms, time.monotonic())
+            self._client.throttles.throttle(answer.node_id, answer.throttle_ms, self._client.clock())
         records: list[FetchedRecords] = []
         instructions = self._instructions(fetch, answer)
         moved_nothing = not any(isinstance(instruction, Emit) for _, instruction, _ in instructions)
@@ -214,7 +213,7 @@ class TaskReader:
         match instruction:
             case Emit(records):
                 cursor.failures = 0
-                self._progress.made(time.monotonic())
+                self._progress.made(self._client.clock())
                 return [records]
             case Refresh():
                 self._client.cache.count_retry()
@@ -226,24 +225,24 @@ class TaskReader:
             case ReadFrom(replica_id):
                 self._read_from(cursor, replica_id)
             case OutOfRange() | NothingMore():
-                self._carry_out(cursor, self._losses.confirm(cursor, instruction, time.monotonic()), fetch)
+                self._carry_out(cursor, self._losses.confirm(cursor, instruction, self._client.clock()), fetch)
             case Lost():
                 self._losses.accept(cursor, instruction)
             case Unreadable():
                 cursor.failures = 0
                 self._losses.accept_corrupt(cursor, instruction)
-                self._progress.made(time.monotonic())
+                self._progress.made(self._client.clock())
             case Fail(error):
                 raise error
         return []
 
     def _read_from(self, cursor: PartitionCursor, replica_id: int) -> None:
-        if self._client.replicas.choose(cursor.range.partition, replica_id, time.monotonic()):
+        if self._client.replicas.choose(cursor.range.partition, replica_id, self._client.clock()):
             self._pause_cursor(cursor)
 
     def _pause_cursor(self, cursor: PartitionCursor) -> None:
         cursor.failures += 1
-        cursor.not_before = time.monotonic() + self._client.backoff_s(cursor.failures)
+        cursor.not_before = self._client.clock() + self._client.backoff_s(cursor.failures)
 
     def _fetch_failed(self, fetch: Fetch, failure: RequestFailure) -> None:
         if not isinstance(failure.error, RETRIABLE_ERRORS):

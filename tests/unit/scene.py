@@ -6,17 +6,14 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, RefreshReason, Role
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.reading import client, fetches, leader_offsets, task_reader
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
@@ -69,6 +66,18 @@ class ScriptedWire(FakeWire):
         return self.change(answer) if isinstance(answer, FetchAnswer) else answer
 
 
+class NotingPublisher(EventPublisher):
+    """Notes each event before it is published."""
+
+    def __init__(self, events: list[RefreshEvent]) -> None:
+        super().__init__((), Origin(role=Role.READER))
+        self._events = events
+
+    def publish(self, event: RefreshEvent) -> None:
+        self._events.append(event)
+        super().publish(event)
+
+
 HELD_BACK = {"kafka_isolation_level": "read_committed"}
 
 Fault = Sequence[Callable[["Scene"], object]]
@@ -89,19 +98,6 @@ class Scene:
         self.cluster.create_topic("t", partitions)
         self.events: list[RefreshEvent] = []
         self.monkeypatch = monkeypatch
-        time = SimpleNamespace(monotonic=self.clock, sleep=self.clock.sleep)
-        for module in (client, fetches, leader_offsets, task_reader):
-            monkeypatch.setattr(module, "time", time)
-        monkeypatch.setattr(client, "KafkaWire", lambda settings: self.wire)
-        monkeypatch.setattr(client, "MetadataCache", self._cache)
-
-    def _cache(self, *arguments: Any, publish: Callable[[RefreshEvent], None], **settings: Any) -> MetadataCache:
-        def note(event: RefreshEvent) -> None:
-            self.events.append(event)
-            publish(event)
-
-        settings |= {"publish": note, "clock": self.clock, "sleep": self.clock.sleep}
-        return MetadataCache(*arguments, rng=random.Random(0), **settings)
 
     def options(self, **options: str) -> SourceOptions:
         """Of a batch that reads t; names of options with underscores for dots."""
@@ -111,7 +107,15 @@ class Scene:
 
     def client(self, **options: str) -> KafkaClient:
         query = self.options(**options)
-        return KafkaClient(query.client, EventPublisher((), Origin(role=Role.READER)), query.topic_pattern)
+        return KafkaClient(
+            query.client,
+            NotingPublisher(self.events),
+            query.topic_pattern,
+            wire=self.wire,
+            clock=self.clock,
+            sleep=self.clock.sleep,
+            rng=random.Random(0),
+        )
 
     def warm_client(self, **options: str) -> KafkaClient:
         """One that knows t and has asked for nothing in the last ten seconds."""
@@ -123,7 +127,7 @@ class Scene:
         return made
 
     def planner(self, **options: str) -> OffsetPlanner:
-        return OffsetPlanner(self.client(**options), self.options(**options).for_stream(), self.clock, self.clock.sleep)
+        return OffsetPlanner(self.client(**options), self.options(**options).for_stream())
 
     def reader(self, client: KafkaClient | None = None, /, **options: str) -> TaskReader:
         made = self.warm_client(**options) if client is None else client
