@@ -128,8 +128,7 @@ class Losses:
         """Whether the metadata still has it. That counts more than a broker that does not know it, because it may lag
         behind or be confused."""
         partition, snapshot = planned.partition, self._client.cache.snapshot
-        is_same = snapshot.topic_id(partition.topic) == planned.topic_id
-        return is_same and partition in snapshot.partitions(partition.topic)
+        return partition in snapshot.partitions(partition.topic) and not self.is_recreated(planned)
 
     def _accept_recreated(self, cursor: PartitionCursor, lost: Lost) -> None:
         """The new topic is for the next micro-batch, which begins in it as onTopicRecreated says."""

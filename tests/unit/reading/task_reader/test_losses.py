@@ -327,12 +327,16 @@ def test_topic_that_brokers_do_not_know_for_a_moment_is_not_lost(scene: Scene, c
     assert by_partition(rows(scene.reader(client).read(scene.ranges()))) == written()
 
 
-def test_broker_that_goes_on_not_knowing_a_topic_that_the_metadata_has_loses_nothing(scene: Scene) -> None:
+@pytest.mark.parametrize("id_is_known", [True, False], ids=["by id", "from a migrated checkpoint"])
+def test_broker_that_goes_on_not_knowing_a_topic_that_the_metadata_has_loses_nothing(
+    scene: Scene, id_is_known: bool
+) -> None:
     scene.fill()
-    scene.wire.change = failing(100)
+    scene.wire.change = failing(100 if id_is_known else 3)
     scene.clock.at(10 + 4 * LOSS_GRACE_MS / 1000, lambda: change(scene, lambda answer: answer))
+    planned = scene.range(T0) if id_is_known else replace(scene.range(T0), topic_id=None)
 
-    assert by_partition(rows(scene.reader().read([scene.range(T0)]))) == {T0: written()[T0]}
+    assert by_partition(rows(scene.reader().read([planned]))) == {T0: written()[T0]}
 
 
 @pytest.mark.parametrize("seed", range(8))
