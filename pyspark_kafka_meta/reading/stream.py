@@ -74,9 +74,12 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
         planner, begin = self._planner(), SourceOffset.parse(start)
         self._commit_to_group(begin)
         try:
-            return planner.next_offset(begin, self._target, limited).as_dict()
+            end = planner.next_offset(begin, self._target, limited)
         finally:
             planner.flush_events()
+        if self._target is not None and end == begin:  # Trigger.AvailableNow ends here
+            self._commit_to_group(begin, despite_pause=True)
+        return end.as_dict()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return self._planner().last_seen_latest()
@@ -95,7 +98,7 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
         if self._opened is not None:
             self._opened.close()
 
-    def _commit_to_group(self, finished: SourceOffset) -> None:
+    def _commit_to_group(self, finished: SourceOffset, despite_pause: bool = False) -> None:
         """Commit the end of the finished micro-batches to the consumer group, if one is set.
 
         Not when Spark calls `commit`: that is after the next micro-batch was planned, and so never for a run's last. A
@@ -103,7 +106,8 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
         `COMMIT_PAUSE_S`.
         """
         name, offsets = self._options.commit_group, {one: at.offset for one, at in finished.positions.items()}
-        if name is None or offsets == self._committed or time.monotonic() < self._commits_not_before:
+        is_paused = time.monotonic() < self._commits_not_before and not despite_pause
+        if name is None or offsets == self._committed or is_paused:
             return
         from pyspark_kafka_meta.reading.groups import ConsumerGroup
 

@@ -30,7 +30,7 @@ T0_TO_5 = SourceOffset({T0: Position(5)}, {"t": None})
 
 def stream_reader(monkeypatch: pytest.MonkeyPatch) -> KafkaMetaStreamReader:
     """Of a query for which there is nothing to plan."""
-    planner = SimpleNamespace(next_offset=lambda start, *_: start, flush_events=lambda: None)
+    planner = SimpleNamespace(next_offset=lambda start, *_: start, flush_events=lambda: None, available_now=dict)
     monkeypatch.setattr(KafkaMetaStreamReader, "_planner", lambda self: planner)
     return KafkaMetaStreamReader(OF_A_GROUP, {})
 
@@ -128,6 +128,18 @@ def test_a_commit_that_failed_does_not_hold_up_the_next_micro_batches(monkeypatc
         clock.sleep(COMMIT_PAUSE_S / 2)
 
     assert asked == [1, 1, 2]
+
+
+def test_a_run_of_available_now_tries_once_more_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = Admin(30, 30)
+    monkeypatch.setattr(groups, "AdminClient", admin)
+    reader = stream_reader(monkeypatch)
+    reader.prepareForTriggerAvailableNow()
+    plan(reader, T0_TO_5)
+    plan(reader, T0_TO_5)
+
+    assert admin.asked == 3
+    assert reader._committed == {T0: 5}
 
 
 def test_a_stream_commits_each_end_once_with_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
