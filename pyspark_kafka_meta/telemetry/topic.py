@@ -97,8 +97,10 @@ class TopicSink:
         return new_client(Producer, self._bootstrap_servers, self._security, settings)
 
     def _on_error(self, error: KafkaError) -> None:
-        """What is wrong with a connection; called by `poll` and `flush`, which has nothing to wait for then."""
-        if error.code() == error._AUTHENTICATION and self._producer is not None:
+        """What is wrong with a connection; called by `poll` and `flush`, which has nothing to wait for then. Of tokens,
+        those that no source gives are told in the same way, and `wire.security.librdkafka` sees to those refused."""
+        has_password = self._security.sasl_password is not None
+        if error.code() == error._AUTHENTICATION and has_password and self._producer is not None:
             self._is_refused = True
             self._producer.purge()
 

@@ -252,6 +252,18 @@ def test_login_that_is_refused_is_not_tried_again_and_again(
     assert warnings == [f"refresh event 1 did not reach topic events: {topic.REFUSED}"]
 
 
+def test_token_that_does_not_come_is_no_refused_login() -> None:
+    oauth = {"kafka.sasl.mechanism": "OAUTHBEARER", "oauthTokenProvider": "json:JSONEncoder"}
+    client = ClientOptions.parse(
+        {"kafka.bootstrap.servers": str(NOBODY), "kafka.security.protocol": "SASL_PLAINTEXT", **oauth}
+    )
+    sink = TopicSink([NOBODY], "events", client.security)
+    sink._producer = cast(Producer, object())
+    sink._on_error(KafkaError(KafkaError._AUTHENTICATION, "Failed to acquire SASL OAUTHBEARER token"))
+
+    assert not sink._is_refused
+
+
 def test_client_that_cannot_be_imported_costs_events_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     sink = TopicSink([NOBODY], "events", PLAINTEXT)

@@ -28,6 +28,8 @@ OPAQUE_TOKEN_LIFETIME_S = 300.0
 REFUSAL_HOLDS_S = 300.0
 """librdkafka would ask every 10 s for a token that is refused, and have the account locked."""
 
+_refusals: dict[SecurityOptions, tuple[AuthenticationError, float]] = {}  # until when each holds, whichever client asks
+
 
 class _Log:
     """Takes what librdkafka logs, and with it what brokers say.
@@ -114,20 +116,21 @@ class _Tokens:
         self._security = security
         self._host = host
         self._log = log
-        self._refusal: AuthenticationError | None = None
-        self._holds_until = 0.0
 
     def __call__(self, _config: str) -> tuple[str, float, str, dict[str, str]]:
         """A token, when it expires, in seconds since 1970 UTC, whose it is (brokers know), and SASL extensions."""
         now = time.monotonic()
-        if self._refusal is not None and now < self._holds_until:
-            raise self._refusal
+        if self._security in _refusals:
+            refusal, holds_until = _refusals[self._security]
+            if now < holds_until:
+                raise refusal
         try:
             token = bearer_token(self._security, self._host, now + TOKEN_TIMEOUT_S)
         except AuthenticationError as error:
-            self._refusal, self._holds_until = error, now + REFUSAL_HOLDS_S
+            _refusals[self._security] = error, now + REFUSAL_HOLDS_S
             raise
-        self._refusal, self._log.token = None, token
+        _refusals.pop(self._security, None)
+        self._log.token = token
         return token, _expires_at(token, time.time()), "", dict(self._security.oauth_extensions or ())
 
 
