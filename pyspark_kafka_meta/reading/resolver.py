@@ -115,12 +115,12 @@ class OffsetResolver:
         named = {EARLIEST_OFFSET: earliest, LATEST_OFFSET: latest}
         # A query may begin behind the start of an open transaction, but a batch cannot end there.
         ends = latest if is_end else self.high_watermarks(partitions)
-
-        def position(partition: TopicPartition, offset: int) -> Position:
-            log = (earliest[partition].offset, ends[partition].offset)
-            return Position(self._within_log(option, partition, offset, *log, is_end))
-
-        return {one: named[at][one] if at in named else position(one, at) for one, at in given.items()}
+        return {
+            one: named[at][one]
+            if at in named
+            else self._within_log(option, one, at, earliest[one].offset, ends[one].offset, is_end)
+            for one, at in given.items()
+        }
 
     def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         """The start of each log. No epoch: nothing lies before it that a leader could compare."""
@@ -148,7 +148,7 @@ class OffsetResolver:
 
     def _within_log(
         self, option: str, partition: TopicPartition, offset: int, earliest: int, latest: int, is_end: bool
-    ) -> int:
+    ) -> Position:
         """`offset` if the log holds it; its start if the offset has aged out and that is allowed."""
         if offset > latest:
             raise OptionError(
@@ -160,7 +160,7 @@ class OffsetResolver:
             if not is_end:  # what lies behind an end was not to be read
                 self._client.cache.record_loss(partition, offset, earliest, text)
             self._told.add(text)
-        return max(offset, earliest)
+        return Position(max(offset, earliest))
 
 
 def _committed_offsets(

@@ -26,8 +26,6 @@ logger = logging.getLogger(__name__)
 FLUSH_S = 0.2
 CONNECT_PAUSE_S = 30.0
 """Between two attempts: one that waits for a token which does not come takes 10 s."""
-REFUSED_PAUSE_S = 300.0
-"""After a login that was refused: librdkafka would try again every few seconds, and have the account locked."""
 REFUSED = "the brokers refuse the login: check the credentials; those of the query serve other clusters of events, too"
 SETTINGS = {
     "client.id": "kafkameta-events",
@@ -73,8 +71,10 @@ class TopicSink:
         if not (self._is_slow or self._failing):
             self._is_slow = producer.flush(FLUSH_S) > 0
         if self._is_refused:
+            from pyspark_kafka_meta.wire.security.librdkafka import REFUSAL_HOLDS_S
+
             self.close()
-            self._is_refused, self._connect_after = False, time.monotonic() + REFUSED_PAUSE_S
+            self._is_refused, self._connect_after = False, time.monotonic() + REFUSAL_HOLDS_S
 
     def close(self) -> None:
         """What is not acknowledged soon is lost. It would keep the producer alive, and connecting, for ever: a record

@@ -26,7 +26,8 @@ Client = TypeVar("Client")
 TOKEN_TIMEOUT_S = 10.0
 OPAQUE_TOKEN_LIFETIME_S = 300.0
 REFUSAL_HOLDS_S = 300.0
-"""librdkafka would ask every 10 s for a token that is refused, and have the account locked."""
+"""How long no login is tried after one that was refused, and no token asked for: librdkafka would do so every few
+seconds, and have the account locked."""
 
 _refusals: dict[SecurityOptions, tuple[AuthenticationError, float]] = {}  # until when each holds, whichever client asks
 
