@@ -6,12 +6,12 @@ in the middle of many.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,6 +28,7 @@ from pyspark_kafka_meta.telemetry.background import BackgroundSink
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from tests.checkpoints import parsed, text
 from tests.kafka.checker import UNKNOWN_OFFSET, Event, Record, assert_all_read, assert_tells_all
+from tests.unit.written_events import events_in
 
 BATCH_PAUSE_S = 0.05
 SETTLE_S = 30
@@ -200,8 +201,7 @@ class Stream(Background):
     def events(self, role: str = "reader") -> list[Event]:
         """The events of the reader's or the planner's cache after its birth, as they were written."""
         self.settle()
-        lines = [line for file in (self._folder / role).glob("*.jsonl") for line in file.read_text().splitlines()]
-        events = sorted(map(json.loads, lines), key=lambda event: int(event["sequence"]))
+        events = sorted(events_in(self._folder / role), key=itemgetter("sequence"))
         return [event for event in events if event["kind"] != "born"]
 
     def _run(self) -> None:

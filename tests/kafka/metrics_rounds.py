@@ -18,6 +18,7 @@ from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from tests.kafka.harness import Stream
+from tests.unit.written_events import events_in
 
 Told = list[tuple[int, int]]
 """Sequence and `dropped_before` of each event that got through, in order."""
@@ -75,10 +76,6 @@ class Rounds(Stream):
 def told(events: Iterable[Mapping[str, Any]], cache_id: str) -> Told:
     """A record whose acknowledgement was lost may have come twice."""
     return sorted({(one["sequence"], one["dropped_before"]) for one in events if one["cache_id"] == cache_id})
-
-
-def events_in(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for file in folder.glob("*.jsonl") for line in file.read_text().splitlines()]
 
 
 def drops_told(found: Told) -> int:

@@ -22,8 +22,9 @@ from pyspark_kafka_meta.telemetry import topic as topic_sink
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 from tests.kafka.harness import Stream
-from tests.kafka.metrics_rounds import FAULTS, Rounds, drops_told, events_in, told
+from tests.kafka.metrics_rounds import FAULTS, Rounds, drops_told, told
 from tests.kafka.secured_kafka import SecuredKafka
+from tests.unit.written_events import events_in
 
 pytestmark = pytest.mark.kafka
 

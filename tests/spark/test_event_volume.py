@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_kafka_meta.reading.planner import PLANNER_MAX_AGE_MS
 from pyspark_kafka_meta.testing import MockCluster
-from tests.kafka.metrics_rounds import events_in
+from tests.unit.written_events import events_in
 
 logger = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from tests.spark.traces import logged, rows_by_batch
+from tests.unit.written_events import events_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -152,11 +153,7 @@ def test_batch_0_is_replayed_though_its_options_fit_the_topic_no_more(
 
 def pids(events: Path, role: str) -> set[int]:
     """Of the processes whose caches have that role."""
-    return {event["pid"] for event in told(events) if event["role"] == role}
-
-
-def told(events: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for file in events.glob("*.jsonl") for line in file.read_text().splitlines()]
+    return {event["pid"] for event in events_in(events) if event["role"] == role}
 
 
 def test_killed_workers_cost_no_record_and_repeat_none(
@@ -178,7 +175,7 @@ def test_killed_workers_cost_no_record_and_repeat_none(
     query.processAllAvailable()
     query.stop()
     assert Counter(pipeline.values()) == Counter(expected)
-    attempts = {event["task_attempt"] for event in told(events) if event["role"] == "reader"}
+    attempts = {event["task_attempt"] for event in events_in(events) if event["role"] == "reader"}
     assert attempts > {0}, "tasks whose worker was killed were tried again, and their events say so"
 
 

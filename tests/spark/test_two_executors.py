@@ -21,7 +21,7 @@ from pyspark_kafka_meta.tables.live import partition_rows
 from pyspark_kafka_meta.tables.rows import CacheRow
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.harness import SteadyProducer
-from tests.kafka.metrics_rounds import events_in
+from tests.unit.written_events import events_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -11,9 +11,12 @@ from pyspark_kafka_meta.metadata.events import RefreshEvent, RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.task_reader import TaskReader
+from tests.partitions import T0
 from tests.unit.scene import Scene
 
 MAX_AGE_S = 300
+FIVE = [0, 1, 2, 3, 4]
+"""The offsets of one `ReaderScene.append`."""
 
 
 class ReaderScene(Scene):
@@ -70,3 +73,11 @@ class ReaderScene(Scene):
         node_ids = [node_id for node_id, _ in self.wire.fetches]
         self.wire.fetches.clear()
         return node_ids
+
+
+def ten_records(monkeypatch: pytest.MonkeyPatch, **options: str) -> ReaderScene:
+    """In t-0, which broker 1 leads."""
+    scene = ReaderScene(monkeypatch, **options)
+    scene.append(T0)
+    scene.append(T0)
+    return scene

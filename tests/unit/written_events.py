@@ -64,3 +64,8 @@ def sequences(printed: str) -> list[int]:
 def write(folder: Path, *events: RefreshEvent) -> None:
     """As one file of a writer of its own."""
     FolderSink(LocalFolder(folder)).write(events)
+
+
+def events_in(folder: Path) -> list[dict[str, Any]]:
+    """Those of all files, by the files' names."""
+    return [json.loads(line) for file in sorted(folder.glob("*.jsonl")) for line in file.read_text().splitlines()]

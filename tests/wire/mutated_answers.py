@@ -19,7 +19,6 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16 import response as fetch
 from kio.schema.list_offsets.v7 import response as offsets
-from kio.schema.metadata.v12 import response as metadata
 
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
@@ -44,6 +43,7 @@ from tests.unit.records.handmade import (
     rows_of,
 )
 from tests.unit.records.test_mutations import mutate
+from tests.unit.wire.answers import metadata_message
 from tests.wire.scripted_broker import frame
 
 MORE_BYTES = 256 << 20
@@ -154,32 +154,7 @@ def read_fetch(rng: random.Random) -> str:
 
 
 def metadata_frame() -> bytes:
-    partition = metadata.MetadataResponsePartition(
-        error_code=ErrorCode.none,
-        partition_index=1,
-        leader_id=4,
-        leader_epoch=9,
-        replica_nodes=(4, 5),
-        isr_nodes=(4,),
-        offline_replicas=(5,),
-    )
-    topic = metadata.MetadataResponseTopic(
-        error_code=ErrorCode.none,
-        name="t",
-        topic_id=TOPIC_ID,
-        partitions=(partition,),
-    )
-    broker = metadata.MetadataResponseBroker(node_id=4, host="kafka-4", port=9092, rack="r")
-    return frame(
-        metadata.MetadataResponse(
-            throttle_time=milliseconds(20),
-            brokers=(broker,),
-            cluster_id="c",
-            controller_id=4,
-            topics=(topic,),
-        ),
-        CORRELATION_ID,
-    )[4:]
+    return frame(metadata_message(throttle_time=milliseconds(20)), CORRELATION_ID)[4:]
 
 
 def read_metadata(rng: random.Random) -> str:

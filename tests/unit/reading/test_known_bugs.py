@@ -12,9 +12,7 @@ from pyspark_kafka_meta.metadata.changes import TopicRecreated
 from pyspark_kafka_meta.metadata.events import EventKind, Outcome, RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, NO_LEADER, Address, Broker, LeaderHint
 from tests.partitions import T0
-from tests.unit.reader_scene import MAX_AGE_S, ReaderScene
-
-FIVE = [0, 1, 2, 3, 4]
+from tests.unit.reader_scene import FIVE, MAX_AGE_S, ReaderScene
 
 
 @pytest.fixture

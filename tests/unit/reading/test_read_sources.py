@@ -10,18 +10,13 @@ from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.wire.messages import FetchAnswer
 from tests.partitions import T0, T1
-from tests.unit.reader_scene import MAX_AGE_S, ReaderScene
-
-FIVE = [0, 1, 2, 3, 4]
+from tests.unit.reader_scene import FIVE, MAX_AGE_S, ReaderScene, ten_records
 
 
-def a_scene(monkeypatch: pytest.MonkeyPatch, replica: int | None = 3, **options: str) -> ReaderScene:
+def a_scene(monkeypatch: pytest.MonkeyPatch, replica: int = 3, **options: str) -> ReaderScene:
     """Ten records in t-0, and its leader, broker 1, prefers this replica."""
-    scene = ReaderScene(monkeypatch, **options)
-    scene.append(T0)
-    scene.append(T0)
-    if replica is not None:
-        scene.wire.preferred_replicas[T0] = replica
+    scene = ten_records(monkeypatch, **options)
+    scene.wire.preferred_replicas[T0] = replica
     return scene
 
 
@@ -184,7 +179,7 @@ def test_replica_that_catches_up_in_time_is_kept(monkeypatch: pytest.MonkeyPatch
 def test_leader_that_insists_on_a_replica_that_is_gone_is_not_asked_without_a_pause(
     monkeypatch: pytest.MonkeyPatch, replica: int
 ) -> None:
-    scene = a_scene(monkeypatch, None)
+    scene = ten_records(monkeypatch)
     insists = {1: replica}
     monkeypatch.setattr(scene.wire, "_redirects_to", lambda node_id, partition, rack: insists.get(node_id))
     scene.wire.down.add(3)

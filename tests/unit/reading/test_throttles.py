@@ -11,17 +11,7 @@ from pyspark_kafka_meta.errors import ReadTimeoutError
 from pyspark_kafka_meta.metadata.events import Outcome, RefreshReason
 from pyspark_kafka_meta.reading.throttles import MAX_THROTTLE_MS, Throttles
 from tests.partitions import T0, T1
-from tests.unit.reader_scene import ReaderScene
-
-FIVE = [0, 1, 2, 3, 4]
-
-
-def a_scene(monkeypatch: pytest.MonkeyPatch, **options: str) -> ReaderScene:
-    """Ten records in t-0, which broker 1 leads."""
-    scene = ReaderScene(monkeypatch, **options)
-    scene.append(T0)
-    scene.append(T0)
-    return scene
+from tests.unit.reader_scene import FIVE, ten_records
 
 
 def test_longest_throttle_of_a_broker_holds_and_none_is_believed_without_end() -> None:
@@ -34,7 +24,7 @@ def test_longest_throttle_of_a_broker_holds_and_none_is_believed_without_end() -
 
 
 def test_throttling_broker_is_left_alone_for_as_long_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = a_scene(monkeypatch)
+    scene = ten_records(monkeypatch)
     scene.wire.throttles[1] = deque([4_000, 1_500])
     began = scene.clock()
 
@@ -44,7 +34,7 @@ def test_throttling_broker_is_left_alone_for_as_long_as_it_says(monkeypatch: pyt
 
 
 def test_other_brokers_are_read_while_one_throttles(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = a_scene(monkeypatch)
+    scene = ten_records(monkeypatch)
     scene.append(T1)
     scene.wire.throttles[1] = deque([4_000])
 
@@ -52,7 +42,7 @@ def test_other_brokers_are_read_while_one_throttles(monkeypatch: pytest.MonkeyPa
 
 
 def test_next_task_leaves_a_throttling_broker_alone_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = a_scene(monkeypatch)
+    scene = ten_records(monkeypatch)
     scene.worker.throttles.throttle(1, 4_000, scene.clock())
     began = scene.clock()
 
@@ -61,7 +51,7 @@ def test_next_task_leaves_a_throttling_broker_alone_too(monkeypatch: pytest.Monk
 
 
 def test_throttling_is_no_stall_and_is_told_by_the_next_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = a_scene(monkeypatch, **{"kafkaConsumer.pollTimeoutMs": "1000"})
+    scene = ten_records(monkeypatch, **{"kafkaConsumer.pollTimeoutMs": "1000"})
     scene.wire.throttles[1] = deque([900, 5_000, 5_000])
 
     assert scene.read(T0) == list(range(10))
@@ -71,7 +61,7 @@ def test_throttling_is_no_stall_and_is_told_by_the_next_event(monkeypatch: pytes
 
 
 def test_throttle_of_a_month_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = a_scene(monkeypatch)
+    scene = ten_records(monkeypatch)
     scene.wire.throttles[1] = deque([2**31 - 1])
     began = scene.clock()
 
@@ -80,7 +70,7 @@ def test_throttle_of_a_month_is_not_believed(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_throttles_without_end_and_without_records_are_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = a_scene(monkeypatch, **{"kafkaConsumer.pollTimeoutMs": "1000"})
+    scene = ten_records(monkeypatch, **{"kafkaConsumer.pollTimeoutMs": "1000"})
     scene.wire.throttles[1] = deque([5_000] * 100)
     began = scene.clock()
 
@@ -90,7 +80,7 @@ def test_throttles_without_end_and_without_records_are_a_stall(monkeypatch: pyte
 
 
 def test_silence_after_a_throttle_is_a_stall_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = a_scene(monkeypatch, **{"kafkaConsumer.pollTimeoutMs": "1000"})
+    scene = ten_records(monkeypatch, **{"kafkaConsumer.pollTimeoutMs": "1000"})
     scene.wire.throttles[1] = deque([5_000])
     end = scene.cluster.bounds(T0)[1]
     began = scene.clock()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -14,7 +13,7 @@ from pyspark_kafka_meta.tables.files import EventFolder, latest
 from pyspark_kafka_meta.telemetry import sinks
 from pyspark_kafka_meta.telemetry.folders import KEPT_DAYS, DefaultFolder, LocalFolder
 from pyspark_kafka_meta.telemetry.sinks import FolderSink, LossCount
-from tests.unit.written_events import made
+from tests.unit.written_events import events_in, made
 
 
 @pytest.fixture
@@ -31,8 +30,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def told(folder: Path) -> list[tuple[int, int]]:
     """Sequence and losses told, in the order of the files and lines."""
-    rows = [json.loads(line) for file in sorted(folder.glob("*.jsonl")) for line in file.read_text().splitlines()]
-    return [(row["sequence"], row["dropped_before"]) for row in rows]
+    return [(row["sequence"], row["dropped_before"]) for row in events_in(folder)]
 
 
 def numbers(folder: Path) -> list[int]:

@@ -22,7 +22,7 @@ from pyspark_kafka_meta.telemetry.living import LivingCaches
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.telemetry.sinks import FolderSink
-from tests.unit.written_events import made
+from tests.unit.written_events import events_in, made
 
 ORIGIN = Origin(role=Role.READER, application_id="app-1", executor_id="7", stage_id=3)
 
@@ -41,8 +41,7 @@ def published(folder: Path) -> EventPublisher:
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     """Those of all files, by number."""
-    found = [json.loads(line) for file in folder.glob("*.jsonl") for line in file.read_text().splitlines()]
-    return sorted(found, key=itemgetter("sequence"))
+    return sorted(events_in(folder), key=itemgetter("sequence"))
 
 
 def publish(to: EventPublisher, first: int, last: int) -> None:

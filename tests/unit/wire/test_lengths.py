@@ -9,7 +9,7 @@ import pytest
 from pyspark_kafka_meta.errors import ProtocolError
 from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api, decode
 from pyspark_kafka_meta.wire.lengths import check_lengths
-from tests.unit.wire.test_translate import (
+from tests.unit.wire.answers import (
     CORRELATION_ID,
     T_ID,
     fetch_message,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 
 from pyspark_kafka_meta.errors import ProtocolError
 from pyspark_kafka_meta.metadata.model import (
@@ -24,7 +22,7 @@ from pyspark_kafka_meta.metadata.model import (
     TopicPartition,
 )
 from pyspark_kafka_meta.wire import translate, translate_fetch
-from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api, Exchange, decode, encode, milliseconds
+from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api, Exchange, decode, encode
 from pyspark_kafka_meta.wire.messages import (
     LATEST_TIMESTAMP,
     DivergingEpoch,
@@ -37,17 +35,17 @@ from pyspark_kafka_meta.wire.messages import (
     OffsetsRequest,
 )
 from tests.partitions import T0, T1, U0
-
-T_ID, U_ID = UUID(int=7), UUID(int=8)
-CORRELATION_ID = 77
-
-
-def versions(api: Api) -> list[int]:
-    return list(range(api.min_version, api.max_version + 1))
-
-
-def schema(api: Api, version: int, kind: str) -> Any:
-    return import_module(f"kio.schema.{api.name}.v{version}.{kind}")
+from tests.unit.wire.answers import (
+    CORRELATION_ID,
+    T_ID,
+    U_ID,
+    fetch_message,
+    metadata_message,
+    offsets_message,
+    payload,
+    schema,
+    versions,
+)
 
 
 def as_broker_reads(message: Any, kind: Any) -> Any:
@@ -60,15 +58,6 @@ def as_broker_reads(message: Any, kind: Any) -> Any:
     read, rest = entity_reader(kind)(frame, 4 + size)
     assert 4 + size + rest == len(frame)
     return read
-
-
-def payload(message: Any) -> bytes:
-    """An answer's frame without its length."""
-    body = io.BytesIO()
-    header = message.__header_schema__(correlation_id=CORRELATION_ID)
-    entity_writer(type(header))(body, header)
-    entity_writer(type(message))(body, message)
-    return body.getvalue()
 
 
 def exchange(api: Api, message: Any) -> Exchange:
@@ -90,30 +79,6 @@ def test_metadata_request_asks_for_these_topics_and_never_creates_one(
 
     assert (None if read.topics is None else [one.name for one in read.topics]) == names
     assert read.allow_auto_topic_creation is False
-
-
-def metadata_message(version: int = 12, **changed: Any) -> Any:
-    kinds = schema(METADATA, version, "response")
-    partition = kinds.MetadataResponsePartition(
-        error_code=ErrorCode.leader_not_available,
-        partition_index=1,
-        leader_id=4,
-        leader_epoch=9,
-        replica_nodes=(4, 5),
-        isr_nodes=(4,),
-        offline_replicas=(5,),
-    )
-    by_id = {"topic_id": T_ID} if version >= 10 else {}
-    error = {"error_code": ErrorCode.none} if version >= 13 else {}
-    topic = kinds.MetadataResponseTopic(error_code=ErrorCode.none, name="t", partitions=(partition,), **by_id)
-    fields = {
-        "throttle_time": milliseconds(1001),
-        "brokers": (kinds.MetadataResponseBroker(node_id=4, host="kafka-4", port=9092, rack="r"),),
-        "cluster_id": "c",
-        "controller_id": 4,
-        "topics": (topic,),
-    }
-    return kinds.MetadataResponse(**(fields | error | changed))
 
 
 @pytest.mark.parametrize("version", versions(METADATA))
@@ -211,21 +176,6 @@ def test_list_offsets_request_names_timestamps_and_epochs(version: int, read_com
     } == {("t", 0, -1, 3), ("t", 1, -2, 4), ("u", 0, 1_700_000_000_000, -1)}
 
 
-def offsets_message(*partitions: tuple[str, int], version: int = 7, **changed: Any) -> Any:
-    kinds = schema(LIST_OFFSETS, version, "response")
-    fields = {"error_code": ErrorCode.none, "timestamp": 5, "offset": 42, "leader_epoch": 3}
-    return kinds.ListOffsetsResponse(
-        throttle_time=milliseconds(1003),
-        topics=tuple(
-            kinds.ListOffsetsTopicResponse(
-                name=topic,
-                partitions=(kinds.ListOffsetsPartitionResponse(partition_index=number, **(fields | changed)),),
-            )
-            for topic, number in partitions
-        ),
-    )
-
-
 @pytest.mark.parametrize("version", versions(LIST_OFFSETS))
 def test_list_offsets_answer_is_read_and_may_leave_partitions_out(version: int) -> None:
     message = offsets_message(("t", 0), version=version)
@@ -288,34 +238,6 @@ def test_fetch_request_names_positions_epochs_and_limits(version: int) -> None:
         for topic in read.topics
         for one in topic.partitions
     ] == [(0, 10, 3, 2, 1000), (1, 11, 3, 2, 1000), (0, 12, 3, 2, 1000)]
-
-
-def fetch_message(*partitions: tuple[Any, int], version: int = 16, code: Any = ErrorCode.none, **changed: Any) -> Any:
-    kinds = schema(FETCH, version, "response")
-    endpoints = {"node_endpoints": (kinds.NodeEndpoint(node_id=4, host="kafka-4", port=9092),)} if version >= 16 else {}
-    fields = {
-        "error_code": ErrorCode.not_leader_or_follower,
-        "high_watermark": 50,
-        "last_stable_offset": 40,
-        "log_start_offset": 5,
-        "diverging_epoch": kinds.EpochEndOffset(epoch=2, end_offset=8),
-        "current_leader": kinds.LeaderIdAndEpoch(leader_id=4, leader_epoch=6),
-        "aborted_transactions": (kinds.AbortedTransaction(producer_id=9, first_offset=11),),
-        "records": b"batches",
-    }
-    return kinds.FetchResponse(
-        throttle_time=milliseconds(1003),
-        error_code=code,
-        session_id=0,
-        responses=tuple(
-            kinds.FetchableTopicResponse(
-                **({"topic_id": topic} if version >= 13 else {"topic": topic}),
-                partitions=(kinds.PartitionData(partition_index=number, **(fields | changed)),),
-            )
-            for topic, number in partitions
-        ),
-        **endpoints,
-    )
 
 
 def answer_to(message: Any) -> FetchAnswer:

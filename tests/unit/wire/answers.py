@@ -1,0 +1,100 @@
+"""What brokers answer, made of the protocol library's messages, by version."""
+
+from __future__ import annotations
+
+import io
+from importlib import import_module
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_writer
+
+from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api, milliseconds
+
+T_ID, U_ID = UUID(int=7), UUID(int=8)
+CORRELATION_ID = 77
+
+
+def versions(api: Api) -> list[int]:
+    return list(range(api.min_version, api.max_version + 1))
+
+
+def schema(api: Api, version: int, kind: str) -> Any:
+    return import_module(f"kio.schema.{api.name}.v{version}.{kind}")
+
+
+def payload(message: Any) -> bytes:
+    """An answer's frame without its length."""
+    body = io.BytesIO()
+    header = message.__header_schema__(correlation_id=CORRELATION_ID)
+    entity_writer(type(header))(body, header)
+    entity_writer(type(message))(body, message)
+    return body.getvalue()
+
+
+def metadata_message(version: int = 12, **changed: Any) -> Any:
+    kinds = schema(METADATA, version, "response")
+    partition = kinds.MetadataResponsePartition(
+        error_code=ErrorCode.leader_not_available,
+        partition_index=1,
+        leader_id=4,
+        leader_epoch=9,
+        replica_nodes=(4, 5),
+        isr_nodes=(4,),
+        offline_replicas=(5,),
+    )
+    by_id = {"topic_id": T_ID} if version >= 10 else {}
+    error = {"error_code": ErrorCode.none} if version >= 13 else {}
+    topic = kinds.MetadataResponseTopic(error_code=ErrorCode.none, name="t", partitions=(partition,), **by_id)
+    fields = {
+        "throttle_time": milliseconds(1001),
+        "brokers": (kinds.MetadataResponseBroker(node_id=4, host="kafka-4", port=9092, rack="r"),),
+        "cluster_id": "c",
+        "controller_id": 4,
+        "topics": (topic,),
+    }
+    return kinds.MetadataResponse(**(fields | error | changed))
+
+
+def offsets_message(*partitions: tuple[str, int], version: int = 7, **changed: Any) -> Any:
+    kinds = schema(LIST_OFFSETS, version, "response")
+    fields = {"error_code": ErrorCode.none, "timestamp": 5, "offset": 42, "leader_epoch": 3}
+    return kinds.ListOffsetsResponse(
+        throttle_time=milliseconds(1003),
+        topics=tuple(
+            kinds.ListOffsetsTopicResponse(
+                name=topic,
+                partitions=(kinds.ListOffsetsPartitionResponse(partition_index=number, **(fields | changed)),),
+            )
+            for topic, number in partitions
+        ),
+    )
+
+
+def fetch_message(*partitions: tuple[Any, int], version: int = 16, code: Any = ErrorCode.none, **changed: Any) -> Any:
+    kinds = schema(FETCH, version, "response")
+    endpoints = {"node_endpoints": (kinds.NodeEndpoint(node_id=4, host="kafka-4", port=9092),)} if version >= 16 else {}
+    fields = {
+        "error_code": ErrorCode.not_leader_or_follower,
+        "high_watermark": 50,
+        "last_stable_offset": 40,
+        "log_start_offset": 5,
+        "diverging_epoch": kinds.EpochEndOffset(epoch=2, end_offset=8),
+        "current_leader": kinds.LeaderIdAndEpoch(leader_id=4, leader_epoch=6),
+        "aborted_transactions": (kinds.AbortedTransaction(producer_id=9, first_offset=11),),
+        "records": b"batches",
+    }
+    return kinds.FetchResponse(
+        throttle_time=milliseconds(1003),
+        error_code=code,
+        session_id=0,
+        responses=tuple(
+            kinds.FetchableTopicResponse(
+                **({"topic_id": topic} if version >= 13 else {"topic": topic}),
+                partitions=(kinds.PartitionData(partition_index=number, **(fields | changed)),),
+            )
+            for topic, number in partitions
+        ),
+        **endpoints,
+    )
