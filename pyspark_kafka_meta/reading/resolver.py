@@ -70,11 +70,14 @@ class OffsetResolver:
     def _at_times(
         self, spec: TimesSpec, partitions: Collection[TopicPartition], option: str
     ) -> dict[TopicPartition, Position]:
-        """No epochs: those in the answers are of the records there, not of what lies before them."""
+        """The ends are asked for first. A partition without a record that late starts at the end it had then: records
+        that are written while the leaders are asked for the times must not be skipped, nor read by two batches whose
+        times adjoin. No epochs: those in the answers are of the records there, not of what lies before them."""
         times = dict(spec.by_partition)
         if spec.everywhere_ms is not None:
             times = dict.fromkeys(partitions, spec.everywhere_ms)
         check_same_partitions(option, times, partitions)
+        latest = self.latest(times)
         answers = self._list(times, self._options.client.read_committed)
         unmatched = [one for one, answer in answers.items() if answer.offset < 0]
         if unmatched and not spec.or_latest:
@@ -82,8 +85,7 @@ class OffsetResolver:
                 f"No offset matched from request of topic-partition {unmatched[0]} and timestamp "
                 f"{times[unmatched[0]]}. Set startingOffsetsByTimestampStrategy to latest to begin at the end there"
             )
-        found = {one: Position(answer.offset) for one, answer in answers.items()}
-        return found | self.latest(unmatched)
+        return {one: latest[one] if answer.offset < 0 else Position(answer.offset) for one, answer in answers.items()}
 
     def _before_end(self, offsets: int, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         earliest, latest = self.earliest(partitions), self.latest(partitions)

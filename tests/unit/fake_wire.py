@@ -226,7 +226,9 @@ class FakeWire:
         if code != 0:
             return OffsetAnswer(query.partition, code, -1, NO_EPOCH)
         if query.timestamp >= 0:
-            return OffsetAnswer(query.partition, 0, self.cluster.offset_at(query.partition, query.timestamp), 0)
+            found = self.cluster.offset_at(query.partition, query.timestamp)
+            is_readable = found < self._readable_end(node_id, query.partition, read_committed)
+            return OffsetAnswer(query.partition, 0, found if is_readable else -1, 0)
         is_start = query.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP)
         start, _ = self.cluster.bounds(query.partition)
         offset = start if is_start else self._readable_end(node_id, query.partition, read_committed)

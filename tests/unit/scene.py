@@ -150,10 +150,10 @@ class Scene:
         """One record batch."""
         self.cluster.append(partition, batch(values, written=written))
 
-    def hold_back(self, partition: TopicPartition, *values: str) -> None:
+    def hold_back(self, partition: TopicPartition, *values: str, written: datetime = WRITTEN) -> None:
         """One record batch of a transaction that stays open: `HELD_BACK` readers wait for it."""
         self.wire.open_transactions.setdefault(partition, self.cluster.bounds(partition)[1])
-        self.write(partition, *values)
+        self.write(partition, *values, written=written)
 
     def fill(self, batches: int = 4, size: int = 3) -> None:
         """Some batches in each partition of t, every value once."""

@@ -15,9 +15,9 @@ from pyspark_kafka_meta.reading.offsets import Position
 from pyspark_kafka_meta.reading.resolver import OffsetResolver
 from tests.partitions import T0, T1, T2, T3
 from tests.unit.logs import WRITTEN
-from tests.unit.reading.planner.changes import HOW_TO_GO_ON
+from tests.unit.reading.planner.changes import HOW_TO_GO_ON, before_offsets_are_asked
 from tests.unit.reading.planner.queries import GO_ON, Query, add_partition, batch_planner, offsets_json, spans
-from tests.unit.scene import Scene
+from tests.unit.scene import HELD_BACK, Scene
 
 
 def test_batch_reads_all_that_is_there_now(scene: Scene) -> None:
@@ -175,6 +175,37 @@ def test_batch_between_times(
     found = spans(batch_planner(later, **options).batch_ranges())
 
     assert {one: found[one] for one in expected} == expected
+
+
+OR_LATEST = {"startingOffsetsByTimestampStrategy": "latest"}
+
+
+@pytest.mark.parametrize("nth", range(4))
+def test_records_written_while_a_start_by_time_is_asked_for_are_read(later: Scene, nth: int) -> None:
+    before_offsets_are_asked(later, nth, lambda scene: scene.write(T2, "late", written=WRITTEN + timedelta(hours=1)))
+    query = Query(later, startingTimestamp=str(AFTER), **OR_LATEST)
+
+    first = query.step()
+    assert {**first, **query.step()}[T2] == (12, 13)
+
+
+@pytest.mark.parametrize("nth", range(4))
+def test_transaction_that_commits_while_a_start_by_time_is_asked_for_is_read(later: Scene, nth: int) -> None:
+    later.hold_back(T2, *"abcde", written=WRITTEN + timedelta(hours=1))
+    before_offsets_are_asked(later, nth, lambda scene: scene.wire.open_transactions.clear())
+    query = Query(later, startingTimestamp=str(AFTER), **OR_LATEST, **HELD_BACK)
+
+    first = query.step()
+    assert {**first, **query.step()}[T2] == (12, 17)
+
+
+@pytest.mark.parametrize("nth", range(6))
+def test_adjoining_batches_by_time_read_each_record_once(later: Scene, nth: int) -> None:
+    before_offsets_are_asked(later, nth, lambda scene: scene.write(T2, "late", written=WRITTEN + timedelta(hours=1)))
+    first = spans(batch_planner(later, endingTimestamp=str(AFTER)).batch_ranges())[T2]
+    second = spans(batch_planner(later, startingTimestamp=str(AFTER), **OR_LATEST).batch_ranges())[T2]
+
+    assert (first, second[0]) == ((0, 12), 12)
 
 
 BAD_TIMES = {
