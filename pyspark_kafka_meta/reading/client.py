@@ -31,7 +31,7 @@ from pyspark_kafka_meta.wire.codes import (
 )
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
-from pyspark_kafka_meta.wire.messages import OffsetAnswer, Wire
+from pyspark_kafka_meta.wire.messages import OffsetAnswer, OffsetsRequest, Wire
 
 UNKNOWN_GRACE_MS = 3_000
 """A topic or partition made a moment ago is not known to every broker yet; this long it is asked for again."""
@@ -143,26 +143,38 @@ class KafkaClient:
             UnknownTopicError: a topic or partition does not exist, or not any more.
             NoLeaderError: a partition had no leader that answered by `deadline`.
         """
+        return self._ask_leaders(OffsetsRequest((), read_committed), timestamps, deadline)
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int], deadline: float) -> dict[TopicPartition, OffsetAnswer]:
+        """OffsetForLeaderEpoch for each partition (KIP-320): where the log of its leader ends that epoch.
+
+        Raises:
+            BrokerError, UnknownTopicError, NoLeaderError: as `list_offsets`.
+        """
+        return self._ask_leaders(OffsetsRequest((), by_epoch=True), epochs, deadline)
+
+    def _ask_leaders(
+        self, kind: OffsetsRequest, wanted: Mapping[TopicPartition, int], deadline: float
+    ) -> dict[TopicPartition, OffsetAnswer]:
         answers: dict[TopicPartition, OffsetAnswer] = {}
         failures = 0
         all_known_at = self.clock()
         question = LeaderOffsets(
-            self.wire, self.cache, self.options, self._unanswered, self.throttles, read_committed, deadline, self.clock
+            self.wire, self.cache, self.options, self._unanswered, self.throttles, kind, deadline, self.clock
         )
         while True:
             generation = self.cache.snapshot.generation
-            left = {one: timestamp for one, timestamp in timestamps.items() if one not in answers}
-            answers.update(question.ask(left))
-            if len(answers) == len(timestamps):
+            answers.update(question.ask({one: wanted[one] for one in wanted if one not in answers}))
+            if len(answers) == len(wanted):
                 return answers
-            gone = self._not_there(timestamps.keys() - answers.keys())
+            gone = self._not_there(wanted.keys() - answers.keys())
             if not gone:
                 all_known_at = self.clock()
             elif self.clock() >= all_known_at + UNKNOWN_GRACE_MS / 1000:
                 self._given_up |= self._missing({partition.topic for partition in gone}, gone)
                 raise UnknownTopicError(f"{name_partitions(gone)} does not exist in the cluster at {self._servers()}")
             if self.clock() >= deadline:
-                missing = sorted(timestamps.keys() - answers.keys())
+                missing = sorted(wanted.keys() - answers.keys())
                 raise NoLeaderError(
                     f"no offsets of {name_partitions(missing)} in {self.options.default_api_timeout_ms} ms: "
                     f"{question.troubles.get(missing[0], 'no leader is known')}"

@@ -1,4 +1,4 @@
-"""`LeaderOffsets`: a question to the leaders of partitions, one ListOffsets to each, all under way at the same time.
+"""`LeaderOffsets`: a question to the leaders of partitions, one request to each, all under way at the same time.
 
 A leader that keeps silent costs the others' answers nothing, and is left as soon as it does not lead them all any more.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS, MetadataCache
@@ -38,7 +39,7 @@ OVERDUE_MS = 2_000
 
 
 class _Asked(NamedTuple):
-    """A ListOffsets that has no answer yet. `overdue_at` is in seconds of the caller's clock."""
+    """A request that has no answer yet. `overdue_at` is in seconds of the caller's clock."""
 
     broker: Broker
     partitions: list[TopicPartition]
@@ -59,12 +60,13 @@ class LeaderOffsets:
         options: ClientOptions,
         unanswered: Counter[int],
         throttles: Throttles,
-        read_committed: bool,
+        kind: OffsetsRequest,
         deadline: float,
         clock: Callable[[], float],
     ) -> None:
         """
         Args:
+            kind: a request without queries, as it is sent to each leader with the queries for its partitions.
             unanswered: how often in a row a broker did not answer, by node id, this caller or others of the client.
             throttles: brokers that hear nothing for a while, whoever of the client asks.
         """
@@ -74,13 +76,16 @@ class LeaderOffsets:
         self._options = options
         self._unanswered = unanswered
         self._throttles = throttles
-        self._read_committed = read_committed
+        self._kind = kind
         self._deadline = deadline
         self._clock = clock
         self._asked: dict[int, _Asked] = {}  # by node id
 
-    def ask(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAnswer]:
+    def ask(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAnswer]:
         """The good answers to one request to each leader.
+
+        Args:
+            wanted: of each partition, as in `OffsetQuery`.
 
         Raises:
             BrokerError: a broker refused for good.
@@ -88,7 +93,7 @@ class LeaderOffsets:
         generation = self._cache.snapshot.generation
         good: dict[TopicPartition, OffsetAnswer] = {}
         try:
-            self._send(timestamps)
+            self._send(wanted)
             while self._asked:
                 received = self._wire.receive_offsets(self._asked, min(self._next_look(), self._deadline))
                 if received is not None:
@@ -99,12 +104,12 @@ class LeaderOffsets:
                     break
         finally:
             for node_id in list(self._asked):
-                self._leave(node_id, "did not answer ListOffsets in time")
+                self._leave(node_id, "did not report offsets in time")
         return good
 
-    def _send(self, timestamps: Mapping[TopicPartition, int]) -> None:
+    def _send(self, wanted: Mapping[TopicPartition, int]) -> None:
         groups: dict[Broker, list[OffsetQuery]] = {}
-        for partition in sorted(timestamps):
+        for partition in sorted(wanted):
             leader = self._cache.leader(partition)
             if leader is None:
                 self.troubles[partition] = "it has no leader"
@@ -112,13 +117,13 @@ class LeaderOffsets:
                     RefreshReason.NO_LEADER, self._cache.snapshot.generation, partition=partition
                 )
                 continue
-            query = OffsetQuery(partition, timestamps[partition], leader.leader_epoch)
+            query = OffsetQuery(partition, wanted[partition], leader.leader_epoch)
             groups.setdefault(leader.broker, []).append(query)
         now = self._clock()
         for broker, queries in groups.items():
             unanswered = self._unanswered[broker.node_id]
             timeout_ms = attempt_timeout_ms(unanswered, self._options.request_timeout_ms)
-            request = OffsetsRequest(tuple(queries), self._read_committed)
+            request = replace(self._kind, queries=tuple(queries))
             # One that throttles may answer that much later. But its leadership is checked as soon: it may hang as well.
             heard_at = max(now, self._throttles.until(broker.node_id))
             self._wire.send_offsets(broker, request, min(self._deadline, heard_at + timeout_ms / 1000))
@@ -142,7 +147,7 @@ class LeaderOffsets:
             if all(leader is not None and leader.broker == broker for leader in leaders):
                 self._cache.request_update(RefreshReason.REQUEST_TIMEOUT, snapshot.generation, node_id=node_id)
             else:
-                self._leave(node_id, "did not answer ListOffsets, and lost partitions")
+                self._leave(node_id, "did not report offsets, and lost partitions")
 
     def _leave(self, node_id: int, why: str) -> None:
         self._wire.drop_offsets(node_id)

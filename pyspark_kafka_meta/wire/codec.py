@@ -57,6 +57,7 @@ SASL_HANDSHAKE = Api("sasl_handshake", 17, 1, 1)
 SASL_AUTHENTICATE = Api("sasl_authenticate", 36, 0, 2)
 METADATA = Api("metadata", 3, 9, 13)
 LIST_OFFSETS = Api("list_offsets", 2, 4, 8)
+OFFSET_FOR_LEADER_EPOCH = Api("offset_for_leader_epoch", 23, 2, 4)
 FETCH = Api("fetch", 1, 12, 16)
 
 

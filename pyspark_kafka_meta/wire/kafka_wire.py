@@ -13,7 +13,7 @@ from pyspark_kafka_meta.errors import RequestTimeoutError
 from pyspark_kafka_meta.memory import ReusedMemory
 from pyspark_kafka_meta.metadata.model import Address, Broker, MetadataAnswer
 from pyspark_kafka_meta.wire import translate, translate_fetch
-from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA
+from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.wire.messages import (
     FetchAnswer,
@@ -107,10 +107,10 @@ def _write_fetch(connection: Connection, request: FetchRequest, deadline: float)
 
 
 def _write_offsets(connection: Connection, request: OffsetsRequest, deadline: float) -> None:
-    version = connection.version(LIST_OFFSETS)
-    connection.send(LIST_OFFSETS, translate.list_offsets_request(version, request), deadline)
+    api = OFFSET_FOR_LEADER_EPOCH if request.by_epoch else LIST_OFFSETS
+    connection.send(api, translate.offsets_request(connection.version(api), request), deadline)
 
 
 def _read_offsets(connection: Connection, under_way: UnderWay[OffsetsRequest]) -> OffsetsAnswer:
     exchange = connection.receive(under_way.read_deadline(), has_begun=True)
-    return translate.list_offsets_answer(exchange, under_way.request, under_way.broker.node_id)
+    return translate.offsets_answer(exchange, under_way.request, under_way.broker.node_id)

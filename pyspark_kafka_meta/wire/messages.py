@@ -23,34 +23,40 @@ EARLIEST_LOCAL_TIMESTAMP = -4
 
 @dataclass(frozen=True, slots=True)
 class OffsetQuery:
-    """One partition of a ListOffsets request.
+    """One partition of an `OffsetsRequest`.
 
     Attributes:
-        timestamp: ms since the epoch, or one of the constants above.
+        wanted: ms since 1970 UTC, or one of the constants above; in a request `by_epoch`, a leader epoch.
         leader_epoch: the cached epoch, so that an ex-leader refuses instead of answering from an old log.
     """
 
     partition: TopicPartition
-    timestamp: int
+    wanted: int
     leader_epoch: int = NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsRequest:
-    """ListOffsets to one broker. `read_committed`: whether the latest offset is the last stable one, or the high
-    watermark."""
+    """ListOffsets to one broker, or OffsetForLeaderEpoch.
+
+    Attributes:
+        read_committed: whether the latest offset is the last stable offset, or the high watermark.
+        by_epoch: whether the end offsets of leader epochs are wanted (OffsetForLeaderEpoch, KIP-320).
+    """
 
     queries: tuple[OffsetQuery, ...]
-    read_committed: bool
+    read_committed: bool = False
+    by_epoch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetAnswer:
-    """One partition of a ListOffsets answer.
+    """One partition of the answer to an `OffsetsRequest`.
 
     Attributes:
-        offset: -1 where no record is as late as the timestamp asked for.
-        leader_epoch: of the record at `offset`; for the latest offset, the leader's own.
+        offset: -1 where no record is as late as the timestamp asked for. By epoch: the end offset (exclusive) of the
+            largest epoch in the log that is not above the epoch asked for; -1 where the leader knows none.
+        leader_epoch: of the record at `offset`; for the latest offset, the leader's own; by epoch, that largest epoch.
     """
 
     partition: TopicPartition
@@ -61,7 +67,7 @@ class OffsetAnswer:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsAnswer:
-    """One broker's answer to one ListOffsets.
+    """One broker's answer to one `OffsetsRequest`.
 
     Attributes:
         offsets: without the partitions that it left out.
@@ -175,7 +181,7 @@ class Wire(Protocol):
         """Ask the broker at `address` for the cluster and `topics` (None: all of them). Never creates a topic."""
 
     def send_offsets(self, broker: Broker, request: OffsetsRequest, deadline: float) -> None:
-        """Ask for offsets by time or by end, as `send_fetch`."""
+        """Ask for offsets by time, by end or by leader epoch, as `send_fetch`."""
 
     def receive_offsets(self, node_ids: Collection[int], deadline: float) -> OffsetsAnswer | RequestFailure | None:
         """As `receive_fetch`."""

@@ -1,4 +1,7 @@
-"""The protocol library's Metadata and ListOffsets messages to and from our types; `translate_fetch` has Fetch."""
+"""The protocol library's Metadata, ListOffsets and OffsetForLeaderEpoch messages to and from our types.
+
+`translate_fetch` has Fetch.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 from pyspark_kafka_meta.metadata.model import MetadataAnswer, PartitionMetadata, TopicMetadata, TopicPartition
 from pyspark_kafka_meta.options.values import is_topic_name
 from pyspark_kafka_meta.wire import codec
-from pyspark_kafka_meta.wire.codec import LIST_OFFSETS, METADATA, Exchange
+from pyspark_kafka_meta.wire.codec import LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Exchange
 from pyspark_kafka_meta.wire.messages import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -19,6 +22,8 @@ from pyspark_kafka_meta.wire.messages import (
 from pyspark_kafka_meta.wire.rules import broker, check, grouped, label, ms, unique
 
 MAX_BROKERS = 10_000
+CONSUMER_ID = -1
+"""Replica id in the requests of a client that is no broker."""
 LOCAL_OFFSETS_SINCE = 8
 """ListOffsets knows `EARLIEST_LOCAL_TIMESTAMP` from this version on (KIP-405)."""
 
@@ -85,10 +90,14 @@ def _partition(partition: Any) -> PartitionMetadata:
     )
 
 
-def list_offsets_request(version: int, request: OffsetsRequest) -> Any:
+def offsets_request(version: int, request: OffsetsRequest) -> Any:
+    return _epochs_request(version, request) if request.by_epoch else _list_offsets_request(version, request)
+
+
+def _list_offsets_request(version: int, request: OffsetsRequest) -> Any:
     schema = codec.request_schema(LIST_OFFSETS, version)
     return schema.ListOffsetsRequest(
-        replica_id=-1,
+        replica_id=CONSUMER_ID,
         isolation_level=int(request.read_committed),
         topics=tuple(
             schema.ListOffsetsTopic(
@@ -97,7 +106,7 @@ def list_offsets_request(version: int, request: OffsetsRequest) -> Any:
                     schema.ListOffsetsPartition(
                         partition_index=query.partition.partition,
                         current_leader_epoch=query.leader_epoch,
-                        timestamp=_timestamp(query.timestamp, version),
+                        timestamp=_timestamp(query.wanted, version),
                     )
                     for query in members
                 ),
@@ -112,10 +121,32 @@ def _timestamp(timestamp: int, version: int) -> int:
     return EARLIEST_TIMESTAMP if timestamp == EARLIEST_LOCAL_TIMESTAMP and version < LOCAL_OFFSETS_SINCE else timestamp
 
 
-def list_offsets_answer(exchange: Exchange, request: OffsetsRequest, node_id: int) -> OffsetsAnswer:
-    asked = {query.partition: query.timestamp for query in request.queries}
+def _epochs_request(version: int, request: OffsetsRequest) -> Any:
+    schema = codec.request_schema(OFFSET_FOR_LEADER_EPOCH, version)
+    return schema.OffsetForLeaderEpochRequest(
+        **({"replica_id": CONSUMER_ID} if version >= 3 else {}),
+        topics=tuple(
+            schema.OffsetForLeaderTopic(
+                topic=topic,
+                partitions=tuple(
+                    schema.OffsetForLeaderPartition(
+                        partition=query.partition.partition,
+                        current_leader_epoch=query.leader_epoch,
+                        leader_epoch=query.wanted,
+                    )
+                    for query in members
+                ),
+            )
+            for topic, members in grouped(request.queries, lambda query: query.partition.topic)
+        ),
+    )
+
+
+def offsets_answer(exchange: Exchange, request: OffsetsRequest, node_id: int) -> OffsetsAnswer:
+    asked = {query.partition: query.wanted for query in request.queries}
+    read = _epoch_end if request.by_epoch else _offset
     answers = unique(
-        (_offset(str(topic.name), entry, asked) for topic in exchange.message.topics for entry in topic.partitions),
+        (read(topic, entry, asked) for topic in exchange.message.topics for entry in topic.partitions),
         lambda answer: answer.partition,
         "partition",
     )
@@ -123,10 +154,17 @@ def list_offsets_answer(exchange: Exchange, request: OffsetsRequest, node_id: in
     return OffsetsAnswer(node_id, by_partition, ms(exchange.message.throttle_time))
 
 
-def _offset(topic: str, entry: Any, asked: Mapping[TopicPartition, int]) -> OffsetAnswer:
-    partition = TopicPartition(topic, int(entry.partition_index))
+def _offset(topic: Any, entry: Any, asked: Mapping[TopicPartition, int]) -> OffsetAnswer:
+    partition = TopicPartition(str(topic.name), int(entry.partition_index))
     check(partition in asked, "%s unasked", partition)
     # Every log has a start and an end; that no record is as late as a time is no error.
     smallest = 0 if asked[partition] < 0 and entry.error_code == 0 else -1
     check(entry.offset >= smallest and entry.leader_epoch >= -1, "a negative offset or epoch for %s", partition)
     return OffsetAnswer(partition, int(entry.error_code), int(entry.offset), int(entry.leader_epoch))
+
+
+def _epoch_end(topic: Any, entry: Any, asked: Mapping[TopicPartition, int]) -> OffsetAnswer:
+    partition = TopicPartition(str(topic.topic), int(entry.partition))
+    check(partition in asked, "%s unasked", partition)
+    check(entry.end_offset >= -1 and entry.leader_epoch >= -1, "a negative offset or epoch for %s", partition)
+    return OffsetAnswer(partition, int(entry.error_code), int(entry.end_offset), int(entry.leader_epoch))

@@ -117,12 +117,16 @@ class FakeCluster:
 
     def diverging_epoch(self, fetch: FetchPartition) -> DivergingEpoch | None:
         """Where the log and that of the reader part, None where the reader's is the beginning of this one."""
-        end, asked = self.bounds(fetch.partition)[1], fetch.last_fetched_epoch
-        starts = {self.partition(fetch.partition).leader_epoch: end}
-        for batch in reversed(self.logs[fetch.partition]):
+        asked = fetch.last_fetched_epoch
+        found = self.epoch_end(fetch.partition, asked)
+        is_common = found.epoch == asked and found.end_offset >= fetch.fetch_offset
+        return None if asked == NO_EPOCH or is_common else found
+
+    def epoch_end(self, partition: TopicPartition, asked: int) -> DivergingEpoch:
+        """The largest epoch in the log that is not above `asked`, and where it ends."""
+        end = self.bounds(partition)[1]
+        starts = {self.partition(partition).leader_epoch: end}
+        for batch in reversed(self.logs[partition]):
             starts[int.from_bytes(batch.data[12:16], "big", signed=True)] = batch.base_offset
         epoch = max((one for one in starts if one <= asked), default=NO_EPOCH)
-        end_offset = min((start for one, start in starts.items() if one > asked), default=end)
-        if asked == NO_EPOCH or (epoch == asked and end_offset >= fetch.fetch_offset):
-            return None
-        return DivergingEpoch(epoch, end_offset)
+        return DivergingEpoch(epoch, min((start for one, start in starts.items() if one > asked), default=end))

@@ -128,7 +128,8 @@ class FakeWire:
     def send_offsets(self, broker: Broker, request: OffsetsRequest, deadline: float) -> None:
         assert broker.node_id not in self._asked, f"a second ListOffsets to broker {broker.node_id}"
         try:
-            self._asked[self._reach("ListOffsets", broker.address)] = (request, deadline)
+            api = "OffsetForLeaderEpoch" if request.by_epoch else "ListOffsets"
+            self._asked[self._reach(api, broker.address)] = (request, deadline)
         except KafkaMetaError as error:
             self._not_asked[broker.node_id] = error
 
@@ -150,7 +151,7 @@ class FakeWire:
             return RequestFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
         if node_id in self.hung:
             return RequestFailure(node_id, RequestTimeoutError(f"broker {node_id} did not answer in time"))
-        answers = {query.partition: self._offset(node_id, query, request.read_committed) for query in request.queries}
+        answers = {query.partition: self._offset(node_id, query, request) for query in request.queries}
         return OffsetsAnswer(node_id, answers)
 
     def drop_offsets(self, node_id: int) -> None:
@@ -221,17 +222,19 @@ class FakeWire:
         code = self.metadata_errors.get(name, 0 if name in known else 3)
         return known[name] if code == 0 else TopicMetadata(name, None, (), code)
 
-    def _offset(self, node_id: int, query: OffsetQuery, read_committed: bool) -> OffsetAnswer:
+    def _offset(self, node_id: int, query: OffsetQuery, request: OffsetsRequest) -> OffsetAnswer:
         code = self._take_error(node_id, query)
         if code != 0:
             return OffsetAnswer(query.partition, code, -1, NO_EPOCH)
-        if query.timestamp >= 0:
-            found = self.cluster.offset_at(query.partition, query.timestamp)
-            is_readable = found < self._readable_end(node_id, query.partition, read_committed)
-            return OffsetAnswer(query.partition, 0, found if is_readable else -1, 0)
-        is_start = query.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP)
-        start, _ = self.cluster.bounds(query.partition)
-        offset = start if is_start else self._readable_end(node_id, query.partition, read_committed)
+        end = self._readable_end(node_id, query.partition, request.read_committed)
+        if request.by_epoch:
+            common = self.cluster.epoch_end(query.partition, query.wanted)
+            return OffsetAnswer(query.partition, 0, common.end_offset, common.epoch)
+        if query.wanted >= 0:
+            found = self.cluster.offset_at(query.partition, query.wanted)
+            return OffsetAnswer(query.partition, 0, found if found < end else -1, 0)
+        is_start = query.wanted in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP)
+        offset = self.cluster.bounds(query.partition)[0] if is_start else end
         return OffsetAnswer(query.partition, 0, offset, self.cluster.partition(query.partition).leader_epoch)
 
     def _ends_at(self, node_id: int) -> float:

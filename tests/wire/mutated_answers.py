@@ -28,7 +28,15 @@ from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.records.columns import FetchedRecords
 from pyspark_kafka_meta.records.compression import Codec
 from pyspark_kafka_meta.wire import codec, translate, translate_fetch
-from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api, Exchange, milliseconds
+from pyspark_kafka_meta.wire.codec import (
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+    Api,
+    Exchange,
+    milliseconds,
+)
 from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP, FetchPartition, FetchRequest, OffsetQuery, OffsetsRequest
 from tests.unit.records.handmade import (
     COMPRESS,
@@ -43,7 +51,7 @@ from tests.unit.records.handmade import (
     rows_of,
 )
 from tests.unit.records.test_mutations import mutate
-from tests.unit.wire.answers import metadata_message
+from tests.unit.wire.answers import epochs_message, metadata_message
 from tests.wire.scripted_broker import frame
 
 MORE_BYTES = 256 << 20
@@ -188,7 +196,16 @@ def offsets_frame() -> bytes:
 def read_offsets(rng: random.Random) -> str:
     request = OffsetsRequest(tuple(OffsetQuery(one, LATEST_TIMESTAMP, 3) for one in PARTITIONS), False)
     data = mutate(offsets_frame(), rng)
-    answers = translate.list_offsets_answer(exchange(LIST_OFFSETS, 7, data), request, 3).offsets
+    answers = translate.offsets_answer(exchange(LIST_OFFSETS, 7, data), request, 3).offsets
+    assert answers.keys() <= set(PARTITIONS)
+    assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in answers.values())
+    return "read"
+
+
+def read_epochs(rng: random.Random) -> str:
+    request = OffsetsRequest(tuple(OffsetQuery(one, 3, 3) for one in PARTITIONS), by_epoch=True)
+    data = mutate(frame(epochs_message(("t", 0), ("t", 1)), CORRELATION_ID)[4:], rng)
+    answers = translate.offsets_answer(exchange(OFFSET_FOR_LEADER_EPOCH, 4, data), request, 3).offsets
     assert answers.keys() <= set(PARTITIONS)
     assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in answers.values())
     return "read"
@@ -198,6 +215,7 @@ READ: dict[str, Callable[[random.Random], str]] = {
     FETCH.name: read_fetch,
     METADATA.name: read_metadata,
     LIST_OFFSETS.name: read_offsets,
+    OFFSET_FOR_LEADER_EPOCH.name: read_epochs,
 }
 
 

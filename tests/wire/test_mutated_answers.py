@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA
+from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
 
 MUTATIONS = int(os.environ.get("KAFKAMETA_MUTATIONS", "1500"))
 """Of each kind of answer."""
@@ -27,6 +27,7 @@ ROOT = HERE.parent.parent
         (FETCH.name, {"rows", "no rows", "ProtocolError", "CorruptBatchError"}),
         (METADATA.name, {"read", "ProtocolError"}),
         (LIST_OFFSETS.name, {"read", "ProtocolError"}),
+        (OFFSET_FOR_LEADER_EPOCH.name, {"read", "ProtocolError"}),
     ],
 )
 def test_mutated_answers_end_in_typed_errors_or_in_what_was_written(api: str, ends: set[str]) -> None:

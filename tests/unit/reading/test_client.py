@@ -287,7 +287,7 @@ UNANSWERED: dict[str, tuple[Callable[[Scene], object], str]] = {
     ),
     "slow connection to one that hangs": (
         lambda scene: outlive_deadlines(scene, 2),
-        "broker-2:9092 did not answer ListOffsets in time",
+        "broker-2:9092 did not report offsets in time",
     ),
 }
 

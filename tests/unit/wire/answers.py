@@ -10,7 +10,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
-from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api, milliseconds
+from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Api, milliseconds
 
 T_ID, U_ID = UUID(int=7), UUID(int=8)
 CORRELATION_ID = 77
@@ -66,6 +66,20 @@ def offsets_message(*partitions: tuple[str, int], version: int = 7, **changed: A
             kinds.ListOffsetsTopicResponse(
                 name=topic,
                 partitions=(kinds.ListOffsetsPartitionResponse(partition_index=number, **(fields | changed)),),
+            )
+            for topic, number in partitions
+        ),
+    )
+
+
+def epochs_message(*partitions: tuple[str, int], version: int = 4, **changed: Any) -> Any:
+    kinds = schema(OFFSET_FOR_LEADER_EPOCH, version, "response")
+    fields = {"error_code": ErrorCode.none, "leader_epoch": 3, "end_offset": 42}
+    return kinds.OffsetForLeaderEpochResponse(
+        throttle_time=milliseconds(1003),
+        topics=tuple(
+            kinds.OffsetForLeaderTopicResult(
+                topic=topic, partitions=(kinds.EpochEndOffset(partition=number, **(fields | changed)),)
             )
             for topic, number in partitions
         ),

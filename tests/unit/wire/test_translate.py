@@ -22,7 +22,16 @@ from pyspark_kafka_meta.metadata.model import (
     TopicPartition,
 )
 from pyspark_kafka_meta.wire import translate, translate_fetch
-from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api, Exchange, decode, encode
+from pyspark_kafka_meta.wire.codec import (
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+    Api,
+    Exchange,
+    decode,
+    encode,
+)
 from pyspark_kafka_meta.wire.messages import (
     LATEST_TIMESTAMP,
     DivergingEpoch,
@@ -39,6 +48,7 @@ from tests.unit.wire.answers import (
     CORRELATION_ID,
     T_ID,
     U_ID,
+    epochs_message,
     fetch_message,
     metadata_message,
     offsets_message,
@@ -166,7 +176,7 @@ ASKED = OffsetsRequest(QUERIES, False)
 @pytest.mark.parametrize("read_committed", [False, True])
 def test_list_offsets_request_names_timestamps_and_epochs(version: int, read_committed: bool) -> None:
     kind = schema(LIST_OFFSETS, version, "request").ListOffsetsRequest
-    read = as_broker_reads(translate.list_offsets_request(version, OffsetsRequest(QUERIES, read_committed)), kind)
+    read = as_broker_reads(translate.offsets_request(version, OffsetsRequest(QUERIES, read_committed)), kind)
 
     assert (read.replica_id, read.isolation_level) == (-1, int(read_committed))
     assert {
@@ -180,7 +190,7 @@ def test_list_offsets_request_names_timestamps_and_epochs(version: int, read_com
 def test_list_offsets_answer_is_read_and_may_leave_partitions_out(version: int) -> None:
     message = offsets_message(("t", 0), version=version)
 
-    answer = translate.list_offsets_answer(exchange(LIST_OFFSETS, message), ASKED, 3)
+    answer = translate.offsets_answer(exchange(LIST_OFFSETS, message), ASKED, 3)
     assert answer == OffsetsAnswer(3, {T0: OffsetAnswer(T0, 0, 42, 3)}, throttle_ms=1003)
 
 
@@ -198,7 +208,7 @@ def test_list_offsets_answer_is_read_and_may_leave_partitions_out(version: int) 
 )
 def test_list_offsets_answer_that_breaks_the_rules_is_not_read(message: Any, said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
-        translate.list_offsets_answer(exchange(LIST_OFFSETS, message), ASKED, 3)
+        translate.offsets_answer(exchange(LIST_OFFSETS, message), ASKED, 3)
 
 
 @pytest.mark.parametrize(
@@ -206,9 +216,48 @@ def test_list_offsets_answer_that_breaks_the_rules_is_not_read(message: Any, sai
 )
 def test_answer_without_an_offset_is_read_where_there_may_be_none(partition: TopicPartition, code: ErrorCode) -> None:
     message = offsets_message((partition.topic, partition.partition), offset=-1, error_code=code)
-    [answer] = translate.list_offsets_answer(exchange(LIST_OFFSETS, message), ASKED, 3).offsets.values()
+    [answer] = translate.offsets_answer(exchange(LIST_OFFSETS, message), ASKED, 3).offsets.values()
 
     assert (answer.partition, answer.offset, answer.error_code) == (partition, -1, int(code))
+
+
+EPOCHS = OffsetsRequest((OffsetQuery(T0, 2, 3), OffsetQuery(U0, 0), OffsetQuery(T1, 4, 4)), by_epoch=True)
+
+
+@pytest.mark.parametrize("version", versions(OFFSET_FOR_LEADER_EPOCH))
+def test_request_by_epoch_names_both_epochs(version: int) -> None:
+    kind = schema(OFFSET_FOR_LEADER_EPOCH, version, "request").OffsetForLeaderEpochRequest
+    read = as_broker_reads(translate.offsets_request(version, EPOCHS), kind)
+
+    assert version < 3 or read.replica_id == -1
+    assert {
+        (topic.topic, one.partition, one.leader_epoch, one.current_leader_epoch)
+        for topic in read.topics
+        for one in topic.partitions
+    } == {("t", 0, 2, 3), ("t", 1, 4, 4), ("u", 0, 0, -1)}
+
+
+@pytest.mark.parametrize("version", versions(OFFSET_FOR_LEADER_EPOCH))
+@pytest.mark.parametrize("end_offset", [42, -1])
+def test_answer_by_epoch_is_read(version: int, end_offset: int) -> None:
+    message = epochs_message(("t", 0), version=version, end_offset=end_offset)
+
+    answer = translate.offsets_answer(exchange(OFFSET_FOR_LEADER_EPOCH, message), EPOCHS, 3)
+    assert answer == OffsetsAnswer(3, {T0: OffsetAnswer(T0, 0, end_offset, 3)}, throttle_ms=1003)
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (epochs_message(("t", 5)), "t-5 unasked"),
+        (epochs_message(("t", 0), ("t", 0)), "the same partition twice"),
+        (epochs_message(("t", 0), end_offset=-2), "a negative offset or epoch for t-0"),
+        (epochs_message(("t", 0), leader_epoch=-2), "a negative offset or epoch for t-0"),
+    ],
+)
+def test_answer_by_epoch_that_breaks_the_rules_is_not_read(message: Any, said: str) -> None:
+    with pytest.raises(ProtocolError, match=said):
+        translate.offsets_answer(exchange(OFFSET_FOR_LEADER_EPOCH, message), EPOCHS, 3)
 
 
 # --- fetch ------------------------------------------------------------------------------------------------------------
@@ -319,14 +368,15 @@ def test_fetch_answer_that_breaks_the_rules_is_not_read(message: Any, said: str)
 ANSWERS = {
     METADATA: payload(metadata_message()),
     LIST_OFFSETS: payload(offsets_message(("t", 0), ("u", 0))),
+    OFFSET_FOR_LEADER_EPOCH: payload(epochs_message(("t", 0), ("u", 0))),
     FETCH: payload(fetch_message((T_ID, 0), (U_ID, 0))),
 }
-SPOKEN = {METADATA: 12, LIST_OFFSETS: 7, FETCH: 16}
+SPOKEN = {METADATA: 12, LIST_OFFSETS: 7, OFFSET_FOR_LEADER_EPOCH: 4, FETCH: 16}
 
 
 @pytest.mark.parametrize("api", ANSWERS)
 def test_answer_to_another_request_is_not_read(api: Api) -> None:
-    with pytest.raises(ProtocolError, match=r"answered request 77 where 78 \((Metadata|ListOffsets|Fetch)\) was due"):
+    with pytest.raises(ProtocolError, match=rf"answered request 77 where 78 \({api.title}\) was due"):
         decode(api, SPOKEN[api], CORRELATION_ID + 1, memoryview(ANSWERS[api]))
 
 
@@ -349,7 +399,8 @@ def test_mutated_answer_is_read_or_refused_and_nothing_else(api: Api, changes: l
         frame[position % len(frame)] = value
     read: dict[Api, Callable[[Exchange], object]] = {
         METADATA: lambda one: translate.metadata_answer(one, ["t"]),
-        LIST_OFFSETS: lambda one: translate.list_offsets_answer(one, ASKED, 3),
+        LIST_OFFSETS: lambda one: translate.offsets_answer(one, ASKED, 3),
+        OFFSET_FOR_LEADER_EPOCH: lambda one: translate.offsets_answer(one, EPOCHS, 3),
         FETCH: lambda one: translate_fetch.fetch_answer(one, fetch_request(), 3),
     }
     try:
