@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pyspark_kafka_meta.errors import CheckpointError
 from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.options.specs import parse_offsets
+from pyspark_kafka_meta.options.specs import EARLIEST_OFFSET, parse_offsets
 from pyspark_kafka_meta.reading.offsets import Position, SourceOffset
 
 Offsets = Mapping[TopicPartition, int]
@@ -129,7 +129,8 @@ def _translated(checkpoint: Path, batch: int) -> str:
 
 
 def _source_offset(begins: Offsets, ends: Offsets, batch: int) -> SourceOffset:
-    new = {each: 0 for each in ends if each not in begins}  # Spark's source reads a new partition from its start
+    # Spark's source reads a new partition from its start, wherever that is when the batch is read.
+    new = {each: EARLIEST_OFFSET for each in ends if each not in begins}
     start = {**begins, **new} if batch == 0 else new
     return SourceOffset(
         positions={each: Position(offset) for each, offset in ends.items()},

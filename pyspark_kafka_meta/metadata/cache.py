@@ -172,8 +172,8 @@ class MetadataCache:
             self._asking.release()
 
     def refresh(self, reason: RefreshReason, deadline: float) -> MetadataSnapshot:
-        """Ask until a good answer comes, one broker after the other, with pauses. One that another thread got
-        meanwhile will do.
+        """Ask until a good answer comes: at once, then one broker after the other, with pauses. One that another
+        thread got meanwhile will do.
 
         Raises:
             ConnectError: none came by `deadline`, or sooner as `CacheState.gives_up_at` says; the text says what each
@@ -181,7 +181,8 @@ class MetadataCache:
             KafkaMetaError: as `refresh_if_due`.
         """
         began, generation = self._clock(), self.snapshot.generation
-        self.request_update(reason, generation)
+        with self._lock:
+            self._state.request_update(RefreshCause(reason), generation, began, at_once=True)
         while self.snapshot.generation == generation:
             pause_s = self.time_to_next_update_ms() / 1000
             with self._lock:

@@ -181,8 +181,9 @@ class RefreshEvent:
         retries: times since its event before that a request failed, or a partition in its answer had an error that may
             pass, so that it was to be asked again.
         fetch_throttle_ms: ms for which brokers throttled Fetch since its event before (KIP-219), summed.
-        lost_from_offset: first offset that was skipped; None, as is the next, unless kind is data_loss.
-        lost_until_offset: where reading goes on, exclusive; None if that is not known.
+        lost_from_offset: first lost offset; None, as is the next, unless kind is data_loss.
+        lost_until_offset: end of the lost offsets, exclusive; None if that is not known. Reading continues there, or
+            in a truncated log at lost_from_offset.
         died_cache_ids: caches of the same application on the same machine whose process ended without a closed event;
             only where kind is born, and each reported once.
         dropped_before: events of this cache that did not get to where this one is, as far as was known when it was sent

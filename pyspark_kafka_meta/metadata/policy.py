@@ -102,8 +102,14 @@ class RefreshPolicy:
         """Since the last good answer."""
         return self._slow_attempts
 
-    def request_update(self, cause: RefreshCause, now: float) -> None:
-        """Make a refresh due, as soon as the backoff allows. Of several causes the first trouble counts."""
+    def request_update(self, cause: RefreshCause, now: float, at_once: bool = False) -> None:
+        """Make a refresh due, as soon as the backoff allows. Of several causes the first trouble counts.
+
+        Args:
+            at_once: whether the pause after a good answer is left out; pauses after failures stay.
+        """
+        if at_once and self._attempts == 0:
+            self._not_before = now
         if self._pending is None or _is_graver(cause, self._pending):
             self._pending = cause
         passes_after_s = max(TROUBLE_PASSES_AFTER_S, 2 * self._settings.retry_backoff_max_ms / 1000)

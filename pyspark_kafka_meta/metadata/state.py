@@ -69,10 +69,10 @@ class CacheState:
         self.recorder.count_lookup(now)
         return self.snapshot.leader(partition)
 
-    def request_update(self, cause: RefreshCause, generation: int, now: float) -> None:
+    def request_update(self, cause: RefreshCause, generation: int, now: float, at_once: bool = False) -> None:
         if generation < self.snapshot.generation:
             return
-        self._policy.request_update(cause, now)
+        self._policy.request_update(cause, now, at_once)
         suspect = None if cause.node_id is None else self.snapshot.brokers.get(cause.node_id)
         if suspect is not None and cause.reason in UNREACHABLE_REASONS:
             self._choice.avoid(suspect.address)

@@ -55,6 +55,7 @@ class PartitionCursor:
     Attributes:
         position: the next offset wanted; equal to `range.until_offset` when done.
         last_fetched_epoch: leader epoch of the record before `position`, `NO_EPOCH` if unknown.
+        leader_epoch: of the leader that was asked last, as the cache knew it.
         trouble: error code of the last answer that brought no progress, 0 if there was none.
         newer_than: fetch again only with a cache whose generation is above this one.
         failures: pauses after an error since the last records.
@@ -66,6 +67,7 @@ class PartitionCursor:
         self.range = offset_range
         self.position = offset_range.from_offset
         self.last_fetched_epoch = offset_range.start_epoch
+        self.leader_epoch = NO_EPOCH
         self.trouble = 0
         self.newer_than = -1
         self.failures = 0
@@ -91,6 +93,7 @@ class PartitionCursor:
     def request(self, topic_id: UUID | None, leader_epoch: int, of_follower: bool = False) -> FetchPartition:
         """What to ask for: about as many bytes as the rest of the range is likely to take."""
         self._turn_to(of_follower)
+        self.leader_epoch = leader_epoch
         wanted = int((self.range.until_offset - self.position) * self._bytes_per_offset * 1.1)
         return FetchPartition(
             partition=self.range.partition,
@@ -201,8 +204,8 @@ class PartitionCursor:
             self.last_fetched_epoch = diverging.epoch
             return Wait()
         cause = (
-            f"the log was truncated to offset {diverging.end_offset} (leader epoch {diverging.epoch}) after records "
-            f"behind it had been read (leader epoch {self.last_fetched_epoch}), as an unclean leader election does"
+            f"the log was truncated to offset {diverging.end_offset} (leader epoch {self.last_fetched_epoch}, now "
+            f"{self.leader_epoch}) after these records had been read, as an unclean leader election does"
         )
         begins = self.range.from_offset
         if diverging.end_offset < begins:

@@ -13,13 +13,20 @@ from uuid import UUID
 
 from pyspark_kafka_meta.errors import UnknownTopicError
 from pyspark_kafka_meta.metadata.events import RefreshReason
-from pyspark_kafka_meta.metadata.model import TopicPartition, is_other_topic
+from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition, is_other_topic
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.options.values import name_partitions
 from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.offsets import Position, Positions, SourceOffset
+from pyspark_kafka_meta.reading.offsets import LatestOffset, Position, Positions, SourceOffset
 from pyspark_kafka_meta.reading.resolver import OffsetResolver
-from pyspark_kafka_meta.reading.verdicts import accept_loss, explain_end, is_recreated, lost_ends, lost_starts
+from pyspark_kafka_meta.reading.verdicts import (
+    accept_loss,
+    explain_end,
+    has_other_id,
+    is_shorter,
+    lost_ends,
+    lost_starts,
+)
 
 
 class LogEnds:
@@ -31,6 +38,8 @@ class LogEnds:
         self._resolver = resolver
         self._passed_over: set[TopicPartition] = set()  # whose target is lost, which is allowed and was reported
         self._told = ""  # the loss that the last look found
+        # The positions that leaders have compared with their logs, and the leader epoch that they did it in.
+        self._compared: dict[TopicPartition, tuple[Position, int]] = {}
 
     def partitions(self, expected: Collection[TopicPartition] = ()) -> list[TopicPartition]:
         """The partitions that the query reads now, in order.
@@ -56,6 +65,20 @@ class LogEnds:
             )
             raise UnknownTopicError(f"option assign names {name_partitions(missing)}, and {counts}: correct the option")
         return sorted(self._options.assigned)
+
+    def first_partitions(self, missing_are_lost: bool = False) -> list[TopicPartition]:
+        """The partitions that a query begins with, as two brokers know them. One that lags behind may lack some, which
+        a run that ends would never read, and a stream that begins at the ends of the logs would read from the start.
+
+        Args:
+            missing_are_lost: whether a missing topic is a loss, as failOnDataLoss says, or an UnknownTopicError.
+        """
+        look = self.accept_gone_partitions if missing_are_lost else self.partitions
+        found = look(())
+        if self._options.assigned is None and len(self._client.cache.snapshot.brokers) > 1:
+            self._client.cache.refresh(RefreshReason.ON_DEMAND, self._client.api_deadline())
+            found = look(found)
+        return found
 
     def _topics(self, expected: Collection[TopicPartition]) -> Collection[str]:
         """Those that are named, or that match the pattern by now; of the latter those that were read before too."""
@@ -125,13 +148,13 @@ class LogEnds:
         """Not said again for as long as nothing else is found."""
         loss = "; ".join(losses)
         if loss not in ("", self._told):
-            accept_loss(loss, self._options.fail_on_data_loss)
+            accept_loss(loss, self._options.fail_on_data_loss, self._options.on_topic_recreated)
         self._told = loss
 
-    def confirmed(self, start: SourceOffset, target: Positions) -> SourceOffset:
-        """The ends and topic ids. If reading cannot go on from `start`, or not up to `target`, they are asked for again
-        with fresh metadata of another broker: the first may lag behind, and only metadata separates a recreated
-        topic from a log that became shorter. A lost target is reported once, where losing it is allowed."""
+    def confirmed(self, start: SourceOffset, target: Positions) -> LatestOffset:
+        """The ends, topic ids and truncations. If reading cannot go on from `start`, or not up to `target`, leaders are
+        asked again with fresh metadata of another broker: the first may lag behind, and only metadata separates a
+        recreated topic from a log that became shorter. A lost target is reported once, where losing it is allowed."""
         target = {one: position for one, position in target.items() if one not in self._passed_over}
         expected = start.positions.keys() | target.keys()
         latest = self._latest_left(expected, start)
@@ -151,19 +174,43 @@ class LogEnds:
         self._passed_over.update(lost_ends(target, latest), target.keys() - latest.positions.keys())
         return latest
 
-    def _held_back(self, start: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, Position]:
+    def _held_back(self, start: SourceOffset, latest: LatestOffset) -> dict[TopicPartition, Position]:
         """The starts that lie behind an open transaction, not behind the log: where a query has begun, or become,
         read_committed."""
         if not self._options.client.read_committed:
             return {}
-        behind = [one for one in lost_starts(start, latest) if not is_recreated(one, start, latest)]
+        shared = start.positions.keys() & latest.positions.keys()
+        behind = [one for one in shared if is_shorter(one, start, latest) and not has_other_id(one, start, latest)]
         marks = self._resolver.high_watermarks(behind)
         return {one: start.positions[one] for one in behind if start.positions[one].offset <= marks[one].offset}
 
-    def _latest_left(self, expected: Collection[TopicPartition], start: SourceOffset) -> SourceOffset:
-        """The ends of the partitions there are now, and the ids that go with them."""
+    def _latest_left(self, expected: Collection[TopicPartition], start: SourceOffset) -> LatestOffset:
+        """The ends of the partitions there are now, the ids that go with them, and where they were truncated."""
         partitions = self.accept_gone_partitions(expected, start)
         with self.same_topics(partitions) as ids:
             latest = self._resolver.latest(partitions)
-        left = SourceOffset(latest, ids)
-        return replace(left, positions={**latest, **self._held_back(start, left)})
+            left = LatestOffset(latest, ids)
+            cuts = self._cuts(start, left)
+        return replace(left, positions={**latest, **self._held_back(start, left)}, cuts=cuts)
+
+    def _cuts(self, start: SourceOffset, latest: LatestOffset) -> dict[TopicPartition, Position]:
+        """Where logs part from what was read of them. Only a new leader truncates a log, so a leader is asked once in
+        its epoch (KIP-320). Follows Kafka's `SubscriptionState.maybeValidatePositionForCurrentLeader`."""
+        epochs = {}
+        for one in start.positions.keys() & latest.positions.keys():
+            old, epoch = start.positions[one], latest.positions[one].leader_epoch
+            is_due = NO_EPOCH < old.leader_epoch < epoch and self._compared.get(one) != (old, epoch)
+            if is_due and not has_other_id(one, start, latest):
+                epochs[one] = old.leader_epoch
+        if not epochs:
+            return {}
+        ends = self._client.epoch_ends(epochs, self._client.api_deadline())
+        cuts = {
+            one: Position(end.offset, end.leader_epoch)
+            for one, end in ends.items()
+            if 0 <= end.offset < start.positions[one].offset
+        }
+        self._compared |= {
+            one: (start.positions[one], latest.positions[one].leader_epoch) for one in epochs.keys() - cuts.keys()
+        }
+        return cuts

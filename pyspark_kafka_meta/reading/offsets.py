@@ -9,7 +9,8 @@ offset is always `BEGINNING`, and the end of batch 0 carries the start that it w
 batch does the same for partitions that begin elsewhere than at the offset before, because they are new or were reset;
 two offsets thus say all about a batch, now and after any restart.
 
-The layout, version 1; an offset is the next one to read, an epoch -1 where none is known:
+The layout, version 1; an offset is the next one to read, an epoch -1 where none is known. A start of -2 is the first
+offset of the log when the batch is planned: so begin new partitions in a migrated batch, whose starts nobody recorded.
     {"initial": true,                             only before batch 0
      "start": {"t": {"0": {"epoch": 3, "offset": 40}}},
      "topics": {"t": {"id": "<uuid>" or null, "partitions": {"0": {"epoch": 3, "offset": 42}}}},
@@ -27,6 +28,7 @@ from uuid import UUID
 
 from pyspark_kafka_meta.errors import CheckpointError, OptionError
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
+from pyspark_kafka_meta.options import EARLIEST_OFFSET
 from pyspark_kafka_meta.options.values import (
     INT32_MAX,
     INT64_MAX,
@@ -58,6 +60,7 @@ class SourceOffset:
     Attributes:
         topic_ids: of exactly the topics in `positions`; None where brokers report none (before Kafka 2.8).
         start: where partitions of the batch that ends here begin, if not at the offset before: in batch 0 all of them.
+            An offset may be `EARLIEST_OFFSET`.
         initial: whether this is what a query begins with, before any batch.
     """
 
@@ -100,6 +103,17 @@ class SourceOffset:
 
 
 @dataclass(frozen=True, slots=True)
+class LatestOffset(SourceOffset):
+    """The ends of the logs as their leaders report them.
+
+    Attributes:
+        cuts: where logs were truncated before the offset up to which they were read.
+    """
+
+    cuts: Positions = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetRange:
     """What one task reads of one partition: from `from_offset` to before `until_offset`.
 
@@ -127,8 +141,9 @@ BEGINNING = SourceOffset({}, {}, initial=True)
 def advance(start: SourceOffset, end: SourceOffset, begun: Positions) -> SourceOffset:
     """The offset to log for the batch from `start` to `end`, the latter as brokers report it, or limited.
 
-    A partition that did not move keeps its old epoch, and a topic of which none did keeps its old id. If nothing moved
-    the result is `start` itself, except after an initial offset: batch 0 is logged at once, even empty, which pins it.
+    A partition that did not move keeps its old epoch, and a topic of which none did keeps its old id; an epoch or id
+    that was not known is taken over, once. If nothing changes the result is `start` itself, except after an initial
+    offset: batch 0 is logged at once, even empty, which pins it.
 
     Args:
         begun: where partitions begin of which `start` knows nothing, or nothing that still holds.
@@ -140,15 +155,21 @@ def advance(start: SourceOffset, end: SourceOffset, begun: Positions) -> SourceO
         or partition not in start.positions
         or position.offset != start.positions[partition].offset
     }
-    if not moved and not start.initial and start.positions.keys() == end.positions.keys():
-        return start
     begins = {**start.positions, **begun} if start.initial else begun
     moved_topics = {partition.topic for partition in moved}
-    return SourceOffset(
-        positions={each: end.positions[each] if each in moved else start.positions[each] for each in end.positions},
-        topic_ids={each: (end if each in moved_topics else start).topic_ids[each] for each in end.topic_ids},
+    advanced = SourceOffset(
+        positions={
+            each: position if each in moved or start.positions[each].leader_epoch == NO_EPOCH else start.positions[each]
+            for each, position in end.positions.items()
+        },
+        topic_ids={
+            topic: topic_id if topic in moved_topics else start.topic_ids[topic] or topic_id
+            for topic, topic_id in end.topic_ids.items()
+        },
         start={each: position for each, position in begins.items() if each in end.positions},
     )
+    is_same = (advanced.positions, advanced.topic_ids) == (start.positions, start.topic_ids)
+    return start if is_same and not moved and not start.initial else advanced
 
 
 def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
@@ -207,12 +228,12 @@ def _parse(value: Mapping[str, object]) -> SourceOffset:
     return SourceOffset(
         positions=_parse_positions({topic: partitions for topic, (_, partitions) in topics.items()}),
         topic_ids={topic: None if each is None else UUID(str(each)) for topic, (each, _) in topics.items()},
-        start=_parse_positions(value.get("start", {})),
+        start=_parse_positions(value.get("start", {}), may_be_earliest=True),
         initial="initial" in value,
     )
 
 
-def _parse_positions(value: object) -> dict[TopicPartition, Position]:
+def _parse_positions(value: object, may_be_earliest: bool = False) -> dict[TopicPartition, Position]:
     """The positions in `{"topic": {"0": {"epoch": 3, "offset": 42}}}`; every topic has a partition."""
     positions = {}
     for name, partitions in _members(value).items():
@@ -221,8 +242,10 @@ def _parse_positions(value: object) -> dict[TopicPartition, Position]:
             raise ValueError(f"topic {topic} has no partitions")
         for key, position in _members(partitions).items():
             epoch, offset = _exactly(position, "epoch", "offset")
+            is_earliest = may_be_earliest and offset == EARLIEST_OFFSET
             positions[TopicPartition(topic, partition_key(key))] = Position(
-                whole_number(offset, 0, INT64_MAX), whole_number(epoch, NO_EPOCH, INT32_MAX)
+                EARLIEST_OFFSET if is_earliest else whole_number(offset, 0, INT64_MAX),
+                whole_number(epoch, NO_EPOCH, INT32_MAX),
             )
     if len(positions) > MAX_PARTITIONS:
         raise ValueError(f"{len(positions)} partitions")

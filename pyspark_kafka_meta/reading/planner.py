@@ -8,7 +8,7 @@ a log, partitions that vanished, recreated topics. Follows Spark's `KafkaOffsetR
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import wraps
@@ -17,7 +17,7 @@ from uuid import UUID
 
 from pyspark_kafka_meta.errors import OptionError, UnknownTopicError
 from pyspark_kafka_meta.metadata.model import TopicPartition, is_other_topic
-from pyspark_kafka_meta.options import LATEST_OFFSET, ClientOptions, SourceOptions
+from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, SourceOptions
 from pyspark_kafka_meta.options.specs import TimesSpec
 from pyspark_kafka_meta.options.values import name_partitions
 from pyspark_kafka_meta.reading.client import KafkaClient
@@ -25,17 +25,20 @@ from pyspark_kafka_meta.reading.ends import LogEnds
 from pyspark_kafka_meta.reading.limits import backlog, draw_in, is_put_off, limit_offsets
 from pyspark_kafka_meta.reading.offsets import (
     BEGINNING,
+    LatestOffset,
     OffsetRange,
     Position,
     Positions,
     SourceOffset,
     advance,
+    ranges,
 )
 from pyspark_kafka_meta.reading.resolver import OffsetResolver
 from pyspark_kafka_meta.reading.tasks import plan_tasks
 from pyspark_kafka_meta.reading.verdicts import (
     accept_loss,
     accept_new_topic,
+    cut_at,
     explain_recreated,
     explain_truncated,
     is_recreated,
@@ -89,10 +92,14 @@ class OffsetPlanner:
     @looks_again
     def available_now(self) -> dict[TopicPartition, Position]:
         """The end of each log as the target of a query that ends there, without what is gone where that is allowed."""
-        ends = self._ends
-        return self._resolver.latest(
-            ends.partitions() if self._options.fail_on_data_loss else ends.accept_gone_partitions(())
-        )
+        missing_are_lost = not self._options.fail_on_data_loss
+        return self._resolver.latest(self._ends.first_partitions(missing_are_lost))
+
+    @looks_again
+    def ranges(self, start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
+        """What the batch between two logged offsets reads, as `offsets.ranges`."""
+        unknown = [one for one, position in end.start.items() if position.offset == EARLIEST_OFFSET]
+        return ranges(start, replace(end, start={**end.start, **self._starts_of_new(unknown)}))
 
     def tasks(self, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
         """The ranges as tasks, those of one leader together as far as leaders are known."""
@@ -155,7 +162,7 @@ class OffsetPlanner:
         return SourceOffset(positions, ids, initial=True)
 
     def _first_partitions(self) -> list[TopicPartition]:
-        partitions = self._ends.partitions()
+        partitions = self._ends.first_partitions()
         if not partitions and self._options.topic_pattern is not None:
             logger.warning(
                 "subscribePattern %s matches no topic that this user may see: correct it, or allow DESCRIBE on the "
@@ -187,6 +194,8 @@ class OffsetPlanner:
             # SPARK-41375: should the topics be seen again, they are not to be read from their start. A new query that
             # found none has begun: those to come are new.
             return SourceOffset({}, {}) if start.initial else start
+        if self._latest_seen is None:
+            self._warn_without_ids(latest_seen)
         self._latest_seen, latest, ids = latest_seen, latest_seen.positions, latest_seen.topic_ids
         begun = self._begin_new(start, latest_seen)
         begun |= self._begin_after_loss(start, latest_seen)
@@ -201,6 +210,16 @@ class OffsetPlanner:
         max_offsets = self._options.max_offsets_per_trigger if limited else None
         ends = latest if max_offsets is None else limit_offsets(starts, latest, max_offsets)
         return advance(start, SourceOffset(ends, ids), begun)
+
+    def _warn_without_ids(self, latest: SourceOffset) -> None:
+        without = sorted(topic for topic, topic_id in latest.topic_ids.items() if topic_id is None)
+        if without:
+            logger.warning(
+                "the brokers report no ids of %s (Kafka before 2.8, or inter.broker.protocol.version): a topic that is "
+                "deleted and recreated is only noticed by its leader epochs or a shorter log, and its records may be "
+                "lost without an error. Do not recreate these topics while a query reads them, or upgrade the brokers",
+                ", ".join(without[:5]),
+            )
 
     def _ending(self) -> Positions | None:
         """Where the stream ends, if it does."""
@@ -251,19 +270,22 @@ class OffsetPlanner:
             one for one in new if (policy == "latest" if one in recreated else self._options.new_partitions_at_latest)
         }
         back |= {partition: ends[partition] for partition in at_latest}
-        begun = self._resolver.earliest(new - at_latest)
+        return back | self._starts_of_new(new - at_latest)
+
+    def _starts_of_new(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        begun = self._resolver.earliest(partitions)
         late = [partition for partition, position in begun.items() if position.offset > 0]
         if late:
             logger.warning("%s are new, and their first records are gone already", name_partitions(late))
-        return back | begun
+        return begun
 
-    def _begin_after_loss(self, start: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, Position]:
+    def _begin_after_loss(self, start: SourceOffset, latest: LatestOffset) -> dict[TopicPartition, Position]:
         """Where to begin in partitions that cannot be read from `start` on: in a recreated topic at its
-        start or as onTopicRecreated says, in a log that became shorter at its end."""
+        start or as onTopicRecreated says, in a truncated log where it was cut."""
         lost = lost_starts(start, latest)
         recreated = [one for one in lost if is_recreated(one, start, latest)]
         fails, policy = self._options.fail_on_data_loss, self._options.on_topic_recreated
-        begun = {partition: latest.positions[partition] for partition in lost}
+        begun = {one: latest.positions[one] if one in recreated else cut_at(one, latest) for one in lost}
         if policy != "latest":
             begun |= self._resolver.earliest(recreated)  # which may start a new look: the loss is reported after it
         truncated = [one for one in lost if one not in recreated]
@@ -271,8 +293,12 @@ class OffsetPlanner:
             accept_loss(explain_truncated(truncated, start, latest), fails)
         if recreated:
             accept_new_topic(explain_recreated(recreated, start, latest), policy, fails)
-        for found, explain in ((recreated, explain_recreated), (truncated, explain_truncated)):
-            for one in found:
-                cause = explain([one], start, latest)
-                self._client.cache.record_loss(one, start.positions[one].offset, None, cause)
+        for one in recreated:
+            left_off = start.positions[one]
+            if self._left_off.get((one, start.topic_ids[one.topic])) != left_off:  # else the loss has its event
+                cause = explain_recreated([one], start, latest)
+                self._client.cache.record_loss(one, left_off.offset, None, cause)
+        for one in truncated:
+            cause = explain_truncated([one], start, latest)
+            self._client.cache.record_loss(one, begun[one].offset, start.positions[one].offset, cause)
         return begun

@@ -85,11 +85,11 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
         return self._planner().last_seen_latest()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        from pyspark_kafka_meta.reading.offsets import SourceOffset, ranges
+        from pyspark_kafka_meta.reading.offsets import SourceOffset
 
-        until = SourceOffset.parse(end)
-        planned = ranges(SourceOffset.parse(start), until)
-        return [Task(ranges, until.topic_ids.keys()) for ranges in self._planner().tasks(planned)]
+        planner, until = self._planner(), SourceOffset.parse(end)
+        planned = planner.ranges(SourceOffset.parse(start), until)
+        return [Task(ranges, until.topic_ids.keys()) for ranges in planner.tasks(planned)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, partition, self._columns)

@@ -1,7 +1,7 @@
 """Verdicts on lost records at planning: which partitions cannot be read on from where a query is, why, and what then.
 
-Follows the data-loss rules of Spark's `KafkaMicroBatchStream`, with topic ids (KIP-516) to tell a recreated topic from
-a log that became shorter.
+Follows the data-loss rules of Spark's `KafkaMicroBatchStream`, with topic ids (KIP-516) and leader epochs (KIP-320) to
+tell a recreated topic from a truncated log.
 """
 
 from __future__ import annotations
@@ -12,23 +12,27 @@ from itertools import groupby
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import DataLossError
-from pyspark_kafka_meta.metadata.model import TopicPartition, is_other_topic
-from pyspark_kafka_meta.reading.offsets import Positions, SourceOffset
+from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition, is_other_topic
+from pyspark_kafka_meta.reading.offsets import LatestOffset, Position, Positions, SourceOffset
 
 logger = logging.getLogger(__name__)
 
 HOW_TO_FOLLOW = "To go on with the new topic, set the option onTopicRecreated to earliest or latest"
 HOW_TO_GO_ON = "To go on without the lost records, set the option failOnDataLoss to false"
+IF_RECREATED = ", and onTopicRecreated, which is fail, to earliest or latest: the topic may be recreated"
 
 
-def accept_loss(text: str, fails: bool) -> None:
+def accept_loss(text: str, fails: bool, policy: str | None = None) -> None:
     """Go on with a warning that says `text`, what was lost, and that failOnDataLoss allows it.
 
+    Args:
+        policy: onTopicRecreated, where the loss may be the first sign of a recreated topic.
+
     Raises:
-        DataLossError: it does not.
+        DataLossError: failOnDataLoss does not allow it.
     """
     if fails:
-        raise DataLossError(f"{text}. {HOW_TO_GO_ON}")
+        raise DataLossError(f"{text}. {HOW_TO_GO_ON}{IF_RECREATED if policy == 'fail' else ''}")
     logger.warning("%s; going on, as failOnDataLoss says", text)
 
 
@@ -43,15 +47,30 @@ def accept_new_topic(text: str, policy: str | None, fails: bool) -> None:
     logger.warning("%s; going on, as %s says", text, "onTopicRecreated" if policy else "failOnDataLoss")
 
 
-def lost_starts(start: SourceOffset, latest: SourceOffset) -> list[TopicPartition]:
-    """The partitions of both in which reading cannot go on from `start`, sorted: `latest` lies before it, or in another
-    topic made under the same name. Whether that ends the query (failOnDataLoss) is for the caller to say."""
+def lost_starts(start: SourceOffset, latest: LatestOffset) -> list[TopicPartition]:
+    """The partitions of both in which reading cannot go on from `start`, sorted: the log was truncated or ends before
+    it, or belongs to a recreated topic. Whether that ends the query (failOnDataLoss) is for the caller to say."""
     both = start.positions.keys() & latest.positions.keys()
-    return sorted(one for one in both if is_recreated(one, start, latest) or is_shorter(one, start, latest))
+    return sorted(
+        one for one in both if one in latest.cuts or is_recreated(one, start, latest) or is_shorter(one, start, latest)
+    )
 
 
 def is_recreated(partition: TopicPartition, start: SourceOffset, latest: SourceOffset) -> bool:
-    """Whether the topic is another one under the same name."""
+    """Whether the topic was deleted and recreated under its name.
+
+    Without topic ids (before Kafka 2.8) leader epochs may show that: within a log they never go back, and only a new
+    leader truncates a log.
+    """
+    old, new = start.positions[partition], latest.positions[partition]
+    has_ids = None not in (start.topic_ids[partition.topic], latest.topic_ids[partition.topic])
+    if has_ids or NO_EPOCH in (old.leader_epoch, new.leader_epoch):
+        return has_other_id(partition, start, latest)
+    went_back = new.leader_epoch < old.leader_epoch
+    return went_back or (new.leader_epoch == old.leader_epoch and new.offset < old.offset)
+
+
+def has_other_id(partition: TopicPartition, start: SourceOffset, latest: SourceOffset) -> bool:
     return is_other_topic(start.topic_ids[partition.topic], latest.topic_ids[partition.topic])
 
 
@@ -87,15 +106,24 @@ def explain_recreated(partitions: Sequence[TopicPartition], start: SourceOffset,
     return "; ".join(texts)
 
 
-def explain_truncated(partitions: Sequence[TopicPartition], start: SourceOffset, latest: SourceOffset) -> str:
-    """Which logs became shorter than what was read of them: the first five."""
+def explain_truncated(partitions: Sequence[TopicPartition], start: SourceOffset, latest: LatestOffset) -> str:
+    """Which logs were truncated before the offsets up to which they were read: the first five."""
     return "; ".join(
-        f"the log of {one} ends at offset {new.offset}, before offset {old.offset} up to which it was read: it "
-        f"was truncated (leader epoch {old.leader_epoch}, now {new.leader_epoch})"
+        f"the log of {one} was truncated to offset {cut} (leader epoch {old.leader_epoch}, now {new.leader_epoch}): "
+        f"the records read at offsets {cut} to {old.offset - 1} are gone, and reading can continue only at offset {cut}"
         for one in partitions[:5]
-        for old, new in [(start.positions[one], latest.positions[one])]
+        for old, new, cut in [(start.positions[one], latest.positions[one], cut_at(one, latest).offset)]
     )
 
 
+def cut_at(partition: TopicPartition, latest: LatestOffset) -> Position:
+    """Where reading can continue in a truncated log: where the leader's log parts from what was read, or at its end
+    where no leader epoch shows that."""
+    return latest.cuts.get(partition, latest.positions[partition])
+
+
 def recreated_text(topic: str, old_id: UUID | None, new_id: UUID | None) -> str:
-    return f"topic {topic} was deleted and recreated (topic id {old_id}, now {new_id})"
+    evidence = f"topic id {old_id}, now {new_id}"
+    if old_id is None or new_id is None:
+        evidence = "leader epochs show it; the brokers report no topic ids"
+    return f"topic {topic} was deleted and recreated ({evidence})"

@@ -190,12 +190,14 @@ def test_r12_a_log_truncated_by_an_unclean_election(
     log = TopicPartition(topic, 0)
     create_topic(breakable_kafka, topic, [[first, second]], {"min.insync.replicas": "1"})
     wait_for(lambda: in_sync(breakable_kafka, topic, 2))
-    strict, lenient, late = (open_stream(topic, fail_on_data_loss=strict) for strict in (True, False, False))
+    strict, lenient, early, late = (
+        open_stream(topic, fail_on_data_loss=strict) for strict in (True, False, False, False)
+    )
     produce(topic, numbers(0, 20, "kept-"))
     late.run_until(lambda: len(late.rows) == 20)
     breakable_kafka.kill(second)
     produce(topic, numbers(20, 50, "lost-"), acks="1")
-    for stream in (strict, lenient):
+    for stream in (strict, lenient, early):
         stream.run_until(lambda stream=stream: len(stream.rows) == 50)
     _, planned = late.plan()
     breakable_kafka.kill(first)
@@ -213,15 +215,22 @@ def test_r12_a_log_truncated_by_an_unclean_election(
     with ThreadPoolExecutor() as all_three:  # each waits before it calls records lost
         strict_batch = all_three.submit(strict.run_batch)
         late_read, strict_read = all_three.submit(late.read, planned), all_three.submit(strict.read, planned)
-    with pytest.raises(DataLossError, match=f"{log} ends at offset 30, before offset 50"):
+    was_cut = (
+        rf"log of {log} was truncated to offset 20 \(leader epoch 0, now [1-9]\): the records read at offsets 20 to 49"
+    )
+    with pytest.raises(DataLossError, match=was_cut):
         strict_batch.result()
     assert [row.value for row in late_read.result()] == numbers(20, 30, "new-"), "what a planned range has left"
     with pytest.raises(DataLossError, match=r"offsets 30 to 49 .* ends at offset 30"):
         strict_read.result()
+    early.run_until(lambda: early.positions()[log] == 30)
     produce(topic, numbers(30, 80, "new-"))
-    with pytest.raises(DataLossError, match=r"offsets 20 to 49 of .* truncated to offset 20"):
+    with pytest.raises(DataLossError, match=was_cut):
         strict.run_batch()
     assert len(strict.rows) == 50
-    lenient.run_until(lambda: lenient.positions()[log] == 80)
-    assert values(lenient)[50:] == numbers(50, 80, "new-"), "a micro-batch has only offsets that Spark logged"
+    for stream in (lenient, early):
+        stream.run_until(lambda stream=stream: stream.positions()[log] == 80)
+        assert values(stream)[50:] == numbers(20, 80, "new-"), "also where the log has grown past what was read"
+        [loss] = [event for event in stream.events("planner") if event["kind"] == "data_loss"]
+        assert (loss["lost_from_offset"], loss["lost_until_offset"]) == (20, 50)
     assert max(strict.batch_seconds[-2:]) < 25

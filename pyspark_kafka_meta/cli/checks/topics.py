@@ -63,6 +63,10 @@ def judge_topic(rows: Sequence[PartitionRow]) -> Iterator[Finding]:
     yield from sorted(problems, key=lambda one: one.verdict is not Verdict.FAIL)[:MAX_NAMED]
     records = sum(row.end_offset - row.start_offset for row in rows if row.end_offset and row.start_offset is not None)
     good = len(rows) - len(problems) if problems else "all"
+    if rows[0].topic_id is None:
+        fix = "do not recreate the topic while a query reads it, or upgrade the brokers to Apache Kafka 2.8 or later"
+        told = "the brokers report no topic id: a recreated topic is noticed only by leader epochs or a shorter log"
+        yield warn(f"topic {topic}", told, fix)
     yield ok(f"topic {topic}", f"partitions: {len(rows)}, led and in sync: {good}; records: about {records}")
 
 

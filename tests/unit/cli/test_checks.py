@@ -201,6 +201,7 @@ def row(**changes: Any) -> PartitionRow:
     fields: dict[str, Any] = {
         "topic": "t",
         "partition": 0,
+        "topic_id": "00000000-0000-0000-0000-000000000001",
         "leader_id": 1,
         "leader_epoch": 4,
         "replicas": (1, 2),
@@ -248,6 +249,12 @@ def test_a_topic_tells_its_partitions_and_only_the_bad_ones_by_name() -> None:
     found = list(topics.judge_topic([row(), row(partition=1, isr=(2,)), row(partition=2, start_offset=3)]))
     assert verdicts(found) == [("partition t-1", WARN), ("topic t", OK)]
     assert found[1].what == "partitions: 3, led and in sync: 2; records: about 12"
+
+
+def test_a_topic_without_an_id_is_warned_of() -> None:
+    found = list(topics.judge_topic([row(topic_id=None)]))
+    assert verdicts(found) == [("topic t", WARN), ("topic t", OK)]
+    assert "the brokers report no topic id" in found[0].what
 
 
 def test_of_many_bad_partitions_the_worst_are_named() -> None:

@@ -13,6 +13,7 @@ from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.cli.migrate import starting_offsets, write_checkpoint
 from pyspark_kafka_meta.errors import CheckpointError
 from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.options import EARLIEST_OFFSET
 from pyspark_kafka_meta.reading.offsets import Position, SourceOffset, ranges
 
 SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
@@ -67,8 +68,8 @@ def test_the_copy_plans_a_batch_that_was_not_committed_as_it_was(tmp_path: Path)
     planned = ranges(logged(tmp_path / "new", 8), logged(tmp_path / "new", 9))
     assert [(str(one.partition), one.from_offset, one.until_offset) for one in planned] == [
         ("t-0", 5, 7),
-        ("t-1", 0, 3),
-    ]
+        ("t-1", EARLIEST_OFFSET, 3),
+    ], "the planner asks where the log of a new partition starts"
 
 
 def test_the_copy_of_an_uncommitted_batch_0_begins_where_the_query_began(tmp_path: Path) -> None:

@@ -348,12 +348,12 @@ def test_diverging_epoch_before_the_position_is_a_loss_and_new_records_are_read_
 ) -> None:
     reader = cursor(start=5)
     reader.on_fetched(answer(batch(list("abc"), base_offset=5, epoch=EPOCH)), answer_is_empty=False)
+    reader.request(None, leader_epoch=9)
     lost = reader.on_fetched(answer(diverging=DivergingEpoch(2, end_offset)), answer_is_empty=True)
 
     assert isinstance(lost, Lost)
     assert (lost.from_offset, lost.until_offset) == (end_offset, 8)
-    assert f"truncated to offset {end_offset} (leader epoch 2)" in lost.cause
-    assert "leader epoch 4" in lost.cause
+    assert f"truncated to offset {end_offset} (leader epoch {EPOCH}, now 9)" in lost.cause
     assert ("the place of offsets 3 to 4" in lost.cause) == (end_offset == 3)
     reader.skip_lost(lost)
     assert (reader.position, reader.last_fetched_epoch) == (goes_on_at, with_epoch)

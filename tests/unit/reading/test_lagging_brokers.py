@@ -8,7 +8,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import DataLossError, UnknownTopicError
 from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.reading.offsets import Position, SourceOffset
+from pyspark_kafka_meta.reading.offsets import BEGINNING, Position, SourceOffset
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
 from tests.partitions import T0, T1, T2
 from tests.unit.reader_scene import ReaderScene
@@ -85,6 +85,38 @@ def test_topic_that_is_not_read_any_more_is_not_waited_for(monkeypatch: pytest.M
     planner(scene).next_offset(start, None, limited=False)
 
     assert scene.clock() == began
+
+
+def test_run_that_ends_reads_a_partition_that_the_first_broker_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for options in ({}, {"failOnDataLoss": "false"}):
+        assert sorted(planner(a_scene(monkeypatch, 1, **options)).available_now()) == [T0, T1, T2]
+    scene = a_scene(monkeypatch, 1)
+    planned = OffsetPlanner(scene.worker, scene.settings.for_batch()).batch_ranges()
+
+    assert [one.partition for one in planned] == [T0, T1, T2]
+
+
+def test_run_that_ends_reads_a_topic_that_the_first_broker_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = ReaderScene(monkeypatch, subscribePattern="^[tu]$")
+    scene.wire.cut_off(1)
+    scene.cluster.create_topic("u")
+
+    assert sorted(planner(scene).available_now()) == [T0, T1, TopicPartition("u", 0)]
+
+
+def test_stream_from_latest_skips_a_partition_that_the_first_broker_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch, 1, startingOffsets="latest")
+
+    assert planner(scene).next_offset(BEGINNING, None, limited=False).start[T2].offset == 5
+
+
+def test_second_broker_is_asked_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = ReaderScene(monkeypatch)
+    began = scene.clock()
+    planner(scene).available_now()
+
+    assert scene.clock() == began
+    assert [api for api, _ in scene.wire.requests].count("Metadata") == 2
 
 
 def test_assigned_partition_that_one_broker_lacks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,9 @@ MALFORMED = [
     changed((*PARTITIONS, "0", "offset"), INT64_MAX + 1),
     changed((*PARTITIONS, "0", "epoch"), -2),
     changed((*PARTITIONS, "0", "epoch"), ...),
-    changed(("start", "t", "0", "offset"), -2),
+    changed((*PARTITIONS, "0", "offset"), -2),
+    changed(("start", "t", "0", "offset"), -1),
+    changed(("start", "t", "0", "offset"), -3),
 ]
 
 

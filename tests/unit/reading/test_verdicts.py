@@ -7,16 +7,16 @@ from uuid import UUID
 import pytest
 
 from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.reading.offsets import Position, SourceOffset
+from pyspark_kafka_meta.reading.offsets import LatestOffset, Position
 from pyspark_kafka_meta.reading.verdicts import explain_recreated, explain_truncated, lost_starts
 from tests.partitions import T0, T1
 
 OLD_ID, NEW_ID = UUID(int=1), UUID(int=2)
 
 
-def offset(positions: dict[TopicPartition, tuple[int, int]], topic_id: UUID | None = OLD_ID) -> SourceOffset:
+def offset(positions: dict[TopicPartition, tuple[int, int]], topic_id: UUID | None = OLD_ID) -> LatestOffset:
     """Of (offset, epoch) pairs."""
-    return SourceOffset({one: Position(*each) for one, each in positions.items()}, {"t": topic_id})
+    return LatestOffset({one: Position(*each) for one, each in positions.items()}, {"t": topic_id})
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,6 @@ def test_a_verdict_names_offsets_ids_and_epochs() -> None:
         "new log ends at 50; t-1 was read up to offset 6, and its new log ends at 0"
     )
     assert explain_truncated([T0], start, offset({T0: (3, 2)})) == (
-        "the log of t-0 ends at offset 3, before offset 5 up to which it was read: it was truncated (leader epoch 1, "
-        "now 2)"
+        "the log of t-0 was truncated to offset 3 (leader epoch 1, now 2): the records read at offsets 3 to 4 are "
+        "gone, and reading can continue only at offset 3"
     )

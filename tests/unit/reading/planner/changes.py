@@ -20,6 +20,12 @@ def lose_the_end(scene: Scene) -> None:
     del scene.cluster.logs[T0][2:]
 
 
+def truncate(scene: Scene) -> None:
+    """By an unclean election: the new leader has half of the log."""
+    lose_the_end(scene)
+    scene.cluster.move_leader(T0, 2)
+
+
 def lose_partitions(scene: Scene) -> None:
     topic = scene.cluster.topics["t"]
     scene.cluster.topics["t"] = replace(topic, topic_id=uuid4(), partitions=topic.partitions[:1])

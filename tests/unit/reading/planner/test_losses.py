@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.metadata.events import EventKind
-from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
+from tests.checkpoints import text
 from tests.partitions import T0, T1, T2, T3, U0
 from tests.unit.reading.planner.changes import (
     HOW_TO_FOLLOW,
@@ -17,18 +19,29 @@ from tests.unit.reading.planner.changes import (
     PATTERN,
     delete,
     lose,
-    lose_the_end,
     recreate,
     recreate_smaller,
+    truncate,
 )
 from tests.unit.reading.planner.queries import GO_ON, Query, ends_now, positions
-from tests.unit.scene import Scene
+from tests.unit.scene import HELD_BACK, Scene
 
 LOSSES: dict[str, tuple[Any, str, dict[TopicPartition, tuple[int, int]]]] = {
     "truncated": (
-        lose_the_end,
-        "the log of t-0 ends at offset 6, before offset 12 up to which it was read: it was truncated",
+        truncate,
+        r"the log of t-0 was truncated to offset 6 \(leader epoch 0, now 1\): the records read at offsets 6 to 11 are "
+        "gone, and reading can continue only at offset 6",
         {T0: (6, 7)},
+    ),
+    "truncated, written on": (
+        lambda scene: (truncate(scene), scene.write(T0, *"abc")),
+        "the log of t-0 was truncated to offset 6 .* can continue only at offset 6",
+        {T0: (6, 10)},
+    ),
+    "truncated, grown": (
+        lambda scene: (truncate(scene), scene.write(T0, *map(str, range(30)))),
+        "the log of t-0 was truncated to offset 6 .* can continue only at offset 6",
+        {T0: (6, 37)},
     ),
     "recreated": (
         recreate,
@@ -60,7 +73,9 @@ def test_loss_ends_the_query_and_the_error_says_what_is_lost(scene: Scene, happe
 
 
 TOLD_BY_EVENTS = {
-    "truncated": [("t", 0, 12)],
+    "truncated": [("t", 0, 6)],
+    "truncated, written on": [("t", 0, 6)],
+    "truncated, grown": [("t", 0, 6)],
     "recreated": [("t", 0, 12), ("t", 1, 12), ("t", 2, 12)],
     "recreated, smaller": [("t", 0, 12), ("t", 1, 12), ("t", 2, 12)],
     "deleted": [("t", 0, 12), ("t", 1, 12), ("t", 2, 12)],
@@ -91,6 +106,7 @@ def test_query_goes_on_behind_the_loss_if_that_is_allowed(
     events = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
     told = [(one.cause_topic, one.cause_partition, one.lost_from_offset) for one in events]
     assert told == TOLD_BY_EVENTS[loss]
+    assert {one.lost_until_offset for one in events} == ({12} if "truncated" in loss else {None})
     assert caplog.records[0].levelno == logging.WARNING
 
 
@@ -167,11 +183,11 @@ def test_a_narrower_query_that_lost_records_too_says_each_once(scene: Scene, cap
     first.step()
     query = Query(scene, subscribe="t", **GO_ON)
     query.offset = first.offset
-    lose_the_end(scene)
+    truncate(scene)
     query.step()
 
     assert caplog.text.count("which the query asks for no more") == 1
-    assert caplog.text.count("it was truncated") == 1
+    assert caplog.text.count("was truncated to offset 6") == 1
 
 
 def test_policy_to_fail_covers_a_topic_that_was_away_before_it_was_recreated(scene: Scene) -> None:
@@ -242,9 +258,9 @@ def test_policy_may_fail_where_other_losses_are_allowed(scene: Scene) -> None:
 def test_policy_for_topics_that_were_recreated_excuses_no_other_loss(scene: Scene) -> None:
     query = Query(scene, onTopicRecreated="earliest")
     query.step()
-    lose(scene, lose_the_end)
+    lose(scene, truncate)
 
-    with pytest.raises(DataLossError, match="it was truncated"):
+    with pytest.raises(DataLossError, match="was truncated to offset 6"):
         query.step()
 
 
@@ -256,3 +272,172 @@ def test_topic_that_was_deleted_and_comes_back_is_read_from_its_start(scene: Sce
     lose(scene, recreate)
 
     assert query.step() == {T0: (0, 30), T1: (0, 30), T2: (0, 30)}
+
+
+def test_leader_is_asked_once_in_its_epoch_whether_it_has_what_was_read(scene: Scene) -> None:
+    query = Query(scene)
+    query.step()
+    for _ in range(2):
+        scene.cluster.move_leader(T0, 2)
+        for _ in range(5):
+            scene.clock.sleep(10)
+            assert query.step() == {}
+
+    assert scene.sent("OffsetForLeaderEpoch") == [2, 2]
+
+
+def test_clean_election_before_the_new_leader_writes_loses_nothing(scene: Scene) -> None:
+    query = Query(scene, **GO_ON)
+    query.step()
+    for node_id in (2, 3, 1):
+        scene.cluster.move_leader(T0, node_id)
+    scene.write(T0, "after")
+    scene.clock.sleep(300)
+
+    assert query.step() == {T0: (12, 13)}
+    assert [one for one in scene.events if one.kind is EventKind.DATA_LOSS] == []
+
+
+def test_truncated_log_whose_epochs_are_unknown_is_read_from_its_end(scene: Scene) -> None:
+    query = Query(scene, **GO_ON)
+    query.step()
+    unknown = {one: position._replace(leader_epoch=NO_EPOCH) for one, position in query.offset.positions.items()}
+    query.offset = replace(query.offset, positions=unknown)
+    lose(scene, truncate)
+    scene.write(T0, "a", "b")
+
+    query.step()
+    assert positions(query.offset)[T0] == 8
+    scene.write(T0, "c")
+    assert query.step() == {T0: (8, 9)}
+
+
+# --- brokers without topic ids ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_ids(scene: Scene) -> Scene:
+    """Brokers before Kafka 2.8."""
+    forget_ids(scene)
+    return scene
+
+
+def forget_ids(scene: Scene) -> None:
+    scene.cluster.topics["t"] = replace(scene.cluster.topics["t"], topic_id=None)
+
+
+def recreate_without_ids(scene: Scene, batches: int) -> None:
+    scene.cluster.create_topic("t", 3)
+    forget_ids(scene)
+    scene.fill(batches)
+
+
+WITHOUT_IDS = {
+    "leader epochs went back": (lambda scene: recreate_without_ids(scene, 10), (0, 30)),
+    "leader epochs went back, and so did the end": (lambda scene: recreate_without_ids(scene, 1), (0, 3)),
+}
+
+
+@pytest.mark.parametrize(("happens", "expected"), WITHOUT_IDS.values(), ids=WITHOUT_IDS.keys())
+def test_recreated_topic_without_an_id_is_noticed_by_its_leader_epochs(
+    without_ids: Scene, happens: Any, expected: tuple[int, int]
+) -> None:
+    for one in (T0, T1, T2):
+        without_ids.cluster.move_leader(one, 2)
+    strict, lenient = Query(without_ids), Query(without_ids, onTopicRecreated="earliest")
+    for query in (strict, lenient):
+        query.step()
+    lose(without_ids, happens)
+
+    with pytest.raises(DataLossError, match=f"topic t was deleted and recreated .*no topic ids.*{HOW_TO_FOLLOW}"):
+        strict.step()
+    assert lenient.step() == dict.fromkeys((T0, T1, T2), expected)
+
+
+def test_shorter_log_of_the_same_leader_epoch_is_a_recreated_topic(without_ids: Scene) -> None:
+    query = Query(without_ids)
+    query.step()
+    lose(without_ids, lambda scene: recreate_without_ids(scene, 2))
+
+    with pytest.raises(DataLossError, match=r"topic t was deleted and recreated .*no topic ids"):
+        query.step()
+
+
+def test_recreated_topic_that_grew_after_an_election_is_noticed_without_an_id(without_ids: Scene) -> None:
+    query = Query(without_ids)
+    query.step()
+
+    def happens(scene: Scene) -> None:
+        recreate_without_ids(scene, 2)
+        for one in (T0, T1, T2):
+            scene.cluster.move_leader(one, 3)
+        scene.fill(10)
+
+    lose(without_ids, happens)
+
+    with pytest.raises(DataLossError, match="the log of t-0 was truncated to offset 6"):
+        query.step()
+
+
+def test_open_transaction_without_topic_ids_is_no_recreated_topic(without_ids: Scene) -> None:
+    first = Query(without_ids)
+    first.step()
+    without_ids.wire.open_transactions[T0] = 6
+    query = Query(without_ids, **HELD_BACK)
+    query.offset = first.offset
+
+    assert query.step() == {}
+
+
+def test_missing_topic_ids_are_reported_once_when_a_query_starts(
+    without_ids: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(without_ids)
+    for _ in range(3):
+        query.step()
+        without_ids.write(T0, "more")
+
+    assert caplog.text.count("the brokers report no ids of t ") == 1
+
+
+def test_topic_id_and_epoch_that_become_known_are_recorded_without_new_records(scene: Scene) -> None:
+    query = Query(scene)
+    query.step()
+    topic_id = scene.cluster.topics["t"].topic_id
+    unknown = {one: position._replace(leader_epoch=NO_EPOCH) for one, position in query.offset.positions.items()}
+    query.offset = replace(query.offset, positions=unknown, topic_ids={"t": None})
+
+    assert query.step() == {}
+    assert query.offset.topic_ids == {"t": topic_id}
+    assert {one.leader_epoch for one in query.offset.positions.values()} == {0}
+    recorded = text(query.offset)
+    assert query.step() == {}
+    assert text(query.offset) == recorded, "or each trigger would start an empty micro-batch"
+    lose(scene, recreate)
+    with pytest.raises(DataLossError, match="topic t was deleted and recreated"):
+        query.step()
+
+
+# --- losses that have several signs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+def test_topic_seen_between_deletion_and_recreation_is_one_loss_for_each_partition(scene: Scene, policy: str) -> None:
+    query = Query(scene, onTopicRecreated=policy, **GO_ON)
+    query.step()
+    lose(scene, delete)
+    query.step()
+    lose(scene, recreate)
+    query.step()
+
+    losses = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
+    assert [(one.cause_partition, one.lost_from_offset) for one in losses] == [(0, 12), (1, 12), (2, 12)]
+
+
+def test_advice_for_a_missing_topic_covers_its_recreation(scene: Scene) -> None:
+    query = Query(scene, onTopicRecreated="fail")
+    query.step()
+    lose(scene, delete)
+
+    with pytest.raises(DataLossError, match=f"{HOW_TO_GO_ON}, and onTopicRecreated, which is fail, to earliest or"):
+        query.step()

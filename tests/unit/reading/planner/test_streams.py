@@ -8,7 +8,8 @@ import pytest
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.reading.offsets import BEGINNING, SourceOffset, ranges
+from pyspark_kafka_meta.options import EARLIEST_OFFSET
+from pyspark_kafka_meta.reading.offsets import BEGINNING, Position, SourceOffset, ranges
 from tests.checkpoints import restored, text
 from tests.partitions import T0, T1, T2, T3
 from tests.unit.reading.planner.queries import Query, add_partition, begins, offsets_json, positions, spans
@@ -201,3 +202,11 @@ def test_a_stream_with_ending_offsets_reads_up_to_them_and_no_further(scene: Sce
         T1: [(0, 2), (2, 5)],
         T2: [],
     }
+
+
+def test_migrated_batch_reads_a_new_partition_from_its_log_start(scene: Scene) -> None:
+    del scene.cluster.logs[T1][0]
+    start = SourceOffset({T0: Position(5)}, {"t": None})
+    end = SourceOffset({T0: Position(7), T1: Position(9)}, {"t": None}, start={T1: Position(EARLIEST_OFFSET)})
+
+    assert spans(scene.planner().ranges(start, restored(end))) == {T0: (5, 7), T1: (3, 9)}
