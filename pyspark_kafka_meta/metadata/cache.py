@@ -1,14 +1,15 @@
 """`MetadataCache`: one client's knowledge of the cluster, refreshed by one request at a time, each of them an event.
 
-What it knows and has to ask is in `state`: here are the requests, and the locks by which threads share both. Follows
-Kafka's `Metadata`, and rskafka's `MetadataCache` for the generation that a request to refresh must name.
+What it knows and has to ask is in `state`; here are the requests. A request is sent without waiting for its answer, so
+that a broker that hangs delays nobody who knows enough. Follows Kafka's `Metadata`, and rskafka's `MetadataCache` for
+the generation that a request to refresh must name.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import random
-import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
@@ -24,6 +25,7 @@ from pyspark_kafka_meta.metadata.model import (
     TopicPartition,
 )
 from pyspark_kafka_meta.metadata.policy import PolicySettings, attempt_timeout_ms
+from pyspark_kafka_meta.metadata.recorder import Attempt
 from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.metadata.state import CacheState
 
@@ -36,12 +38,15 @@ RETRIABLE_ERRORS = (ConnectError, ProtocolError, RequestTimeoutError)
 class MetadataWire(Protocol):
     """The part of `wire.messages.Wire` that a cache needs."""
 
-    def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
-        """Ask the broker at `address`; see `Wire.metadata`."""
+    def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
+        """Ask the broker at `address`; see `Wire.send_metadata`."""
+
+    def receive_metadata(self, deadline: float) -> MetadataAnswer | None:
+        """See `Wire.receive_metadata`."""
 
 
 class MetadataCache:
-    """Who leads which partition. May be used by several threads, which share one request at a time.
+    """Who leads which partition. Not thread-safe.
 
     Attributes:
         cache_id: random; in all of its events.
@@ -74,8 +79,7 @@ class MetadataCache:
         self._publish_event = publish
         self._clock = clock
         self._sleep = sleep
-        self._asking = threading.Lock()  # held during a request, and taken before the other
-        self._lock = threading.Lock()  # guards the state, never held during I/O
+        self._attempt: Attempt | None = None  # under way
         self._state = CacheState(self.cache_id, bootstrap, settings, rng or random.Random(), wall_clock)
         self._publish(self._state.recorder.born(self.snapshot, self._clock()))
 
@@ -86,23 +90,19 @@ class MetadataCache:
 
     def track(self, topics: Collection[str]) -> None:
         """Ask for these topics too from now on. A new one makes a refresh due."""
-        with self._lock:
-            self._state.track(topics, self._clock())
+        self._state.track(topics, self._clock())
 
     def leader(self, partition: TopicPartition) -> LeaderAndEpoch | None:
         """The broker to fetch from; None if no leader is known. Never a request."""
-        with self._lock:
-            return self._state.leader(partition, self._clock())
+        return self._state.leader(partition, self._clock())
 
     def count_fetch(self, node_id: int, response_bytes: int, throttle_ms: int) -> None:
         """A broker answered a Fetch, and throttled the client for so long (KIP-219): the next event reports it."""
-        with self._lock:
-            self._state.recorder.count_fetch(node_id, response_bytes, throttle_ms)
+        self._state.recorder.count_fetch(node_id, response_bytes, throttle_ms)
 
     def count_retry(self) -> None:
         """A request failed, or a partition in its answer had an error that may pass."""
-        with self._lock:
-            self._state.recorder.count_retry()
+        self._state.recorder.count_retry()
 
     def report_failure(self, error: KafkaMetaError, generation: int, node_id: int) -> None:
         """A request to `node_id` failed without an answer: the broker may be gone, so its leaders may have moved.
@@ -114,8 +114,7 @@ class MetadataCache:
 
     def close(self) -> None:
         """Say that the cache has ended. It is not used any more."""
-        with self._lock:
-            event = self._state.recorder.closed(self.snapshot, self._clock())
+        event = self._state.recorder.closed(self.snapshot, self._clock())
         self._publish(event)
 
     def record_loss(self, partition: TopicPartition, from_offset: int, until_offset: int | None, cause: str) -> None:
@@ -126,8 +125,7 @@ class MetadataCache:
             until_offset: where reading goes on, exclusive; None if that is not known.
             cause: how they were lost, in words.
         """
-        with self._lock:
-            event = self._state.recorder.lost(partition, from_offset, until_offset, cause, self.snapshot, self._clock())
+        event = self._state.recorder.lost(partition, from_offset, until_offset, cause, self.snapshot, self._clock())
         self._publish(event)
 
     def request_update(
@@ -144,50 +142,56 @@ class MetadataCache:
             generation: of the snapshot that was used when the trouble arose.
             node_id: the broker that it came from.
         """
-        with self._lock:
-            cause = RefreshCause(reason, error_code, partition, node_id)
-            self._state.request_update(cause, generation, self._clock())
+        cause = RefreshCause(reason, error_code, partition, node_id)
+        self._state.request_update(cause, generation, self._clock())
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a Metadata request is under way."""
+        return self._attempt is not None
 
     def time_to_next_update_ms(self) -> float:
-        """0 if a refresh is due now."""
-        with self._lock:
-            return self._state.time_to_next_update_ms(self._clock())
+        """0 if a refresh is due now; infinite while one is under way."""
+        return math.inf if self.is_asking else self._state.time_to_next_update_ms(self._clock())
 
-    def refresh_if_due(self, deadline: float) -> bool:
-        """Send one Metadata request if a refresh is due; never sleeps. That a broker does not answer is an event. The
-        refresh stays due then, at another broker at once, after a pause when all have been asked.
+    def refresh_if_due(self, deadline: float, until: float | None = None) -> bool:
+        """Send one Metadata request if a refresh is due, and wait for its answer, or for that of the request under way;
+        never sleeps. That a broker does not answer is an event. The refresh stays due then, at another broker at once,
+        after a pause when all have been asked.
+
+        Args:
+            deadline: of the request that is sent.
+            until: end of the wait, `deadline` by default; now, to take only an answer that has come already. A request
+                without an answer stays under way.
 
         Returns:
-            Whether a good answer came. A thread that waited for another's request sends none, unless that failed.
+            Whether a good answer came.
 
         Raises:
             KafkaMetaError: what no other broker and no later time heals, such as UnsupportedBrokerError.
         """
-        patience_s = deadline - self._clock()
-        if patience_s <= 0 or self.time_to_next_update_ms() > 0 or not self._asking.acquire(timeout=patience_s):
-            return False
-        try:
-            return self.time_to_next_update_ms() == 0 and self._ask(deadline)
-        finally:
-            self._asking.release()
+        if self.time_to_next_update_ms() == 0 and self._clock() < deadline:
+            self._attempt = self._send(deadline)
+        return self._attempt is not None and self._receive(self._attempt, deadline if until is None else until)
 
     def refresh(self, reason: RefreshReason, deadline: float) -> MetadataSnapshot:
-        """Ask until a good answer comes: at once, then one broker after the other, with pauses. One that another
-        thread got meanwhile will do.
+        """Ask until a good answer comes: at once, then one broker after the other, with pauses. The answer to a request
+        under way is waited for, but will not do: it may be older than the reason.
 
         Raises:
             ConnectError: none came by `deadline`, or sooner as `CacheState.gives_up_at` says; the text says what each
             address did.
             KafkaMetaError: as `refresh_if_due`.
         """
-        began, generation = self._clock(), self.snapshot.generation
-        with self._lock:
-            self._state.request_update(RefreshCause(reason), generation, began, at_once=True)
+        began = self._clock()
+        if self._attempt is not None:
+            self._receive(self._attempt, deadline)
+        generation = self.snapshot.generation
+        self._state.request_update(RefreshCause(reason), generation, self._clock(), at_once=True)
         while self.snapshot.generation == generation:
             pause_s = self.time_to_next_update_ms() / 1000
-            with self._lock:
-                if self._clock() + pause_s >= self._state.gives_up_at(reason, began, deadline):
-                    raise ConnectError(self._state.unreachable_text())
+            if self._clock() + pause_s >= self._state.gives_up_at(reason, began, deadline):
+                raise ConnectError(self._state.unreachable_text())
             self._sleep(pause_s)
             self.refresh_if_due(deadline)
         return self.snapshot
@@ -211,32 +215,34 @@ class MetadataCache:
             Whether it was taken. It is not if its epoch is not newer than any seen, its broker is not known, or an
             answer has come since, which may even be about another topic of that name.
         """
-        with self._lock:
-            cause = RefreshCause(RefreshReason.LEADER_HINT, error_code, partition, node_id)
-            event = self._state.take_hint(cause, partition, hint, generation, self._clock())
+        cause = RefreshCause(RefreshReason.LEADER_HINT, error_code, partition, node_id)
+        event = self._state.take_hint(cause, partition, hint, generation, self._clock())
         if event is None:
             return False
         self._publish(event)
         return True
 
-    def _ask(self, deadline: float) -> bool:
-        """One attempt. The caller holds `_asking`."""
-        with self._lock:
-            attempt = self._state.begin(self._clock())
+    def _send(self, deadline: float) -> Attempt:
+        attempt = self._state.begin(self._clock())
         timeout_ms = attempt_timeout_ms(attempt.slow_before, self._request_timeout_ms)
-        attempt_deadline = min(deadline, attempt.began + timeout_ms / 1000)
+        self._wire.send_metadata(attempt.address, attempt.topics, min(deadline, attempt.began + timeout_ms / 1000))
+        return attempt
+
+    def _receive(self, attempt: Attempt, until: float) -> bool:
+        """Whether a good answer came to the attempt under way."""
         try:
-            answer = self._wire.metadata(attempt.address, attempt.topics, attempt_deadline)
+            answer = self._wire.receive_metadata(until)
         except KafkaMetaError as error:
+            self._attempt = None
             is_asked_again = isinstance(error, RETRIABLE_ERRORS)
-            with self._lock:
-                event = self._state.failed(attempt, error, self._clock(), is_asked_again)
-            self._publish(event)
+            self._publish(self._state.failed(attempt, error, self._clock(), is_asked_again))
             if not is_asked_again:
                 raise
             return False
-        with self._lock:
-            event = self._state.answered(attempt, answer, self._clock())
+        if answer is None:
+            return False
+        self._attempt = None
+        event = self._state.answered(attempt, answer, self._clock())
         self._publish(event)
         return event.outcome is not Outcome.FAILED
 

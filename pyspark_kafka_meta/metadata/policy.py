@@ -140,7 +140,7 @@ class RefreshPolicy:
         self._equivalent_answers = 0 if quiet or changes else self._equivalent_answers + 1
         self._pending, self._attempts, self._slow_attempts, self._failed_rounds = None, 0, 0, 0
         max_age_ms = self._settings.metadata_max_age_ms * self._rng.uniform(1 - MAX_AGE_JITTER, 1)
-        self._expires = now + max_age_ms / 1000
+        self._expires = self._began + max_age_ms / 1000
         self._not_before = now + self._backoff_s(max(self._equivalent_answers, 1))
 
     def failed(self, now: float, round_over: bool) -> None:

@@ -42,7 +42,7 @@ class Attempt:
 
 
 class EventRecorder:
-    """Makes the events of one cache. Not thread-safe: called with the cache's lock held. `after` is the snapshot that
+    """Makes the events of one cache. Not thread-safe. `after` is the snapshot that
     the event led to, `now` is in seconds of the cache's clock."""
 
     def __init__(self, cache_id: str, wall_clock: Callable[[], float]) -> None:

@@ -35,7 +35,7 @@ UNREACHABLE_REASONS = frozenset({RefreshReason.CONNECTION_LOST, RefreshReason.RE
 
 
 class CacheState:
-    """The state of one cache. Not thread-safe: called with the cache's lock held. `now` is in seconds of its clock.
+    """The state of one cache. `now` is in seconds of its clock.
 
     Attributes:
         snapshot: what is known.
@@ -167,7 +167,8 @@ class CacheState:
     def _merge(self, attempt: Attempt, answer: MetadataAnswer, now: float) -> RefreshEvent:
         hinted_meanwhile = self.snapshot is not attempt.before
         asked = (broker.node_id for broker in answer.brokers if broker.address == attempt.address)
-        self.snapshot, changes = self.snapshot.merge(answer, now, next(asked, None))
+        # The answer may have waited for its caller: it is as old as the request at most.
+        self.snapshot, changes = self.snapshot.merge(answer, attempt.began, next(asked, None))
         self._failures.clear()
         self._warned = False
         self._choice.answered(attempt.address)

@@ -205,8 +205,9 @@ class KafkaClient:
     def _pause(self, generation: int, until: float, deadline: float) -> None:
         """Wait, refreshing the cache as it is due: metadata newer than this ends the wait early."""
         while self.cache.snapshot.generation == generation and (left_s := until - self.clock()) > 0:
-            self.sleep(min(self.cache.time_to_next_update_ms() / 1000, left_s))
-            self.cache.refresh_if_due(deadline)
+            if not self.cache.is_asking:
+                self.sleep(min(self.cache.time_to_next_update_ms() / 1000, left_s))
+            self.cache.refresh_if_due(deadline, until)
 
     def _servers(self) -> str:
         return ", ".join(map(str, self.options.bootstrap_servers))

@@ -139,7 +139,7 @@ class LeaderOffsets:
         return overdue_at if overdue_at > now else now + self._cache.time_to_next_update_ms() / 1000
 
     def _leave_who_leads_no_more(self) -> None:
-        self._cache.refresh_if_due(self._deadline)
+        self._cache.refresh_if_due(self._deadline, until=self._clock())
         now, snapshot = self._clock(), self._cache.snapshot
         for node_id in [node_id for node_id, one in self._asked.items() if now >= one.overdue_at]:
             broker, partitions, _ = self._asked[node_id]

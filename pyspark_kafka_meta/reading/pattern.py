@@ -20,11 +20,19 @@ class MatchingWire:
     def __init__(self, wire: MetadataWire, pattern: str) -> None:
         self._wire = wire
         self._matches = re.compile(pattern).search
+        self._topics: frozenset[str] = frozenset()  # asked for by the request under way
 
-    def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
-        """Ask for all topics. Of `topics`, those that the answer lacks come as unknown, as if asked for by name."""
-        answer = self._wire.metadata(address, None, deadline)
+    def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
+        """Ask for all topics."""
+        self._topics = frozenset(topics or ())
+        self._wire.send_metadata(address, None, deadline)
+
+    def receive_metadata(self, deadline: float) -> MetadataAnswer | None:
+        """The topics that match. Topics asked for that the answer lacks come as unknown, as if asked for by name."""
+        answer = self._wire.receive_metadata(deadline)
+        if answer is None:
+            return None
         found = tuple(one for one in answer.topics if not one.is_internal and self._matches(one.name))
-        lacking = sorted(set(topics or ()) - {one.name for one in found})
+        lacking = sorted(self._topics - {one.name for one in found})
         unknown = tuple(TopicMetadata(name, None, (), UNKNOWN_TOPIC_OR_PARTITION) for name in lacking)
         return replace(answer, topics=found + unknown)

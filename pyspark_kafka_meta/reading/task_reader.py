@@ -45,6 +45,10 @@ from pyspark_kafka_meta.wire.messages import FetchAnswer, RequestFailure
 if TYPE_CHECKING:
     import pyarrow as pa
 
+LAST_REFRESH_S = 0.1
+"""A refresh under way when a task ends is waited for this long, so that its event is the task's. The worker's next task
+takes a later answer."""
+
 
 class TaskReader:
     """Turns offset ranges into `pa.RecordBatch`es of a few megabytes at most."""
@@ -88,6 +92,8 @@ class TaskReader:
                 if received is not None:
                     yield from self._rows(*received)
                     del received  # so that the next answer can reuse the memory of this one
+            now = self._client.clock()
+            self._client.cache.refresh_if_due(deadline=now, until=now + LAST_REFRESH_S)
         finally:
             self._fetches.drop()
 
@@ -119,7 +125,7 @@ class TaskReader:
     def _next_records(self) -> tuple[Fetch, list[FetchedRecords]] | None:
         """Wait for an answer with records. When it comes, the next Fetch is on its way before this returns."""
         while self._cursors:
-            self._client.cache.refresh_if_due(self._progress.stalls_at())
+            self._client.cache.refresh_if_due(self._progress.stalls_at(), until=self._client.clock())
             received = self._fetches.receive_overdue()
             if received is None:
                 self._send_fetches()
@@ -145,11 +151,11 @@ class TaskReader:
         return min(self._progress.stalls_at(), next_update, *pauses, max(self._fetches.overdue_at(), next_look))
 
     def _pause(self) -> None:
-        """No answer came. Sleeps only where no Fetch is under way, as nothing else would wait then."""
+        """No answer came. Sleeps only where nothing is under way, as nothing else would wait then."""
         now = self._client.clock()
         if now >= self._progress.stalls_at():
             raise self._progress.timed_out(self._cursors)
-        if not self._fetches:
+        if not self._fetches and not self._client.cache.is_asking:
             self._client.sleep(max(self._wake_up_at() - now, 0))
 
     def _send_fetches(self) -> None:

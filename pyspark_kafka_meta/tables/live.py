@@ -158,7 +158,7 @@ def _partition_row(topic: TopicMetadata, one: PartitionMetadata, ends: _Ends) ->
     )
 
 
-def _ask(wire: Wire, options: ClientOptions, topics: Collection[str] | None, deadline: float) -> Told:
+def _ask(wire: KafkaWire, options: ClientOptions, topics: Collection[str] | None, deadline: float) -> Told:
     """Each address gets its share of the time that is left."""
     failures = []
     addresses = options.bootstrap_servers

@@ -6,10 +6,12 @@ for good at the first error.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import replace
+from typing import TypeAlias, TypeVar
 
-from pyspark_kafka_meta.errors import RequestTimeoutError
+from pyspark_kafka_meta.errors import KafkaMetaError, RequestTimeoutError
 from pyspark_kafka_meta.memory import ReusedMemory
 from pyspark_kafka_meta.metadata.model import Address, Broker, MetadataAnswer
 from pyspark_kafka_meta.wire import translate, translate_fetch
@@ -22,8 +24,11 @@ from pyspark_kafka_meta.wire.messages import (
     OffsetsRequest,
     RequestFailure,
 )
-from pyspark_kafka_meta.wire.requests import Requests, closed_by_errors, usable
+from pyspark_kafka_meta.wire.requests import Requests
 from pyspark_kafka_meta.wire.under_way import UnderWay
+
+AnswerT = TypeVar("AnswerT")
+Topics: TypeAlias = Collection[str] | None
 
 SHRINK = 8
 """Divides what is asked of a broker whose answer did not come whole in time: over a slow link, as much would be late
@@ -35,29 +40,45 @@ class KafkaWire:
     """Implements `pyspark_kafka_meta.wire.messages.Wire`. Not thread-safe: used by one thread of one process."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
-        self._settings = settings
-        self._control: dict[Address, Connection] = {}
-        self._offsets = Requests("ListOffsets", settings, _write_offsets, _read_offsets)
-        self._fetches = Requests("a Fetch", settings, _write_fetch, self._read_fetch)
+        self._metadata: Requests[Address, Topics, MetadataAnswer] = Requests(
+            "Metadata", settings, _write_metadata, _read_metadata, moves_deadline=False
+        )
+        self._offsets: Requests[int, OffsetsRequest, OffsetsAnswer] = Requests(
+            "ListOffsets", settings, _write_offsets, _read_offsets
+        )
+        self._fetches: Requests[int, FetchRequest, FetchAnswer] = Requests(
+            "a Fetch", settings, _write_fetch, self._read_fetch
+        )
         self._max_bytes: dict[int, int] = {}  # of a Fetch answer, for brokers that one was late from, by node id
         self._memory = ReusedMemory()
 
     def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
-        kept = usable(self._control.pop(address, None), address)
-        connection = kept or Connection(address, self._settings, deadline)
-        with closed_by_errors(connection):
-            request = translate.metadata_request(connection.version(METADATA), topics)
-            answer = translate.metadata_answer(connection.call(METADATA, request, deadline), topics)
-        self._control[address] = connection
+        """For callers that ask for nothing else meanwhile: the answer, or the error that there is instead."""
+        self.send_metadata(address, topics, deadline)
+        answer = self.receive_metadata(math.inf)  # the request has its own end
+        assert answer is not None
+        return answer
+
+    def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
+        self._metadata.drop_all()
+        self._metadata.send(address, address, topics, deadline)
+
+    def receive_metadata(self, deadline: float) -> MetadataAnswer | None:
+        received = self._metadata.receive(self._metadata.asked(), deadline)
+        if received is None:
+            return None
+        address, answer = received
+        if isinstance(answer, KafkaMetaError):
+            raise answer
         if answer.brokers:
             self._close_all_but({address, *(broker.address for broker in answer.brokers)})
         return answer
 
     def send_offsets(self, broker: Broker, request: OffsetsRequest, deadline: float) -> None:
-        self._offsets.send(broker, request, deadline)
+        self._offsets.send(broker.node_id, broker.address, request, deadline)
 
     def receive_offsets(self, node_ids: Collection[int], deadline: float) -> OffsetsAnswer | RequestFailure | None:
-        return self._offsets.receive(node_ids, deadline)
+        return _of_node(self._offsets.receive(node_ids, deadline, self._metadata.under_way()))
 
     def drop_offsets(self, node_id: int) -> None:
         self._offsets.drop(node_id)
@@ -65,28 +86,27 @@ class KafkaWire:
     def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
         wanted = min(request.max_bytes, sum(entry.max_bytes for entry in request.partitions))
         asked = replace(request, max_bytes=min(wanted, self._max_bytes.get(broker.node_id, wanted)))
-        self._fetches.send(broker, asked, deadline)
+        self._fetches.send(broker.node_id, broker.address, asked, deadline)
 
     def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchAnswer | RequestFailure | None:
-        return self._fetches.receive(node_ids, deadline)
+        return _of_node(self._fetches.receive(node_ids, deadline, self._metadata.under_way()))
 
     def drop_fetch(self, node_id: int) -> None:
         self._fetches.drop(node_id)
 
     def close(self) -> None:
+        self._metadata.close()
         self._offsets.close()
         self._fetches.close()
-        self._close_all_but(())
 
     def _close_all_but(self, addresses: Collection[Address]) -> None:
         """Close connections to where no broker is any more, but for those that something is under way on."""
-        for address in self._control.keys() - set(addresses):
-            self._control.pop(address).close()
+        self._metadata.close_all_but(addresses)
         self._offsets.close_all_but(addresses)
         self._fetches.close_all_but(addresses)
 
-    def _read_fetch(self, connection: Connection, under_way: UnderWay[FetchRequest]) -> FetchAnswer:
-        node_id, max_bytes = under_way.broker.node_id, under_way.request.max_bytes
+    def _read_fetch(self, node_id: int, connection: Connection, under_way: UnderWay[FetchRequest]) -> FetchAnswer:
+        max_bytes = under_way.request.max_bytes
         try:
             exchange = connection.receive(under_way.read_deadline(), self._memory, has_begun=True)
         except RequestTimeoutError:
@@ -111,6 +131,22 @@ def _write_offsets(connection: Connection, request: OffsetsRequest, deadline: fl
     connection.send(api, translate.offsets_request(connection.version(api), request), deadline)
 
 
-def _read_offsets(connection: Connection, under_way: UnderWay[OffsetsRequest]) -> OffsetsAnswer:
+def _read_offsets(node_id: int, connection: Connection, under_way: UnderWay[OffsetsRequest]) -> OffsetsAnswer:
     exchange = connection.receive(under_way.read_deadline(), has_begun=True)
-    return translate.offsets_answer(exchange, under_way.request, under_way.broker.node_id)
+    return translate.offsets_answer(exchange, under_way.request, node_id)
+
+
+def _write_metadata(connection: Connection, topics: Topics, deadline: float) -> None:
+    connection.send(METADATA, translate.metadata_request(connection.version(METADATA), topics), deadline)
+
+
+def _read_metadata(_: Address, connection: Connection, under_way: UnderWay[Topics]) -> MetadataAnswer:
+    exchange = connection.receive(under_way.read_deadline(), has_begun=True)
+    return translate.metadata_answer(exchange, under_way.request)
+
+
+def _of_node(received: tuple[int, AnswerT | KafkaMetaError] | None) -> AnswerT | RequestFailure | None:
+    if received is None:
+        return None
+    node_id, answer = received
+    return RequestFailure(node_id, answer) if isinstance(answer, KafkaMetaError) else answer

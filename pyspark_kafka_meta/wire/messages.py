@@ -171,14 +171,19 @@ class RequestFailure:
 class Wire(Protocol):
     """Requests to brokers. Deadlines are in seconds of `time.monotonic`.
 
-    Without an answer, `metadata` raises an error and the others return it in a RequestFailure. ConnectError,
+    Without an answer, `receive_metadata` raises an error and the others return it in a RequestFailure. ConnectError,
     RequestTimeoutError and ProtocolError may pass; UnsupportedBrokerError, TlsError, AuthenticationError
     and OptionError do not. After any of them the connection is dropped, and the next call opens a new one. Each kind of
     request has connections of its own, so that Metadata never waits behind a Fetch.
     """
 
-    def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
-        """Ask the broker at `address` for the cluster and `topics` (None: all of them). Never creates a topic."""
+    def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
+        """Ask the broker at `address` for the cluster and `topics` (None: all of them). Never creates a topic. Returns
+        at once, as `send_fetch`; the connection and the answer must come by `deadline`. One Metadata request is under
+        way at a time: an earlier one is dropped."""
+
+    def receive_metadata(self, deadline: float) -> MetadataAnswer | None:
+        """The answer to the Metadata request under way; None if it did not begin by `deadline`."""
 
     def send_offsets(self, broker: Broker, request: OffsetsRequest, deadline: float) -> None:
         """Ask for offsets by time, by end or by leader epoch, as `send_fetch`."""
@@ -196,8 +201,9 @@ class Wire(Protocol):
         """
 
     def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchAnswer | RequestFailure | None:
-        """The first answer, or failure, of the Fetches under way to `node_ids`; None if none began by `deadline`. One
-        that has begun is read to its end: at most for as long as it might have taken to begin."""
+        """The first answer, or failure, of the Fetches under way to `node_ids`; None if none began by `deadline`, or
+        once `receive_metadata` has something to do for a Metadata request under way. An answer that has begun is read
+        to its end: at most for as long as it might have taken to begin."""
 
     def drop_fetch(self, node_id: int) -> None:
         """Forget the Fetch under way to this broker, if any, and its connection."""

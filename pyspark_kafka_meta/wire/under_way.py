@@ -9,18 +9,22 @@ from __future__ import annotations
 import selectors
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
-from pyspark_kafka_meta.metadata.model import Broker
+from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.wire.connection import Connection
 from pyspark_kafka_meta.wire.sockets import Selector, in_thread
 
 T = TypeVar("T")
+KeyT = TypeVar("KeyT")
+
+OPENING_GRACE_S = 0.1
+"""The thread that opens a connection has the deadline of its request: a moment later it can say why there is none."""
 
 
 class Opening:
@@ -49,6 +53,12 @@ class Opening:
         """Only once it is readable."""
         return self._outcome.exception() is not None
 
+    def error(self, timeout_s: float) -> BaseException | None:
+        """Why there is no connection, if that is known within this time."""
+        with suppress(TimeoutError):
+            return self._outcome.exception(timeout_s)
+        return None
+
     def connection(self) -> Connection:
         """The connection, once it is readable.
 
@@ -69,15 +79,17 @@ class UnderWay(Generic[T]):
     """A request that was sent, or is as soon as there is a connection.
 
     Attributes:
-        deadline: for the connection first; once that is there, moved on by `timeout_s`, for the answer to begin. In
-            seconds of `time.monotonic`.
+        deadline: for the connection and for the answer to begin, in seconds of `time.monotonic`.
+        moves_deadline: whether `deadline` is for the connection first; once that is there, it is moved on by
+            `timeout_s`, for the answer to begin.
         timeout_s: from when it was made to `deadline`.
     """
 
-    broker: Broker
+    address: Address
     channel: Connection | Opening
     request: T
     deadline: float
+    moves_deadline: bool
     timeout_s: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -91,7 +103,8 @@ class UnderWay(Generic[T]):
         """
         if isinstance(self.channel, Opening):
             self.channel = self.channel.connection()
-            self.deadline = time.monotonic() + self.timeout_s
+            if self.moves_deadline:
+                self.deadline = time.monotonic() + self.timeout_s
         return self.channel
 
     def read_deadline(self) -> float:
@@ -103,26 +116,35 @@ class UnderWay(Generic[T]):
         """Do without an answer. Returns what is to be said of that."""
         self.channel.close()
         if isinstance(self.channel, Opening):
-            return ConnectError(f"cannot connect to {self.broker.address}: no answer in time")
-        return RequestTimeoutError(f"{self.broker.address} did not answer {what} in time")
+            error = self.channel.error(OPENING_GRACE_S)
+            unknown = ConnectError(f"cannot connect to {self.address}: no answer in time")
+            return error if isinstance(error, KafkaMetaError) else unknown
+        return RequestTimeoutError(f"{self.address} did not answer {what} in time")
 
 
-def first_begun(waiting: Mapping[int, UnderWay[Any]], until: float) -> int | None:
-    """The first that is being answered, or cannot be; None if there is none by `until`."""
-    while (node_id := _first_readable(waiting, until)) is not None:
-        channel = waiting[node_id].channel
+def first_begun(
+    waiting: Mapping[KeyT, UnderWay[Any]], until: float, others: Collection[UnderWay[Any]] = ()
+) -> KeyT | None:
+    """The key of the first request that is being answered, or cannot be; None if there is none by `until`, or once
+    something has come for one of the others."""
+    while (key := _first_readable(waiting, until, others)) is not None:
+        channel = waiting[key].channel
         if isinstance(channel, Connection) or channel.has_failed():
-            return node_id
-        waiting[node_id].connection()
+            return key
+        waiting[key].connection()
     return None
 
 
-def _first_readable(waiting: Mapping[int, UnderWay[Any]], until: float) -> int | None:
+def _first_readable(
+    waiting: Mapping[KeyT, UnderWay[Any]], until: float, others: Collection[UnderWay[Any]]
+) -> KeyT | None:
     with Selector() as selector:
-        for node_id, under_way in waiting.items():
-            selector.register(under_way.channel, selectors.EVENT_READ, node_id)
-        events = selector.select(max(until - time.monotonic(), 0))
-    return int(events[0][0].data) if events else None
+        for key, under_way in waiting.items():
+            selector.register(under_way.channel, selectors.EVENT_READ, key)
+        for under_way in others:
+            selector.register(under_way.channel, selectors.EVENT_READ, None)
+        readable = [key.data for key, _ in selector.select(max(until - time.monotonic(), 0))]
+    return next((key for key in readable if key is not None), None)
 
 
 def _wake(wakes: socket.socket) -> None:

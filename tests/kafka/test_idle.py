@@ -66,7 +66,7 @@ def idle_cost(client: KafkaClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     """Fails unless what happens inside costs as little as it should."""
     asked: list[float] = []
     told: list[RefreshReason] = []
-    ask, publish = client.wire.metadata, client.cache._publish_event
+    ask, publish = client.wire.send_metadata, client.cache._publish_event
 
     def count(*arguments: Any) -> Any:
         asked.append(time.monotonic())
@@ -76,7 +76,7 @@ def idle_cost(client: KafkaClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         told.append(event.reason)
         publish(event)
 
-    monkeypatch.setattr(client.wire, "metadata", count)
+    monkeypatch.setattr(client.wire, "send_metadata", count)
     monkeypatch.setattr(client.cache, "_publish_event", note)
     generation = client.cache.snapshot.generation
     # Of this thread, which does all the work: others here are those of earlier tests.

@@ -5,6 +5,7 @@ For tests of what sits above the seam: brokers die, hang, lag behind and lie whe
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -60,6 +61,7 @@ class FakeWire:
         aliases: node ids by address that no broker advertises, such as a load balancer's.
         down: ids of brokers that refuse connections and lose those they have.
         hung: ids of brokers that accept requests and never answer: the clock goes on to the deadline.
+        hung_metadata: ids of brokers that answer all but Metadata.
         failures: errors that the next requests to a broker end with, by node id.
         error_codes: codes that the next Fetch or ListOffsets gets, by partition.
         metadata_errors: code that Metadata answers state, by topic.
@@ -81,6 +83,7 @@ class FakeWire:
         self.aliases: dict[Address, int] = {}
         self.down: set[int] = set()
         self.hung: set[int] = set()
+        self.hung_metadata: set[int] = set()
         self.failures: dict[int, deque[KafkaMetaError]] = {}
         self.error_codes: dict[TopicPartition, deque[int]] = {}
         self.metadata_errors: dict[str, int] = {}
@@ -97,6 +100,7 @@ class FakeWire:
         self._not_sent: dict[int, KafkaMetaError] = {}
         self._asked: dict[int, tuple[OffsetsRequest, float]] = {}  # ListOffsets under way, and by when they must end
         self._not_asked: dict[int, KafkaMetaError] = {}
+        self._question: tuple[Address, Collection[str] | None, float] | None = None  # Metadata under way, by when
 
     def cut_off(self, node_id: int) -> None:
         """From now on this broker answers Metadata with what it knows at this moment."""
@@ -106,9 +110,25 @@ class FakeWire:
         """All brokers know the cluster as it is again."""
         self._cut_off.clear()
 
+    def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
+        self._question = (address, topics, deadline)
+        self.requests.append(("Metadata", address))
+
+    def receive_metadata(self, deadline: float) -> MetadataAnswer | None:
+        assert self._question is not None, "no Metadata request is under way"
+        address, topics, due = self._question
+        ends_at = self._metadata_ends_at()
+        self.clock.wait_until(min(deadline, ends_at))
+        if ends_at > deadline:
+            return None
+        self._question = None
+        return self.metadata(address, topics, due)
+
     def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
-        node_id = self._reach("Metadata", address)
-        self._hang(node_id, deadline)
+        """What the broker at `address` answers by `deadline`: overridden by tests."""
+        node_id = self._reach(address)
+        if node_id in self.hung | self.hung_metadata:
+            raise RequestTimeoutError(f"broker {node_id} did not answer in time")
         brokers, known = self._cut_off.get(node_id, (self.cluster.brokers, self.cluster.topics))
         code = self.metadata_refusals[node_id].popleft() if self.metadata_refusals.get(node_id) else 0
         if code != 0:
@@ -129,7 +149,8 @@ class FakeWire:
         assert broker.node_id not in self._asked, f"a second ListOffsets to broker {broker.node_id}"
         try:
             api = "OffsetForLeaderEpoch" if request.by_epoch else "ListOffsets"
-            self._asked[self._reach(api, broker.address)] = (request, deadline)
+            self.requests.append((api, broker.address))
+            self._asked[self._reach(broker.address)] = (request, deadline)
         except KafkaMetaError as error:
             self._not_asked[broker.node_id] = error
 
@@ -143,8 +164,9 @@ class FakeWire:
         node_id = waiting[0]
         request, due = self._asked[node_id]
         if node_id in self.hung:
-            self.clock.wait_until(min(deadline, due))
-            if due > deadline:
+            until = min(deadline, self._metadata_ends_at())
+            self.clock.wait_until(min(until, due))
+            if due > until:
                 return None
         del self._asked[node_id]
         if node_id in self.down:
@@ -161,7 +183,8 @@ class FakeWire:
     def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
         assert broker.node_id not in self._under_way, f"a second Fetch to broker {broker.node_id}"
         try:
-            node_id = self._reach("Fetch", broker.address)
+            self.requests.append(("Fetch", broker.address))
+            node_id = self._reach(broker.address)
         except KafkaMetaError as error:
             self._not_sent[broker.node_id] = error
             return
@@ -172,12 +195,14 @@ class FakeWire:
         for node_id in self._not_sent.keys() & set(node_ids):
             return RequestFailure(node_id, self._not_sent.pop(node_id))
         ends = {node_id: self._ends_at(node_id) for node_id in self._under_way if node_id in node_ids}
-        if not ends:
+        if not ends and self._question is None:
             return None
-        node_id = min(ends, key=lambda one: ends[one])
-        self.clock.wait_until(min(deadline, ends[node_id]))
-        if ends[node_id] > deadline:
+        until = min(deadline, self._metadata_ends_at())
+        first = min(ends, key=lambda one: ends[one], default=None)
+        self.clock.wait_until(until if first is None else min(until, ends[first]))
+        if first is None or ends[first] > until:
             return None
+        node_id = first
         request, sent_at, _ = self._under_way.pop(node_id)
         if node_id in self.down:
             return RequestFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
@@ -200,23 +225,28 @@ class FakeWire:
         self._not_sent.pop(node_id, None)
 
     def close(self) -> None:
+        self._question = None
         for requests in (self._under_way, self._not_sent, self._asked, self._not_asked):
             requests.clear()
 
-    def _reach(self, api: str, address: Address) -> int:
-        self.requests.append((api, address))
+    def _node_id(self, address: Address) -> int | None:
         by_address = {broker.address: broker.node_id for broker in self.cluster.brokers.values()}
-        node_id = by_address.get(address, self.aliases.get(address))
+        return by_address.get(address, self.aliases.get(address))
+
+    def _metadata_ends_at(self) -> float:
+        """When the Metadata request under way is answered, or fails; never if there is none."""
+        if self._question is None:
+            return math.inf
+        address, _, due = self._question
+        return due if self._node_id(address) in (self.hung | self.hung_metadata) - self.down else self.clock()
+
+    def _reach(self, address: Address) -> int:
+        node_id = self._node_id(address)
         if node_id is None or node_id in self.down:
             raise ConnectError(f"cannot connect to {address}: Connection refused")
         if self.failures.get(node_id):
             raise self.failures[node_id].popleft()
         return node_id
-
-    def _hang(self, node_id: int, deadline: float) -> None:
-        if node_id in self.hung:
-            self.clock.wait_until(deadline)
-            raise RequestTimeoutError(f"broker {node_id} did not answer in time")
 
     def _topic(self, known: Mapping[str, TopicMetadata], name: str) -> TopicMetadata:
         code = self.metadata_errors.get(name, 0 if name in known else 3)

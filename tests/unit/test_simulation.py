@@ -208,10 +208,12 @@ class Pair:
         self.cache.track(["t"])
         self.model.track(1, self.now)
 
-    def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
+    def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
         self.asked.append(address)
-        if address in self.down:
-            raise ConnectError(f"{address} is down")
+
+    def receive_metadata(self, deadline: float) -> MetadataAnswer:
+        if self.asked[-1] in self.down:
+            raise ConnectError(f"{self.asked[-1]} is down")
         told = tuple(PartitionMetadata(number, epoch % 5, epoch) for number, epoch in enumerate(self.epochs))
         return MetadataAnswer("c", 0, tuple(BROKERS), (TopicMetadata("t", UUID(int=1), told),), 12, 1, 40, 400)
 

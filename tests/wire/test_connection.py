@@ -161,7 +161,9 @@ def test_a_misbehaving_peer_ends_in_a_typed_error_at_once(
     ("behave", "error", "text"),
     [
         pytest.param(lambda peer: None, ConnectError, "does not answer: is it a Kafka broker", id="silent peer"),
-        pytest.param(lambda peer: answer_versions(peer), RequestTimeoutError, "Metadata answer", id="silent later"),
+        pytest.param(
+            lambda peer: answer_versions(peer), RequestTimeoutError, "did not answer Metadata", id="silent later"
+        ),
         pytest.param(
             lambda peer: (answer_versions(peer), peer.sendall((50).to_bytes(4, "big") + b"\0")),
             RequestTimeoutError,

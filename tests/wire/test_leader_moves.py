@@ -18,7 +18,7 @@ from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, 
 from pyspark_kafka_meta.metadata.model import Address
 from pyspark_kafka_meta.metadata.policy import PolicySettings
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
-from pyspark_kafka_meta.reading import fetches
+from pyspark_kafka_meta.reading import fetches, leader_offsets
 from pyspark_kafka_meta.reading.client import KafkaClient
 from pyspark_kafka_meta.reading.offsets import OffsetRange
 from pyspark_kafka_meta.reading.task_reader import TaskReader
@@ -26,11 +26,13 @@ from pyspark_kafka_meta.telemetry.outlets import new_publisher
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 from pyspark_kafka_meta.wire import connection, sockets
+from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP
 from tests.partitions import T0
 
 FETCH, METADATA = 1, 3
 NOT_LEADER_OR_FOLLOWER = 6
 RECORDS = 3
+SLOW_MS = 2_000
 
 
 class Worker:
@@ -171,6 +173,45 @@ def test_leader_that_no_packet_reaches_is_left_for_the_next_one_while_it_is_conn
 
     assert set(worker.asked(FETCH)) == {2}
     assert [event.cause_node_id for event in worker.refreshes()][:2] == [None, 1]
+
+
+def ask_next(worker: Worker, broker_id: int) -> None:
+    """Have the cache ask this broker for Metadata next, over a connection that is open."""
+    refreshes = (worker.client.cache.refresh(RefreshReason.ON_DEMAND, worker.client.api_deadline()) for _ in range(9))
+    assert any(worker.refreshes()[-1].broker_id == broker_id for _ in refreshes)
+
+
+def test_broker_that_is_late_with_metadata_delays_no_partition_whose_leader_a_hint_named(worker: Worker) -> None:
+    assert worker.read() == [0, 1, 2]
+    ask_next(worker, 3)
+    worker.cluster.set_rtt_ms(3, SLOW_MS)
+    worker.cluster.start_request_tracking()
+    worker.cluster.move_leader("t", 0, 2)
+    began = time.monotonic()
+    assert worker.read() == [0, 1, 2]
+
+    assert time.monotonic() - began < SLOW_MS / 1000 / 2
+    assert (worker.asked(METADATA), worker.asked(FETCH)[-1]) == ([3], 2)
+    assert worker.events[-1].kind is EventKind.HINT, "its confirmation is under way"
+    worker.client.cache.refresh_if_due(worker.client.api_deadline())
+    assert (worker.events[-1].broker_id, worker.events[-1].reason) == (3, RefreshReason.LEADER_HINT)
+
+
+def test_broker_that_is_late_with_metadata_delays_no_answer_about_offsets(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_offsets, "OVERDUE_MS", 50)
+    assert worker.read() == [0, 1, 2]
+    ask_next(worker, 3)
+    worker.cluster.set_rtt_ms(1, SLOW_MS // 4)  # the leader, which is asked who leads after that long
+    worker.cluster.set_rtt_ms(2, SLOW_MS)
+    worker.cluster.set_rtt_ms(3, SLOW_MS)
+    began = time.monotonic()
+    answers = worker.client.list_offsets({T0: LATEST_TIMESTAMP}, worker.client.api_deadline())
+
+    assert answers[T0].offset == RECORDS
+    assert time.monotonic() - began < SLOW_MS / 1000
+    assert worker.client.cache.is_asking
 
 
 def test_wrong_hint_heals(worker: Worker) -> None:

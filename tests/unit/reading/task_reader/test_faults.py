@@ -42,6 +42,37 @@ def test_leader_named_by_the_old_one_is_asked_without_a_metadata_request(scene: 
     assert (event.kind, event.reason, event.cause_partition) == (EventKind.HINT, RefreshReason.LEADER_HINT, 0)
 
 
+def test_brokers_that_keep_silent_about_metadata_delay_no_partition_whose_leader_a_hint_named(scene: Scene) -> None:
+    scene.fill()
+    reader = scene.reader()
+    scene.wire.hung_metadata |= {1, 2, 3}
+    scene.cluster.move_leader(T0, 3)
+    began = scene.clock()
+    read = rows(reader.read(scene.ranges()))
+
+    assert by_partition(read) == written()
+    assert scene.clock() - began < 0.5
+    assert len(scene.sent("Metadata")) == 1
+
+
+def test_partition_without_a_leader_waits_for_metadata_while_others_are_read(scene: Scene) -> None:
+    scene.fill()
+    reader = scene.reader()
+    scene.wire.hung_metadata |= {1, 2, 3}
+    scene.wire.change = with_partitions(leader_hint=None)
+    scene.clock.at(4, scene.wire.hung_metadata.clear)
+    scene.cluster.move_leader(T0, 3)
+    began, came_after_s, read = scene.clock(), {T0: 0.0, T1: 0.0, T2: 0.0}, []
+    for row in (row for one in reader.read(scene.ranges()) for row in rows(iter([one]))):
+        read.append(row)
+        came_after_s[row[0]] = scene.clock() - began
+
+    assert by_partition(read) == written()
+    assert came_after_s[T1] < 0.5
+    assert came_after_s[T2] < 0.5
+    assert came_after_s[T0] > 3
+
+
 def test_without_a_hint_one_refresh_finds_the_new_leader(scene: Scene) -> None:
     scene.fill()
     scene.wire.change = with_partitions(leader_hint=None)
