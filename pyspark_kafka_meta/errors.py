@@ -44,6 +44,10 @@ class ProtocolError(KafkaMetaError):
     """A peer answered something that is not the answer to what was asked; its connection is dropped."""
 
 
+class AnswerTooLargeError(KafkaMetaError):
+    """A broker's answer is larger than the options allow, and would be again. Raise kafka.fetch.max.bytes."""
+
+
 class UnsupportedBrokerError(KafkaMetaError):
     """A broker is too old: it lacks an API version that this package needs (Apache Kafka 2.7 or later has them all)."""
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from pyspark_kafka_meta.errors import (
+    AnswerTooLargeError,
     AuthenticationError,
     ConnectError,
     KafkaMetaError,
@@ -42,6 +43,9 @@ SILENCE_S = 5.0
 """A broker that sends nothing for this long in the middle of an answer counts as hung: meanwhile no other is heard."""
 FRAME_SLACK_BYTES = 64 * 1024 * 1024
 """Above fetch.max.bytes: the first record batch of an answer is sent whole, however large (KIP-74)."""
+CORRELATION_ID_BYTES = 4
+HTTP = b"HTTP"
+"""How an answer of an HTTP server begins. No frame is of such a size."""
 PROBE_S = 1.0
 """No other is heard either while a broker is asked why it hung up, which only makes for a better error."""
 
@@ -158,13 +162,19 @@ class Connection:
         what = f"waiting for its {request.api.title} answer"
         prefix = self._receive_exactly(LENGTH_BYTES, deadline, what, SILENCE_S if has_begun else math.inf)
         size = int.from_bytes(prefix, "big", signed=True)
+        if size > self._settings.max_frame_bytes:
+            self._refuse_large_answer(request, size, deadline, what)
         if not LENGTH_BYTES <= size <= self._settings.max_frame_bytes:
             self.close()
             if bytes(prefix).startswith(tls.ALERT_RECORD):
                 raise TlsError(f"{self.address} speaks TLS: set kafka.security.protocol to SSL or SASL_SSL")
+            if prefix == HTTP:
+                raise ProtocolError(
+                    f"{self.address} speaks HTTP, not the Kafka protocol: check the host and port of the broker"
+                )
             raise ProtocolError(
                 f"{self.address} announced {size} bytes where {self._settings.max_frame_bytes} are accepted: "
-                "if it is a Kafka broker and holds such large records, raise kafka.fetch.max.bytes"
+                "it does not speak the Kafka protocol; check the host and port of the broker"
             )
         frame = self._receive_exactly(size, deadline, what, SILENCE_S, memory)
         received_at = time.monotonic()
@@ -183,6 +193,17 @@ class Connection:
             size + LENGTH_BYTES,
             (received_at - request.sent_at) * 1000,
         )
+
+    def _refuse_large_answer(self, request: _InFlight, size: int, deadline: float, what: str) -> None:
+        """Raise AnswerTooLargeError if the correlation id, which comes next, shows that the size is no garbage."""
+        correlation_id = self._receive_exactly(CORRELATION_ID_BYTES, deadline, what, SILENCE_S)
+        if int.from_bytes(correlation_id, "big") == request.correlation_id:
+            self.close()
+            raise AnswerTooLargeError(
+                f"{self.address} answered {request.api.title} with {size} bytes, more than the "
+                f"{self._settings.max_frame_bytes} accepted, which are kafka.fetch.max.bytes and 64 MiB for a large "
+                f"record batch: raise kafka.fetch.max.bytes to {size - FRAME_SLACK_BYTES} or more"
+            )
 
     def _open(self, deadline: float) -> socket.socket:
         security = self._settings.security

@@ -124,7 +124,7 @@ def test_an_address_family_that_the_host_lacks_is_passed_over(monkeypatch: pytes
         pytest.param(
             lambda peer: peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
             ProtocolError,
-            "is a Kafka broker",
+            "speaks HTTP, not the Kafka protocol: check the host and port",
             id="HTTP",
         ),
         pytest.param(lambda peer: peer.sendall(b"\xff" * 8), ProtocolError, "-1 bytes", id="negative length"),

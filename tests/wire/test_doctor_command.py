@@ -133,6 +133,15 @@ def test_a_silent_address_is_given_up_in_time() -> None:
     assert "is it a Kafka broker?" in found[f"bootstrap {address}"]["what"]
 
 
+@pytest.mark.parametrize("command", ["doctor", "metadata"])
+def test_an_http_server_is_named(command: str) -> None:
+    with scripted_broker(lambda peer: peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as address:
+        result = CliRunner().invoke(app, [command, "--bootstrap-servers", str(address)])
+
+    assert result.exit_code == 1
+    assert f"{address} speaks HTTP, not the Kafka protocol: check the host and port" in result.output
+
+
 def test_a_missing_topic_and_a_partition_without_leader_are_failures(mock_cluster: MockCluster) -> None:
     mock_cluster.create_topic("clicks", partitions=2)
     mock_cluster.move_leader("clicks", 1, -1)

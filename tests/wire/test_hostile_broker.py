@@ -12,7 +12,13 @@ from uuid import UUID
 import pytest
 from kio.schema.metadata.v12 import response as metadata
 
-from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError, ProtocolError, ReadTimeoutError
+from pyspark_kafka_meta.errors import (
+    AnswerTooLargeError,
+    CorruptBatchError,
+    KafkaMetaError,
+    ProtocolError,
+    ReadTimeoutError,
+)
 from pyspark_kafka_meta.metadata.events import Origin, Role
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, Address, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
@@ -88,8 +94,13 @@ def send(make: Callable[[int], bytes]) -> Answer:
 
 BAD = handmade.batch([handmade.Row(0)])[:-1] + b"?"
 HOSTILE: dict[str, tuple[Answer, type[KafkaMetaError], str]] = {
-    "HTTP": (send(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n"), ReadTimeoutError, "announced 1213486160 bytes"),
+    "HTTP": (send(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n"), ReadTimeoutError, "speaks HTTP, not the Kafka"),
     "2 GB frame": (send(lambda _: b"\x7f\xff\xff\xff" + bytes(100)), ReadTimeoutError, "announced 2147483647 bytes"),
+    "2 GB answer": (
+        send(lambda number: b"\x7f\xff\xff\xff" + number.to_bytes(4, "big")),
+        AnswerTooLargeError,
+        r"Fetch with 2147483647 bytes, more than the 119537664 accepted.* raise kafka\.fetch\.max\.bytes to 2080374783",
+    ),
     "negative frame": (send(lambda _: b"\xff" * 100), ReadTimeoutError, "announced -1 bytes"),
     "largest frame, never sent": (
         send(lambda _: (100 << 20).to_bytes(4, "big")),
