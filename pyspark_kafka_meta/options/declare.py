@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -82,10 +82,7 @@ def read(options: Mapping[str, str], table: Mapping[str, Option]) -> tuple[dict[
     """Returns the value of each field (None: neither given nor defaulted), and one sentence for each thing wrong."""
     given = {name.lower(): text for name, text in options.items()}
     known = {option.name.lower(): option.name for option in table.values()}
-    unknown = {name: _unknown(name, known) for name in options if name.lower() not in known}
-    problems = [why for why in unknown.values() if why is not None]
-    if strange := [name for name, why in unknown.items() if why is None]:
-        problems.append(_strange(strange, known))
+    problems = [_unknown(name, known) for name in options if name.lower() not in known]
     values: dict[str, Any] = {}
     for field_name, option in table.items():
         text = given.get(option.name.lower(), option.default)
@@ -109,8 +106,8 @@ _REFUSED = {
 }
 
 
-def _unknown(name: str, known: Mapping[str, str]) -> str | None:
-    """Why there is no option of this name, or which one was meant; None if nobody knows. Never its value, which may be
+def _unknown(name: str, known: Mapping[str, str]) -> str:
+    """Why there is no option of this name, which one was meant, or which are the nearest. Never its value, which may be
     a secret."""
     if not NAME.fullmatch(name):
         return (
@@ -133,12 +130,6 @@ def _unknown(name: str, known: Mapping[str, str]) -> str | None:
     near = [prefixed] if prefixed in known else difflib.get_close_matches(lower, known, n=1, cutoff=0.8)
     if near:
         return f"Unknown option '{name}'. Did you mean '{known[near[0]]}'?"
-    return None
-
-
-def _strange(names: Sequence[str], known: Mapping[str, str]) -> str:
-    """All in one sentence, as it lists what there is."""
-    kinds = {name.lower().startswith("kafka.") for name in names}
-    peers = [spelling for key, spelling in known.items() if key.startswith("kafka.") in kinds]
-    options = "option" if len(names) == 1 else "options"
-    return f"Unknown {options} {', '.join(map(repr, names))}. Known are: {', '.join(peers or known.values())}."
+    peers = [key for key in known if key.startswith("kafka.") == lower.startswith("kafka.")]
+    nearest = difflib.get_close_matches(lower, peers or known, n=3, cutoff=0)
+    return f"Unknown option '{name}'. The nearest are {', '.join(known[key] for key in nearest)}."
