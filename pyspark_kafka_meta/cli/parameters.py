@@ -123,7 +123,9 @@ def _in_file(config: Path) -> dict[str, str]:
     """The options in it. What else Kafka's tools have there, for a consumer's group or a producer, is ignored."""
     try:
         pairs = list(parse_properties(config.read_text()))
-    except (OSError, UnicodeDecodeError):
+    except OSError as error:
+        raise OptionError(f"{config} cannot be read ({error.strerror}): correct --config") from None
+    except UnicodeDecodeError:
         raise OptionError(f"{config} must be a text file of lines NAME=VALUE") from None
     except ValueError as error:
         raise OptionError(f"line {error} of {config} is not NAME=VALUE") from None

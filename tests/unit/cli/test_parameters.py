@@ -49,6 +49,13 @@ def test_a_line_that_cannot_be_read_is_refused_without_being_repeated(text: str 
     assert "hunter2" not in str(refused.value)
 
 
+@pytest.mark.parametrize(("name", "reason"), [("missing", "No such file or directory"), ("", "Is a directory")])
+def test_a_file_that_cannot_be_opened_is_refused_with_the_reason(name: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError) as refused:
+        cluster_options(None, None, tmp_path / name)
+    assert str(refused.value) == f"{tmp_path / name} cannot be read ({reason}): correct --config"
+
+
 @pytest.mark.parametrize("text", ["10", " 0 ", "soon", "m"])
 def test_a_time_without_a_unit_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match="like 10m"):
