@@ -63,7 +63,13 @@ def metadata(
     topic: Annotated[list[str] | None, typer.Option(help="Only this topic; may be given several times.")] = None,
     refresh: Annotated[bool, typer.Option("--refresh", help="Also refresh a cache, and show its events.")] = False,
     watch: Annotated[
-        float | None, typer.Option(min=0.1, max=86_400, metavar="SECONDS", help="Repeat every SECONDS.")
+        float | None,
+        typer.Option(
+            min=0.1,
+            max=86_400,
+            metavar="SECONDS",
+            help="Repeat every SECONDS. In a pipe, tables appear at each change alone, and with --json each time.",
+        ),
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="Stop --watch after so many times.")] = None,
     timeout_ms: TimeoutMs = 10_000,

@@ -85,8 +85,8 @@ def check_topics(answer: MetadataAnswer) -> None:
 
 
 def watch(look: Callable[[], Look], console: Console | None, every_s: float, times: int | None) -> bool:
-    """Look until Ctrl-C, or `times` times: in a terminal the last look stays on the screen, elsewhere each that shows a
-    change is printed. That no broker answers does not end it.
+    """Look until Ctrl-C, or `times` times: JSON has a line for each look, a terminal the tables of the last look, and a
+    pipe the tables of each look that shows a change. That no broker answers does not end it.
 
     Returns:
         Whether one answered the last look.
@@ -94,7 +94,9 @@ def watch(look: Callable[[], Look], console: Console | None, every_s: float, tim
     Raises:
         KafkaMetaError: what looking again does not heal, such as a login that is refused.
     """
-    if console is not None and console.is_terminal:
+    if console is None:
+        return _repeat(look, lambda seen: show(seen, None), note, every_s, times)
+    if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
 
             def redraw(shown: RenderableType) -> None:
@@ -110,14 +112,13 @@ def watch(look: Callable[[], Look], console: Console | None, every_s: float, tim
 class _Changes:
     """Shows a look only if it differs from the one before, or its own cache has news."""
 
-    def __init__(self, console: Console | None) -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
         self._state: object = None
 
     def __call__(self, seen: Look) -> None:
         if seen.state() != self._state or any(event["outcome"] != Outcome.UNCHANGED for event in seen.events):
-            if self._console is not None:
-                self._console.rule(f"{datetime.now():%H:%M:%S}")
+            self._console.rule(f"{datetime.now():%H:%M:%S}")
             show(seen, self._console)
             self._state = seen.state()
 

@@ -78,13 +78,20 @@ def test_a_refresh_on_demand_asks_for_metadata_once_more_than_the_cache_had_to(c
     assert [request.api_key for request in cluster.requests()].count(3) == 3, "the look, the first answer, on demand"
 
 
-def test_a_watch_in_a_pipe_shows_each_change_once_and_ends_well_with_ctrl_c(
+def test_a_watch_prints_a_line_of_json_for_each_look_and_ends_well_with_ctrl_c(
     cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     between_looks(monkeypatch, lambda: None, lambda: cluster.move_leader("t", 0, 2), lambda: None)
     result = run(cluster, "--watch", "1", "--json")
 
-    assert (result.exit_code, leaders(result.stdout)) == (0, [1, 2])
+    assert (result.exit_code, leaders(result.stdout)) == (0, [1, 1, 2, 2])
+
+
+def test_a_watch_in_a_pipe_shows_the_tables_of_each_change_once(
+    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    between_looks(monkeypatch, lambda: None, lambda: cluster.move_leader("t", 0, 2), lambda: None)
+    assert run(cluster, "--watch", "1").stdout.count("Topics and leaders") == 2
 
 
 def test_a_watched_cache_tells_what_changed(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> None:
