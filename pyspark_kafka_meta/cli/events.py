@@ -20,6 +20,8 @@ from pyspark_kafka_meta.tables.folding import Event
 from pyspark_kafka_meta.wire.codes import describe
 
 POLL_S = 1.0
+LAST = 1_000
+"""This many events are shown unless `--last` says otherwise."""
 EVENTS_AT_ONCE = 1_000
 """Up to this many of those that come while following are put in order and printed together."""
 SHOWN = 3
@@ -56,14 +58,17 @@ class EventFilter:
         )
 
 
-def show_events(source: EventSource, wanted: EventFilter, show: Callable[[list[Event]], None], last: int) -> None:
-    """Show the newest `last` of the events that are there."""
-    found = heapq.nlargest(last + 1, filter(wanted.accepts, source.read()), key=order)
+def show_events(
+    source: EventSource, wanted: EventFilter, show: Callable[[list[Event]], None], last: int | None
+) -> None:
+    """Show the newest `last` of the events that are there; None for `LAST`, and a note if there are more."""
+    most = last or LAST
+    found = heapq.nlargest(most + 1, filter(wanted.accepts, source.read()), key=order)
     if not found:
         note(f"no such events in {source.name}")
-    elif len(found) > last:
-        note(f"events before the newest {last} are left out: raise --last")
-    show(found[:last][::-1])
+    elif last is None and len(found) > most:
+        note(f"events before the newest {most} are left out: --last 1000000 shows more")
+    show(found[:most][::-1])
 
 
 def follow_events(

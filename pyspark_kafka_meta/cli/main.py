@@ -110,7 +110,7 @@ def events(
     role: Annotated[Role | None, typer.Option(help="Only those of such processes.")] = None,
     application: Application = None,
     since: Annotated[str | None, typer.Option(metavar="10m", help="Only events newer than this.")] = None,
-    last: Annotated[int, typer.Option(min=1, help="Show at most so many of those there are, the newest.")] = 1_000,
+    last: Annotated[int | None, typer.Option(min=1, help="Only the newest N events; 1000 by default.")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Keep printing new events until Ctrl-C.")] = False,
     as_json: JsonOrPipe = False,
     option: Options = None,

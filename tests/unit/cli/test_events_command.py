@@ -91,8 +91,12 @@ def test_a_cache_that_is_born_tells_a_person_of_those_that_died(tmp_path: Path) 
     assert "caches that died: c0ffeec0" in shown
 
 
-def test_what_is_left_out_and_what_is_not_there_is_said_beside_the_output(folder: Path, tmp_path: Path) -> None:
-    assert "before the newest 2 are left out" in run(folder, "--last", "2").stderr
+def test_what_is_left_out_unasked_and_what_is_not_there_is_said_beside_the_output(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(folder, "--last", "2").stderr == ""
+    monkeypatch.setattr(events_module, "LAST", 2)
+    assert "events before the newest 2 are left out: --last 1000000 shows more" in run(folder).stderr
     (tmp_path / "empty").mkdir()
     nothing = run(tmp_path / "empty")
     assert (nothing.exit_code, nothing.stdout) == (0, "")
