@@ -243,7 +243,7 @@ def page(
     """
     with reporting(until_ended=True):
         if find_spec("nicegui") is None:
-            raise OptionError("the page needs more packages: pip install 'pyspark-kafka-meta[page]'")
+            raise OptionError(f"the page needs more packages: pip install '.[page]' in a clone of {DISTRIBUTION}")
         from pyspark_kafka_meta.cli.page.stage import Where, serve_demo, serve_events
 
         yours = cluster_options(bootstrap_servers, option, config)

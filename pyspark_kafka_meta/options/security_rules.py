@@ -77,7 +77,7 @@ def _oauth_problems(options: SecurityOptions) -> Iterator[str]:
 
 def _package_problems(who: str, module: str, extra: str) -> Iterator[str]:
     if module and importlib.util.find_spec(module) is None:
-        yield f"{who} needs a package that is not installed: pip install 'pyspark-kafka-meta[{extra}]'"
+        yield f"{who} needs a package that is not installed: pip install '.[{extra}]' in a clone of pyspark-kafka-meta"
 
 
 def _first_given(options: SecurityOptions, *prefixes: str) -> str | None:

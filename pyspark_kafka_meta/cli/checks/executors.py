@@ -103,7 +103,7 @@ def look_around(release: str | None, cluster: Mapping[str, str], addresses: Sequ
     if not found:
         found.append(ok(who, f"Python {sys.version.split()[0]} at {sys.executable} has all packages"))
     if (own := version_of(DISTRIBUTION)) != release:
-        fix = f"pip install '{DISTRIBUTION}=={release}' on the executors"
+        fix = f"install release {release} of {DISTRIBUTION} on the executors"
         found.append(warn(f"{who}: release", f"{DISTRIBUTION} is {own}, and {release} on the driver", fix))
     found += _ways(who, cluster, [Address(host, port) for host, port in addresses]) if addresses else []
     return [(one.check, str(one.verdict), one.what, one.fix) for one in found]

@@ -66,7 +66,9 @@ def package_findings() -> Iterator[Finding]:
     try:
         required = requirements(metadata.requires(DISTRIBUTION) or ())
     except metadata.PackageNotFoundError:
-        yield warn("packages", f"{DISTRIBUTION} was not installed by pip", f"pip install {DISTRIBUTION}")
+        yield warn(
+            "packages", f"{DISTRIBUTION} was not installed by pip", f"pip install . in a clone of {DISTRIBUTION}"
+        )
         required = [Requirement("pyspark", ""), Requirement("pyarrow", ""), Requirement("kio", "")]
     installed = {one.name: _installed(one.name) for one in required}
     problems = [found for one in required if (found := judge_package(one, installed[one.name])) is not None]

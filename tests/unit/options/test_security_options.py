@@ -234,7 +234,7 @@ def test_a_mechanism_whose_package_is_missing_names_the_command(monkeypatch: pyt
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
     assert problems({**SASL_SSL, "sasl.mechanism": "GSSAPI", "sasl.kerberos.service.name": "kafka"}) == [
-        "GSSAPI needs a package that is not installed: pip install 'pyspark-kafka-meta[kerberos]'"
+        "GSSAPI needs a package that is not installed: pip install '.[kerberos]' in a clone of pyspark-kafka-meta"
     ]
 
 
