@@ -19,11 +19,13 @@ from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, SourceOpti
 from pyspark_kafka_meta.options.rules import batch_warnings
 from pyspark_kafka_meta.options.unused import NO_SINK
 from pyspark_kafka_meta.reading.batch import KafkaMetaReader
+from pyspark_kafka_meta.reading.user_errors import entry_points
 from pyspark_kafka_meta.schemas import Columns, records_struct_type
 
 logger = logging.getLogger(__name__)
 
 
+@entry_points
 class KafkaMetaDataSource(DataSource):
     """Kafka topics as a DataFrame, with the options and columns of Spark's own Kafka source; and, by the option
     `table`, what metadata caches do and what the cluster's brokers say.
@@ -65,14 +67,16 @@ class KafkaMetaDataSource(DataSource):
                 f"streams need pyspark 4.2 or later, and this is {pyspark.__version__}, which does not tell a source "
                 "where a micro-batch begins: upgrade pyspark, or read batches"
             )
-        columns = _columns(schema, self.schema())
-        if isinstance(self._options, SourceOptions):
-            from pyspark_kafka_meta.reading.stream import KafkaMetaStreamReader
-
-            return KafkaMetaStreamReader(self._options.for_stream(), columns)
+        from pyspark_kafka_meta.reading.stream import KafkaMetaStreamReader, RefusedStreamReader
         from pyspark_kafka_meta.tables.streams import stream_reader
 
-        return stream_reader(self._table, self._options, columns)
+        try:
+            columns = _columns(schema, self.schema())
+            if isinstance(self._options, SourceOptions):
+                return KafkaMetaStreamReader(self._options.for_stream(), columns)
+            return stream_reader(self._table, self._options, columns)
+        except OptionError as error:
+            return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         raise OptionError(NO_SINK)

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.reading.spark_process import PromptReader, be_prompt
+from pyspark_kafka_meta.reading.user_errors import entry_points
 from pyspark_kafka_meta.schemas import Columns, as_spelt
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Task(InputPartition):
         self.topics = frozenset(topics)
 
 
+@entry_points
 class KafkaMetaReader(PromptReader, DataSourceReader):
     """Reads from the starting to the ending offsets, which are resolved once, when the query is planned."""
 

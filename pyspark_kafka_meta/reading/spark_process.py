@@ -60,11 +60,17 @@ def be_prompt() -> None:
 
 
 def file_number(frame: FrameType | None) -> int | None:
-    """Found where alone it is kept: in the arguments of the `main` that all of Spark's Python processes run. None
-    elsewhere, and where a release of Spark keeps something else there: a task is read without it, too."""
-    while frame is not None:
-        if frame.f_code.co_name == "main" and "infile" in frame.f_locals:
-            with suppress(AttributeError, ValueError, OSError):
-                return int(frame.f_locals["infile"].fileno())
-        frame = frame.f_back
+    """Found where alone it is kept: in the arguments of Spark's `main`. None elsewhere, and where a release of Spark
+    keeps something else there: a task is read without it, too."""
+    main = sparks_main(frame)
+    if main is not None:
+        with suppress(AttributeError, ValueError, OSError):
+            return int(main.f_locals["infile"].fileno())
     return None
+
+
+def sparks_main(frame: FrameType | None) -> FrameType | None:
+    """The frame of the `main` that all of Spark's Python processes run; None elsewhere."""
+    while frame is not None and not (frame.f_code.co_name == "main" and "infile" in frame.f_locals):
+        frame = frame.f_back
+    return frame

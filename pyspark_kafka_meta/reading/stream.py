@@ -16,10 +16,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.errors import KafkaMetaError, OptionError
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.reading.batch import Task, new_planner, read_partition
 from pyspark_kafka_meta.reading.spark_process import PromptReader
+from pyspark_kafka_meta.reading.user_errors import entry_points
 from pyspark_kafka_meta.schemas import Columns
 
 if TYPE_CHECKING:
@@ -35,6 +36,25 @@ logger = logging.getLogger(__name__)
 COMMIT_PAUSE_S = 30.0
 
 
+@entry_points
+class RefusedStreamReader(DataSourceStreamReader):
+    """Raises the error of a stream that cannot begin. Spark loses errors of `streamReader`: its UnboundLocalError
+    replaces them."""
+
+    def __init__(self, error: OptionError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error
+
+
+@entry_points
 class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches beside the driver and reads their tasks on executors."""
 

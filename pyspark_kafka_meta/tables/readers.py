@@ -17,6 +17,7 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.events import RefreshEvent
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, Table
 from pyspark_kafka_meta.reading.batch import KafkaMetaReader
+from pyspark_kafka_meta.reading.user_errors import entry_points
 from pyspark_kafka_meta.schemas import Columns, as_spelt
 from pyspark_kafka_meta.tables.files import EventFile, EventFolder
 from pyspark_kafka_meta.tables.schemas import ROWS, arrow_schema
@@ -44,6 +45,7 @@ class CachesTask(InputPartition):
         self.now_ms = now_ms
 
 
+@entry_points
 class EventFilesReader(DataSourceReader):
     """Reads the event files that are there when the query is planned."""
 
@@ -60,6 +62,7 @@ class EventFilesReader(DataSourceReader):
         return event_batches(file_lines(self._options, partition), self._columns)
 
 
+@entry_points
 class EventTopicReader(KafkaMetaReader):
     """Reads the values of the metrics topic as events."""
 
@@ -72,6 +75,7 @@ class EventTopicReader(KafkaMetaReader):
         return event_batches(values(super().read(partition)), self._event_columns)
 
 
+@entry_points
 class CachesReader(DataSourceReader):
     """Folds all events there are, in one task, into what each cache knows."""
 
@@ -91,6 +95,7 @@ class CachesReader(DataSourceReader):
         return _row_batches(Table.CACHES, rows, self._columns)
 
 
+@entry_points
 class LiveReader(DataSourceReader):
     """Reads a table of the live cluster, in a single task."""
 

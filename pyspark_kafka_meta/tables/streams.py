@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTr
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, Table
 from pyspark_kafka_meta.reading.stream import KafkaMetaStreamReader
+from pyspark_kafka_meta.reading.user_errors import entry_points
 from pyspark_kafka_meta.schemas import Columns
 from pyspark_kafka_meta.tables.files import (
     EventFile,
@@ -43,6 +44,7 @@ def stream_reader(table: Table, options: EventsOptions | ClusterOptions, columns
     return EventFilesStreamReader(options, columns)
 
 
+@entry_points
 class EventFilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads event files as they come, each in exactly one micro-batch."""
 
@@ -80,6 +82,7 @@ class EventFilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return folder(self._options).files()
 
 
+@entry_points
 class EventTopicStreamReader(KafkaMetaStreamReader):
     """Reads the values of the metrics topic as events, as they come."""
 

@@ -51,6 +51,38 @@ def test_who_writes_is_told_that_there_is_no_sink(spark: SparkSession) -> None:
     assert "Unknown option" not in str(caught.value)
 
 
+UNREACHABLE = {"kafka.bootstrap.servers": NOBODY, "kafka.default.api.timeout.ms": "2000"}
+
+
+@pytest.mark.parametrize(
+    ("is_stream", "options"),
+    [
+        (False, {"subscribe": "t", "foo": "1"}),
+        (True, {"subscribe": "t", "foo": "1"}),
+        (False, {"subscribe": "t", "startingOffsets": "latest"}),
+        (True, {"subscribe": "t", "endingOffsets": "latest"}),
+        (False, {"subscribe": "t"}),
+        (True, {"subscribe": "t"}),
+        (False, {"table": "brokers"}),
+    ],
+    ids=["load", "load stream", "reader", "stream reader", "plan", "plan stream", "task"],
+)
+def test_an_error_has_its_sentence_first_and_no_traceback(
+    spark: SparkSession, tmp_path: Any, is_stream: bool, options: dict[str, str]
+) -> None:
+    with pytest.raises(PySparkException) as caught:
+        if is_stream:
+            rows = spark.readStream.format("kafkameta").options(**UNREACHABLE, **options).load()
+            stream = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+            stream.start().awaitTermination(60)
+        else:
+            spark.read.format("kafkameta").options(**UNREACHABLE, **options).load().count()
+    before, _, sentence = str(caught.value).partition("pyspark_kafka_meta.errors.")
+    assert sentence
+    assert "Traceback" not in before
+    assert ".py" not in sentence.partition("JVM stacktrace")[0]
+
+
 def test_every_bad_option_is_named_at_once(spark: SparkSession) -> None:
     with pytest.raises(PySparkException) as caught:
         load(spark, subscribe="t", includeHeaders="perhaps", topics="t")
