@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from time import sleep
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -99,24 +100,73 @@ class EventTables:
 
     def __call__(self, events: Collection[Event]) -> None:
         if events:
-            self._console.print(events_table(events, self._is_first))
+            self._console.print(EventsTable(events, self._is_first))
             self._is_first = False
 
 
-def events_table(events: Iterable[Event], show_header: bool = True) -> Table:
-    """One row for each event; the columns are as wide for any events."""
-    table = Table(box=SIMPLE_HEAD, padding=0, expand=True, show_header=show_header, show_edge=False)
-    table.add_column("time", width=14)
-    table.add_column("who", ratio=4, overflow="fold")
-    table.add_column("why", ratio=5, overflow="fold")
-    table.add_column("asked", ratio=3, overflow="fold")
-    table.add_column("ms", width=7, justify="right")
-    table.add_column("bytes", width=6, justify="right")
-    table.add_column("what changed", ratio=5, overflow="fold")
-    table.add_column("healed in", width=10, justify="right")
-    for event in events:
-        table.add_row(*_cells(event))
-    return table
+class EventsTable:
+    """A row of columns for each event where they are wide enough, and else a paragraph beside its time: no address and
+    no name is split unless the screen is narrower than that."""
+
+    def __init__(self, events: Collection[Event], show_header: bool = True) -> None:
+        self._events = events
+        self._show_header = show_header
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = _column_widths(options.max_width)
+        rows = [_cells(event) for event in self._events]
+        if all(_longest_word(cell) <= width for row in rows for cell, width in zip(row, widths, strict=True)):
+            yield self._columns(rows, widths)
+        else:
+            yield self._paragraphs()
+
+    def _columns(self, rows: Iterable[Sequence[Text]], widths: Iterable[int]) -> Table:
+        """The columns are as wide for any events."""
+        table = Table(box=SIMPLE_HEAD, padding=0, show_header=self._show_header, show_edge=False)
+        for (name, column), width in zip(COLUMNS.items(), widths, strict=True):
+            table.add_column(name, width=width, justify=column.justify)
+        for row in rows:
+            table.add_row(*row)
+        return table
+
+    def _paragraphs(self) -> Table:
+        table = Table.grid(padding=(0, 1, 0, 0))
+        table.add_column(width=COLUMNS["time"].width)
+        for event in self._events:
+            time, *lines = _paragraph(event)
+            table.add_row(time, Text("\n", overflow="fold").join(lines))
+        return table
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of fixed width, or one with a share of the rest."""
+
+    width: int = 0
+    share: int = 0
+    justify: JustifyMethod = "left"
+
+
+COLUMNS = {
+    "time": _Column(14),
+    "who": _Column(share=4),
+    "why": _Column(share=5),
+    "asked": _Column(share=3),
+    "ms": _Column(7, justify="right"),
+    "bytes": _Column(6, justify="right"),
+    "what changed": _Column(share=5),
+    "healed in": _Column(10, justify="right"),
+}
+
+
+def _column_widths(screen: int) -> list[int]:
+    rest = screen - (len(COLUMNS) - 1) - sum(column.width for column in COLUMNS.values())
+    shares = sum(column.share for column in COLUMNS.values())
+    return [column.width or rest * column.share // shares for column in COLUMNS.values()]
+
+
+def _longest_word(cell: Text) -> int:
+    return max(map(cell_len, cell.plain.split()), default=0)
 
 
 def joined(*words: str | None) -> str:
@@ -162,6 +212,16 @@ def _cells(event: Event) -> list[Text]:
         plain(what_changed(event), COLORS.get(event["outcome"], "")),
         plain("" if event["recovery_ms"] is None else f"{ms(event['recovery_ms'])} ms"),
     ]
+
+
+def _paragraph(event: Event) -> list[Text]:
+    """The time, then the lines beside it."""
+    at, whose, reason, peer, latency, size, changed, healed = _cells(event)
+    took = [f"{latency} ms" if latency else "", f"{size} bytes" if size else ""]
+    cost = ", ".join(filter(None, took))
+    verb = "" if event["broker_host"] is None else "asked "
+    request = f"{whose} {verb}{peer}" + (f" ({cost})" if cost else "")
+    return [at, reason, Text(request), changed + Text(f", healed in {healed}" if healed else "")]
 
 
 def order(event: Event) -> tuple[int, str, int]:

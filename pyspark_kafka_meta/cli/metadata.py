@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pyspark_kafka_meta.cli.console import error_text, note, plain, print_json
-from pyspark_kafka_meta.cli.events import events_table
+from pyspark_kafka_meta.cli.events import EventsTable
 from pyspark_kafka_meta.cli.refreshing import OwnCache
 from pyspark_kafka_meta.errors import UnknownTopicError
 from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS
@@ -156,7 +156,7 @@ def _tables(seen: Look) -> Group:
     )
     tables: list[RenderableType] = [heading, _brokers_table(answer), _topics_table(answer)]
     if seen.events:
-        tables += [Text("What a cache of this command's own did"), events_table(seen.events)]
+        tables += [Text("What a cache of this command's own did"), EventsTable(seen.events)]
     return Group(*tables)
 
 

@@ -15,7 +15,7 @@ from pyspark_kafka_meta.cli.caches import LOOK, OLD, leader_text
 from pyspark_kafka_meta.cli.console import plain
 from pyspark_kafka_meta.cli.demo.scenes import Scene
 from pyspark_kafka_meta.cli.demo.state import State, is_stale, newest_caches
-from pyspark_kafka_meta.cli.events import events_table, what_changed, who, why
+from pyspark_kafka_meta.cli.events import EventsTable, what_changed, who, why
 from pyspark_kafka_meta.metadata.events import Outcome, RefreshReason
 from pyspark_kafka_meta.metadata.model import TopicPartition
 from pyspark_kafka_meta.tables.folding import Event
@@ -51,7 +51,7 @@ def frame(state: State, heading: str, produced: int | None) -> RenderableType:
         *(plain(line, "bold") for line in heading.splitlines()),
         cluster,
         plain(reading_line(state, produced)),
-        events_table(state.events[-EVENTS_SHOWN:]),
+        EventsTable(state.events[-EVENTS_SHOWN:]),
     ]
     if state.trouble is not None:
         parts.append(plain(f"No broker answers: {state.trouble}", "red"))

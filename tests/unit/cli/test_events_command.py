@@ -65,6 +65,35 @@ def test_a_person_sees_who_asked_whom_why_and_what_changed(folder: Path) -> None
         assert text in shown
 
 
+WORDS = (
+    "NOT_LEADER_OR_FOLLOWER",
+    "worker-12.example:41187",
+    "broker-3.eu-central-1.example:19092",
+    "orders-by-customer-17:",
+)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 110, 127, 160, 200, 300])
+def test_no_name_is_split_at_any_width(tmp_path: Path, columns: int) -> None:
+    moved = moving("orders-by-customer", 17, (1, 2), (4, 5)) | {"broker_host": WORDS[2][:-6], "broker_port": 19092}
+    origin = Origin(role=Role.READER, executor_id="12", host=WORDS[1][:-6], pid=41187)
+    write(tmp_path, made("a" * 32, 1, NOW_MS, origin=origin, **moved))
+    lines = run(tmp_path, env={**TERMINAL, "COLUMNS": str(columns)}).stdout.splitlines()
+
+    assert [word for word in WORDS if word not in " ".join(lines).split()] == []
+    assert max(map(len, lines)) <= columns
+
+
+def test_a_narrow_terminal_shows_an_event_as_a_paragraph_beside_its_time(folder: Path) -> None:
+    lines = run(folder, "--reason", "not_leader", env={**TERMINAL, "COLUMNS": "80"}).stdout.splitlines()
+    assert [line[15:].rstrip() for line in lines] == [
+        "not_leader: t-0, broker 1, NOT_LEADER_OR_FOLLOWER (error 6)",
+        "reader 1 worker:7 aaaaaaaa asked broker 1 broker-1:9092 (2.5 ms)",
+        "t-0: 1 to 2 (epoch 4 to 5), healed in 120.0 ms",
+    ]
+    assert [bool(line[:14].strip()) for line in lines] == [True, False, False]
+
+
 @pytest.mark.parametrize(
     ("arguments", "shown"),
     [
