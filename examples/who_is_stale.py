@@ -13,7 +13,7 @@ It looks for a minute (`--seconds`), or until Ctrl-C. You will see one line ever
 moved, one for each partition in a stale cache:
 
     no cache is stale
-    reader 4242 on executor driver: topic-0 partition 1 is led by 3, its cache of 9876 ms ago says 2
+    reader 4242 on executor driver: topic-0 partition 1 is led by 3, its cache, at most 9876 ms old, says 2
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def main() -> None:
             for row in rows:
                 cache = f"{row.role} {row.pid} on executor {row.executor_id}"
                 leader = f"{row.topic} partition {row.partition} is led by {row.leader_now}"
-                print(f"{cache}: {leader}, its cache of {row.age_ms} ms ago says {row.leader_id}", flush=True)
+                says = f"its cache, at most {row.age_at_most_ms} ms old, says {row.leader_id}"
+                print(f"{cache}: {leader}, {says}", flush=True)
             if not rows:
                 print("no cache is stale", flush=True)
             if options.once and any(row.role == "reader" for row in rows):

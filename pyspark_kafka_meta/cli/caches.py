@@ -208,7 +208,7 @@ def _stale_table(rows: Iterable[StaleRow]) -> Table:
 def _behind(each: StaleRow) -> str:
     if each.behind_ms is not None:
         return f"{each.behind_ms / 1000:.1f} s at least"
-    return "" if each.row.age_ms is None else f"{each.row.age_ms / 1000:.1f} s at most"
+    return "" if each.row.age_at_most_ms is None else f"{each.row.age_at_most_ms / 1000:.1f} s at most"
 
 
 def _cell(row: CacheRow, newest: NewestEpochs) -> Text:

@@ -22,8 +22,10 @@ class CacheRow:
         leader_id: cached leader, -1 where the cache knows that there is none.
         leader_epoch: its epoch, -1 where brokers report none.
         topic_id: null unless an event had it: those of earlier versions and of old brokers lack it.
-        generation: good answers that the cache had got.
-        age_ms: from the last good answer to the query, ms; null where no event has one.
+        generation_at_least: good answers that the cache has got. Refreshes whose events are not written yet, as those
+            of a running task and the uneventful ones of a planner, make the true number larger.
+        age_at_most_ms: from the last good answer to the query, ms; null where no event has one. The same refreshes make
+            the true age smaller.
         last_reason: why the cache's latest event came about.
         last_refresh: when that was.
         lookups: leaders looked up in the cache without a request, over all of its events.
@@ -44,8 +46,8 @@ class CacheRow:
     leader_id: int | None = None
     leader_epoch: int | None = None
     topic_id: str | None = None
-    generation: int | None
-    age_ms: int | None
+    generation_at_least: int | None
+    age_at_most_ms: int | None
     last_reason: str | None
     last_refresh: datetime
     lookups: int

@@ -204,9 +204,10 @@ def test_scene_04_no_request_asks_for_what_is_known(
     assert {learned[row.cache_id] for row in readers} == {1}, "later ones, about a slow broker say, tell nothing new"
     assert len(refreshes) < len(fetches)
     assert {row.partition for row in readers} == set(range(PARTITIONS))
-    assert all(row.generation >= 1 and row.age_ms >= 0 for row in readers)
+    assert all(row.generation_at_least >= 1 and row.age_at_most_ms >= 0 for row in readers)
     stage.play_until(
-        lambda: [row for row in stage.caches() if row.role == "reader" and row.lookups > row.generation], wait_for
+        lambda: [row for row in stage.caches() if row.role == "reader" and row.lookups > row.generation_at_least],
+        wait_for,
     )
 
 

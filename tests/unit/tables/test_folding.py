@@ -103,7 +103,7 @@ def test_a_failed_refresh_keeps_what_is_known_and_lets_it_age() -> None:
     first, *_ = rows = fold([LEARNED, failed], NOW_MS)
 
     assert len(rows) == 3
-    assert (first.generation, first.age_ms) == (1, NOW_MS - 1_000)
+    assert (first.generation_at_least, first.age_at_most_ms) == (1, NOW_MS - 1_000)
     assert (first.last_reason, first.last_refresh.timestamp()) == ("connection_lost", 2.0)
 
 
@@ -118,7 +118,14 @@ def test_a_hint_moves_a_leader_without_making_the_cache_younger() -> None:
     )
     first, *_ = fold([LEARNED, hint], NOW_MS)
 
-    assert (first.leader_id, first.leader_epoch, first.age_ms) == (2, 1, NOW_MS - 1_000)
+    assert (first.leader_id, first.leader_epoch, first.age_at_most_ms) == (2, 1, NOW_MS - 1_000)
+
+
+def test_refreshes_that_are_not_written_yet_leave_generation_and_age_as_bounds() -> None:
+    (written, *_), (true, *_) = fold([LEARNED], NOW_MS), fold([LEARNED, event(2), event(3)], NOW_MS)
+
+    assert (written.generation_at_least, written.age_at_most_ms) == (1, NOW_MS - 1_000)
+    assert (true.generation_at_least, true.age_at_most_ms) == (3, NOW_MS - 3_000)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +139,7 @@ def test_a_cache_that_knows_nothing_has_a_row_without_a_partition() -> None:
     born = event(1, kind=EventKind.BORN, reason=RefreshReason.BOOTSTRAP, generation_before=0, generation_after=0)
     (row,) = fold([born], NOW_MS)
 
-    assert (row.cache_id, row.topic, row.leader_id, row.age_ms) == ("c", None, None, None)
+    assert (row.cache_id, row.topic, row.leader_id, row.age_at_most_ms) == ("c", None, None, None)
     assert (row.role, row.executor_id, row.pid) == ("reader", "1", 7)
 
 

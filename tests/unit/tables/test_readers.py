@@ -105,13 +105,13 @@ def test_a_batch_reads_all_there_are_and_nothing_where_there_is_nothing(tmp_path
 
 def test_caches_are_folded_out_of_all_files_in_one_task(tmp_path: Path) -> None:
     Writer(tmp_path).write(3)
-    columns = {name: name for name in ("cache_id", "generation", "events_missing")}
+    columns = {name: name for name in ("cache_id", "generation_at_least", "events_missing")}
     reader = batch_reader(Table.CACHES, EventsOptions(path=str(tmp_path)), columns)
     (task,) = reader.partitions()
     batches: Any = reader.read(task)
 
     assert [row for batch in batches for row in batch.to_pylist()] == [
-        {"cache_id": "c", "generation": 3, "events_missing": 0}
+        {"cache_id": "c", "generation_at_least": 3, "events_missing": 0}
     ]
 
 
