@@ -41,11 +41,13 @@ class KnownCaches:
         rows: what the caches know, by cache and partition.
         seen_ms: which epochs they ever had.
         now_ms: when this was, ms since 1970 UTC.
+        why_none: why there are no rows; empty if there are.
     """
 
     rows: Sequence[CacheRow]
     seen_ms: SeenMs
     now_ms: int
+    why_none: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class StaleRow:
 
 
 def known_caches(source: EventSource, since_ms: int, now_ms: int, application_id: str | None = None) -> KnownCaches:
-    """What the caches know that had an event since `since_ms`; notes say how many more there are.
+    """What the caches know that had an event since `since_ms`; beside some, notes say how many more there are.
 
     Spark kills Python workers, whose caches then cannot say that they end; of those on this machine it is known.
 
@@ -77,20 +79,30 @@ def known_caches(source: EventSource, since_ms: int, now_ms: int, application_id
     dead = dead_caches(default_root())
     rows = [row for row in told if row.cache_id not in dead]
     recent = [row for row in rows if row.last_refresh.timestamp() * 1000 >= since_ms]
+    why_none = ""
     if not events:
-        note(f"no events in {source.name}")
-    if ended := _count(told) - _count(rows):
-        note(f"caches left out, as their processes on this machine ended: {ended}")
-    if events and not rows:
+        why_none = f"no events in {source.name}"
+    elif not rows:
         whose = "" if application_id is None else f" of application {application_id}"
-        note(f"no cache{whose} is alive: run a query and look while it runs; kafkameta events shows what was")
-    if silent := _count(rows) - _count(recent):
+        why_none = f"no cache{whose} is alive: run a query and look while it runs; kafkameta events shows what was"
+    elif not recent:
+        why_none = "no cache had an event since then: --since 1d goes back further"
+    else:
+        _note_missing(_count(told) - _count(rows), _count(rows) - _count(recent))
+    return KnownCaches(recent, _first_seen(events), now_ms, why_none)
+
+
+def _note_missing(ended: int, silent: int) -> None:
+    if ended:
+        note(f"caches left out, as their processes on this machine ended: {ended}")
+    if silent:
         note(f"caches left out, without an event since then: {silent}; --since 1d goes back further")
-    return KnownCaches(recent, _first_seen(events), now_ms)
 
 
 def show_caches(known: KnownCaches, console: Console | None) -> None:
     """A row for each partition and a column for each cache; without a console, a JSON line for each row of both."""
+    if known.why_none:
+        note(known.why_none)
     if console is None:
         for row in known.rows:
             print_json(asdict(row))
@@ -110,17 +122,24 @@ def show_caches(known: KnownCaches, console: Console | None) -> None:
         console.print(Text.assemble(("*", OLD), " another cache knows a newer leader epoch"))
 
 
-def show_stale(known: KnownCaches, client: ClientOptions, console: Console | None) -> None:
-    """Only what is behind the live cluster. Raises ConnectError: no broker answered."""
-    if not known.rows:
-        note("no cache is known, and so none that is behind the cluster")
-        return
+def show_stale(known: KnownCaches, client: ClientOptions, console: Console | None) -> bool:
+    """Only what is behind the live cluster.
+
+    Returns:
+        Whether there was a cache to compare.
+
+    Raises:
+        ConnectError: no broker answered.
+    """
+    if known.why_none:
+        note(f"nothing to compare with the cluster: {known.why_none}")
+        return False
     topics = {row.topic for row in known.rows if row.topic is not None}
     answer = ask_cluster(client, sorted(topics)).answer
     known = replace(known, rows=[row for row in known.rows if row.cluster_id in (None, answer.cluster_id)])
     if not known.rows:
-        note("all caches that are known are of other clusters")
-        return
+        note("nothing to compare with the cluster: all known caches are of other clusters")
+        return False
     live = {TopicPartition(topic.name, one.partition): one for topic in answer.topics for one in topic.partitions}
     live_ids = {topic.name: str(topic.topic_id) for topic in answer.topics if topic.topic_id is not None}
     rows = list(stale_rows(known, live, live_ids))
@@ -130,6 +149,7 @@ def show_stale(known: KnownCaches, client: ClientOptions, console: Console | Non
             print_json({**asdict(row.row), **now, "recreated": row.recreated, "behind_ms": row.behind_ms})
     else:
         console.print(_stale_table(rows) if rows else "No cache is behind the cluster.")
+    return True
 
 
 def newest_epochs(rows: Iterable[CacheRow]) -> NewestEpochs:

@@ -168,8 +168,8 @@ def caches(
             known = known_caches(source, since_ms(since, now_ms), now_ms, application)
         if client is None:
             show_caches(known, console)
-        else:
-            show_stale(known, client, console)
+        elif not show_stale(known, client, console):
+            raise typer.Exit(1)
 
 
 @app.command()

@@ -103,7 +103,8 @@ def test_a_cache_that_died_on_this_machine_is_not_shown_as_if_it_lived(
     assert "run a query" not in result.stderr
 
     left.with_name(f"{NEW}.events.alive").touch()
-    assert "is alive: run a query and look while it runs; kafkameta events shows what was" in run(folder).stderr
+    (line,) = run(folder).stderr.splitlines()
+    assert "no cache is alive: run a query and look while it runs; kafkameta events shows what was" in line
 
 
 def test_more_caches_than_fit_are_shown_in_several_tables(folder: Path) -> None:
@@ -210,7 +211,23 @@ def test_commands_read_events_that_lack_parts(command: str, env: dict[str, str],
     assert (result.exit_code, "a" * 8 in result.stdout) == (0, True)
 
 
-def test_that_no_cache_is_known_is_not_called_up_to_date(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["caches", "--path", str(tmp_path), "--stale", "--bootstrap-servers", "b:9"])
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert "no cache is known" in result.stderr
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ([], "no cache had an event since then: --since 1d goes back further"),
+        (["--application", "x"], "no cache of application x is alive: run a query and look while it runs; kafkameta "),
+    ],
+)
+def test_staleness_without_a_cache_is_one_sentence_and_exit_code_1(
+    folder: Path, options: list[str], reason: str
+) -> None:
+    arguments = ["--stale", "--bootstrap-servers", "b:9", "--since", "1s", *options]
+    result = run(folder, *arguments)
+    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
+    assert result.stderr.startswith(f"kafkameta: nothing to compare with the cluster: {reason}")
+
+
+def test_staleness_without_an_event_is_one_sentence_and_exit_code_1(tmp_path: Path) -> None:
+    result = run(tmp_path, "--stale", "--bootstrap-servers", "b:9")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"kafkameta: nothing to compare with the cluster: no events in {tmp_path}\n"
