@@ -80,7 +80,7 @@ class NoLeaderError(KafkaMetaError):
 
 
 class ReadTimeoutError(KafkaMetaError):
-    """A task made no progress for as long as kafkaConsumer.pollTimeoutMs allows."""
+    """A partition of a task made no progress for as long as kafkaConsumer.pollTimeoutMs allows."""
 
 
 class CorruptBatchError(KafkaMetaError):

@@ -152,7 +152,8 @@ class SourceOptions(SpanOptions):
     poll_timeout_ms: int = whole(
         "kafkaConsumer.pollTimeoutMs",
         "120000",
-        "How long a task may go without progress; with less than 10000, what is lost cannot be told from what is slow. "
+        "How long a partition may go without progress, although others of its task have some; with less "
+        "than 10000, what is lost cannot be told from what is slow. "
         "spark.network.timeout does not change it.",
         low=1,
     )

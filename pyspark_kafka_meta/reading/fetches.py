@@ -4,6 +4,7 @@ partitions that are read from it. Follows Kafka's `AbstractFetch`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -46,9 +47,10 @@ class Fetches:
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def cursors(self) -> set[PartitionCursor]:
-        """Those that wait for an answer."""
-        return {cursor for fetch in self._under_way.values() for cursor in fetch.cursors}
+    def cursors(self, not_overdue_at: float = -math.inf) -> set[PartitionCursor]:
+        """Those that wait for an answer which is not overdue at this time."""
+        fetches = [fetch for fetch in self._under_way.values() if fetch.overdue_at > not_overdue_at]
+        return {cursor for fetch in fetches for cursor in fetch.cursors}
 
     def send(self, leaders: Mapping[PartitionCursor, LeaderAndEpoch], generation: int) -> None:
         """Fetch for the cursors whose broker has nothing under way; the others wait until it has answered."""
@@ -103,7 +105,7 @@ class Fetches:
 
     def overdue_at(self) -> float:
         """When the first of them is overdue."""
-        return min((fetch.overdue_at for fetch in self._under_way.values()), default=float("inf"))
+        return min((fetch.overdue_at for fetch in self._under_way.values()), default=math.inf)
 
     def forget(self, cursor: PartitionCursor) -> None:
         """Do without the answer for one of them: it asks for the wrong offset."""

@@ -1,12 +1,13 @@
-"""`Progress`: when a read that gets no records is given up, and what is said of it.
+"""`Progress`: when a read is given up because a partition gets no records, and what is said of it.
 
-It is given up at the poll time-out, as in Spark's `KafkaDataConsumer`, or when the request that is waited for then
-ends, which has a time-out of its own; later while brokers throttle.
+It is given up when a partition makes no progress for the poll time-out, as in Spark's `KafkaDataConsumer`, even if
+other partitions of the task do; later while brokers throttle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
+from typing import NamedTuple
 
 from pyspark_kafka_meta.errors import KafkaMetaError, ReadTimeoutError
 from pyspark_kafka_meta.reading.cursor import PartitionCursor
@@ -14,18 +15,39 @@ from pyspark_kafka_meta.reading.throttles import MAX_THROTTLE_MS, Throttles
 from pyspark_kafka_meta.wire.codes import describe
 
 
+class _Wait(NamedTuple):
+    """How long records from `position` on are waited for: `since` is in seconds of the caller's clock."""
+
+    position: int
+    since: float
+
+
 class Progress:
-    """Progress of one task. `now` is in seconds, of the clock that `throttles` uses."""
+    """Progress of the partitions of one task. `now` is in seconds, of the clock that `throttles` uses."""
 
     def __init__(self, throttles: Throttles, poll_timeout_ms: int) -> None:
         self._throttles = throttles
         self._poll_timeout_ms = poll_timeout_ms
-        self._made_at = 0.0
+        self._waits: dict[PartitionCursor, _Wait] = {}
         self._failures: dict[PartitionCursor, KafkaMetaError] = {}  # of requests that got no answer
 
-    def made(self, now: float) -> None:
-        """Records have come, or are asked for again."""
-        self._made_at = now
+    def watch(self, cursors: Collection[PartitionCursor], now: float) -> None:
+        """Note the positions of all cursors that are not done: a new position is progress."""
+        before = self._waits
+        self._waits = {
+            cursor: wait
+            if (wait := before.get(cursor)) is not None and wait.position == cursor.position
+            else _Wait(cursor.position, now)
+            for cursor in cursors
+        }
+
+    def excuse(self, cursors: Collection[PartitionCursor], now: float) -> None:
+        """Other partitions are served first: the time until now is no stall of these."""
+        self._waits.update((cursor, _Wait(cursor.position, now)) for cursor in cursors)
+
+    def resumed(self, away_s: float) -> None:
+        """The time that Spark takes for rows is no stall."""
+        self._waits = {cursor: _Wait(position, since + away_s) for cursor, (position, since) in self._waits.items()}
 
     def failed(self, cursor: PartitionCursor, error: KafkaMetaError) -> None:
         """A Fetch of the partition got no answer."""
@@ -35,15 +57,16 @@ class Progress:
         self._failures.pop(cursor, None)
 
     def stalls_at(self) -> float:
-        """When there will have been none for too long."""
-        # Brokers that ask for patience again and again, and send nothing, are not waited for without an end either.
-        believed_until = self._made_at + MAX_THROTTLE_MS / 1000
-        waiting_since = max(self._made_at, min(self._throttles.latest(), believed_until))
-        return waiting_since + self._poll_timeout_ms / 1000
+        """When the first partition will have made no progress for too long."""
+        return self._stalls_at(min(since for _, since in self._waits.values()))
 
-    def timed_out(self, cursors: Iterable[PartitionCursor]) -> ReadTimeoutError:
+    def stalled(self, now: float) -> list[PartitionCursor]:
+        """Partitions that have made no progress for too long."""
+        return [cursor for cursor, (_, since) in self._waits.items() if now >= self._stalls_at(since)]
+
+    def timed_out(self, stalled: Collection[PartitionCursor]) -> ReadTimeoutError:
         """Names one of these that has trouble, if there is one."""
-        cursor = max(cursors, key=lambda one: one.trouble != 0 or one in self._failures)
+        cursor = max(stalled, key=lambda one: one.trouble != 0 or one in self._failures)
         failure = str(self._failures.get(cursor, "the brokers send no records"))
         trouble = describe(cursor.trouble) if cursor.trouble else failure
         return ReadTimeoutError(
@@ -52,3 +75,8 @@ class Progress:
             "merely slow, raise kafkaConsumer.pollTimeoutMs and kafka.request.timeout.ms, or lower "
             "kafka.fetch.max.bytes"
         )
+
+    def _stalls_at(self, since: float) -> float:
+        # Brokers that ask for patience again and again, and send nothing, are not waited for without an end either.
+        believed_until = since + MAX_THROTTLE_MS / 1000
+        return max(since, min(self._throttles.latest(), believed_until)) + self._poll_timeout_ms / 1000

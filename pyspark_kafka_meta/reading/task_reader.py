@@ -9,6 +9,7 @@ a fifth longer when the protocol library copied the records out of each answer, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -73,7 +74,7 @@ class TaskReader:
 
         Raises:
             DataLossError: records of a range are gone and failOnDataLoss is set.
-            ReadTimeoutError: no progress within the poll time-out.
+            ReadTimeoutError: a partition made no progress within the poll time-out.
             ConnectError: no broker of the cluster answered at all.
             BrokerError, CorruptBatchError, UnsupportedRecordFormatError: a broker refused, or its records are
             unreadable.
@@ -86,11 +87,11 @@ class TaskReader:
         self._prepare_cache({one.partition.topic for one in ranges}, topics)
         try:
             while self._cursors:
-                # Counted again after each yield: the time that Spark takes for the rows is not a stall.
-                self._progress.made(self._client.clock())
                 received = self._next_records()
                 if received is not None:
+                    left_at = self._client.clock()
                     yield from self._rows(*received)
+                    self._progress.resumed(self._client.clock() - left_at)
                     del received  # so that the next answer can reuse the memory of this one
             now = self._client.clock()
             self._client.cache.refresh_if_due(deadline=now, until=now + LAST_REFRESH_S)
@@ -125,12 +126,14 @@ class TaskReader:
     def _next_records(self) -> tuple[Fetch, list[FetchedRecords]] | None:
         """Wait for an answer with records. When it comes, the next Fetch is on its way before this returns."""
         while self._cursors:
-            self._client.cache.refresh_if_due(self._progress.stalls_at(), until=self._client.clock())
+            self._client.cache.refresh_if_due(deadline=math.inf, until=self._client.clock())
             received = self._fetches.receive_overdue()
             if received is None:
                 self._send_fetches()
                 if not self._cursors:
                     break  # what was left is lost
+                self._progress.watch(self._cursors, self._client.clock())
+                self._fail_if_stalled()
                 received = self._fetches.receive(self._wake_up_at())
             if received is None:
                 self._pause()
@@ -150,11 +153,20 @@ class TaskReader:
         pauses = [cursor.not_before for cursor in self._cursors if cursor.not_before > now]
         return min(self._progress.stalls_at(), next_update, *pauses, max(self._fetches.overdue_at(), next_look))
 
+    def _fail_if_stalled(self) -> None:
+        """Others may progress: no answer about a stalled partition has come, or it is early to look for one."""
+        now = self._client.clock()
+        if now >= self._progress.stalls_at():
+            early = self._fetches.cursors(not_overdue_at=now)
+            stalled = [cursor for cursor in self._progress.stalled(now) if cursor not in early]
+            if stalled:
+                raise self._progress.timed_out(stalled)
+
     def _pause(self) -> None:
         """No answer came. Sleeps only where nothing is under way, as nothing else would wait then."""
         now = self._client.clock()
         if now >= self._progress.stalls_at():
-            raise self._progress.timed_out(self._cursors)
+            raise self._progress.timed_out(self._progress.stalled(now))
         if not self._fetches and not self._client.cache.is_asking:
             self._client.sleep(max(self._wake_up_at() - now, 0))
 
@@ -169,6 +181,8 @@ class TaskReader:
             elif leader is not None:
                 leaders[cursor] = leader
         self._fetches.send(leaders, generation)
+        # Their broker has a Fetch for others under way.
+        self._progress.excuse([one for one in leaders.keys() - self._fetches.cursors() if one.not_before <= now], now)
 
     def _absorb(self, fetch: Fetch, answer: FetchAnswer | RequestFailure) -> list[FetchedRecords]:
         """Feed an answer to its cursors and do what they say. Cursors that got records go to the end of the line,
@@ -188,6 +202,10 @@ class TaskReader:
                 # or with the same truncation again, must not be asked all the time.
                 cursor.not_before = fetch.sent_at + self._client.backoff_s(1)
             records.extend(self._carry_out(cursor, instruction, fetch, hint))
+        if any(one.records for one in answer.partitions):
+            # The first of a request gets its records before others. A place behind it may have no share of the answer.
+            starved = [cursor for cursor in fetch.cursors[1:] if not cursor.trouble]
+            self._progress.excuse(starved, self._client.clock())
         served = {one.partition for one in records}
         self._cursors.sort(key=lambda cursor: cursor.range.partition in served)
         self._cursors = [cursor for cursor in self._cursors if not cursor.done]
@@ -219,7 +237,6 @@ class TaskReader:
         match instruction:
             case Emit(records):
                 cursor.failures = 0
-                self._progress.made(self._client.clock())
                 return [records]
             case Refresh():
                 self._client.cache.count_retry()
@@ -237,7 +254,6 @@ class TaskReader:
             case Unreadable():
                 cursor.failures = 0
                 self._losses.accept_corrupt(cursor, instruction)
-                self._progress.made(self._client.clock())
             case Fail(error):
                 raise error
         return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from pyspark_kafka_meta.errors import (
     ReadTimeoutError,
 )
-from pyspark_kafka_meta.metadata.model import NO_LEADER
-from tests.partitions import T0, T1
+from pyspark_kafka_meta.metadata.model import NO_LEADER, TopicPartition
+from pyspark_kafka_meta.wire.messages import FetchAnswer
+from tests.partitions import T0, T1, T2
 from tests.unit.reading.task_reader.answers import ONE_BATCH, POLL_TIMEOUT_S, change, failing
 from tests.unit.scene import HELD_BACK, Fault, Scene, by_partition, rows, written
 
@@ -78,5 +80,66 @@ def test_progress_starts_the_poll_timeout_anew(scene: Scene) -> None:
     assert len(rows(scene.reader(**HELD_BACK).read([scene.range(T0)]))) == 5
 
 
-def commit_until(scene: Scene, offset: int) -> None:
-    scene.wire.open_transactions[T0] = offset
+def commit_until(scene: Scene, offset: int, partition: TopicPartition = T0) -> None:
+    scene.wire.open_transactions[partition] = offset
+
+
+def test_partition_without_a_leader_fails_the_read_although_others_make_progress(scene: Scene) -> None:
+    scene.fill()
+    scene.wire.open_transactions[T1] = 0
+    for count in range(12):
+        scene.clock.at(50 * (count + 1), partial(commit_until, scene, count + 1, T1))
+    reader = scene.reader(**HELD_BACK)
+    scene.cluster.move_leader(T0, NO_LEADER)
+    began, read = scene.clock(), 0
+    with pytest.raises(ReadTimeoutError, match=r"no progress in 120000 ms reading t-0 at offset 0 .*error 5"):
+        for one in reader.read([scene.range(T0), scene.range(T1)]):
+            read += one.num_rows
+
+    assert read > 0
+    assert scene.clock() - began == pytest.approx(POLL_TIMEOUT_S, abs=1)
+
+
+def test_partition_of_a_silent_leader_fails_the_read_although_others_make_progress(scene: Scene) -> None:
+    scene.fill()
+    scene.wire.open_transactions[T1] = 0
+    for count in range(12):
+        scene.clock.at(50 * (count + 1), partial(commit_until, scene, count + 1, T1))
+    reader = scene.reader(**HELD_BACK)
+    scene.wire.hung.add(1)
+    began = scene.clock()
+    with pytest.raises(ReadTimeoutError, match=r"reading t-0 at offset 0 .*did not answer"):
+        rows(reader.read([scene.range(T0), scene.range(T1)]))
+
+    assert scene.clock() - began == pytest.approx(POLL_TIMEOUT_S, abs=1)
+
+
+def test_partition_that_waits_while_its_leader_answers_about_others_has_not_stalled(scene: Scene) -> None:
+    for partition in (T1, T2):
+        scene.cluster.move_leader(partition, 1)
+    scene.fill(batches=6)
+
+    def answered_late(answer: FetchAnswer) -> FetchAnswer:
+        """With the records of one partition, as if they filled it."""
+        scene.clock.sleep(0.6 * POLL_TIMEOUT_S)
+        first = next((one.partition for one in answer.partitions if one.records), None)
+        return replace(
+            answer,
+            partitions=tuple(one if one.partition == first else replace(one, records=b"") for one in answer.partitions),
+        )
+
+    change(scene, answered_late)
+
+    assert by_partition(rows(scene.reader(**ONE_BATCH).read(scene.ranges()))) == written(batches=6)
+
+
+def test_partition_that_moves_to_a_busy_leader_has_not_stalled(scene: Scene) -> None:
+    scene.fill()
+    scene.wire.open_transactions[T1] = 0
+    reader = scene.reader(kafka_fetch_max_wait_ms="100000", **HELD_BACK)
+    scene.cluster.move_leader(T0, NO_LEADER)
+    scene.clock.at(59, partial(commit_until, scene, 1, T1))
+    scene.clock.at(60, lambda: scene.cluster.move_leader(T0, 2))
+    scene.clock.at(165, scene.wire.open_transactions.clear)
+
+    assert len(rows(reader.read([scene.range(T0), scene.range(T1)]))) == 24
