@@ -110,7 +110,7 @@ class CorruptBatchError(KafkaMetaError):
 
 class UnsupportedRecordFormatError(KafkaMetaError):
     """Records that cannot become Spark rows: message format v0 or v1 (before Kafka 0.11), an unknown codec, or a
-    timestamp that Spark cannot hold."""
+    timestamp that Spark cannot hold. They are intact, so that onCorruptBatch does not skip them."""
 
 
 class ClusterError(KafkaMetaError):

@@ -106,8 +106,8 @@ class SourceOptions(SpanOptions):
     skip_corrupt_batches: bool = choice(
         "onCorruptBatch",
         {"fail": False, "skip": True},
-        "What to do when a record batch cannot be read though it was fetched twice: fail, or go on behind it, with an "
-        "event that names the offsets.",
+        "What to do when a record batch is corrupt though it was fetched twice: fail, or go on behind it, with an "
+        "event that names the offsets. Old message formats and unknown codecs always fail.",
     )
     max_decompressed_batch_bytes: int = whole(
         "maxDecompressedBatchBytes",

@@ -168,8 +168,8 @@ def next_position(headers: Sequence[BatchHeader]) -> tuple[int, int]:
 def _magic_problem(magic: int) -> KafkaMetaError:
     if magic in (0, 1):
         return UnsupportedRecordFormatError(
-            f"message format v{magic} is not read; it was written before Kafka 0.11 or by a client of that time; start "
-            "reading behind it"
+            f"message format v{magic} is not supported; brokers stored it while message.format.version was below 0.11; "
+            "start behind these records, or see docs/troubleshooting.md for how to read them"
         )
     return CorruptBatchError(f"its magic byte is {magic}")
 
@@ -190,7 +190,7 @@ def _problem(header: BatchHeader, next_offset: int, available_bytes: int) -> Kaf
     if header.leader_epoch < -1:
         return CorruptBatchError(f"leader epoch {header.leader_epoch}")
     if codec >= len(_CODECS):
-        return UnsupportedRecordFormatError(f"unknown compression codec {codec}")
+        return UnsupportedRecordFormatError(f"unknown compression codec {codec}; start behind these records")
     if not 0 <= header.record_count <= offsets:
         return CorruptBatchError(f"{header.record_count} records at {offsets} offsets")
     if codec == Codec.NONE and (

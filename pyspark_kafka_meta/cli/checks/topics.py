@@ -9,7 +9,7 @@ from itertools import groupby
 from uuid import UUID
 
 from pyspark_kafka_meta.cli.checks.findings import Finding, Verdict, fail, failure, ok, warn
-from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError, UnsupportedRecordFormatError
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, NO_LEADER, Broker, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.records.batches import scan
@@ -105,8 +105,11 @@ def judge_fetched(check: str, fetched: FetchedPartition, latency_ms: float) -> F
         return fail(check, str(refused), _topic_fix(topic, describe(fetched.error_code)))
     try:
         batches = scan(fetched.records)
-    except KafkaMetaError as error:
-        fix = "see onCorruptBatch in docs/options.md, or begin behind these records: startingOffsets"
+    except CorruptBatchError as error:
+        fix = "restore this replica, skip the batch with onCorruptBatch, or start behind it with startingOffsets"
+        return fail(check, f"{fetched.partition}: {error}", fix)
+    except UnsupportedRecordFormatError as error:
+        fix = "start behind these records with startingOffsets, or see docs/troubleshooting.md for how to read them"
         return fail(check, f"{fetched.partition}: {error}", fix)
     what = (
         f"gave a record batch ({batches[0].codec.name.lower()})" if batches else "may be read, and is empty: answered"

@@ -23,6 +23,7 @@ from pyspark_kafka_meta.metadata.model import Address, Broker, MetadataAnswer, T
 from pyspark_kafka_meta.tables.rows import PartitionRow
 from pyspark_kafka_meta.wire.codec import FETCH, METADATA, Api
 from pyspark_kafka_meta.wire.messages import FetchedPartition
+from tests.unit.records.handmade import Row, batch
 
 OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
 A, B = Address("a", 9092), Address("b", 9092)
@@ -281,13 +282,22 @@ def fetched(error_code: int = 0, records: bytes = b"") -> FetchedPartition:
         (fetched(), OK, ""),
         (fetched(29), FAIL, "--operation Read --topic t"),
         (fetched(6), FAIL, "log of its leader"),
-        (fetched(records=bytes(61)), FAIL, "onCorruptBatch"),
+        (fetched(records=b"\x09" * 61), FAIL, "onCorruptBatch"),
+        (fetched(records=bytes(61)), FAIL, "docs/troubleshooting.md"),
+        (fetched(records=batch([Row(0)], attributes=5)), FAIL, "docs/troubleshooting.md"),
     ],
 )
 def test_a_fetch_that_gets_no_records_says_why(answer: FetchedPartition, verdict: Verdict, text: str) -> None:
     found = topics.judge_fetched("fetch", answer, 1.0)
     assert found.verdict is verdict
     assert text in found.fix
+
+
+def test_on_corrupt_batch_is_proposed_for_corrupt_batches_alone() -> None:
+    found = topics.judge_fetched("fetch", fetched(records=bytes(61)), 1.0)
+
+    assert "message format v0" in found.what
+    assert "onCorruptBatch" not in found.fix
 
 
 # Executors.
