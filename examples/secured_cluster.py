@@ -1,4 +1,4 @@
-"""Read from a cluster that wants TLS and a login, with the file of properties that Kafka's own tools take.
+"""Read from a cluster that wants TLS and a login, with a file of properties as Kafka's own tools take.
 
     python examples/secured_cluster.py --bootstrap-servers broker:9093 --topic orders --config client.properties
 
@@ -10,8 +10,8 @@ machine could read it, and out of the code:
     sasl.mechanism=SCRAM-SHA-512
     sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="...";
 
-`sasl.username` and `sasl.password` do in place of the last line. The truststore is PEM or PKCS#12; a Java one (JKS) is
-refused with the command that converts it. You will see:
+`sasl.username` and `sasl.password` do in place of the last line. Each line becomes an option `kafka.NAME`. The
+truststore is PEM or PKCS#12; a Java one (JKS) is refused with the command that converts it. You will see:
 
     20 records read over SASL_SSL
 """
@@ -23,8 +23,17 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from pyspark_kafka_meta.cli.parameters import cluster_options
-from pyspark_kafka_meta.errors import OptionError
+
+def source_options(file: Path) -> dict[str, str]:
+    """The properties in a file, as options of the source. A line that ends in a backslash continues in the next."""
+    try:
+        lines = [line.strip() for line in file.read_text().replace("\\\n", " ").splitlines()]
+    except (OSError, UnicodeDecodeError):
+        raise SystemExit(f"{file} cannot be read: it must be a text file of lines NAME=VALUE") from None
+    pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
+    if not all(sign for _, sign, _ in pairs):  # the line is not repeated, as it may hold a secret
+        raise SystemExit(f"{file} must hold lines NAME=VALUE")
+    return {f"kafka.{name.strip()}": value.strip() for name, _, value in pairs}
 
 
 def main() -> None:
@@ -33,10 +42,7 @@ def main() -> None:
     parser.add_argument("--topic", default="topic-0")
     parser.add_argument("--config", type=Path, required=True, help="file of the properties of a Kafka client")
     options = parser.parse_args()
-    try:
-        cluster = cluster_options(options.bootstrap_servers, None, options.config)
-    except OptionError as error:
-        raise SystemExit(str(error)) from None  # which repeats no line, as it may hold a secret
+    cluster = {**source_options(options.config), "kafka.bootstrap.servers": options.bootstrap_servers}
 
     spark = SparkSession.builder.appName("secured cluster").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -192,3 +193,20 @@ def test_every_module_says_what_it_is_for() -> None:
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py") if path.read_text()]
 
     assert [str(path) for path in files if ast.get_docstring(ast.parse(path.read_text())) is None] == []
+
+
+EXAMPLES = [path for path in sorted((ROOT / "examples").iterdir()) if path.suffix in (".py", ".ipynb")]
+PUBLIC = {PACKAGE.name, f"{PACKAGE.name}.testing"}
+
+
+def python_of(example: Path) -> str:
+    """Its code; of a notebook, that of all cells."""
+    if example.suffix == ".py":
+        return example.read_text()
+    cells = json.loads(example.read_text())["cells"]
+    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_examples_import_the_public_modules_alone(example: Path) -> None:
+    assert {name for name in imports(python_of(example)) if name.startswith(PACKAGE.name)} <= PUBLIC

@@ -178,7 +178,7 @@ def test_the_secured_cluster_is_read_with_a_file_of_properties(user: User) -> No
         login["kafka.ssl.truststore.location"] = str(authority)
         user_and_password = [login.pop(f"kafka.sasl.{name}") for name in ("username", "password")]
         login["kafka.sasl.jaas.config"] = (
-            'org.apache.kafka.common.security.scram.ScramLoginModule required username="{}" password="{}";'.format(
+            'org.apache.kafka.common.security.scram.ScramLoginModule required \\\n username="{}" password="{}";'.format(
                 *user_and_password
             )
         )
