@@ -109,7 +109,7 @@ def judge_fetched(check: str, fetched: FetchedPartition, latency_ms: float) -> F
         fix = "restore this replica, skip the batch with onCorruptBatch, or start behind it with startingOffsets"
         return fail(check, f"{fetched.partition}: {error}", fix)
     except UnsupportedRecordFormatError as error:
-        fix = "start behind these records with startingOffsets, or see docs/troubleshooting.md for how to read them"
+        fix = "start behind these records with startingOffsets, or copy the topic: see docs/troubleshooting.md"
         return fail(check, f"{fetched.partition}: {error}", fix)
     what = (
         f"gave a record batch ({batches[0].codec.name.lower()})" if batches else "may be read, and is empty: answered"
