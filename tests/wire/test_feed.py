@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.cli.demo.clusters import TOPIC, Embedded
-from pyspark_kafka_meta.cli.demo.feed import Feed
+from pyspark_kafka_meta.cli.demo.clusters import REPLICAS, TOPIC, Embedded
+from pyspark_kafka_meta.cli.demo.feed import Feed, records_a_round
 from pyspark_kafka_meta.testing import MockCluster
 
 
@@ -27,3 +27,9 @@ def test_records_that_brokers_refuse_are_not_counted_and_the_first_error_is_told
 
     assert "authorization failed" in told.lower()
     assert (feed.produced, capsys.readouterr().err) == (0, "")
+
+
+def test_each_partition_of_an_added_topic_gets_as_many_records_as_those_of_the_first() -> None:
+    first, added = records_a_round(["clicks", "clicks-more-1"]).values()
+
+    assert first == added * len(REPLICAS)

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from pyspark_kafka_meta.cli.console import note
-from pyspark_kafka_meta.cli.demo.clusters import Cluster
+from pyspark_kafka_meta.cli.demo.clusters import REPLICAS, Cluster
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.wire.security.librdkafka import new_client
 
-RECORDS_PER_S = 500
+RECORDS_PER_S = 480
+"""To the first topic."""
 ROUNDS_PER_S = 10
 STOP_TIMEOUT_S = 10
 SETTINGS = {"client.id": "kafkameta-demo", "log_level": 0, "topic.metadata.refresh.interval.ms": 1_000}
+
+
+def records_a_round(topics: Sequence[str]) -> dict[str, int]:
+    """How many records each topic gets at a time: topics that the demo adds have one partition, and get its share."""
+    first = RECORDS_PER_S // ROUNDS_PER_S
+    return {topic: first // len(REPLICAS) if number else first for number, topic in enumerate(topics)}
 
 
 class Feed:
@@ -56,8 +64,8 @@ class Feed:
         self._producer.flush(STOP_TIMEOUT_S)
 
     def _produce(self) -> None:
-        for topic in list(self._cluster.topics):
-            for _ in range(RECORDS_PER_S // ROUNDS_PER_S):
+        for topic, count in records_a_round(self._cluster.topics).items():
+            for _ in range(count):
                 key = str(self._sent)
                 self._producer.produce(topic, value=f"click {key}", key=key, on_delivery=self._on_delivery)
                 self._sent += 1

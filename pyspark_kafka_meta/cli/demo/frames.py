@@ -65,6 +65,8 @@ def heading(scene: Scene) -> str:
 def reading_line(state: State, produced: int | None) -> str:
     """Throughput and lag."""
     fed = "" if produced is None else f"; {produced} produced"
+    if not state.positions:
+        return f"No records read yet: executors are starting, which may take a minute{fed}"
     rate, behind = f"{state.records_per_s:.0f} a second", f"{state.records_behind()} behind"
     return f"{state.records_read()} records read, {rate} in the last batch, {behind}{fed}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,15 @@ def test_executors_that_do_not_know_their_ids_are_told_apart_by_process() -> Non
     assert (conditions.healed(T1, 2, NOW_MS)(state(*moved)) or "").startswith("executor with pid 7: not_leader")
     told = "executor with pid 7 knew first; executor with pid 9 was stale for 2.5 s more"
     assert conditions.learned_apart(T1, 4, NOW_MS)(state(*moved)) == told
+
+
+def test_until_the_first_batch_a_frame_says_that_executors_are_starting() -> None:
+    before = replace(state(), positions={})
+
+    assert "executors are starting" in shown(before)
+    assert "25 produced" in shown(before)
+    assert "a second" not in shown(before)
+    assert "starting" not in shown(state())
 
 
 def test_a_scene_that_was_not_seen_says_so_in_the_summary() -> None:
