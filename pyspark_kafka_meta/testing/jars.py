@@ -21,9 +21,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark_kafka_meta.errors import ClusterError
+from pyspark_kafka_meta.testing.kafka_release import KafkaRelease
 
-KAFKA_JARS = ("org.apache.kafka:kafka_2.13:4.1.1", "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3")
-"""Maven coordinates of the broker (its Scala library comes along) and of what writes its log."""
+KAFKA_JARS = KafkaRelease().jars
 
 MIN_JAVA_VERSION = 17
 HOW_TO_GET_JAVA = f"install Java {MIN_JAVA_VERSION} or later and put it on PATH, or set JAVA_HOME"

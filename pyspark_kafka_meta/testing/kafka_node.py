@@ -82,12 +82,15 @@ def live_brokers(address: Address) -> set[int]:
 class KafkaNode:
     """A node whose files are in `folder`. Not running until `start`."""
 
-    def __init__(self, node_id: int, folder: Path, runtime: JavaRuntime, process_group: int) -> None:
+    def __init__(
+        self, node_id: int, folder: Path, runtime: JavaRuntime, process_group: int, main_class: str = "kafka.Kafka"
+    ) -> None:
         self.node_id = node_id
         self.folder = folder
         self.is_paused = False
         self._runtime = runtime
         self._process_group = process_group
+        self._main_class = main_class
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -103,7 +106,7 @@ class KafkaNode:
         if self.is_started:
             raise ClusterError(f"Node {self.node_id} is running: stop or kill it first.")
         settings = str(self.folder / "server.properties")
-        command = self._runtime.command("kafka.Kafka", self.folder, settings)
+        command = self._runtime.command(self._main_class, self.folder, settings)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=self._process_group

@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from pyspark_kafka_meta.errors import ClusterError
 from pyspark_kafka_meta.options.jaas import jaas_text
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority
 from pyspark_kafka_meta.testing.kafka_config import HOST, Properties
+from pyspark_kafka_meta.testing.kafka_release import KafkaRelease
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 
@@ -31,14 +33,27 @@ class ListenerSecurity:
         mechanisms: of SASL. OAUTHBEARER takes unsecured tokens (JWS without a signature).
         users: passwords by user. With SSL each user has a certificate, without which nobody comes in.
         acls: whether only what an ACL allows is allowed, but for clients of the plaintext listener.
+
+    Raises:
+        ClusterError: the release cannot take users of SCRAM.
     """
 
-    def __init__(self, protocol: Protocol, mechanisms: Sequence[str], users: Mapping[str, str], acls: bool) -> None:
+    def __init__(
+        self,
+        protocol: Protocol,
+        mechanisms: Sequence[str],
+        users: Mapping[str, str],
+        acls: bool,
+        release: KafkaRelease,
+    ) -> None:
+        self._release = release
         self.protocol = protocol
         self._mechanisms = tuple(mechanisms)
         self._users = dict(users)
         self._acls = acls
         self.authority = CertificateAuthority()
+        if self.format_arguments() and not release.adds_scram_users:
+            raise ClusterError(f"Kafka {release.version} cannot start with users of SCRAM: use PLAIN, or 3.5 or later.")
 
     @property
     def authorizer(self) -> Properties:
@@ -46,7 +61,7 @@ class ListenerSecurity:
         if not self._acls:
             return {}
         return {
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "authorizer.class.name": self._release.authorizer,
             "super.users": "User:ANONYMOUS",
         }
 

@@ -1,4 +1,4 @@
-"""`LocalKafka`: real Apache Kafka on this machine, one KRaft controller and some brokers, without Docker.
+"""`LocalKafka`: real Apache Kafka on this machine, one controller and some brokers, without Docker.
 
 Linux or macOS, Java 17 or later, and at the first start a way to Maven Central.
 """
@@ -13,11 +13,12 @@ from typing import Literal, Self
 
 from pyspark_kafka_meta.errors import ClusterError
 from pyspark_kafka_meta.metadata.model import Address
-from pyspark_kafka_meta.testing import guard, kafka_config
+from pyspark_kafka_meta.testing import guard, kafka_config, zookeeper
 from pyspark_kafka_meta.testing.class_archive import with_class_archive
-from pyspark_kafka_meta.testing.jars import KAFKA_JARS, find_java, resolve
+from pyspark_kafka_meta.testing.jars import find_java, resolve
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID, FIRST_BROKER_ID, HOST
 from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, KafkaNode, format_controller, live_brokers, write_files
+from pyspark_kafka_meta.testing.kafka_release import KafkaRelease
 from pyspark_kafka_meta.testing.listener_security import ListenerSecurity, Protocol
 from pyspark_kafka_meta.testing.ports import free_ports, is_free
 
@@ -56,6 +57,7 @@ class LocalKafka:
         users: Mapping[str, str] | None = None,
         acls: bool = False,
         advertised_ports: Sequence[int] | None = None,
+        version: str = KafkaRelease().version,
     ) -> None:
         """Nothing starts yet.
 
@@ -67,6 +69,8 @@ class LocalKafka:
             users: passwords by user. With SSL they have certificates, and nobody gets in without one.
             acls: whether clients may do only what an ACL allows them; those at `admin_servers` may do all.
             advertised_ports: where brokers say that their secured listeners are, one for each: those of proxies.
+            version: release of Kafka on Maven Central, such as "3.9.1". Before 3.3 node 1 is ZooKeeper instead of a
+                KRaft controller, and before 3.5 `mechanisms` cannot hold SCRAM.
         """
         controller_port, *free = free_ports(2 * brokers + 1)
         chosen = STANDARD_PORTS if ports == "standard" else ports or free[:brokers]
@@ -74,7 +78,8 @@ class LocalKafka:
             raise ClusterError(f"{brokers} brokers cannot listen on {len(chosen)} ports: give one port for each.")
         broker_ports = dict(enumerate(chosen, FIRST_BROKER_ID))
         self._layout = kafka_config.ClusterLayout(kafka_config.new_cluster_id(), controller_port, broker_ports)
-        self._security = ListenerSecurity(security, mechanisms, users or {}, acls)
+        self._release = KafkaRelease(version)
+        self._security = ListenerSecurity(security, mechanisms, users or {}, acls, self._release)
         if advertised_ports is not None and (security == "PLAINTEXT" or len(advertised_ports) != brokers):
             raise ClusterError(
                 "advertised_ports are those of secured listeners: set `security`, and give one for each."
@@ -93,7 +98,9 @@ class LocalKafka:
                 f"Port {taken[0]} is in use: end what uses it (a closed connection holds on to its port for a minute), "
                 "or leave `ports` out for free ones."
             )
-        runtime = with_class_archive(JavaRuntime(find_java(), resolve(KAFKA_JARS), JVM_OPTIONS))
+        runtime = JavaRuntime(find_java(), resolve(self._release.jars), JVM_OPTIONS)
+        if self._release.has_kraft:
+            runtime = with_class_archive(runtime)
         guard.sweep()
         self._guard = guard.Guard()
         try:
@@ -149,7 +156,8 @@ class LocalKafka:
         return self._node(node_id).pid
 
     def start(self, node_id: int, port: int | None = None) -> None:
-        """Start a node that was stopped or killed, on its old data. Does not wait: see `wait_until_up`.
+        """Start a node that was stopped or killed, on its old data. Does not wait: see `wait_until_up`. With ZooKeeper
+        it does, until the session of a broker that was killed has expired.
 
         Args:
             port: where a broker listens from now on; None for where it did, 0 for a free one.
@@ -157,6 +165,8 @@ class LocalKafka:
         node = self._node(node_id)
         if port is not None:
             self._move(node, port or free_ports(1)[0])
+        if not self._release.has_kraft and not node.is_started:
+            zookeeper.wait_until_forgotten(self._layout.controller_port, node_id)
         node.start()
 
     def kill(self, node_id: int) -> None:
@@ -181,7 +191,7 @@ class LocalKafka:
             if node.is_paused:
                 node.resume()
             if not node.is_started:
-                node.start()
+                self.start(node.node_id)
         self.wait_until_up()
 
     def wait_until_up(self) -> None:
@@ -201,24 +211,28 @@ class LocalKafka:
                 time.sleep(_POLL_S)
 
     def _launch(self, runtime: JavaRuntime, guarded: guard.Guard) -> None:
-        """Start the brokers, then format and start the controller, for which they wait."""
+        """Start the brokers, then the controller, for which they wait."""
         for broker_id in self.broker_ids:
             folder = guarded.folder / str(broker_id)
             folder.mkdir()
             self._security.write_keys(folder)
-            write_files(
-                folder,
-                self._broker_properties(broker_id, folder),
-                kafka_config.meta_properties(self._layout, broker_id),
-            )
-            self._nodes[broker_id] = KafkaNode(broker_id, folder, runtime, guarded.group)
-            self.start(broker_id)
-        folder = guarded.folder / str(CONTROLLER_ID)
+            meta = kafka_config.meta_properties(self._layout, broker_id) if self._release.has_kraft else None
+            write_files(folder, self._broker_properties(broker_id, folder), meta)
+            node = self._nodes[broker_id] = KafkaNode(broker_id, folder, runtime, guarded.group)
+            node.start()
+        controller = self._controller if self._release.has_kraft else self._zookeeper
+        node = self._nodes[CONTROLLER_ID] = controller(guarded.folder / str(CONTROLLER_ID), runtime, guarded.group)
+        node.start()
+
+    def _controller(self, folder: Path, runtime: JavaRuntime, group: int) -> KafkaNode:
         config = {**self._security.authorizer, **self._config}
         write_files(folder, kafka_config.controller_properties(self._layout, folder / "data", config), None)
-        self._nodes[CONTROLLER_ID] = KafkaNode(CONTROLLER_ID, folder, runtime, guarded.group)
         format_controller(folder, runtime, self._layout.cluster_id, self._security.format_arguments())
-        self.start(CONTROLLER_ID)
+        return KafkaNode(CONTROLLER_ID, folder, runtime, group)
+
+    def _zookeeper(self, folder: Path, runtime: JavaRuntime, group: int) -> KafkaNode:
+        write_files(folder, zookeeper.server_properties(self._layout, folder / "data"), None)
+        return KafkaNode(CONTROLLER_ID, folder, runtime, group, zookeeper.MAIN_CLASS)
 
     def _move(self, node: KafkaNode, port: int) -> None:
         """Write another port into the settings of a broker that does not run."""
@@ -232,7 +246,8 @@ class LocalKafka:
         port, plain_port = self._layout.broker_ports[broker_id], self._plain_ports[broker_id]
         advertised_port = self._advertised_ports.get(broker_id, port)
         config = {**self._security.broker_properties(port, plain_port, advertised_port, folder), **self._config}
-        return kafka_config.broker_properties(self._layout, broker_id, folder / "data", config)
+        properties = kafka_config.broker_properties if self._release.has_kraft else zookeeper.broker_properties
+        return properties(self._layout, broker_id, folder / "data", config)
 
     def _plain_address(self, broker_id: int) -> Address:
         """Where this broker takes plaintext: beside its secured listener, or there if it has none."""
