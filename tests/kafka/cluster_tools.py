@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -129,11 +130,12 @@ def set_quota(cluster: LocalKafka, user: str, name: str, bytes_per_s: float | No
 
 
 def _ask(cluster: LocalKafka, api: Api, request: Any) -> Any:
-    """What the first broker answers."""
+    """What the controller answers, or the broker that forwards to it."""
     host, port = cluster.admin_servers.split(",")[0].split(":")
     settings = ConnectionSettings("kafkameta-tests", connect_timeout_ms=5000, max_frame_bytes=1 << 20)
-    connection = Connection(Address(host, int(port)), settings, time.monotonic() + 10)
-    try:
-        return connection.call(api, request, time.monotonic() + 10).message
-    finally:
-        connection.close()
+    deadline = time.monotonic() + 10
+    with closing(KafkaWire(settings)) as wire:
+        answer = wire.metadata(Address(host, int(port)), (), deadline)
+    [controller] = [one.address for one in answer.brokers if one.node_id == answer.controller_id]
+    with closing(Connection(controller, settings, deadline)) as connection:
+        return connection.call(api, request, deadline).message

@@ -26,6 +26,7 @@ from pyspark_kafka_meta.reading.planner import OffsetPlanner, stream_planner_opt
 from pyspark_kafka_meta.reading.task_reader import TaskReader
 from pyspark_kafka_meta.telemetry.background import BackgroundSink
 from pyspark_kafka_meta.telemetry.outlets import new_publisher
+from pyspark_kafka_meta.testing import LocalKafka
 from tests.checkpoints import parsed, text
 from tests.kafka.checker import UNKNOWN_OFFSET, Event, Record, assert_all_read, assert_tells_all
 from tests.unit.written_events import events_in
@@ -118,6 +119,14 @@ def acked_record(message: Message) -> Record:
     topic, partition, offset, value = message.topic(), message.partition(), message.offset(), message.value()
     assert topic is not None and partition is not None and isinstance(value, bytes)
     return Record(TopicPartition(topic, partition), UNKNOWN_OFFSET if offset is None else offset, value.decode())
+
+
+def write_numbers(cluster: LocalKafka, topic: str, start: int, end: int) -> None:
+    """Write the numbers from `start` to before `end` to partition 0."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "log_level": 0})
+    for number in range(start, end):
+        producer.produce(topic, str(number), partition=0)
+    assert producer.flush(60) == 0
 
 
 class Stream(Background):

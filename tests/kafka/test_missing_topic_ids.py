@@ -1,0 +1,134 @@
+"""Brokers without topic ids, as before Kafka 2.8: what shows a recreated topic, and what a query cannot notice."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from pyspark_kafka_meta.errors import DataLossError
+from pyspark_kafka_meta.testing import LocalKafka
+from tests.kafka.cluster_tools import (
+    as_brokers_know,
+    create_topic,
+    delete_topic,
+    leads_once_elected,
+    poll_until,
+    reassign,
+)
+from tests.kafka.harness import Stream, write_numbers
+
+pytestmark = pytest.mark.kafka
+
+OpenStream = Callable[..., Stream]
+
+
+@pytest.fixture(scope="module")
+def old_kafka() -> Iterator[LocalKafka]:
+    with LocalKafka(brokers=2, version="2.8.2", config={"inter.broker.protocol.version": "2.7"}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(old_kafka: LocalKafka) -> str:
+    name = f"without-id-{uuid.uuid4().hex}"
+    create_topic(old_kafka, name, [list(old_kafka.broker_ids)])
+    assert {told.topic_id for told in as_brokers_know(old_kafka.bootstrap_servers, name) if told is not None} == {None}
+    return name
+
+
+@pytest.fixture
+def open_stream(old_kafka: LocalKafka, topic: str, tmp_path: Path) -> Iterator[OpenStream]:
+    with ExitStack() as opened:
+
+        def make(**options: str) -> Stream:
+            stream = Stream(old_kafka.bootstrap_servers, [topic], tmp_path / uuid.uuid4().hex, **options)
+            return opened.enter_context(closing(stream))
+
+        yield make
+
+
+def move_leader(kafka: LocalKafka, topic: str) -> None:
+    """To the second broker, in a newer leader epoch."""
+    first, second = kafka.broker_ids
+    reassign(kafka, topic, 0, [second, first])
+    poll_until(lambda: leads_once_elected(kafka, topic, 0) == second)
+
+
+def recreate(kafka: LocalKafka, topic: str) -> None:
+    delete_topic(kafka, topic)
+
+    def created() -> bool:
+        try:
+            create_topic(kafka, topic, [list(kafka.broker_ids)])
+        except KafkaException as error:
+            assert error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS, error  # its deletion goes on
+            return False
+        return True
+
+    poll_until(created)
+
+
+def test_leader_epoch_that_went_back_shows_a_recreated_topic_that_has_grown(
+    old_kafka: LocalKafka, topic: str, open_stream: OpenStream
+) -> None:
+    move_leader(old_kafka, topic)
+    write_numbers(old_kafka, topic, 0, 20)
+    strict, lenient = open_stream(), open_stream(onTopicRecreated="earliest")
+    strict.run_until(lambda: len(strict.rows) == 20)
+    lenient.run_until(lambda: len(lenient.rows) == 20)
+    recreate(old_kafka, topic)
+    write_numbers(old_kafka, topic, 100, 160)
+
+    with pytest.raises(DataLossError, match=rf"topic {topic} was deleted and recreated .*no topic ids"):
+        strict.run_until(lambda: False)
+    assert len(strict.rows) == 20
+    lenient.run_until(lambda: len(lenient.rows) == 80)
+    assert [row.value for row in lenient.rows[20:]] == [str(number) for number in range(100, 160)]
+
+
+def test_recreated_topic_that_grew_after_an_election_is_noticed(
+    old_kafka: LocalKafka, topic: str, open_stream: OpenStream
+) -> None:
+    write_numbers(old_kafka, topic, 0, 20)
+    stream = open_stream()
+    stream.run_until(lambda: len(stream.rows) == 20)
+    recreate(old_kafka, topic)
+    write_numbers(old_kafka, topic, 100, 110)
+    move_leader(old_kafka, topic)
+    write_numbers(old_kafka, topic, 110, 160)
+
+    with pytest.raises(DataLossError, match=rf"log of {topic}-0 was truncated to offset 10 "):
+        stream.run_until(lambda: False)
+    assert len(stream.rows) == 20
+
+
+def test_shorter_log_of_the_same_leader_epoch_is_a_recreated_topic(
+    old_kafka: LocalKafka, topic: str, open_stream: OpenStream
+) -> None:
+    write_numbers(old_kafka, topic, 0, 20)
+    stream = open_stream()
+    stream.run_until(lambda: len(stream.rows) == 20)
+    recreate(old_kafka, topic)
+    write_numbers(old_kafka, topic, 100, 110)
+
+    with pytest.raises(DataLossError, match=rf"topic {topic} was deleted and recreated"):
+        stream.run_until(lambda: False)
+
+
+def test_recreated_topic_that_grew_in_the_same_leader_epoch_is_the_limit_that_a_warning_names(
+    old_kafka: LocalKafka, topic: str, open_stream: OpenStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_numbers(old_kafka, topic, 0, 20)
+    stream = open_stream()
+    stream.run_until(lambda: len(stream.rows) == 20)
+    recreate(old_kafka, topic)
+    write_numbers(old_kafka, topic, 100, 160)
+    stream.run_until(lambda: len(stream.rows) == 60)
+
+    assert stream.rows[20].value == "120", "the first twenty records of the new topic are lost"
+    assert f"the brokers report no ids of {topic}" in caplog.text
