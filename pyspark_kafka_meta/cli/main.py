@@ -14,6 +14,7 @@ import typer
 from pyspark_kafka_meta.cli.checks.machine import DISTRIBUTION, version_of
 from pyspark_kafka_meta.cli.console import WARNINGS, end_in_good_order, for_people, reporting
 from pyspark_kafka_meta.cli.parameters import (
+    AllApplications,
     Application,
     AsJson,
     Config,
@@ -109,6 +110,7 @@ def events(
     reason: Annotated[list[RefreshReason] | None, typer.Option(help="Only these; may be given several times.")] = None,
     role: Annotated[Role | None, typer.Option(help="Only those of such processes.")] = None,
     application: Application = None,
+    all_applications: AllApplications = False,
     since: Annotated[str | None, typer.Option(metavar="10m", help="Only events newer than this.")] = None,
     last: Annotated[int | None, typer.Option(min=1, help="Only the newest N events; 1000 by default.")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Keep printing new events until Ctrl-C.")] = False,
@@ -118,7 +120,8 @@ def events(
 ) -> None:
     """What the metadata caches did and why: the refresh events, newest last.
 
-    They are at a --path, in a --topic at --bootstrap-servers, or else in this machine's default folders.
+    They are at a --path, in a --topic at --bootstrap-servers, or else in this machine's default folders, of the
+    latest application.
     """
     from pyspark_kafka_meta.cli.events import EventFilter, EventTables, follow_events, print_events, show_events
     from pyspark_kafka_meta.cli.sources import open_events
@@ -129,7 +132,7 @@ def events(
         earliest_ms = 0 if since is None else since_ms(since, int(time.time() * 1000))
         wanted = EventFilter(reason or (), role, earliest_ms, application)
         given = events_options(path, topic, cluster_options(bootstrap_servers, option, config))
-        with closing(open_events(given, must_exist=not follow)) as source:
+        with closing(open_events(given, not follow, all_applications or application is not None)) as source:
             show_events(source, wanted, show, last)
             if follow:
                 follow_events(source, wanted, show)
@@ -145,6 +148,7 @@ def caches(
         typer.Option("--stale", help="Only what is older than the live cluster's state, asked of --bootstrap-servers."),
     ] = False,
     application: Application = None,
+    all_applications: AllApplications = False,
     since: Annotated[str, typer.Option(metavar="10m", help="Only caches with an event newer than this.")] = "10m",
     as_json: JsonOrPipe = False,
     option: Options = None,
@@ -152,8 +156,9 @@ def caches(
 ) -> None:
     """What each metadata cache knows, side by side: the leader and epoch of each partition.
 
-    It is read from events at a --path, in a --topic at --bootstrap-servers, or else in this machine's default folders.
-    Caches that ended are left out; one that was killed on another machine may be shown for as long as --since says.
+    It is read from events at a --path, in a --topic at --bootstrap-servers, or else in this machine's default folders,
+    of the latest application. Caches that ended are left out; one that was killed on another machine may be shown for
+    as long as --since says.
     """
     from pyspark_kafka_meta.cli.caches import known_caches, show_caches, show_stale
     from pyspark_kafka_meta.cli.sources import open_events
@@ -164,7 +169,7 @@ def caches(
         cluster = cluster_options(bootstrap_servers, option, config)
         client = ClientOptions.parse(cluster) if stale else None
         given = events_options(path, topic, cluster, asks_brokers=stale, others=" or for --stale")
-        with closing(open_events(given, must_exist=True)) as source:
+        with closing(open_events(given, True, all_applications or application is not None)) as source:
             known = known_caches(source, since_ms(since, now_ms), now_ms, application)
         if client is None:
             show_caches(known, console)

@@ -35,6 +35,10 @@ EventsPath = Annotated[str | None, typer.Option("--path", help="The metricsPath 
 Application = Annotated[
     str | None, typer.Option(metavar="ID", help="Only readers of this application of Spark; planners know none.")
 ]
+AllApplications = Annotated[
+    bool,
+    typer.Option("--all-applications", help="In the default folders, all applications and not only the latest."),
+]
 EventsTopic = Annotated[str | None, typer.Option("--topic", help="The metricsTopic of the events.")]
 TimeoutMs = Annotated[
     int,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from pyspark_kafka_meta.cli.console import note
 from pyspark_kafka_meta.cli.parameters import answer_within
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.events import RefreshEvent
@@ -23,6 +24,8 @@ from pyspark_kafka_meta.telemetry.origin import cli_origin
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 
 FILES_AT_ONCE = 200
+NAMED = 3
+"""This many of the other applications are named."""
 TOPIC_DEFAULTS = {**answer_within(10_000), "kafkaConsumer.pollTimeoutMs": "10000"}
 
 
@@ -41,12 +44,13 @@ class EventSource(Protocol):
     def close(self) -> None: ...
 
 
-def open_events(options: Mapping[str, str], must_exist: bool) -> EventSource:
+def open_events(options: Mapping[str, str], must_exist: bool, all_applications: bool = False) -> EventSource:
     """The place that options of the table `refresh_events` name. Raises OptionError.
 
     Args:
         must_exist: whether a local folder that is named must exist; else it may come later. Object stores have no
             folders that could be missing.
+        all_applications: whether the default folders of all applications are read, or of the latest alone.
     """
     parsed = EventsOptions.parse({**TOPIC_DEFAULTS, **options} if "metricsTopic" in options else options)
     if parsed.topic is not None:
@@ -57,23 +61,50 @@ def open_events(options: Mapping[str, str], must_exist: bool) -> EventSource:
             Path(path).stat()
         except OSError as error:
             raise OptionError(f"{path} cannot be read ({error.strerror}): correct --path") from None
-    return FolderEvents(path)
+    is_default = parsed.path is None
+    return FolderEvents(path, _other_applications(Path(path)) if is_default and not all_applications else ())
+
+
+def _other_applications(root: Path) -> list[str]:
+    """The names of the default folders, but for the one that was written last. A note names their applications."""
+    with_events = [path.parent for path in root.glob("*/events-*.jsonl")]
+    newest_first = sorted(set(with_events), key=lambda folder: folder.stat().st_mtime, reverse=True)
+    latest, others = newest_first[:1], newest_first[1:]
+    if others:
+        names = ", ".join(map(_application, others[:NAMED]))
+        more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
+        note(
+            f"the latest application is {_application(*latest)}; others, newest first: {names}{more}; "
+            "--all-applications shows them"
+        )
+    return [folder.name for folder in others]
+
+
+def _application(folder: Path) -> str:
+    """The id of the application that wrote there; the folder's name while its planner alone has."""
+    ids = (event["application_id"] for event in FolderEvents(str(folder)).read())
+    return next((found for found in ids if found is not None), folder.name)
 
 
 class FolderEvents:
-    """The event files below a folder."""
+    """The event files below a folder.
 
-    def __init__(self, root: str) -> None:
+    Args:
+        hidden: folders in it that are not read.
+    """
+
+    def __init__(self, root: str, hidden: Collection[str] = ()) -> None:
         scheme, sign, _ = root.partition("://")
         self.name = f"the {scheme} folder of --path" if sign else root  # a URI may hold keys
         self._folder = EventFolder(root)
+        self._hidden = hidden
         self._offset = FilesOffset({})
 
     def read(self) -> Iterator[Event]:
         """Raises OptionError: the folder cannot be read."""
         start = self._offset
         try:
-            files = self._folder.files()
+            files = [file for file in self._folder.files() if Path(file.path).parent.name not in self._hidden]
             while (end := advance(start, files, FILES_AT_ONCE)) != start:
                 yield from _events(self._folder.lines(between(start, end, files)))
                 start = end

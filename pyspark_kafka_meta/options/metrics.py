@@ -12,7 +12,11 @@ from pyspark_kafka_meta.options.security import PLAINTEXT, SecurityOptions
 
 @dataclass(frozen=True, slots=True)
 class MetricsOptions:
-    """Where the refresh events go. Neither path nor topic: to a folder for temporary files, on each machine."""
+    """Where the refresh events go. Neither path nor topic: to a folder for temporary files, on each machine.
+
+    Attributes:
+        driver: names that folder in a task; a planner finds the name itself.
+    """
 
     path: str | None = row(
         "metricsPath",
@@ -38,3 +42,4 @@ class MetricsOptions:
         "same login, and must fit the same TLS options.",
     )
     security: SecurityOptions = PLAINTEXT
+    driver: str | None = None

@@ -7,7 +7,8 @@ method needs them, because Spark imports this package whenever it looks for data
 from __future__ import annotations
 
 import gc
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -30,11 +31,16 @@ third of the time in which 10,000 partitions are planned."""
 
 
 class Task(InputPartition):
-    """The offset ranges that one Spark task reads, and all topics of its query: a worker meets the others soon."""
+    """The offset ranges that one Spark task reads, and all topics of its query: a worker meets the others soon.
 
-    def __init__(self, ranges: Sequence[OffsetRange], topics: Collection[str]) -> None:
+    Attributes:
+        driver: see `telemetry.origin.driver_name`.
+    """
+
+    def __init__(self, ranges: Sequence[OffsetRange], topics: Collection[str], driver: str) -> None:
         self.ranges = tuple(ranges)
         self.topics = frozenset(topics)
+        self.driver = driver
 
 
 @entry_points
@@ -50,7 +56,7 @@ class KafkaMetaReader(PromptReader, DataSourceReader):
         try:
             planned = planner.batch_ranges()
             topics = {one.partition.topic for one in planned}
-            return [Task(ranges, topics) for ranges in planner.tasks(planned)]
+            return new_tasks(planner.tasks(planned), topics)
         finally:
             planner.close()
 
@@ -71,6 +77,14 @@ def new_planner(options: SourceOptions, client: ClientOptions) -> OffsetPlanner:
     return OffsetPlanner(KafkaClient(client, publisher, options.topic_pattern), options)
 
 
+def new_tasks(planned: Iterable[Sequence[OffsetRange]], topics: Collection[str]) -> list[InputPartition]:
+    """A task for each sequence of ranges. For a planner alone, which knows its driver."""
+    from pyspark_kafka_meta.telemetry.origin import driver_name
+
+    driver = driver_name()
+    return [Task(ranges, topics, driver) for ranges in planned]
+
+
 def read_partition(options: SourceOptions, partition: InputPartition, columns: Columns) -> Iterator[pa.RecordBatch]:
     """The rows of one task, with the client of this worker."""
     from pyspark_kafka_meta.reading.workers import read_task
@@ -78,4 +92,6 @@ def read_partition(options: SourceOptions, partition: InputPartition, columns: C
     # Spark turns an empty plan of a batch into one partition that is not ours: nothing to read.
     if not isinstance(partition, Task):
         return iter(())
+    if options.metrics is not None:
+        options = replace(options, metrics=replace(options.metrics, driver=partition.driver))
     return as_spelt(read_task(options, partition.ranges, partition.topics, list(columns)), columns)

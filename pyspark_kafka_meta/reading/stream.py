@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
 
 from pyspark_kafka_meta.errors import KafkaMetaError, OptionError
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.reading.batch import Task, new_planner, read_partition
+from pyspark_kafka_meta.reading.batch import new_planner, new_tasks, read_partition
 from pyspark_kafka_meta.reading.spark_process import PromptReader
 from pyspark_kafka_meta.reading.user_errors import entry_points
 from pyspark_kafka_meta.schemas import Columns
@@ -109,7 +109,7 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
 
         planner, until = self._planner(), SourceOffset.parse(end)
         planned = planner.ranges(SourceOffset.parse(start), until)
-        return [Task(ranges, until.topic_ids.keys()) for ranges in planner.tasks(planned)]
+        return new_tasks(planner.tasks(planned), until.topic_ids.keys())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, partition, self._columns)

@@ -54,6 +54,11 @@ def cli_origin() -> Origin:
     return Origin(role=Role.CLI, host=socket.gethostname(), pid=os.getpid())
 
 
+def driver_name() -> str:
+    """Names the application of a planner, which does not know the id."""
+    return f"driver-{socket.gethostname()}-{driver_pid()}"
+
+
 def driver_pid() -> int:
     """Process id of the driver's JVM, in a planner: its parent, or that of the daemon that it was forked from."""
     parent = os.getppid()

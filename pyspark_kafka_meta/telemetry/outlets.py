@@ -9,7 +9,7 @@ from pyspark_kafka_meta.options import MetricsOptions
 from pyspark_kafka_meta.telemetry.background import BackgroundSink
 from pyspark_kafka_meta.telemetry.folders import DefaultFolder, LocalFolder
 from pyspark_kafka_meta.telemetry.living import LivingCaches
-from pyspark_kafka_meta.telemetry.origin import driver_pid
+from pyspark_kafka_meta.telemetry.origin import driver_name
 from pyspark_kafka_meta.telemetry.publisher import EventPublisher
 from pyspark_kafka_meta.telemetry.remote import RemoteFolder
 from pyspark_kafka_meta.telemetry.sinks import EventSink, FolderSink
@@ -18,11 +18,11 @@ from pyspark_kafka_meta.telemetry.topic import TopicSink
 
 def new_publisher(options: MetricsOptions | None, origin: Origin) -> EventPublisher:
     """A publisher with sinks of its own. Where the options name none, the events go to a folder for temporary files
-    that is named after the application, or after the driver where its name is not known. Without options the events
-    go nowhere: used by readers of events, which must not emit any."""
+    that is named after the driver, as a planner does not know its application. Without options the events go nowhere:
+    used by readers of events, which must not emit any."""
     if options is None:
         return EventPublisher((), origin)
-    application = origin.application_id or f"driver-{driver_pid()}"
+    application = options.driver or driver_name()
     sinks: list[EventSink] = []
     if options.path is not None:
         is_uri = "://" in options.path

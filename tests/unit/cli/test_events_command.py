@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,10 @@ from typer.testing import CliRunner
 from pyspark_kafka_meta.cli import events as events_module
 from pyspark_kafka_meta.cli.events import EventFilter, follow_events, who
 from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.cli.sources import FolderEvents
+from pyspark_kafka_meta.cli.sources import FolderEvents, open_events
 from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, Role
 from pyspark_kafka_meta.tables.folding import Event
-from pyspark_kafka_meta.telemetry.folders import DefaultFolder
+from pyspark_kafka_meta.telemetry.folders import DefaultFolder, default_root
 from pyspark_kafka_meta.telemetry.sinks import FolderSink
 from tests.unit.written_events import learning, made, moving, sequences, write
 
@@ -132,13 +134,45 @@ def test_what_is_left_out_unasked_and_what_is_not_there_is_said_beside_the_outpu
     assert str(tmp_path / "empty") in nothing.stderr
 
 
-def test_without_a_place_the_default_folders_of_this_machine_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def applications(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Default folders of three drivers: the third has written last, and the first has planned alone."""
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    for number, application in enumerate(("app-1", "app-2"), start=1):
-        FolderSink(DefaultFolder(application)).write([made("a" * 32, number, NOW_MS)])
-    assert sequences(CliRunner().invoke(app, ["events"]).stdout) == [1, 2]
+    for number in (1, 2, 3):
+        folder = DefaultFolder(f"driver-{number}")
+        planner = made("a" * 32, number, origin=Origin(role=Role.PLANNER))
+        reader = made("b" * 32, number, origin=Origin(role=Role.READER, application_id=f"app-{number}"))
+        FolderSink(folder).write([planner] if number == 1 else [planner, reader])
+        written_s = time.time() - 60 + number
+        os.utime(folder.make(), (written_s, written_s))
+    return default_root()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [([], [3, 3]), (["--all-applications"], [1, 2, 2, 3, 3]), (["--application", "app-2"], [2])],
+)
+def test_without_a_place_the_latest_application_of_this_machine_is_shown(
+    arguments: list[str], shown: list[int], applications: Path
+) -> None:
+    assert sorted(sequences(CliRunner().invoke(app, ["events", *arguments]).stdout)) == shown
+
+
+@pytest.mark.parametrize("command", ["events", "caches"])
+def test_other_applications_of_this_machine_are_named_beside_the_output(command: str, applications: Path) -> None:
+    note = CliRunner().invoke(app, [command]).stderr.splitlines()[0]
+    others = "others, newest first: app-2, driver-1; --all-applications shows them"
+    assert note == f"kafkameta: the latest application is app-3; {others}"
+    assert "others" not in CliRunner().invoke(app, [command, "--all-applications"]).stderr
+    assert "others" not in CliRunner().invoke(app, [command, "--path", str(applications / "driver-3")]).stderr
+
+
+def test_following_shows_applications_that_begin_later(applications: Path) -> None:
+    source = open_events({}, must_exist=False)
+    assert {event["sequence"] for event in source.read()} == {3}
+    for name, number in (("driver-1", 8), ("driver-9", 9)):
+        FolderSink(DefaultFolder(name)).write([made("c" * 32, number, NOW_MS)])
+    assert [event["sequence"] for event in source.read()] == [9]
 
 
 def test_following_shows_what_comes_once_and_ends_well_with_ctrl_c(

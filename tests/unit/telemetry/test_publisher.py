@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
+import socket
 import stat
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -93,20 +95,20 @@ def test_folder_that_is_there_keeps_its_mode(folder: Path, published: EventPubli
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
 
 
-def test_without_a_path_events_go_to_a_folder_named_after_the_application(
+def test_without_a_path_events_go_to_a_folder_named_after_the_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: Callable[..., object]
 ) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    for origin in (ORIGIN, Origin(role=Role.PLANNER)):
-        to = new_publisher(MetricsOptions(None, None, ()), origin)
+    planned = MetricsOptions(None, None, (), driver="driver-host-42")
+    for options, origin in ((planned, ORIGIN), (MetricsOptions(None, None, ()), Origin(role=Role.PLANNER))):
+        to = new_publisher(options, origin)
         publish(to, 1, 1)
         to.flush()
     wait_for(lambda: len(list(tmp_path.rglob("*.jsonl"))) == 2)
 
-    assert {path.parent.relative_to(tmp_path) for path in tmp_path.rglob("*.jsonl")} == {
-        Path(f"kafkameta-events-{os.getuid()}/app-1"),
-        Path(f"kafkameta-events-{os.getuid()}/driver-{os.getppid()}"),
-    }
+    root = tmp_path / f"kafkameta-events-{os.getuid()}"
+    own = re.sub(r"[^A-Za-z0-9_-]", "_", f"driver-{socket.gethostname()}-{os.getppid()}")
+    assert {path.parent for path in tmp_path.rglob("*.jsonl")} == {root / "driver-host-42", root / own}
 
 
 def test_a_relative_path_begins_where_the_process_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
