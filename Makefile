@@ -5,18 +5,22 @@ INSTALLED := .venv/.installed
 BENCH := .venv-bench/bin
 BENCH_INSTALLED := .venv-bench/.installed
 BENCHMARKS ?= throughput micro_batches end_to_end cold_start planning memory requests events_cost
+RELEASES ?= 2.8.2 3.3.2 3.9.1 4.0.2 4.1.1 4.4.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench recovery simulate compat connect archive java
+.PHONY: help demo test kafka-releases lint bench recovery simulate compat connect archive java
 
 help: ## list these commands
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
 
 demo: java $(INSTALLED) ## start three brokers, and a Spark query on two executors, and watch the caches follow the leaders
 	$(BIN)/kafkameta demo
 
 test: java $(INSTALLED) ## run all tests
 	$(BIN)/python -m pytest
+
+kafka-releases: java $(INSTALLED) ## try other releases of Kafka, two minutes each; RELEASES="2.8.2 ..." chooses
+	RELEASES="$(RELEASES)" $(BIN)/python -m pytest tests/releases/release.py
 
 lint: $(INSTALLED) ## check style, formatting and types
 	$(BIN)/ruff check

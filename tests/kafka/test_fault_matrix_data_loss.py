@@ -6,12 +6,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import ElectionType
+from confluent_kafka import ElectionType, KafkaException
 
 from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.metadata.model import TopicPartition
@@ -55,7 +55,13 @@ def make_again(local_kafka: LocalKafka, make_topic: Callable[..., str]) -> Calla
         servers = local_kafka.bootstrap_servers
         [old] = {one.topic_id for one in as_brokers_know(servers, topic) if one is not None}
         delete_topic(local_kafka, topic)
-        make_topic(name=topic)
+
+        def made() -> bool:
+            with suppress(KafkaException):  # with ZooKeeper topics are deleted in the background
+                return make_topic(name=topic) == topic
+            return False
+
+        poll_until(made)
         poll_until(lambda: all_brokers_know(servers, topic, 1, but=old))  # what is gone may be known still
 
     return make

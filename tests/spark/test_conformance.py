@@ -56,7 +56,7 @@ def transactional_topic(make_topic: Any, kafka: Any) -> Iterator[str]:
 
     def transactional(name: str) -> Producer:
         settings = {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"{topic}-{name}"}
-        producer = Producer(settings)
+        producer = Producer({**settings, "transaction.timeout.ms": 900_000})  # one is open until the last test
         producer.init_transactions(30)
         producer.begin_transaction()
         return producer

@@ -1,0 +1,107 @@
+"""What every release of Kafka must show, by `make kafka-releases`: rows equal to a consumer's, a stream that is exact
+through faults, a recreated topic that is refused, and a login. The tests imported from other folders run unchanged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from pyspark_kafka_meta.errors import AuthenticationError
+from pyspark_kafka_meta.testing import LocalKafka
+from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA
+from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from tests.kafka.cluster_tools import all_brokers_know, in_sync, leads_once_elected
+from tests.kafka.harness import SteadyProducer, Stream, running
+from tests.kafka.test_fault_matrix_data_loss import (
+    make_again,
+    open_stream,
+    test_r10_a_topic_recreated_between_batches,
+)
+from tests.releases.conftest import QUICK_FAILOVER
+from tests.spark.test_conformance import (
+    compacted_topic,
+    log_append_time_topic,
+    plain_topic,
+    test_rows_equal_those_of_a_confluent_consumer,
+    transactional_topic,
+)
+
+__all__ = [
+    "compacted_topic",
+    "log_append_time_topic",
+    "make_again",
+    "open_stream",
+    "plain_topic",
+    "test_r10_a_topic_recreated_between_batches",
+    "test_rows_equal_those_of_a_confluent_consumer",
+    "transactional_topic",
+]
+
+HANG_S = 8.0
+API_VERSIONS = {
+    "2.8.2": (11, 6, 12),
+    "3.3.2": (12, 7, 13),
+    "3.9.1": (12, 8, 16),
+    "4.0.2": (13, 8, 16),
+    "4.1.1": (13, 8, 16),
+    "4.4.0": (13, 8, 16),
+}
+"""Metadata, ListOffsets and Fetch."""
+
+
+def test_a_stream_is_exact_through_a_kill_an_election_and_a_hang(
+    breakable_kafka: LocalKafka,
+    topic: str,
+    leader_of: Callable[[str, int], int],
+    wait_for: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    servers, victim = breakable_kafka.bootstrap_servers, leader_of(topic, 0)
+    producer = SteadyProducer(servers, topic, 3)
+    with running(Stream(servers, [topic], tmp_path), producer, wait_for) as scene:
+        breakable_kafka.kill(victim)
+        wait_for(lambda: leader_of(topic, 0) not in (-1, victim), timeout_s=60)
+        scene.read_on()
+        breakable_kafka.restore()
+        wait_for(lambda: in_sync(breakable_kafka, topic, 3), timeout_s=60)
+        wait_for(lambda: leads_once_elected(breakable_kafka, topic, 0) == victim)
+        scene.read_on()
+        breakable_kafka.pause(victim)
+        resumed_at = time.monotonic() + HANG_S
+        wait_for(lambda: leader_of(topic, 0) not in (-1, victim), timeout_s=60)
+        scene.read_on()
+        wait_for(lambda: time.monotonic() > resumed_at)
+        breakable_kafka.resume(victim)
+        scene.read_on()
+    scene.assert_invariants(batch_deadline_s=15)
+
+
+def test_a_login_by_plain_gets_in_and_a_wrong_password_does_not(
+    release: str, wait_for: Callable[..., Any], tmp_path: Path
+) -> None:
+    users, topic = {"alice": "canary-alice"}, "orders"
+    with LocalKafka(
+        1, security="SASL_PLAINTEXT", mechanisms=["PLAIN"], users=users, config=QUICK_FAILOVER, version=release
+    ) as kafka:
+        admin = AdminClient({"bootstrap.servers": kafka.admin_servers})
+        admin.create_topics([NewTopic(topic, 1)])[topic].result(60)
+        wait_for(lambda: all_brokers_know(kafka.admin_servers, topic, 1))
+        login = kafka.client_options("alice")
+        stream = Stream(kafka.bootstrap_servers, [topic], tmp_path, **login)
+        with closing(stream), SteadyProducer(kafka.admin_servers, topic, 1):
+            stream.run_until(lambda: len(stream.rows) > 100)
+        with pytest.raises(AuthenticationError, match="PLAIN"):
+            Stream(kafka.bootstrap_servers, [topic], tmp_path, **{**login, "kafka.sasl.password": "canary-wrong"})
+
+
+def test_api_versions_are_the_newest_that_both_sides_speak(local_kafka: LocalKafka, release: str) -> None:
+    settings = ConnectionSettings("kafkameta-tests", connect_timeout_ms=5000, max_frame_bytes=1 << 20)
+    with closing(Connection(local_kafka.address(2), settings, time.monotonic() + 10)) as connection:
+        versions = tuple(connection.version(api) for api in (METADATA, LIST_OFFSETS, FETCH))
+    assert API_VERSIONS.get(release, versions) == versions
