@@ -1,4 +1,4 @@
-"""`TcpProxy`: a bad network in front of one broker, which holds, delays, cuts, half-closes or drips what passes.
+"""`TcpProxy`: a bad network in front of one broker, which holds, delays, cuts, half-closes, drips or drops what passes.
 
 Brokers must advertise the proxies' ports (`LocalKafka(advertised_ports=...)`), or clients pass them by.
 """
@@ -6,6 +6,7 @@ Brokers must advertise the proxies' ports (`LocalKafka(advertised_ports=...)`), 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import socket
 import struct
 import threading
@@ -24,6 +25,9 @@ CONNECT_TIMEOUT_S = 5.0
 SLOW_S = 0.5
 DRIP_S = 0.02
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_SO_ATTACH_FILTER = 26
+_BPF_RETURN_0 = struct.pack("HBBI", 0x06, 0, 0, 0)
+"""A packet filter (BPF) of one instruction: keep 0 bytes of each packet."""
 
 
 class Network(Enum):
@@ -92,6 +96,14 @@ class TcpProxy:
         with self._changed:
             self._network = network
             self._changed.notify_all()
+
+    def forget_connections(self) -> None:
+        """Drop whatever is sent over the connections there are, as a NAT does that forgot them: it is not acknowledged,
+        and nobody hangs up. New connections are passed on. On Linux only."""
+        drop_all = ctypes.create_string_buffer(_BPF_RETURN_0, len(_BPF_RETURN_0))
+        program = struct.pack("HL", 1, ctypes.addressof(drop_all))
+        for end in tuple(self._sockets):
+            end.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
     def _accept(self) -> None:
         while True:

@@ -7,6 +7,7 @@ sends in between waits in the kernel's buffer. After any error the connection is
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import math
 import random
@@ -285,7 +286,9 @@ class Connection:
 
     def _failure(self, error: OSError | None, what: str) -> KafkaMetaError:
         self.close()
-        if isinstance(error, TimeoutError | BlockingIOError | ssl.SSLWantReadError):
+        # The kernel gives up a connection with a TimeoutError, too.
+        is_given_up = error is not None and error.errno == errno.ETIMEDOUT
+        if not is_given_up and isinstance(error, TimeoutError | BlockingIOError | ssl.SSLWantReadError):
             return RequestTimeoutError(f"{self.address} did not answer in time while {what}")
         # With TLS 1.3 a client certificate is refused after the handshake. Later on, bytes were damaged on their way.
         if self._is_new and isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import selectors
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from pyspark_kafka_meta.errors import ConnectError, UnknownHostError
@@ -18,6 +20,26 @@ T = TypeVar("T")
 
 # poll() takes no file of its own, which may be the one too many; select() fails in processes with over 1024 open files.
 Selector = selectors.PollSelector
+
+
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S = 30, 10
+"""A NAT or a load balancer silently forgets connections that are idle for minutes: probes prevent that."""
+UNACKNOWLEDGED_S = 5
+"""A connection over which what was sent is not acknowledged for this long is given up. A broker that merely hangs does
+not count: its kernel acknowledges."""
+if sys.platform == "darwin":
+    TCP_RXT_CONNDROPTIME = 0x80
+    TCP_OPTIONS = {
+        socket.TCP_KEEPALIVE: KEEPALIVE_IDLE_S,
+        socket.TCP_KEEPINTVL: KEEPALIVE_INTERVAL_S,
+        TCP_RXT_CONNDROPTIME: UNACKNOWLEDGED_S,
+    }
+else:
+    TCP_OPTIONS = {
+        socket.TCP_KEEPIDLE: KEEPALIVE_IDLE_S,
+        socket.TCP_KEEPINTVL: KEEPALIVE_INTERVAL_S,
+        socket.TCP_USER_TIMEOUT: UNACKNOWLEDGED_S * 1000,
+    }
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:
@@ -82,12 +104,19 @@ def connect(address: Address, deadline: float) -> socket.socket:
             connection.settimeout(max(share, 0.001))
             connection.connect(target)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            _notice_dead_peers(connection)
             return connection
         except OSError as error:
             connection.close()
             failures.append("no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error))
     raise ConnectError(f"cannot connect to {address}: {', '.join(dict.fromkeys(failures))}")
+
+
+def _notice_dead_peers(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in TCP_OPTIONS.items():
+        with suppress(OSError):  # not on every system that has the name
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _resolve(address: Address, deadline: float) -> list[tuple[int, Any]]:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import selectors
+import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
+from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.metadata.model import Address, Broker
 from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.wire import kafka_wire, requests
+from pyspark_kafka_meta.testing.proxy import TcpProxy
+from pyspark_kafka_meta.wire import kafka_wire, requests, sockets
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
-from pyspark_kafka_meta.wire.messages import FetchPartition, FetchRequest, OffsetsAnswer, OffsetsRequest
+from pyspark_kafka_meta.wire.messages import FetchPartition, FetchRequest, OffsetsAnswer, OffsetsRequest, RequestFailure
 from tests.partitions import T0
+
+UNACKNOWLEDGED_MS = 300
 
 
 @pytest.fixture
@@ -75,3 +82,49 @@ def test_a_broker_has_three_connections_at_most_whatever_it_is_asked(
         assert wire.receive_fetch([broker.node_id], deadline) is not None
 
     assert len(opened) <= 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux filters packets for a socket")
+def test_connection_that_the_network_forgot_is_given_up_long_before_the_request_timeout(
+    mock_cluster: MockCluster, wire: KafkaWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sockets.TCP_OPTIONS, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
+    host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
+    with TcpProxy() as proxy:
+        proxy.target = Address(host, int(port))
+        broker = Broker(1, proxy.address)
+
+        def ask() -> OffsetsAnswer | RequestFailure | None:
+            wire.send_offsets(broker, OffsetsRequest((), False), time.monotonic() + 10)
+            return wire.receive_offsets([1], time.monotonic() + 10)
+
+        assert isinstance(ask(), OffsetsAnswer)
+        proxy.forget_connections()
+        began = time.monotonic()
+        failure = ask()
+        lasted_s = time.monotonic() - began
+
+        assert isinstance(failure, RequestFailure)
+        assert type(failure.error) is ConnectError, "a RequestTimeoutError has less asked of the broker"
+        assert "broke the connection (Connection timed out)" in str(failure.error)
+        assert lasted_s < 10 * UNACKNOWLEDGED_MS / 1000
+        assert isinstance(ask(), OffsetsAnswer), "over a new connection"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux filters packets for a socket")
+def test_idle_connection_that_the_network_forgot_is_not_used_again(
+    mock_cluster: MockCluster, wire: KafkaWire, opened: list[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for option, value in {socket.TCP_KEEPIDLE: 1, socket.TCP_KEEPINTVL: 1, socket.TCP_USER_TIMEOUT: 300}.items():
+        monkeypatch.setitem(sockets.TCP_OPTIONS, option, value)
+    host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
+    with TcpProxy() as proxy:
+        proxy.target = Address(host, int(port))
+        wire.send_offsets(Broker(1, proxy.address), OffsetsRequest((), False), time.monotonic() + 10)
+        assert isinstance(wire.receive_offsets([1], time.monotonic() + 10), OffsetsAnswer)
+        proxy.forget_connections()
+        with selectors.PollSelector() as selector:
+            selector.register(opened[0], selectors.EVENT_READ)
+            assert selector.select(10)
+
+        assert not opened[0].is_usable()
