@@ -48,7 +48,8 @@ CORRELATION_ID_BYTES = 4
 HTTP = b"HTTP"
 """How an answer of an HTTP server begins. No frame is of such a size."""
 PROBE_S = 1.0
-"""No other is heard either while a broker is asked why it hung up, which only makes for a better error."""
+"""No other is heard either while it is found out why a broker hung up or sent garbage, which only makes for a better
+error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,20 +164,10 @@ class Connection:
         what = f"waiting for its {request.api.title} answer"
         prefix = self._receive_exactly(LENGTH_BYTES, deadline, what, SILENCE_S if has_begun else math.inf)
         size = int.from_bytes(prefix, "big", signed=True)
-        if size > self._settings.max_frame_bytes:
-            self._refuse_large_answer(request, size, deadline, what)
         if not LENGTH_BYTES <= size <= self._settings.max_frame_bytes:
+            error = self._refusal(request, bytes(prefix), deadline)
             self.close()
-            if bytes(prefix).startswith(tls.ALERT_RECORD):
-                raise TlsError(f"{self.address} speaks TLS: set kafka.security.protocol to SSL or SASL_SSL")
-            if prefix == HTTP:
-                raise ProtocolError(
-                    f"{self.address} speaks HTTP, not the Kafka protocol: check the host and port of the broker"
-                )
-            raise ProtocolError(
-                f"{self.address} announced {size} bytes where {self._settings.max_frame_bytes} are accepted: "
-                "it does not speak the Kafka protocol; check the host and port of the broker"
-            )
+            raise error
         frame = self._receive_exactly(size, deadline, what, SILENCE_S, memory)
         received_at = time.monotonic()
         try:
@@ -195,16 +186,32 @@ class Connection:
             (received_at - request.sent_at) * 1000,
         )
 
-    def _refuse_large_answer(self, request: _InFlight, size: int, deadline: float, what: str) -> None:
-        """Raise AnswerTooLargeError if the correlation id, which comes next, shows that the size is no garbage."""
-        correlation_id = self._receive_exactly(CORRELATION_ID_BYTES, deadline, what, SILENCE_S)
-        if int.from_bytes(correlation_id, "big") == request.correlation_id:
-            self.close()
-            raise AnswerTooLargeError(
-                f"{self.address} answered {request.api.title} with {size} bytes, more than the "
-                f"{self._settings.max_frame_bytes} accepted, which are kafka.fetch.max.bytes and 64 MiB for a large "
-                f"record batch: raise kafka.fetch.max.bytes to {size - FRAME_SLACK_BYTES} or more"
+    def _refusal(self, request: _InFlight, prefix: bytes, deadline: float) -> KafkaMetaError:
+        """What to say of an answer that begins with a size out of bounds."""
+        size, accepted = int.from_bytes(prefix, "big", signed=True), self._settings.max_frame_bytes
+        if prefix.startswith(tls.ALERT_RECORD):
+            return TlsError(f"{self.address} speaks TLS: set kafka.security.protocol to SSL or SASL_SSL")
+        if prefix == HTTP:
+            return ProtocolError(
+                f"{self.address} speaks HTTP, not the Kafka protocol: check the host and port of the broker"
             )
+        if size > accepted and self._is_correlation_id_next(request.correlation_id, deadline):
+            return AnswerTooLargeError(
+                f"{self.address} answered {request.api.title} with {size} bytes, more than the {accepted} accepted, "
+                "which are kafka.fetch.max.bytes and 64 MiB for a large record batch: raise kafka.fetch.max.bytes to "
+                f"{size - FRAME_SLACK_BYTES} or more"
+            )
+        return ProtocolError(
+            f"{self.address} announced {size} bytes where {accepted} are accepted: it does not speak the Kafka "
+            "protocol; check the host and port of the broker"
+        )
+
+    def _is_correlation_id_next(self, correlation_id: int, deadline: float) -> bool:
+        """Whether the size before is no garbage."""
+        with contextlib.suppress(KafkaMetaError):
+            received = self._receive_exactly(CORRELATION_ID_BYTES, deadline, "waiting for a correlation id", PROBE_S)
+            return int.from_bytes(received, "big") == correlation_id
+        return False
 
     def _open(self, deadline: float) -> socket.socket:
         security = self._settings.security
