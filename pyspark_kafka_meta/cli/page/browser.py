@@ -64,7 +64,8 @@ class Page:
         self._shown = picture
         self._last.set_text(picture.view.last_event)
         for name, part in self._parts.items():
-            part.set_content(render(name, view=picture.view, truth=self._truth))
+            has_query = self._actions is not None
+            part.set_content(render(name, view=picture.view, truth=self._truth, has_query=has_query))
         for broker in picture.view.brokers:
             card = self._brokers.get(broker.node_id) or self._add_broker(broker.node_id)
             card.item.classes(replace="broker dead" if broker.is_alive is False else "broker")

@@ -80,11 +80,12 @@ def recoveries(events: Sequence[Event], now_ms: int) -> Plot:
 
 
 def throughput(samples: Sequence[Sample], now_ms: int) -> Plot:
-    """Records a second, and records behind."""
+    """Records a second, and records behind with an axis of their own: there may be far more of them."""
     recent = [one for one in samples if one.time_ms > now_ms - WINDOW_MS]
-    rates = _line("records/s", BLUE, "solid", [[one.time_ms, round(one.records_per_s)] for one in recent])
-    behind = _line("behind", GREY, "dashed", [[one.time_ms, one.records_behind] for one in recent])
-    options = _frame(now_ms, _values(), [rates, behind])
+    rates = _line("records/s (left)", BLUE, "solid", [[one.time_ms, round(one.records_per_s)] for one in recent])
+    behind = _line("behind (right)", GREY, "dashed", [[one.time_ms, one.records_behind] for one in recent])
+    options = _frame(now_ms, _values(), [rates, {**behind, "yAxisIndex": 1}])
+    options["yAxis"] = [options["yAxis"], {**_values(), "splitLine": {"show": False}}]
     options["legend"] = {"right": 0, "top": 0, "itemWidth": 22, "itemHeight": 9}
     if not recent:
         return Plot(options, "Nothing was read yet.")

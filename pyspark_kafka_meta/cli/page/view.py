@@ -108,7 +108,7 @@ class View:
 
     Attributes:
         trouble: why the picture is old, else None.
-        is_reading: whether there is a query whose progress is known.
+        is_reading: whether there is a query that has read something.
         events: the newest that brought something.
         last_event: the newest of them in a line.
     """

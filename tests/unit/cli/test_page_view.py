@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,47 @@ def test_plots_say_in_words_what_they_show() -> None:
     assert recoveries(events, NOW_MS).summary == "1 recovery in three minutes: median 120.0 ms, longest 120.0 ms."
     assert recoveries(events, NOW_MS + 200_000).summary == "No recovery in three minutes."
     assert throughput([Sample(NOW_MS, 480.0, 12)], NOW_MS).summary.startswith("480 records a second now; 12 behind")
+
+
+def test_lag_has_an_axis_beside_that_of_the_throughput() -> None:
+    options = throughput([Sample(NOW_MS, 480.0, 90_000)], NOW_MS).options
+
+    drawn = [(one["name"], one.get("yAxisIndex", 0)) for one in options["series"]]
+    assert drawn == [("records/s (left)", 0), ("behind (right)", 1)]
+    assert len(options["yAxis"]) == 2
+
+
+@pytest.mark.parametrize(("has_query", "is_told"), [(True, True), (False, False)])
+def test_until_a_query_reads_the_page_says_that_its_executors_are_starting(has_query: bool, is_told: bool) -> None:
+    before = view_of(replace(state(*STALE), positions={}), KNOWN, (), {}, True)
+    html = render("figures", view=before, has_query=has_query)
+
+    assert ("Executors are starting" in html) is is_told
+    assert ("Caches" in html) is not has_query
+    assert "Executors are starting" in render("lag", view=before)
+
+
+def test_a_query_that_reads_has_its_figures_and_no_word_of_starting() -> None:
+    html = render("figures", view=view_of(state(*STALE), KNOWN, (), {}, True), has_query=True)
+
+    assert "Records behind" in html
+    assert "starting" not in html
+
+
+@pytest.mark.parametrize("term", ["2@4", "raises the epoch", "planner", "executors"])
+def test_what_caches_know_is_explained_beside_it(term: str) -> None:
+    html = render("caches", view=view_of(state(*STALE), KNOWN, (), {}, True), truth="Cluster now")
+    above = " ".join(html.partition('<div class="scroll"')[0].split())
+
+    assert term in above, "what scrolls is cut off on a phone"
+
+
+def test_reasons_that_every_query_has_are_explained_beside_the_events_and_the_docs_named() -> None:
+    html = render("events", view=view_of(state(*STALE), KNOWN, (), {}, True))
+    (caption,) = re.findall("<caption>(.*?)</caption>", html, re.DOTALL)
+
+    for text in ("bootstrap", "max_age", "not_leader", "connection_lost", "docs/events.md", "docs/page.md"):
+        assert text in caption
 
 
 def test_of_a_process_that_is_not_told_the_cache_alone_is_named() -> None:
