@@ -68,7 +68,7 @@ def open_events(options: Mapping[str, str], must_exist: bool, all_applications: 
 def _other_applications(root: Path) -> list[str]:
     """The names of the default folders, but for the one that was written last. A note names their applications."""
     with_events = [path.parent for path in root.glob("*/events-*.jsonl")]
-    newest_first = sorted(set(with_events), key=lambda folder: folder.stat().st_mtime, reverse=True)
+    newest_first = sorted(set(with_events), key=_written_at, reverse=True)
     latest, others = newest_first[:1], newest_first[1:]
     if others:
         names = ", ".join(map(_application, others[:NAMED]))
@@ -78,6 +78,13 @@ def _other_applications(root: Path) -> list[str]:
             "--all-applications shows them"
         )
     return [folder.name for folder in others]
+
+
+def _written_at(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except FileNotFoundError:  # removed since it was listed
+        return 0
 
 
 def _application(folder: Path) -> str:
