@@ -18,7 +18,13 @@ _USER_TICKS, _SYSTEM_TICKS = 11, 12  # of the fields behind the name
 
 def worker_peak_mb() -> float:
     """Of the Python worker of this process's Spark that took most memory."""
-    return max((_peak_mb(pid) for pid, kind in _started() if kind == "python_workers"), default=0.0)
+    return max((_memory_mb(pid, "VmHWM") for pid, kind in _started() if kind == "python_workers"), default=0.0)
+
+
+def resident_mb(part: str) -> float:
+    """Memory now of the process below this one that has `part` in its command line; the largest if there are more."""
+    pids = (pid for pid in _descendants(os.getpid()) if part in _read(Path(f"/proc/{pid}/cmdline")))
+    return max((_memory_mb(pid, "VmRSS") for pid in pids), default=0.0)
 
 
 def cpu_s() -> dict[str, float]:
@@ -45,8 +51,8 @@ def _descendants(pid: int) -> Iterator[int]:
             yield from _descendants(child)
 
 
-def _peak_mb(pid: int) -> float:
-    found = re.search(r"VmHWM:\s+(\d+) kB", _read(Path(f"/proc/{pid}/status")))
+def _memory_mb(pid: int, field: str) -> float:
+    found = re.search(rf"{field}:\s+(\d+) kB", _read(Path(f"/proc/{pid}/status")))
     return int(found.group(1)) / 1000 if found else 0.0
 
 

@@ -1,0 +1,231 @@
+"""Whether a stream stays exact, and small, while brokers fail for a long time.
+
+    python -m benchmarks.soak [--minutes 20] [--partitions 6] [--rate 2000] [--json FILE]
+
+An idempotent producer with acks=all feeds a real three-broker Kafka, and a Spark streaming query writes all records to
+Parquet, from a checkpoint. Every 25 s comes one fault: kill -9 of a broker, SIGSTOP for 12 s, SIGTERM, an election of
+the preferred leaders. Faults go from broker to broker, and each waits until all replicas are in sync again. At the end
+every acknowledged record must be one row. Exits with 1 if a record is missing or repeated, or the query was restarted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from confluent_kafka import ElectionType
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+
+from benchmarks.acked_feed import AckedFeed, Acknowledged
+from benchmarks.harness import argument_parser, report, spark_session
+from benchmarks.processes import resident_mb
+from benchmarks.topics import new_topic
+from pyspark_kafka_meta.testing import LocalKafka
+from tests.kafka.cluster_tools import admin, in_sync, poll_until
+
+KINDS = ("kill -9", "hang", "SIGTERM", "election")
+FAULT_EVERY_S = 25.0
+HANG_S = 12.0
+DOWN_S = 5.0
+HEALTHY_TIMEOUT_S = 120.0
+CATCH_UP_TIMEOUT_S = 180.0
+LOOK_EVERY_S = 2.0
+MEASURE_AT = (0.1, 0.5, 1.0)
+"""Shares of the time at which memory is measured: minutes 2, 10 and 20 of 20."""
+PROCESSES = {"planner": "python_streaming_source_runner", "largest worker": "pyspark.daemon"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What the sink holds: all rows, different positions in the log, and different records that were acknowledged."""
+
+    count: int
+    positions: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    missing: int
+    repeated: int
+    restarts: int
+
+    @classmethod
+    def of(cls, acknowledged: Acknowledged, rows: Rows, restarts: int) -> Verdict:
+        return cls(acknowledged.records - rows.records, rows.count - rows.positions, restarts)
+
+    @property
+    def is_good(self) -> bool:
+        return self == Verdict(0, 0, 0)
+
+
+def fault(number: int, broker_ids: Sequence[int]) -> tuple[str, int]:
+    """The kind of a fault and its broker. Faults between two elections have different brokers, which lead therefore."""
+    return KINDS[number % len(KINDS)], broker_ids[number % len(broker_ids)]
+
+
+def inflict(kafka: LocalKafka, topic: str, kind: str, broker_id: int) -> None:
+    """Let a broker fail, bring it back, and wait until all replicas are in sync."""
+    if kind == "election":
+        client = admin(kafka)
+        client.elect_leaders(ElectionType.PREFERRED, None).result(60)
+        return
+    if kind == "hang":
+        kafka.pause(broker_id)
+        time.sleep(HANG_S)
+    else:
+        (kafka.kill if kind == "kill -9" else kafka.stop)(broker_id)
+        time.sleep(DOWN_S)
+    kafka.restore()
+    poll_until(lambda: in_sync(kafka, topic, len(kafka.broker_ids)), HEALTHY_TIMEOUT_S)
+
+
+class Soak:
+    """The query and what is seen of it.
+
+    Attributes:
+        batch_ms: how long each micro-batch with rows took, by its id.
+        failures: why the query ended by itself, each time.
+    """
+
+    def __init__(self, spark: SparkSession, kafka: LocalKafka, topic: str, folder: Path) -> None:
+        self._spark, self._folder = spark, folder
+        self._options = {
+            "kafka.bootstrap.servers": kafka.bootstrap_servers,
+            "subscribe": topic,
+            "startingOffsets": "earliest",
+            "metricsPath": str(folder / "events"),
+        }
+        self.batch_ms: dict[int, float] = {}
+        self.failures: list[str] = []
+        self._query = self._start()
+
+    def look(self) -> None:
+        """Note the last micro-batches; start the query again if it has ended."""
+        for progress in self._query.recentProgress:
+            if progress.numInputRows > 0:
+                self.batch_ms[progress.batchId] = float(progress.durationMs["triggerExecution"])
+        if (error := self._query.exception()) is not None:
+            self.failures.append(str(error).partition("\n")[0])
+            self._query = self._start()
+
+    def catch_up(self, acknowledged: Acknowledged) -> Rows:
+        """Stop the query as soon as there are as many rows as acknowledged records, or it is late."""
+        deadline = time.monotonic() + CATCH_UP_TIMEOUT_S
+        while self._rows().count() < acknowledged.records and time.monotonic() < deadline:
+            self.look()
+            time.sleep(LOOK_EVERY_S)
+        self._query.stop()
+        known = ~F.col("number").isin(list(acknowledged.unknown))
+        counts = [F.count("*"), F.countDistinct("partition", "offset"), F.countDistinct(F.when(known, F.col("number")))]
+        [row] = self._rows().agg(*counts).collect()
+        return Rows(*row)
+
+    def events(self) -> Counter[str]:
+        """How many refresh events there are, by the role of their cache and their reason."""
+        lines = (line for file in (self._folder / "events").glob("*.jsonl") for line in file.open())
+        return Counter(f"{event['role']} {event['reason']}" for event in map(json.loads, lines))
+
+    def _rows(self) -> DataFrame:
+        return self._spark.read.parquet(str(self._folder / "rows"))
+
+    def _start(self) -> StreamingQuery:
+        rows = self._spark.readStream.format("kafkameta").options(**self._options).load()
+        number = F.col("value").cast("string").cast("bigint").alias("number")
+        sink = rows.select("partition", "offset", number).writeStream.format("parquet")
+        sink = sink.option("path", str(self._folder / "rows")).option("checkpointLocation", str(self._folder / "state"))
+        return sink.trigger(processingTime="1 second").start()
+
+
+@dataclass(slots=True)
+class Seen:
+    """What is seen while faults come: how many of each kind, and the MB of each process at each share of the time."""
+
+    faults: Counter[str] = field(default_factory=Counter)
+    resident_mb: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in PROCESSES})
+
+
+def stand(soak: Soak, kafka: LocalKafka, topic: str, seconds: float) -> Seen:
+    """Inflict faults for so long, the last of which is over when this returns."""
+    seen, began, measured = Seen(), time.monotonic(), 0
+    under_way: Future[None] | None = None
+    with ThreadPoolExecutor(1) as thread:
+        while (passed := time.monotonic() - began) < seconds or measured < len(MEASURE_AT):
+            soak.look()
+            if measured < len(MEASURE_AT) and passed >= MEASURE_AT[measured] * seconds:
+                for name, part in PROCESSES.items():
+                    seen.resident_mb[name].append(resident_mb(part))
+                measured += 1
+            number = seen.faults.total()
+            if passed >= FAULT_EVERY_S * (number + 1) and (under_way is None or under_way.done()):
+                if under_way is not None:
+                    under_way.result()
+                kind, broker_id = fault(number, kafka.broker_ids)
+                under_way = thread.submit(inflict, kafka, topic, kind, broker_id)
+                seen.faults[kind] += 1
+            time.sleep(LOOK_EVERY_S)
+    if under_way is not None:
+        under_way.result()
+    return seen
+
+
+def result_rows(
+    setting: str, seen: Seen, acknowledged: Acknowledged, rows: Rows, verdict: Verdict, soak: Soak, minutes: float
+) -> list[dict[str, str]]:
+    batches = list(soak.batch_ms.values()) or [float("nan")]
+    p50, p99, longest = np.percentile(batches, [50, 99, 100])
+    at = ", ".join(f"{share * minutes:g}" for share in MEASURE_AT)
+    memory = {
+        f"{name}, MB after {at} minutes": ", ".join(f"{mb:.0f}" for mb in taken)
+        for name, taken in seen.resident_mb.items()
+    }
+    values = {
+        "topic": setting,
+        "faults": told(seen.faults),
+        "acknowledged records": f"{acknowledged.records:,}",
+        "rows": f"{rows.count:,}",
+        "acknowledged records without a row": f"{verdict.missing:,}",
+        "rows read twice": f"{verdict.repeated:,}",
+        "restarts of the query": str(verdict.restarts),
+        "micro-batches with rows": f"{len(batches):,}",
+        "micro-batch ms, p50 / p99 / longest": f"{p50:,.0f} / {p99:,.0f} / {longest:,.0f}",
+        **memory,
+        "refresh events": told(soak.events()),
+    }
+    return [{"measure": name, "value": value} for name, value in values.items()]
+
+
+def told(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))
+
+
+def main() -> None:
+    arguments = argument_parser(__doc__, minutes=20, partitions=6, rate=2_000).parse_args()
+    partitions, rate, minutes = arguments.partitions, arguments.rate, arguments.minutes
+    with spark_session() as spark, LocalKafka() as kafka, TemporaryDirectory() as folder:
+        topic = new_topic(kafka.bootstrap_servers, "soak", partitions)
+        soak = Soak(spark, kafka, topic, Path(folder))
+        feed = AckedFeed(kafka.bootstrap_servers, topic, partitions, rate)
+        seen = stand(soak, kafka, topic, minutes * 60)
+        acknowledged = feed.close()
+        rows = soak.catch_up(acknowledged)
+        verdict = Verdict.of(acknowledged, rows, len(soak.failures))
+        setting = f"{partitions:,} partitions of 3 replicas, {rate:,} records a second for {minutes} minutes"
+        report("Soak", result_rows(setting, seen, acknowledged, rows, verdict, soak, minutes), arguments.json)
+    for failure in soak.failures:
+        print(f"the query ended: {failure}")
+    sys.exit(not verdict.is_good)
+
+
+if __name__ == "__main__":
+    main()
