@@ -1,6 +1,6 @@
 """The cluster of docker-compose.yml without Docker: real Apache Kafka for the other examples, and brokers to kill.
 
-    python examples/local_kafka.py                    # needs Java 17; downloads Kafka the first time
+    python examples/local_kafka.py                    # needs Java 17; downloads Kafka (45 MB) the first time
 
 It runs until you type `end` or press Ctrl-C; then its topics are gone. Type `kill 3` while another example reads: its
 readers have to find new leaders. You will see:

@@ -16,19 +16,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from pyspark_kafka_meta.errors import ClusterError
-from pyspark_kafka_meta.testing.kafka_release import KafkaRelease
-
-KAFKA_JARS = KafkaRelease().jars
+from pyspark_kafka_meta.testing.progress_line import progress_line, stderr_console
 
 MIN_JAVA_VERSION = 17
 HOW_TO_GET_JAVA = f"install Java {MIN_JAVA_VERSION} or later and put it on PATH, or set JAVA_HOME"
 RESOLVE_TIMEOUT_S = 600.0
-LOCK_POLL_S = 0.2
+POLL_S = 0.2
 
 
 def find_java() -> Path:
@@ -69,7 +68,7 @@ def cache_dir() -> Path:
 
 def resolve(coordinates: Sequence[str], transitive: bool = True) -> list[Path]:
     """The jars of `coordinates` ("group:artifact:version"), and of all they depend on if `transitive`, downloaded at
-    the first call.
+    the first call. Progress is shown on stderr.
 
     Safe to call from several processes at once: one downloads, the others wait for it.
 
@@ -79,7 +78,7 @@ def resolve(coordinates: Sequence[str], transitive: bool = True) -> list[Path]:
     target = jar_folder(coordinates, transitive)
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(target.with_name(f"{target.name}.lock")):
+        with _locked(target.with_name(f"{target.name}.lock"), coordinates[0]):
             if not target.is_dir():
                 _download(coordinates, ivy_module(coordinates, transitive), target)
     return sorted(target.glob("*.jar"))
@@ -94,30 +93,46 @@ def jar_folder(coordinates: Sequence[str], transitive: bool = True) -> Path:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    deadline = time.monotonic() + RESOLVE_TIMEOUT_S
+def _locked(path: Path, coordinate: str) -> Iterator[None]:
     with path.open("w") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise ClusterError(f"Another process has held {path} for too long: end it and try again.") from None
-                time.sleep(LOCK_POLL_S)
+        if not _has_locked(lock):
+            _wait_for_lock(lock, coordinate)
         yield
+
+
+def _has_locked(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _wait_for_lock(lock: IO[str], coordinate: str) -> None:
+    started_at = time.monotonic()
+    with progress_line(stderr_console()) as show:
+        while not _has_locked(lock):
+            elapsed_s = time.monotonic() - started_at
+            if elapsed_s > RESOLVE_TIMEOUT_S:
+                raise ClusterError(f"Another process has held {lock.name} for too long: end it and try again.")
+            show(f"Waiting for another process to download {coordinate}: {elapsed_s:.0f} s", elapsed_s)
+            time.sleep(POLL_S)
 
 
 def _download(coordinates: Sequence[str], module: str, target: Path) -> None:
     """Fill `target` through a folder beside it, so that it is there whole or not at all."""
+    started_at = time.monotonic()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="resolving-") as name:
         scratch = Path(name)
+        cache = scratch / "cache"
         (scratch / "ivy.xml").write_text(module)
-        command = [str(find_java()), "-cp", str(_ivy_jar()), "org.apache.ivy.Main", "-cache", f"{scratch}/cache"]
+        command = [str(find_java()), "-cp", str(_ivy_jar()), "org.apache.ivy.Main", "-cache", str(cache)]
         command += ["-ivy", f"{scratch}/ivy.xml", "-confs", "default", "-types", "jar", "bundle"]
         command += ["-retrieve", f"{scratch}/jars/[artifact]-[revision].[ext]"]
+        console = stderr_console()
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S)
+            with progress_line(console) as show:
+                done = _run(command, lambda s: show(download_line(coordinates[0], _size_bytes(cache), s), s))
         except subprocess.TimeoutExpired as error:
             raise ClusterError(
                 f"Downloading {coordinates[0]} took over {RESOLVE_TIMEOUT_S:.0f} s: try again."
@@ -128,6 +143,37 @@ def _download(coordinates: Sequence[str], module: str, target: Path) -> None:
                 f"another machine and name it in KAFKAMETA_CACHE_DIR. Ivy says:\n{(done.stdout + done.stderr)[-2000:]}"
             )
         (scratch / "jars").rename(target)
+        elapsed_s = time.monotonic() - started_at
+        console.print(f"Downloaded {_size_bytes(cache) / 1e6:.1f} MB in {elapsed_s:.0f} s to {target}")
+
+
+def _run(command: Sequence[str], report: Callable[[float], None]) -> subprocess.CompletedProcess[str]:
+    """`subprocess.run` that reports the seconds elapsed several times a second."""
+    started_at = time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while (elapsed_s := time.monotonic() - started_at) < RESOLVE_TIMEOUT_S:
+                report(elapsed_s)
+                with suppress(subprocess.TimeoutExpired):
+                    output, errors = process.communicate(timeout=POLL_S)
+                    return subprocess.CompletedProcess(command, process.returncode, output, errors)
+            raise subprocess.TimeoutExpired(command, RESOLVE_TIMEOUT_S)
+        finally:
+            process.kill()
+
+
+def download_line(coordinate: str, size_bytes: int, elapsed_s: float) -> str:
+    return f"Downloading {coordinate}: {size_bytes / 1e6:.1f} MB after {elapsed_s:.0f} s"
+
+
+def _size_bytes(folder: Path) -> int:
+    """Size of the files below `folder`, of which some may vanish meanwhile: Ivy renames each once it is complete."""
+    size_bytes = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                size_bytes += Path(parent, name).stat().st_size
+    return size_bytes
 
 
 def ivy_module(coordinates: Sequence[str], transitive: bool = True) -> str:

@@ -25,7 +25,7 @@ from pyspark_kafka_meta.cli.sources import FolderEvents
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.tables.live import ask_cluster
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
-from pyspark_kafka_meta.testing.jars import KAFKA_JARS, find_java, jar_folder
+from pyspark_kafka_meta.testing.jars import find_java
 
 ANSWER_TIMEOUT_MS = 10_000
 START_TIMEOUT_S = 180.0
@@ -43,8 +43,6 @@ def own_cluster(kind: DemoCluster | None, console: Console) -> Iterator[Embedded
         with MockCluster() as brokers:
             yield Embedded(brokers)
         return
-    if not jar_folder(KAFKA_JARS).is_dir():
-        console.print(f"{KAFKA_JARS[0]} is downloaded from Maven Central, this once", highlight=False, soft_wrap=True)
     console.print("One controller and three brokers start", highlight=False)
     with LocalKafka(config=NOTICED_AFTER) as kafka:
         yield Real(kafka)
