@@ -210,7 +210,7 @@ class PartitionCursor:
         begins = self.range.from_offset
         if diverging.end_offset < begins:
             replaced = f"{diverging.end_offset} to {begins - 1}"
-            cause += f"; records that took the place of offsets {replaced} lie before this read and are not read either"
+            cause += f"; records that took the place of offsets {replaced} lie before this read, and come after it"
         return Lost(cause, diverging.end_offset, self.position, truncated_to=diverging)
 
     def _on_empty(self, fetched: FetchedPartition, answer_is_empty: bool) -> Instruction:

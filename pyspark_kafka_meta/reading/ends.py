@@ -5,13 +5,14 @@ Follows Spark's `KafkaOffsetReaderAdmin`, which asks again where the latest offs
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from uuid import UUID
 
-from pyspark_kafka_meta.errors import UnknownTopicError
+from pyspark_kafka_meta.errors import UnknownTopicError, UnsupportedBrokerError
 from pyspark_kafka_meta.metadata.events import RefreshReason
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition, is_other_topic
 from pyspark_kafka_meta.options import SourceOptions
@@ -27,6 +28,8 @@ from pyspark_kafka_meta.reading.verdicts import (
     lost_ends,
     lost_starts,
 )
+
+logger = logging.getLogger(__name__)
 
 
 class LogEnds:
@@ -75,7 +78,12 @@ class LogEnds:
         """
         look = self.accept_gone_partitions if missing_are_lost else self.partitions
         found = look(())
-        if self._options.assigned is None and len(self._client.cache.snapshot.brokers) > 1:
+        brokers = {broker.address for broker in self._client.cache.snapshot.brokers.values()}
+        if self._options.assigned is not None or len(brokers) == 1:
+            return found
+        # Whose answer came over another address than a broker's own, such as a load balancer's, is not known.
+        is_known = brokers.issuperset(self._client.options.bootstrap_servers)
+        for _ in range(1 if is_known else 2):
             self._client.cache.refresh(RefreshReason.ON_DEMAND, self._client.api_deadline())
             found = look(found)
         return found
@@ -118,7 +126,8 @@ class LogEnds:
         try:
             partitions = self.partitions(expected)
         except UnknownTopicError as error:
-            self._accept(*losses, f"a topic or partition that was being read is gone: {error}")
+            losses.append(f"a topic or partition that was being read is gone: {error}")
+            self._accept(*losses, policy=self._options.on_topic_recreated)
             wanted = self._options.assigned
             snapshot = self._client.cache.snapshot
             found = [one for topic in self._topics(()) for one in snapshot.partitions(topic)]
@@ -132,7 +141,7 @@ class LogEnds:
                 f"{name_partitions(gone)} are gone: the topic was deleted or recreated; there are now "
                 f"{name_partitions(partitions)}"
             )
-        self._accept(*losses)
+        self._accept(*losses, policy=self._options.on_topic_recreated if gone else None)
         return partitions
 
     def _is_asked_for(self, partition: TopicPartition) -> bool:
@@ -144,11 +153,11 @@ class LogEnds:
             return re.search(options.topic_pattern, partition.topic) is not None
         return partition.topic in options.topics
 
-    def _accept(self, *losses: str) -> None:
+    def _accept(self, *losses: str, policy: str | None = None) -> None:
         """Not said again for as long as nothing else is found."""
         loss = "; ".join(losses)
         if loss not in ("", self._told):
-            accept_loss(loss, self._options.fail_on_data_loss, self._options.on_topic_recreated)
+            accept_loss(loss, self._options.fail_on_data_loss, policy)
         self._told = loss
 
     def confirmed(self, start: SourceOffset, target: Positions) -> LatestOffset:
@@ -191,7 +200,8 @@ class LogEnds:
             latest = self._resolver.latest(partitions)
             left = LatestOffset(latest, ids)
             cuts = self._cuts(start, left)
-        return replace(left, positions={**latest, **self._held_back(start, left)}, cuts=cuts)
+        held_back = {one: position for one, position in self._held_back(start, left).items() if one not in cuts}
+        return replace(left, positions={**latest, **held_back}, cuts=cuts)
 
     def _cuts(self, start: SourceOffset, latest: LatestOffset) -> dict[TopicPartition, Position]:
         """Where logs part from what was read of them. Only a new leader truncates a log, so a leader is asked once in
@@ -204,7 +214,11 @@ class LogEnds:
                 epochs[one] = old.leader_epoch
         if not epochs:
             return {}
-        ends = self._client.epoch_ends(epochs, self._client.api_deadline())
+        try:
+            ends = self._client.epoch_ends(epochs, self._client.api_deadline())
+        except UnsupportedBrokerError as error:  # as Kafka's consumer does, which skips the validation then
+            logger.warning("a truncated log is only noticed by its end, as leaders cannot compare epochs: %s", error)
+            ends = {}
         cuts = {
             one: Position(end.offset, end.leader_epoch)
             for one, end in ends.items()

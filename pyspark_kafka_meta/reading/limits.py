@@ -35,9 +35,10 @@ def limit_offsets(starts: Positions, latest: Positions, max_offsets: int) -> dic
 
 def draw_in(starts: Positions, latest: Positions, bound: Positions) -> dict[TopicPartition, Position]:
     """`latest`, but not behind `bound`, where the query ends; what that does not name stays at its start. A bound may
-    lie before a start: Spark asks for the target of Trigger.AvailableNow before it asks for the starts."""
-    bounds = {each: max(begin, bound.get(each, begin), key=_by_offset) for each, begin in starts.items()}
-    return {each: min(position, bounds[each], key=_by_offset) for each, position in latest.items()}
+    lie before a start: Spark asks for the target of Trigger.AvailableNow before it asks for the starts. Epochs are
+    those of `latest`: that of the bound may be older than a truncation."""
+    bounds = {each: max(begin, bound.get(each, begin), key=_by_offset).offset for each, begin in starts.items()}
+    return {each: position._replace(offset=min(position.offset, bounds[each])) for each, position in latest.items()}
 
 
 def is_put_off(backlog: int, min_offsets: int, waited_ms: float | None, max_delay_ms: int) -> bool:

@@ -186,9 +186,10 @@ class OffsetPlanner:
         if start == BEGINNING:
             start = self._initial_offset()
         latest_seen = self._ends.confirmed(start, target or {})
-        if start.initial and any(is_recreated(one, start, latest_seen) for one in lost_starts(start, latest_seen)):
-            # Nothing was read yet, so nothing is lost: the next look begins in the new topic.
-            raise UnknownTopicError("a topic was deleted and recreated while its offsets were asked for: try again")
+        recreated = any(is_recreated(one, start, latest_seen) for one in lost_starts(start, latest_seen))
+        if start.initial and (recreated or latest_seen.cuts):
+            # Nothing was read yet, so nothing is lost: the next look begins in the log as it is now.
+            raise UnknownTopicError("a topic was recreated or truncated while its offsets were asked for: try again")
         if not latest_seen.positions:
             self._record_gone(start, latest_seen)
             # SPARK-41375: should the topics be seen again, they are not to be read from their start. A new query that
@@ -241,6 +242,10 @@ class OffsetPlanner:
 
     def _record_gone(self, start: SourceOffset, latest: SourceOffset) -> None:
         """An event for each partition that the query goes on without, once for where it left off there."""
+        back = {
+            key for key in self._left_off if key[0] in latest.positions and latest.topic_ids[key[0].topic] == key[1]
+        }
+        self._left_off = {key: position for key, position in self._left_off.items() if key not in back}
         for one in sorted(start.positions.keys() - latest.positions.keys()):
             left_off, key = start.positions[one], (one, start.topic_ids[one.topic])
             if self._left_off.get(key) != left_off:

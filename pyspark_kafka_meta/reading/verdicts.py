@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 HOW_TO_FOLLOW = "To go on with the new topic, set the option onTopicRecreated to earliest or latest"
 HOW_TO_GO_ON = "To go on without the lost records, set the option failOnDataLoss to false"
+OR_RECREATED = ", or its topic was recreated: the brokers report no topic ids"
 IF_RECREATED = ", and onTopicRecreated, which is fail, to earliest or latest: the topic may be recreated"
 
 
@@ -109,8 +110,9 @@ def explain_recreated(partitions: Sequence[TopicPartition], start: SourceOffset,
 def explain_truncated(partitions: Sequence[TopicPartition], start: SourceOffset, latest: LatestOffset) -> str:
     """Which logs were truncated before the offsets up to which they were read: the first five."""
     return "; ".join(
-        f"the log of {one} was truncated to offset {cut} (leader epoch {old.leader_epoch}, now {new.leader_epoch}): "
-        f"the records read at offsets {cut} to {old.offset - 1} are gone, and reading can continue only at offset {cut}"
+        f"the log of {one} was truncated to offset {cut} (leader epoch {old.leader_epoch}, now {new.leader_epoch})"
+        f"{OR_RECREATED if latest.topic_ids[one.topic] is None else ''}: records planned or read at offsets {cut} "
+        f"to {old.offset - 1} are gone, and reading can continue only at offset {cut}"
         for one in partitions[:5]
         for old, new, cut in [(start.positions[one], latest.positions[one], cut_at(one, latest).offset)]
     )

@@ -221,9 +221,7 @@ def test_r12_a_log_truncated_by_an_unclean_election(
     with ThreadPoolExecutor() as all_three:  # each waits before it calls records lost
         strict_batch = all_three.submit(strict.run_batch)
         late_read, strict_read = all_three.submit(late.read, planned), all_three.submit(strict.read, planned)
-    was_cut = (
-        rf"log of {log} was truncated to offset 20 \(leader epoch 0, now [1-9]\): the records read at offsets 20 to 49"
-    )
+    was_cut = rf"log of {log} was truncated to offset 20 \(leader epoch 0, now [1-9]\): records .* 20 to 49 are gone"
     with pytest.raises(DataLossError, match=was_cut):
         strict_batch.result()
     assert [row.value for row in late_read.result()] == numbers(20, 30, "new-"), "what a planned range has left"

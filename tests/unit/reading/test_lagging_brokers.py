@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pyspark_kafka_meta.errors import DataLossError, UnknownTopicError
-from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.metadata.model import Address, TopicPartition
 from pyspark_kafka_meta.reading.offsets import BEGINNING, Position, SourceOffset
 from pyspark_kafka_meta.reading.planner import OffsetPlanner
 from tests.partitions import T0, T1, T2
@@ -108,6 +108,19 @@ def test_stream_from_latest_skips_a_partition_that_the_first_broker_lacks(monkey
     scene = a_scene(monkeypatch, 1, startingOffsets="latest")
 
     assert planner(scene).next_offset(BEGINNING, None, limited=False).start[T2].offset == 5
+
+
+def test_second_broker_is_another_one_behind_a_load_balancer(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(20):
+        scene = ReaderScene(monkeypatch)
+        scene.wire.aliases[Address("balancer", 9092)] = 1
+        scene.wire.cut_off(1)
+        grow(scene)
+        scene.settings = scene.options(kafka_bootstrap_servers="balancer:9092")
+        scene.worker = scene.client(kafka_bootstrap_servers="balancer:9092")
+        scene.worker._rng.seed(seed)
+
+        assert sorted(planner(scene).available_now()) == [T0, T1, T2]
 
 
 def test_second_broker_is_asked_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,6 @@ def test_a_verdict_names_offsets_ids_and_epochs() -> None:
         "new log ends at 50; t-1 was read up to offset 6, and its new log ends at 0"
     )
     assert explain_truncated([T0], start, offset({T0: (3, 2)})) == (
-        "the log of t-0 was truncated to offset 3 (leader epoch 1, now 2): the records read at offsets 3 to 4 are "
-        "gone, and reading can continue only at offset 3"
+        "the log of t-0 was truncated to offset 3 (leader epoch 1, now 2): records planned or read at offsets 3 to 4 "
+        "are gone, and reading can continue only at offset 3"
     )

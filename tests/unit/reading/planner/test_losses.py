@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from pyspark_kafka_meta.errors import DataLossError
+from pyspark_kafka_meta.errors import DataLossError, UnsupportedBrokerError
 from pyspark_kafka_meta.metadata.events import EventKind
 from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
+from pyspark_kafka_meta.reading.client import KafkaClient
 from tests.checkpoints import text
 from tests.partitions import T0, T1, T2, T3, U0
 from tests.unit.reading.planner.changes import (
     HOW_TO_FOLLOW,
     HOW_TO_GO_ON,
     PATTERN,
+    before_offsets_are_asked,
     delete,
     lose,
     recreate,
@@ -29,8 +31,8 @@ from tests.unit.scene import HELD_BACK, Scene
 LOSSES: dict[str, tuple[Any, str, dict[TopicPartition, tuple[int, int]]]] = {
     "truncated": (
         truncate,
-        r"the log of t-0 was truncated to offset 6 \(leader epoch 0, now 1\): the records read at offsets 6 to 11 are "
-        "gone, and reading can continue only at offset 6",
+        r"the log of t-0 was truncated to offset 6 \(leader epoch 0, now 1\): records planned or read at offsets 6 to "
+        "11 are gone, and reading can continue only at offset 6",
         {T0: (6, 7)},
     ),
     "truncated, written on": (
@@ -441,3 +443,100 @@ def test_advice_for_a_missing_topic_covers_its_recreation(scene: Scene) -> None:
 
     with pytest.raises(DataLossError, match=f"{HOW_TO_GO_ON}, and onTopicRecreated, which is fail, to earliest or"):
         query.step()
+
+
+def test_advice_for_options_that_ask_for_less_says_nothing_of_recreation(scene: Scene) -> None:
+    scene.cluster.create_topic("u", 1)
+    first = Query(scene, subscribe="t,u", startingOffsets="earliest")
+    first.step()
+    query = Query(scene, subscribe="t", onTopicRecreated="fail")
+    query.offset = first.offset
+
+    with pytest.raises(DataLossError, match=f"{HOW_TO_GO_ON}$"):
+        query.step()
+
+
+def test_topic_that_was_away_and_is_recreated_later_is_another_loss(scene: Scene) -> None:
+    query = Query(scene, onTopicRecreated="latest", **GO_ON)
+    query.step()
+    topic = scene.cluster.topics["t"]
+    lose(scene, delete)
+    query.step()
+    scene.cluster.topics["t"] = topic
+    for _ in range(2):
+        scene.clock.sleep(300)
+        query.step()
+    lose(scene, recreate)
+    query.step()
+
+    losses = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
+    assert [one.cause_partition for one in losses] == [0, 1, 2] * 2
+
+
+# --- truncated logs and where a query ends ----------------------------------------------------------------------------
+
+
+def truncate_and_grow(scene: Scene) -> None:
+    truncate(scene)
+    scene.write(T0, *map(str, range(30)))
+
+
+def test_available_now_reads_a_truncated_log_up_to_its_target(scene: Scene) -> None:
+    limited = {"assign": '{"t":[0]}', "startingOffsets": "earliest", "maxOffsetsPerTrigger": "3"}
+    query = Query(scene, {T0: ends_now(scene)[T0]}, **limited, **GO_ON)
+    assert [query.step()[T0] for _ in range(3)] == [(0, 3), (3, 6), (6, 9)]
+    lose(scene, truncate_and_grow)
+
+    assert [query.step().get(T0) for _ in range(3)] == [(6, 9), (9, 12), None]
+    assert [one.lost_from_offset for one in scene.events if one.kind is EventKind.DATA_LOSS] == [6]
+
+
+def test_query_after_available_now_does_not_repeat_a_truncated_log(scene: Scene) -> None:
+    only_t0 = {"assign": '{"t":[0]}'}
+    query = Query(scene, {T0: ends_now(scene)[T0]}, **only_t0, startingOffsets="earliest", **GO_ON)
+    truncate_and_grow(scene)
+    assert query.step() == {T0: (0, 12)}
+    scene.clock.sleep(300)
+    later = Query(scene, **only_t0, **GO_ON)
+    later.offset = query.offset
+
+    assert later.step() == {T0: (12, 36)}
+
+
+def test_truncated_log_with_an_open_transaction_is_read_once_it_is_committed(scene: Scene) -> None:
+    query = Query(scene, **HELD_BACK, **GO_ON)
+    query.step()
+    truncate(scene)
+    scene.hold_back(T0, *map(str, range(30)))
+    scene.clock.sleep(300)
+    assert query.step() == {}
+    scene.wire.open_transactions.clear()
+
+    assert query.step() == {T0: (6, 36)}
+    assert len([one for one in scene.events if one.kind is EventKind.DATA_LOSS]) == 1
+
+
+def test_log_truncated_while_a_new_query_is_planned_is_no_loss(scene: Scene) -> None:
+    before_offsets_are_asked(scene, 1, truncate)
+    query = Query(scene)
+
+    query.step()
+    assert positions(query.offset)[T0] == 6
+
+
+def test_leaders_that_cannot_compare_epochs_are_believed_by_their_ends(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(scene)
+    query.step()
+
+    def refuse(*_: object) -> NoReturn:
+        raise UnsupportedBrokerError("broker-2:9092 offers OffsetForLeaderEpoch v0 to v-1")
+
+    scene.monkeypatch.setattr(KafkaClient, "epoch_ends", refuse)
+    scene.cluster.move_leader(T0, 2)
+    scene.write(T0, "after")
+    scene.clock.sleep(300)
+
+    assert query.step() == {T0: (12, 13)}
+    assert "a truncated log is only noticed by its end" in caplog.text
