@@ -113,9 +113,12 @@ class MetadataCache:
         self.request_update(reason, generation, node_id=node_id)
 
     def close(self) -> None:
-        """Say that the cache has ended. It is not used any more."""
-        event = self._state.recorder.closed(self.snapshot, self._clock())
-        self._publish(event)
+        """Report that the cache has ended. It is not used any more."""
+        now, attempt = self._clock(), self._attempt
+        if attempt is not None:
+            error = RequestTimeoutError(f"{attempt.address} had not answered when the cache was closed")
+            self._publish(self._state.recorder.failed(attempt, self.snapshot, now, error))
+        self._publish(self._state.recorder.closed(self.snapshot, now))
 
     def record_loss(self, partition: TopicPartition, from_offset: int, until_offset: int | None, cause: str) -> None:
         """Records were skipped for good.
@@ -230,18 +233,18 @@ class MetadataCache:
 
     def _receive(self, attempt: Attempt, until: float) -> bool:
         """Whether a good answer came to the attempt under way."""
+        self._attempt = None  # also if it ends with an unexpected exception
         try:
             answer = self._wire.receive_metadata(until)
         except KafkaMetaError as error:
-            self._attempt = None
             is_asked_again = isinstance(error, RETRIABLE_ERRORS)
             self._publish(self._state.failed(attempt, error, self._clock(), is_asked_again))
             if not is_asked_again:
                 raise
             return False
         if answer is None:
+            self._attempt = attempt
             return False
-        self._attempt = None
         event = self._state.answered(attempt, answer, self._clock())
         self._publish(event)
         return event.outcome is not Outcome.FAILED

@@ -166,7 +166,8 @@ class RefreshEvent:
         request_bytes: size of the request with its length prefix, bytes.
         response_bytes: size of the answer with its length prefix, bytes.
         throttle_ms: how long the broker held the answer back for a quota, ms.
-        latency_ms: from the start of the attempt, connecting included, to the answer or failure, ms; None without one.
+        latency_ms: from the start of the attempt, connecting included, until the answer or failure was taken, ms; None
+            without one. A task takes it between two record batches.
         attempt: number of the attempt since the last good answer, from 1; 0 where none was made.
         outcome: changed, unchanged or failed.
         error: why it failed, None if it did not; how records were lost.

@@ -113,6 +113,8 @@ class KafkaClient:
         self.cache.track(topics)
         if self.cache.snapshot.generation == 0:
             self.cache.refresh(RefreshReason.BOOTSTRAP, deadline)
+        elif self.cache.is_asking:  # since the last plan, which may be long ago
+            self.cache.refresh(RefreshReason.MAX_AGE, deadline)
         else:
             self.cache.refresh_if_due(deadline)
         grace_ends = min(deadline, self.clock() + UNKNOWN_GRACE_MS / 1000)

@@ -45,9 +45,12 @@ class Progress:
         """Other partitions are served first: the time until now is no stall of these."""
         self._waits.update((cursor, _Wait(cursor.position, now)) for cursor in cursors)
 
-    def resumed(self, away_s: float) -> None:
-        """The time that Spark takes for rows is no stall."""
-        self._waits = {cursor: _Wait(position, since + away_s) for cursor, (position, since) in self._waits.items()}
+    def resumed(self, away_s: float, but: PartitionCursor | None = None) -> None:
+        """The time that Spark takes for rows is no stall, nor is that of a question about another partition, `but`."""
+        self._waits = {
+            cursor: wait if cursor is but else wait._replace(since=wait.since + away_s)
+            for cursor, wait in self._waits.items()
+        }
 
     def failed(self, cursor: PartitionCursor, error: KafkaMetaError) -> None:
         """A Fetch of the partition got no answer."""

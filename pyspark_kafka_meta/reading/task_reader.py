@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pyspark_kafka_meta.errors import CorruptBatchError
+from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError
 from pyspark_kafka_meta.memory import ReusedMemory
 from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS
 from pyspark_kafka_meta.metadata.events import RefreshReason
@@ -94,7 +95,8 @@ class TaskReader:
                     self._progress.resumed(self._client.clock() - left_at)
                     del received  # so that the next answer can reuse the memory of this one
             now = self._client.clock()
-            self._client.cache.refresh_if_due(deadline=now, until=now + LAST_REFRESH_S)
+            with suppress(KafkaMetaError):  # all rows were read
+                self._client.cache.refresh_if_due(deadline=now, until=now + LAST_REFRESH_S)
         finally:
             self._fetches.drop()
 
@@ -248,7 +250,10 @@ class TaskReader:
             case ReadFrom(replica_id):
                 self._read_from(cursor, replica_id)
             case OutOfRange() | NothingMore():
-                self._carry_out(cursor, self._losses.confirm(cursor, instruction, self._client.clock()), fetch)
+                asked_at = self._client.clock()
+                confirmed = self._losses.confirm(cursor, instruction, asked_at)
+                self._progress.resumed(self._client.clock() - asked_at, but=cursor)
+                self._carry_out(cursor, confirmed, fetch)
             case Lost():
                 self._losses.accept(cursor, instruction)
             case Unreadable():

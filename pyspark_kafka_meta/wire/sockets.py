@@ -22,7 +22,7 @@ T = TypeVar("T")
 Selector = selectors.PollSelector
 
 
-KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S = 30, 10
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S = 30, 2
 """A NAT or a load balancer silently forgets connections that are idle for minutes: probes prevent that."""
 UNACKNOWLEDGED_S = 5
 """A connection over which what was sent is not acknowledged for this long is given up. A broker that merely hangs does
@@ -34,12 +34,14 @@ if sys.platform == "darwin":
         socket.TCP_KEEPINTVL: KEEPALIVE_INTERVAL_S,
         TCP_RXT_CONNDROPTIME: UNACKNOWLEDGED_S,
     }
-else:
+elif sys.platform == "linux":
     TCP_OPTIONS = {
         socket.TCP_KEEPIDLE: KEEPALIVE_IDLE_S,
         socket.TCP_KEEPINTVL: KEEPALIVE_INTERVAL_S,
         socket.TCP_USER_TIMEOUT: UNACKNOWLEDGED_S * 1000,
     }
+else:
+    TCP_OPTIONS = {}
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:

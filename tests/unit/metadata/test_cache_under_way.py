@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import NoReturn
 
-from pyspark_kafka_meta.metadata.events import RefreshReason
+import pytest
+
+from pyspark_kafka_meta.metadata.events import EventKind, Outcome, RefreshReason
 from pyspark_kafka_meta.metadata.model import LeaderHint
 from tests.partitions import T0
 from tests.unit.metadata.cache_scene import Scene
@@ -102,3 +105,27 @@ def test_hint_taken_while_a_request_was_under_way_is_confirmed_by_another() -> N
 
     assert scene.leader_id() == 3
     assert scene.cache.time_to_next_update_ms() < 1_000
+
+
+def test_request_under_way_at_the_end_has_its_event() -> None:
+    scene = asking()
+    scene.clock.sleep(1)
+    scene.cache.close()
+
+    refresh, closed = scene.events
+    assert (refresh.kind, refresh.outcome, refresh.latency_ms) == (EventKind.REFRESH, Outcome.FAILED, 1_000)
+    assert closed.kind is EventKind.CLOSED
+
+
+def test_unexpected_exception_leaves_no_request_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = asking()
+    scene.wire.hung_metadata.clear()
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(scene.wire, "receive_metadata", interrupted)
+        look(scene)
+
+    assert scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline()).generation == 2
+
+
+def interrupted(_: float) -> NoReturn:
+    raise KeyboardInterrupt

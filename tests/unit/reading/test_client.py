@@ -353,3 +353,16 @@ def test_connections_are_made_as_the_options_say(scene: Scene) -> None:
     assert (settings.client_id, settings.connect_timeout_ms) == ("me", 700)
     assert settings.security == client.security
     assert settings.security.uses_tls
+
+
+def test_plan_does_not_trust_an_answer_that_waited_since_the_plan_before(scene: Scene) -> None:
+    client = scene.warm_client()
+    scene.wire.hung_metadata |= {1, 2, 3}
+    client.cache.request_update(RefreshReason.NOT_LEADER, client.cache.snapshot.generation, T0, 6)
+    client.cache.refresh_if_due(scene.clock() + 60, until=scene.clock())
+    scene.wire.hung_metadata.clear()
+    scene.clock.sleep(600)
+    asked = len(scene.sent("Metadata"))
+    client.partitions(["t"], scene.clock() + 60)
+
+    assert len(scene.sent("Metadata")) == asked + 1

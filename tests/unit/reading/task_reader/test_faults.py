@@ -19,7 +19,7 @@ from pyspark_kafka_meta.errors import (
     UnsupportedBrokerError,
 )
 from pyspark_kafka_meta.metadata.events import EventKind, RefreshReason
-from pyspark_kafka_meta.metadata.model import NO_LEADER, Address
+from pyspark_kafka_meta.metadata.model import NO_LEADER, Address, MetadataAnswer
 from pyspark_kafka_meta.reading.losses import LOSS_GRACE_MS
 from pyspark_kafka_meta.wire.messages import FetchAnswer
 from tests.partitions import T0, T1, T2
@@ -320,3 +320,24 @@ def test_topic_that_may_not_be_read_fails_at_once(scene: Scene) -> None:
 
     assert raised.value.code == 29
     assert scene.clock() - began < 1
+
+
+def test_refresh_at_the_end_of_a_task_fails_no_task_whose_rows_were_read(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.fill()
+    client = scene.warm_client()
+    reading = scene.reader(client, **ONE_BATCH).read(scene.ranges())
+    read = rows(iter([next(reading)]))
+
+    def too_old_at_the_end(deadline: float) -> MetadataAnswer | None:
+        if deadline > scene.clock():
+            raise UnsupportedBrokerError("too old")
+        return None
+
+    monkeypatch.setattr(scene.wire, "receive_metadata", too_old_at_the_end)
+    scene.wire.hung_metadata |= {1, 2, 3}
+    client.cache.request_update(RefreshReason.NOT_LEADER, client.cache.snapshot.generation, T0, 6)
+    read += rows(reading)
+
+    assert by_partition(read) == written()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +12,7 @@ from pyspark_kafka_meta.errors import (
     ReadTimeoutError,
 )
 from pyspark_kafka_meta.metadata.model import NO_LEADER, TopicPartition
-from pyspark_kafka_meta.wire.messages import FetchAnswer
+from pyspark_kafka_meta.wire.messages import FetchAnswer, OffsetsAnswer, RequestFailure
 from tests.partitions import T0, T1, T2
 from tests.unit.reading.task_reader.answers import ONE_BATCH, POLL_TIMEOUT_S, change, failing
 from tests.unit.scene import HELD_BACK, Fault, Scene, by_partition, rows, written
@@ -143,3 +144,27 @@ def test_partition_that_moves_to_a_busy_leader_has_not_stalled(scene: Scene) -> 
     scene.clock.at(165, scene.wire.open_transactions.clear)
 
     assert len(rows(reader.read([scene.range(T0), scene.range(T1)]))) == 24
+
+
+def test_questions_about_other_partitions_are_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five partitions of one leader are out of range; each question about them takes 1.9 s."""
+    scene = Scene(monkeypatch, partitions=6)
+    partitions = [TopicPartition("t", number) for number in range(6)]
+    for one in partitions:
+        scene.cluster.move_leader(one, 2 if one == partitions[5] else 1)
+        scene.write(one, "a", "b")
+    reader = scene.reader(kafkaConsumer_pollTimeoutMs="15000")
+    ranges = [scene.range(one) for one in partitions]
+    scene.cluster.move_leader(partitions[5], NO_LEADER)
+    scene.clock.at(0.2, lambda: scene.cluster.move_leader(partitions[5], 2))
+    for one in partitions[:5]:
+        scene.script(one, 1)
+    receive = scene.wire.receive_offsets
+
+    def slowly(node_ids: Collection[int], deadline: float) -> OffsetsAnswer | RequestFailure | None:
+        scene.clock.wait_until(min(scene.clock() + 1.9, deadline))
+        return receive(node_ids, deadline)
+
+    monkeypatch.setattr(scene.wire, "receive_offsets", slowly)
+
+    assert len(rows(reader.read(ranges))) == 12
