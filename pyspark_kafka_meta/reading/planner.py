@@ -186,8 +186,9 @@ class OffsetPlanner:
         if start == BEGINNING:
             start = self._initial_offset()
         latest_seen = self._ends.confirmed(start, target or {})
-        recreated = any(is_recreated(one, start, latest_seen) for one in lost_starts(start, latest_seen))
-        if start.initial and (recreated or latest_seen.cuts):
+        if start.initial and (
+            latest_seen.cuts or any(is_recreated(one, start, latest_seen) for one in lost_starts(start, latest_seen))
+        ):
             # Nothing was read yet, so nothing is lost: the next look begins in the log as it is now.
             raise UnknownTopicError("a topic was recreated or truncated while its offsets were asked for: try again")
         if not latest_seen.positions:

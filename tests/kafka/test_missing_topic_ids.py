@@ -73,6 +73,14 @@ def recreate(kafka: LocalKafka, topic: str) -> None:
     poll_until(created)
 
 
+def stream_of_twenty(kafka: LocalKafka, topic: str, open_stream: OpenStream) -> Stream:
+    """A stream that has read the numbers from 0 to 19."""
+    write_numbers(kafka, topic, 0, 20)
+    stream = open_stream()
+    stream.run_until(lambda: len(stream.rows) == 20)
+    return stream
+
+
 def test_leader_epoch_that_went_back_shows_a_recreated_topic_that_has_grown(
     old_kafka: LocalKafka, topic: str, open_stream: OpenStream
 ) -> None:
@@ -94,9 +102,7 @@ def test_leader_epoch_that_went_back_shows_a_recreated_topic_that_has_grown(
 def test_recreated_topic_that_grew_after_an_election_is_noticed(
     old_kafka: LocalKafka, topic: str, open_stream: OpenStream
 ) -> None:
-    write_numbers(old_kafka, topic, 0, 20)
-    stream = open_stream()
-    stream.run_until(lambda: len(stream.rows) == 20)
+    stream = stream_of_twenty(old_kafka, topic, open_stream)
     recreate(old_kafka, topic)
     write_numbers(old_kafka, topic, 100, 110)
     move_leader(old_kafka, topic)
@@ -110,9 +116,7 @@ def test_recreated_topic_that_grew_after_an_election_is_noticed(
 def test_shorter_log_of_the_same_leader_epoch_is_a_recreated_topic(
     old_kafka: LocalKafka, topic: str, open_stream: OpenStream
 ) -> None:
-    write_numbers(old_kafka, topic, 0, 20)
-    stream = open_stream()
-    stream.run_until(lambda: len(stream.rows) == 20)
+    stream = stream_of_twenty(old_kafka, topic, open_stream)
     recreate(old_kafka, topic)
     write_numbers(old_kafka, topic, 100, 110)
 
@@ -123,9 +127,7 @@ def test_shorter_log_of_the_same_leader_epoch_is_a_recreated_topic(
 def test_recreated_topic_that_grew_in_the_same_leader_epoch_is_the_limit_that_a_warning_names(
     old_kafka: LocalKafka, topic: str, open_stream: OpenStream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_numbers(old_kafka, topic, 0, 20)
-    stream = open_stream()
-    stream.run_until(lambda: len(stream.rows) == 20)
+    stream = stream_of_twenty(old_kafka, topic, open_stream)
     recreate(old_kafka, topic)
     write_numbers(old_kafka, topic, 100, 160)
     stream.run_until(lambda: len(stream.rows) == 60)
