@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import cramjam
 from crc32c import crc32c
 
-from pyspark_kafka_meta.memory import ReusedMemory
-from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.records.batches import scan
-from pyspark_kafka_meta.records.columns import FetchedRecords, decode
+from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.records.compression import Codec
+from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
+from pyspark_kafka_meta.records.record_batches import scan
+from pyspark_kafka_meta.reused_memory import ReusedMemory
 from pyspark_kafka_meta.schemas import HEADERS_COLUMN, RECORD_COLUMNS
 
 FETCH_BYTES = 8 * 1024 * 1024

@@ -21,16 +21,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.delays import Arrivals, Written
-from pyspark_kafka_meta.metadata.events import Origin, Role
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.fetching import task_reader
+from pyspark_kafka_meta.fetching.instructions import Instruction, NothingMore, OutOfRange, Wait
+from pyspark_kafka_meta.fetching.lost_records import Losses
+from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
+from pyspark_kafka_meta.fetching.task_reader import TaskReader
+from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.model import OffsetRange
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
-from pyspark_kafka_meta.reading import task_reader
-from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.cursor import PartitionCursor
-from pyspark_kafka_meta.reading.instructions import Instruction, NothingMore, OutOfRange, Wait
-from pyspark_kafka_meta.reading.losses import Losses
-from pyspark_kafka_meta.reading.offsets import OffsetRange
-from pyspark_kafka_meta.reading.task_reader import TaskReader
-from pyspark_kafka_meta.telemetry.outlets import new_publisher
+from pyspark_kafka_meta.telemetry.publisher_factory import new_publisher
 
 RECORDS_A_TICK, TICK_S = 4, 0.02
 """Of each partition."""

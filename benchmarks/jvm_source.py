@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyspark_kafka_meta.testing.jars import resolve
+from pyspark_kafka_meta.testing.kafka_jars import resolve
 
 # Each by itself: what else they ask for, Spark has on its class path, in versions of its own.
 JVM_SOURCE_JARS = (

@@ -11,7 +11,7 @@ from confluent_kafka import ElectionType
 from benchmarks.delays import CALM_S, LEAD_S, Move
 from benchmarks.followers import Feed
 from benchmarks.probe import Probe
-from pyspark_kafka_meta.metadata.model import NO_LEADER
+from pyspark_kafka_meta.model import NO_LEADER
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.cluster_tools import create_topic, elect, in_sync, reassign
 

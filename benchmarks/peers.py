@@ -19,10 +19,10 @@ from pyspark.sql.types import StructType
 
 from benchmarks.ready_rows import CeilingSource, Range, ready_rows
 from pyspark_kafka_meta import KafkaMetaDataSource
-from pyspark_kafka_meta.reading.batch import KafkaMetaReader
-from pyspark_kafka_meta.reading.spark_process import PromptReader, be_prompt
-from pyspark_kafka_meta.records.columns import FetchedRecords
+from pyspark_kafka_meta.records.decoder import FetchedRecords
 from pyspark_kafka_meta.schemas import RECORD_COLUMNS, records_arrow_schema, records_struct_type
+from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
+from pyspark_kafka_meta.spark.prompt_tasks import PromptReader, be_prompt
 
 CONSUME_RECORDS = 10_000
 CONSUME_TIMEOUT_S = 30.0
@@ -177,7 +177,7 @@ class NotDecodedReader(DataSourceReader):
         return self._reader.partitions()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        with mock.patch("pyspark_kafka_meta.reading.task_reader.decode", _as_many_ready_rows):
+        with mock.patch("pyspark_kafka_meta.fetching.task_reader.decode", _as_many_ready_rows):
             yield from self._reader.read(partition)
 
 

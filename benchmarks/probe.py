@@ -16,7 +16,7 @@ from kio.schema.produce.v9 import request as produce
 from kio.schema.types import TopicName
 from kio.static.primitive import Records, TZAwareMicros, i8, i16, i32, i64
 
-from pyspark_kafka_meta.metadata.model import NO_LEADER
+from pyspark_kafka_meta.model import NO_LEADER
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.wire.codec import Api, milliseconds
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark_kafka_meta.source import KafkaMetaDataSource
     from pyspark_kafka_meta.source import KafkaMetaDataSource as DefaultSource
-    from pyspark_kafka_meta.tables.frames import brokers, caches, lag, partitions, refresh_events
+    from pyspark_kafka_meta.tables.dataframes import brokers, caches, lag, partitions, refresh_events
 
 __all__ = ["DefaultSource", "KafkaMetaDataSource", "brokers", "caches", "lag", "partitions", "refresh_events"]
 

@@ -16,11 +16,11 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, SourceOptions, Table, choose_table
-from pyspark_kafka_meta.options.rules import batch_warnings
-from pyspark_kafka_meta.options.unused import NO_SINK
-from pyspark_kafka_meta.reading.batch import KafkaMetaReader
-from pyspark_kafka_meta.reading.user_errors import entry_points
+from pyspark_kafka_meta.options.option_checks import batch_warnings
+from pyspark_kafka_meta.options.unsupported import NO_SINK
 from pyspark_kafka_meta.schemas import Columns, records_struct_type
+from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
+from pyspark_kafka_meta.spark.user_errors import entry_points
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class KafkaMetaDataSource(DataSource):
     def schema(self) -> StructType:
         if isinstance(self._options, SourceOptions):
             return records_struct_type(self._options.include_headers)
-        from pyspark_kafka_meta.tables.schemas import ROWS, struct_type
+        from pyspark_kafka_meta.tables.table_schemas import ROWS, struct_type
 
         return struct_type(ROWS[self._table])
 
@@ -57,7 +57,7 @@ class KafkaMetaDataSource(DataSource):
             logger.warning("%s", warning)
         if isinstance(self._options, SourceOptions):
             return KafkaMetaReader(self._options.for_batch(), columns)
-        from pyspark_kafka_meta.tables.readers import batch_reader
+        from pyspark_kafka_meta.tables.table_readers import batch_reader
 
         return batch_reader(self._table, self._options, columns)
 
@@ -67,8 +67,8 @@ class KafkaMetaDataSource(DataSource):
                 f"streams need pyspark 4.2 or later, and this is {pyspark.__version__}, which does not tell a source "
                 "where a micro-batch begins: upgrade pyspark, or read batches"
             )
-        from pyspark_kafka_meta.reading.stream import KafkaMetaStreamReader, RefusedStreamReader
-        from pyspark_kafka_meta.tables.streams import stream_reader
+        from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader, RefusedStreamReader
+        from pyspark_kafka_meta.tables.event_streams import stream_reader
 
         try:
             columns = _columns(schema, self.schema())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from pyspark_kafka_meta.reading.offsets import SourceOffset
+from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
 
 
 def text(offset: SourceOffset) -> str:

@@ -19,8 +19,8 @@ from confluent_kafka import KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.sql import SparkSession
 
+from pyspark_kafka_meta.java import find_java
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
-from pyspark_kafka_meta.testing.jars import find_java
 from tests.kafka.cluster_tools import all_brokers_know, poll_until
 
 pytest.register_assert_rewrite("tests.kafka.checker", "tests.kafka.harness")

@@ -18,8 +18,8 @@ import typer.main
 from pyspark_kafka_meta import __all__ as exported
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.options import ALL_OPTIONS
-from pyspark_kafka_meta.options.unused import INSTEAD, UNUSED
-from pyspark_kafka_meta.tables.schemas import ROWS, struct_type
+from pyspark_kafka_meta.options.unsupported import INSTEAD, UNUSED
+from pyspark_kafka_meta.tables.table_schemas import ROWS, struct_type
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "examples" / "README.md"]

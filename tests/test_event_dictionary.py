@@ -11,8 +11,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
-from pyspark_kafka_meta.metadata.changes import SnapshotChanges
-from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason
+from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent
+from pyspark_kafka_meta.metadata.snapshot_changes import SnapshotChanges
+from pyspark_kafka_meta.model import RefreshReason
 
 TEXT = (Path(__file__).parent.parent / "docs" / "events.md").read_text()
 JSON_TYPES = {int: "integer", float: "number", str: "string"}

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.options import ALL_OPTIONS, Table
-from pyspark_kafka_meta.tables.schemas import ROWS, struct_type
+from pyspark_kafka_meta.tables.table_schemas import ROWS, struct_type
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pyspark_kafka_meta.metadata.changes import LeaderChange, SnapshotChanges
-from pyspark_kafka_meta.metadata.events import RefreshCause, RefreshReason
-from pyspark_kafka_meta.metadata.model import Address, TopicPartition
-from pyspark_kafka_meta.metadata.policy import BrokerChoice, PolicySettings, RefreshPolicy
+from pyspark_kafka_meta.metadata.refresh_events import RefreshCause
+from pyspark_kafka_meta.metadata.refresh_policy import BrokerChoice, PolicySettings, RefreshPolicy
+from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange, SnapshotChanges
+from pyspark_kafka_meta.model import Address, RefreshReason, TopicPartition
 
 NOTHING = SnapshotChanges()
 OTHERS_CHANGED = SnapshotChanges(brokers_added=(0,))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.model import Address
 
 HANDOVER_S = 0.8
 """A controlled shutdown moves its leaders within this time, then the broker goes."""

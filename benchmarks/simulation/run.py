@@ -12,8 +12,7 @@ import numpy as np
 
 from benchmarks.simulation.clients import CacheModel, Variant
 from benchmarks.simulation.cluster import Cluster, Scenario, answer_bytes
-from pyspark_kafka_meta.metadata.events import RefreshReason
-from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.model import Address, RefreshReason
 
 
 @dataclass(slots=True)

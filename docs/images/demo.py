@@ -14,11 +14,11 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 from rich.terminal_theme import MONOKAI
 
-from pyspark_kafka_meta.cli.demo import frames
-from pyspark_kafka_meta.cli.demo.play import own_cluster, set_stage
-from pyspark_kafka_meta.cli.demo.scenes import Scene, scenes_of
-from pyspark_kafka_meta.cli.demo.state import State, is_stale, newest_caches
-from pyspark_kafka_meta.cli.demo.watcher import Watcher
+from pyspark_kafka_meta.demo import demo_frames
+from pyspark_kafka_meta.demo.play import own_cluster, set_stage
+from pyspark_kafka_meta.demo.scenes import Scene, scenes_of
+from pyspark_kafka_meta.monitor.cluster_state import State, is_stale, newest_caches
+from pyspark_kafka_meta.monitor.watcher import Watcher
 
 PICTURE = Path(__file__).with_suffix(".svg")
 COLUMNS = 126
@@ -34,7 +34,7 @@ def main() -> None:
         scene = next(one for one in scenes_of(cluster, played.events) if one.number == 8)
         state = one_is_stale(played.watcher, scene)
         assert played.feed is not None
-        draw(frames.frame(state, frames.heading(scene), played.feed.produced))
+        draw(demo_frames.frame(state, demo_frames.heading(scene), played.feed.produced))
 
 
 def one_is_stale(watcher: Watcher, scene: Scene) -> State:

@@ -11,8 +11,6 @@ from typing import Annotated
 
 import typer
 
-from pyspark_kafka_meta.cli.checks.machine import DISTRIBUTION, version_of
-from pyspark_kafka_meta.cli.console import WARNINGS, end_in_good_order, for_people, reporting
 from pyspark_kafka_meta.cli.parameters import (
     AllApplications,
     Application,
@@ -31,8 +29,11 @@ from pyspark_kafka_meta.cli.parameters import (
     events_options,
     since_ms,
 )
+from pyspark_kafka_meta.doctor.machine_checks import DISTRIBUTION, version_of
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.metadata.events import RefreshReason, Role
+from pyspark_kafka_meta.metadata.refresh_events import Role
+from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.monitor.console import WARNINGS, end_in_good_order, for_people, reporting
 
 app = typer.Typer(
     name="kafkameta",
@@ -81,9 +82,9 @@ def metadata(
     """Ask one broker, learn them all: brokers, topics, and the leader of each partition."""
     from rich.console import Console
 
-    from pyspark_kafka_meta.cli.metadata import check_topics, look_at, show
-    from pyspark_kafka_meta.cli.metadata import watch as keep_watch
-    from pyspark_kafka_meta.cli.refreshing import OwnCache
+    from pyspark_kafka_meta.cli.metadata_command import check_topics, look_at, show
+    from pyspark_kafka_meta.cli.metadata_command import watch as keep_watch
+    from pyspark_kafka_meta.cli.own_cache import OwnCache
     from pyspark_kafka_meta.options import ClientOptions
 
     console = None if as_json else Console()
@@ -123,8 +124,8 @@ def events(
     They are at a --path, in a --topic at --bootstrap-servers, or else in this machine's default folders, of the
     latest application.
     """
-    from pyspark_kafka_meta.cli.events import EventFilter, EventTables, follow_events, print_events, show_events
-    from pyspark_kafka_meta.cli.sources import open_events
+    from pyspark_kafka_meta.cli.events_command import EventFilter, EventTables, follow_events, print_events, show_events
+    from pyspark_kafka_meta.monitor.event_sources import open_events
 
     console = for_people(as_json)
     show = print_events if console is None else EventTables(console)
@@ -160,8 +161,8 @@ def caches(
     of the latest application. Caches that ended are left out; one that was killed on another machine may be shown for
     as long as --since says.
     """
-    from pyspark_kafka_meta.cli.caches import known_caches, show_caches, show_stale
-    from pyspark_kafka_meta.cli.sources import open_events
+    from pyspark_kafka_meta.cli.caches_command import known_caches, show_caches, show_stale
+    from pyspark_kafka_meta.monitor.event_sources import open_events
     from pyspark_kafka_meta.options import ClientOptions
 
     console, now_ms = for_people(as_json), int(time.time() * 1000)
@@ -188,7 +189,7 @@ def doctor(
     config: Config = None,
 ) -> None:
     """Say what would go wrong here, at the brokers and on the executors, and how to fix it."""
-    from pyspark_kafka_meta.cli.doctor import examine, show_findings
+    from pyspark_kafka_meta.cli.doctor_command import examine, show_findings
 
     with reporting():
         cluster = cluster_options(bootstrap_servers, option, config)
@@ -214,8 +215,8 @@ def demo(
     """
     from rich.console import Console
 
-    from pyspark_kafka_meta.cli.demo.clusters import Yours
-    from pyspark_kafka_meta.cli.demo.play import own_cluster, run_demo
+    from pyspark_kafka_meta.demo.demo_clusters import Yours
+    from pyspark_kafka_meta.demo.play import own_cluster, run_demo
 
     console = Console()
     end_in_good_order()
@@ -249,7 +250,7 @@ def page(
     with reporting(until_ended=True):
         if find_spec("nicegui") is None:
             raise OptionError(f"the page needs more packages: pip install '.[page]' in a clone of {DISTRIBUTION}")
-        from pyspark_kafka_meta.cli.page.stage import Where, serve_demo, serve_events
+        from pyspark_kafka_meta.page.stage import Where, serve_demo, serve_events
 
         yours = cluster_options(bootstrap_servers, option, config)
         where = Where(host, port, open_browser)
@@ -269,7 +270,7 @@ def migrate_checkpoint(
     write: Annotated[Path | None, typer.Option(help="Make a checkpoint for kafkameta here, state included.")] = None,
 ) -> None:
     """Go on where a query on Spark's own Kafka source stopped: print its startingOffsets, one line per source."""
-    from pyspark_kafka_meta.cli.migrate import starting_offsets, write_checkpoint
+    from pyspark_kafka_meta.cli.migrate_command import starting_offsets, write_checkpoint
 
     end_in_good_order()  # half a copy is removed
     with reporting():

@@ -12,13 +12,14 @@ from typing import Annotated
 
 import typer
 
-from pyspark_kafka_meta.cli.console import note
-from pyspark_kafka_meta.cli.properties import parse_properties, split_pair
+from pyspark_kafka_meta.cli.properties_file import parse_properties, split_pair
 from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.monitor.console import note
 from pyspark_kafka_meta.options import ALL_OPTIONS
-from pyspark_kafka_meta.options.client import CLIENT_OPTIONS
-from pyspark_kafka_meta.options.declare import NAME
-from pyspark_kafka_meta.options.values import INT32_MAX, parse_duration_ms
+from pyspark_kafka_meta.options.client_options import CLIENT_OPTIONS
+from pyspark_kafka_meta.options.option_parsers import parse_duration_ms
+from pyspark_kafka_meta.options.option_table import NAME
+from pyspark_kafka_meta.validators import INT32_MAX
 
 Servers = Annotated[
     str | None, typer.Option(help="Brokers to ask, as host:port between commas; --config may name them.")

@@ -16,18 +16,12 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
-from pyspark_kafka_meta.metadata.events import Outcome, RefreshCause, RefreshEvent, RefreshReason
-from pyspark_kafka_meta.metadata.model import (
-    Address,
-    LeaderAndEpoch,
-    LeaderHint,
-    MetadataAnswer,
-    TopicPartition,
-)
-from pyspark_kafka_meta.metadata.policy import PolicySettings, attempt_timeout_ms
-from pyspark_kafka_meta.metadata.recorder import Attempt
+from pyspark_kafka_meta.metadata.cache_state import CacheState
+from pyspark_kafka_meta.metadata.event_recorder import Attempt
+from pyspark_kafka_meta.metadata.refresh_events import Outcome, RefreshCause, RefreshEvent
+from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings, attempt_timeout_ms
 from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
-from pyspark_kafka_meta.metadata.state import CacheState
+from pyspark_kafka_meta.model import Address, LeaderAndEpoch, LeaderHint, MetadataAnswer, RefreshReason, TopicPartition
 
 logger = logging.getLogger(__name__)
 

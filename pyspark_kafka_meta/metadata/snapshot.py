@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from pyspark_kafka_meta.metadata.changes import LeaderChange, PartitionLearned, SnapshotChanges, TopicRecreated
-from pyspark_kafka_meta.metadata.model import (
+from pyspark_kafka_meta.metadata.epoch_rewinds import Rewind
+from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange, PartitionLearned, SnapshotChanges, TopicRecreated
+from pyspark_kafka_meta.model import (
     NO_EPOCH,
     Broker,
     LeaderAndEpoch,
@@ -23,7 +24,6 @@ from pyspark_kafka_meta.metadata.model import (
     TopicPartition,
     is_other_topic,
 )
-from pyspark_kafka_meta.metadata.rewinds import Rewind
 
 GONE_TOPIC_ERRORS = frozenset({3, 17, 29, 100})
 """The topic is not there for this client: unknown topic, invalid name, not authorized, unknown topic id. After any

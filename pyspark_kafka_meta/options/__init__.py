@@ -2,12 +2,12 @@
 `security` those of connections, `metrics` those of events, `side_tables` says what the other tables take, `rules` what
 they may not say together, `declare` how an option is read, `values` and `specs` have the parsers."""
 
-from pyspark_kafka_meta.options.client import ClientOptions
-from pyspark_kafka_meta.options.metrics import MetricsOptions
-from pyspark_kafka_meta.options.query import OPTIONS, SourceOptions
-from pyspark_kafka_meta.options.security import SecurityOptions
-from pyspark_kafka_meta.options.side_tables import ALL_OPTIONS, ClusterOptions, EventsOptions, Table, choose_table
-from pyspark_kafka_meta.options.specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
+from pyspark_kafka_meta.options.client_options import ClientOptions
+from pyspark_kafka_meta.options.metrics_options import MetricsOptions
+from pyspark_kafka_meta.options.security_options import SecurityOptions
+from pyspark_kafka_meta.options.source_options import OPTIONS, SourceOptions
+from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
+from pyspark_kafka_meta.options.table_options import ALL_OPTIONS, ClusterOptions, EventsOptions, Table, choose_table
 
 __all__ = [
     "ALL_OPTIONS",

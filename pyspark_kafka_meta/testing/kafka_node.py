@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_kafka_meta.errors import ClusterError, KafkaMetaError
-from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.testing.kafka_config import LOGGING, properties_text
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire

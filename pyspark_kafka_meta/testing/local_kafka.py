@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Literal, Self
 
 from pyspark_kafka_meta.errors import ClusterError
-from pyspark_kafka_meta.metadata.model import Address
-from pyspark_kafka_meta.testing import guard, kafka_config, zookeeper
+from pyspark_kafka_meta.java import find_java
+from pyspark_kafka_meta.model import Address
+from pyspark_kafka_meta.testing import kafka_config, process_guard, zookeeper
 from pyspark_kafka_meta.testing.class_archive import with_class_archive
-from pyspark_kafka_meta.testing.jars import find_java, resolve
+from pyspark_kafka_meta.testing.free_ports import free_ports, is_free
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID, FIRST_BROKER_ID, HOST
+from pyspark_kafka_meta.testing.kafka_jars import resolve
 from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, KafkaNode, format_controller, live_brokers, write_files
 from pyspark_kafka_meta.testing.kafka_release import KafkaRelease
 from pyspark_kafka_meta.testing.listener_security import ListenerSecurity, Protocol
-from pyspark_kafka_meta.testing.ports import free_ports, is_free
 
 JVM_OPTIONS = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Small nodes that start fast. On two cores they also carry more records a second than Java's own defaults."""
@@ -88,7 +89,7 @@ class LocalKafka:
         self._plain_ports = dict(enumerate(free[brokers:], FIRST_BROKER_ID))
         self._config = dict(config or {})
         self._nodes: dict[int, KafkaNode] = {}
-        self._guard: guard.Guard | None = None
+        self._guard: process_guard.Guard | None = None
 
     def __enter__(self) -> Self:
         """Start the cluster and wait until every broker knows all: about 4 s, and 30 s more the first time."""
@@ -101,8 +102,8 @@ class LocalKafka:
         runtime = JavaRuntime(find_java(), resolve(self._release.jars), JVM_OPTIONS)
         if self._release.has_kraft:
             runtime = with_class_archive(runtime)
-        guard.sweep()
-        self._guard = guard.Guard()
+        process_guard.sweep()
+        self._guard = process_guard.Guard()
         try:
             self._launch(runtime, self._guard)
             self.wait_until_up()
@@ -210,7 +211,7 @@ class LocalKafka:
                     )
                 time.sleep(_POLL_S)
 
-    def _launch(self, runtime: JavaRuntime, guarded: guard.Guard) -> None:
+    def _launch(self, runtime: JavaRuntime, guarded: process_guard.Guard) -> None:
         """Start the brokers, then the controller, for which they wait."""
         for broker_id in self.broker_ids:
             folder = guarded.folder / str(broker_id)

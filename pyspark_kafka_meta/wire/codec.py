@@ -18,7 +18,7 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i32Timedelta
 
 from pyspark_kafka_meta.errors import ProtocolError
-from pyspark_kafka_meta.wire.lengths import Span, check_lengths
+from pyspark_kafka_meta.wire.length_checks import Span, check_lengths
 
 LENGTH_BYTES = 4
 NULL_RECORDS = b"\0"

@@ -28,14 +28,14 @@ from pyspark_kafka_meta.errors import (
     TlsError,
     UnsupportedBrokerError,
 )
-from pyspark_kafka_meta.memory import ReusedMemory
-from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
-from pyspark_kafka_meta.options.security import PLAINTEXT
+from pyspark_kafka_meta.options.security_options import PLAINTEXT
+from pyspark_kafka_meta.reused_memory import ReusedMemory
 from pyspark_kafka_meta.wire import codec
 from pyspark_kafka_meta.wire.codec import API_VERSIONS, LENGTH_BYTES, Api, Exchange
 from pyspark_kafka_meta.wire.security import tls
-from pyspark_kafka_meta.wire.security.login import log_in, login_is_wanted
+from pyspark_kafka_meta.wire.security.sasl_login import log_in, login_is_wanted
 from pyspark_kafka_meta.wire.sockets import connect, is_readable, remaining_s
 
 LOGIN_AGAIN_AT = (0.85, 0.95)

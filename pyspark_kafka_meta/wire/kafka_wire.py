@@ -12,20 +12,14 @@ from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from pyspark_kafka_meta.errors import KafkaMetaError, RequestTimeoutError
-from pyspark_kafka_meta.memory import ReusedMemory
-from pyspark_kafka_meta.metadata.model import Address, Broker, MetadataAnswer
-from pyspark_kafka_meta.wire import translate, translate_fetch
+from pyspark_kafka_meta.model import Address, Broker, MetadataAnswer
+from pyspark_kafka_meta.reused_memory import ReusedMemory
+from pyspark_kafka_meta.wire import translate_fetch, translate_metadata
 from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.wire.messages import (
-    FetchAnswer,
-    FetchRequest,
-    OffsetsAnswer,
-    OffsetsRequest,
-    RequestFailure,
-)
-from pyspark_kafka_meta.wire.requests import Requests
-from pyspark_kafka_meta.wire.under_way import UnderWay
+from pyspark_kafka_meta.wire.in_flight import UnderWay
+from pyspark_kafka_meta.wire.in_flight_requests import Requests
+from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchRequest, OffsetsAnswer, OffsetsRequest, RequestFailure
 
 AnswerT = TypeVar("AnswerT")
 Topics: TypeAlias = Collection[str] | None
@@ -128,21 +122,21 @@ def _write_fetch(connection: Connection, request: FetchRequest, deadline: float)
 
 def _write_offsets(connection: Connection, request: OffsetsRequest, deadline: float) -> None:
     api = OFFSET_FOR_LEADER_EPOCH if request.by_epoch else LIST_OFFSETS
-    connection.send(api, translate.offsets_request(connection.version(api), request), deadline)
+    connection.send(api, translate_metadata.offsets_request(connection.version(api), request), deadline)
 
 
 def _read_offsets(node_id: int, connection: Connection, under_way: UnderWay[OffsetsRequest]) -> OffsetsAnswer:
     exchange = connection.receive(under_way.read_deadline(), has_begun=True)
-    return translate.offsets_answer(exchange, under_way.request, node_id)
+    return translate_metadata.offsets_answer(exchange, under_way.request, node_id)
 
 
 def _write_metadata(connection: Connection, topics: Topics, deadline: float) -> None:
-    connection.send(METADATA, translate.metadata_request(connection.version(METADATA), topics), deadline)
+    connection.send(METADATA, translate_metadata.metadata_request(connection.version(METADATA), topics), deadline)
 
 
 def _read_metadata(_: Address, connection: Connection, under_way: UnderWay[Topics]) -> MetadataAnswer:
     exchange = connection.receive(under_way.read_deadline(), has_begun=True)
-    return translate.metadata_answer(exchange, under_way.request)
+    return translate_metadata.metadata_answer(exchange, under_way.request)
 
 
 def _of_node(received: tuple[int, AnswerT | KafkaMetaError] | None) -> AnswerT | RequestFailure | None:

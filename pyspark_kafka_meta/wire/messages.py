@@ -11,7 +11,7 @@ from typing import Protocol
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.metadata.model import NO_EPOCH, Address, Broker, LeaderHint, MetadataAnswer, TopicPartition
+from pyspark_kafka_meta.model import NO_EPOCH, Address, Broker, LeaderHint, MetadataAnswer, TopicPartition
 
 EARLIEST_TIMESTAMP = -2
 """ListOffsets: the log start offset (Kafka `ListOffsetsRequest.EARLIEST_TIMESTAMP`)."""

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from pyspark_kafka_meta.errors import ConnectError, UnknownHostError
-from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.model import Address
 
 T = TypeVar("T")
 

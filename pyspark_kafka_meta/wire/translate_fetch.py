@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from pyspark_kafka_meta.metadata.model import Broker, LeaderHint, TopicPartition
+from pyspark_kafka_meta.model import Broker, LeaderHint, TopicPartition
 from pyspark_kafka_meta.wire import codec
+from pyspark_kafka_meta.wire.answer_checks import broker, check, grouped, ms, unique
 from pyspark_kafka_meta.wire.codec import FETCH, Exchange
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchAnswer, FetchedPartition, FetchRequest
-from pyspark_kafka_meta.wire.rules import broker, check, grouped, ms, unique
 
 TOPIC_IDS_SINCE = 13
 """Fetch names topics by id from this version on (KIP-516)."""

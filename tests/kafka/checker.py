@@ -11,9 +11,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from pyspark_kafka_meta.metadata.cache import MetadataCache
-from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.tables.folding import fold
-from pyspark_kafka_meta.tables.rows import by_partition
+from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.tables.caches_from_events import fold
+from pyspark_kafka_meta.tables.table_rows import by_partition
 
 REFRESHES_PER_SECOND = 12
 """No cache may send more Metadata requests: a round over all addresses, and those between the first, short pauses."""

@@ -17,7 +17,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import f64, i32
 
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.metadata.model import Address, TopicMetadata
+from pyspark_kafka_meta.model import Address, TopicMetadata
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.wire.codec import Api
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings

@@ -17,15 +17,15 @@ from typing import Any, Self
 
 from confluent_kafka import Message, Producer
 
-from pyspark_kafka_meta.metadata.events import Origin, Role
-from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.fetching.task_reader import TaskReader
+from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions, SourceOptions
-from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.offsets import BEGINNING, OffsetRange, ranges
-from pyspark_kafka_meta.reading.planner import OffsetPlanner, stream_planner_options
-from pyspark_kafka_meta.reading.task_reader import TaskReader
-from pyspark_kafka_meta.telemetry.background import BackgroundSink
-from pyspark_kafka_meta.telemetry.outlets import new_publisher
+from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING, ranges
+from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner, stream_planner_options
+from pyspark_kafka_meta.telemetry.background_sink import BackgroundSink
+from pyspark_kafka_meta.telemetry.publisher_factory import new_publisher
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.checkpoints import parsed, text
 from tests.kafka.checker import UNKNOWN_OFFSET, Event, Record, assert_all_read, assert_tells_all

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from pyspark_kafka_meta.metadata.events import RefreshEvent
-from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.testing import MockCluster
 from tests.kafka.checker import (
     UNKNOWN_OFFSET,

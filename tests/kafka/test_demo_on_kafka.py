@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.cli.demo.clusters import TOPIC, Real
-from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.demo.demo_clusters import TOPIC, Real
+from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.tables.live import partition_rows
+from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.testing import LocalKafka
 
 

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.testing.ports import free_ports
+from pyspark_kafka_meta.testing.free_ports import free_ports
 
 pytestmark = pytest.mark.kafka
 

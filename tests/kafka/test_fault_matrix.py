@@ -12,7 +12,7 @@ import pytest
 
 import pyspark_kafka_meta
 from pyspark_kafka_meta.errors import NoLeaderError
-from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID
 from tests.kafka.checker import leaders_given

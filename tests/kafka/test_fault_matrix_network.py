@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from pyspark_kafka_meta.metadata.events import RefreshReason
+from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.testing.proxy import Network, TcpProxy
+from pyspark_kafka_meta.testing.tcp_proxy import Network, TcpProxy
 from tests.kafka.cluster_tools import all_brokers_know, poll_until, set_quota
 from tests.kafka.harness import Scene, SteadyProducer, Stream, running
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.reading import planner
+from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.planning import offset_planner
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.checker import leaders_given
 from tests.kafka.cluster_tools import create_topic, in_sync, leads_once_elected, reassign
@@ -65,7 +65,7 @@ def test_r8_new_partitions_are_read_from_their_start(
     add_partitions: Callable[[str, int], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(planner, "PLANNER_MAX_AGE_MS", 1_000)  # when planners learn of new partitions
+    monkeypatch.setattr(offset_planner, "PLANNER_MAX_AGE_MS", 1_000)  # when planners learn of new partitions
     topic = make_topic(partitions=1)
     with stage(topic, partitions=1) as scene:
         for partitions in (2, 6):

@@ -18,13 +18,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from pyspark_kafka_meta.errors import (
-    AuthenticationError,
-    AuthorizationError,
-    ConnectError,
-    KafkaMetaError,
-    TlsError,
-)
+from pyspark_kafka_meta.errors import AuthenticationError, AuthorizationError, ConnectError, KafkaMetaError, TlsError
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority
 from pyspark_kafka_meta.wire import connection, sockets
 from tests.kafka.harness import Stream, Task

@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import ReadTimeoutError
-from pyspark_kafka_meta.metadata.events import Origin, RefreshEvent, RefreshReason, Role
+from pyspark_kafka_meta.fetching.task_reader import TaskReader
+from pyspark_kafka_meta.metadata.refresh_events import Origin, RefreshEvent, Role
+from pyspark_kafka_meta.model import OffsetRange, RefreshReason
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
-from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.offsets import BEGINNING, OffsetRange, SourceOffset
-from pyspark_kafka_meta.reading.planner import OffsetPlanner
-from pyspark_kafka_meta.reading.task_reader import TaskReader
-from pyspark_kafka_meta.telemetry.outlets import new_publisher
+from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING, SourceOffset
+from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner
+from pyspark_kafka_meta.telemetry.publisher_factory import new_publisher
 from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP
 
 pytestmark = [

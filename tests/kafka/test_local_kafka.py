@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from pyspark_kafka_meta import java
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.metadata.model import Address
-from pyspark_kafka_meta.testing import ClusterError, LocalKafka, guard, jars, kafka_config
+from pyspark_kafka_meta.model import Address
+from pyspark_kafka_meta.testing import ClusterError, LocalKafka, kafka_config, kafka_jars, process_guard
 from pyspark_kafka_meta.testing.class_archive import with_class_archive
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID
 from pyspark_kafka_meta.testing.kafka_node import JavaRuntime
@@ -149,10 +150,10 @@ def test_a_killed_parent_leaves_neither_java_nor_data(wait_for: Callable[..., An
         assert parent.stdout is not None
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(pids) == 2
-        assert list(tmp_path.glob(f"{guard.PREFIX}*"))
+        assert list(tmp_path.glob(f"{process_guard.PREFIX}*"))
         parent.send_signal(signal.SIGKILL)
     wait_for(lambda: not any(map(is_alive, pids)))
-    wait_for(lambda: not list(tmp_path.glob(f"{guard.PREFIX}*")))
+    wait_for(lambda: not list(tmp_path.glob(f"{process_guard.PREFIX}*")))
 
 
 @pytest.mark.kafka
@@ -193,11 +194,11 @@ def test_addresses_are_known_before_the_start() -> None:
 
 def test_a_folder_without_its_guard_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    live = guard.Guard()
-    stale = tmp_path / f"{guard.PREFIX}stale"
+    live = process_guard.Guard()
+    stale = tmp_path / f"{process_guard.PREFIX}stale"
     stale.mkdir()
     (stale / "lock").touch()
-    guard.sweep()
+    process_guard.sweep()
     assert list(tmp_path.iterdir()) == [live.folder]
     live.close()
     assert not list(tmp_path.iterdir())
@@ -233,11 +234,11 @@ def test_cluster_ids_never_look_like_an_option() -> None:
 
 
 def fake_java(folder: Path, script: str) -> Path:
-    java = folder / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text(f"#!/bin/sh\n{script}\n")
-    java.chmod(0o755)
-    return java
+    launcher = folder / "bin" / "java"
+    launcher.parent.mkdir()
+    launcher.write_text(f"#!/bin/sh\n{script}\n")
+    launcher.chmod(0o755)
+    return launcher
 
 
 def test_the_class_archive_is_made_once(tmp_path: Path) -> None:
@@ -268,14 +269,14 @@ def test_a_class_archive_that_cannot_be_made_is_done_without(tmp_path: Path) -> 
     ],
 )
 def test_java_versions(told: str, version: int) -> None:
-    assert jars.java_version(told) == version
+    assert java.java_version(told) == version
 
 
 def test_missing_java_is_one_line_that_names_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ClusterError) as caught:
-        jars.find_java()
+        java.find_java()
     assert str(caught.value) == "No Java found: install Java 17 or later and put it on PATH, or set JAVA_HOME."
 
 
@@ -283,7 +284,7 @@ def test_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     fake_java(tmp_path, "echo 'openjdk version \"11.0.2\"' >&2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ClusterError, match="is Java 11: install Java 17"):
-        jars.find_java()
+        java.find_java()
 
 
 @pytest.mark.parametrize(
@@ -300,20 +301,20 @@ def test_cache_folder(variables: dict[str, str], expected: str, monkeypatch: pyt
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert jars.cache_dir() == Path(expected)
+    assert kafka_jars.cache_dir() == Path(expected)
 
 
 def test_jars_in_the_cache_are_not_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKAMETA_CACHE_DIR", str(tmp_path))
-    folder = jars.jar_folder(["group:name:1.0"])
+    folder = kafka_jars.jar_folder(["group:name:1.0"])
     folder.mkdir(parents=True)
     (folder / "b.jar").touch()
     (folder / "a.jar").touch()
     monkeypatch.setenv("PATH", "")
-    assert [jar.name for jar in jars.resolve(["group:name:1.0"])] == ["a.jar", "b.jar"]
+    assert [jar.name for jar in kafka_jars.resolve(["group:name:1.0"])] == ["a.jar", "b.jar"]
 
 
 def test_ivy_is_asked_for_the_coordinates_alone() -> None:
-    text = jars.ivy_module(["g:a:1", "h:b:2"])
+    text = kafka_jars.ivy_module(["g:a:1", "h:b:2"])
     assert '<dependency org="g" name="a" rev="1" conf="default->default"/>' in text
     assert text.count("<dependency ") == 2

@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 import pytest
 from confluent_kafka import Producer
 
-from pyspark_kafka_meta.metadata.events import Origin, Role
-from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.client.leader_offsets import LeaderOffsets
+from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.options.specs import TimesSpec
-from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.leader_offsets import LeaderOffsets
-from pyspark_kafka_meta.reading.resolver import OffsetResolver
-from pyspark_kafka_meta.telemetry.publisher import EventPublisher
+from pyspark_kafka_meta.options.start_specs import TimesSpec
+from pyspark_kafka_meta.planning.start_end_offsets import OffsetResolver
+from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.cluster_tools import create_topic
 from tests.kafka.harness import PRODUCER_PATIENCE_MS, Stream

@@ -9,13 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from pyspark_kafka_meta.metadata.events import Origin, Role
-from pyspark_kafka_meta.metadata.model import Broker, TopicPartition
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.fetching.task_reader import TaskReader
+from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.model import Broker, OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
-from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.offsets import OffsetRange
-from pyspark_kafka_meta.reading.task_reader import TaskReader
-from pyspark_kafka_meta.telemetry.outlets import new_publisher
+from pyspark_kafka_meta.telemetry.publisher_factory import new_publisher
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.wire.messages import FetchRequest
 

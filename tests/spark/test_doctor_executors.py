@@ -13,8 +13,8 @@ from typing import Any
 import pyspark
 import pytest
 
+from pyspark_kafka_meta.java import find_java
 from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.testing.jars import find_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 

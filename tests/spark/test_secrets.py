@@ -204,7 +204,7 @@ def test_no_secret_is_in_anything_written_or_printed(tmp_path: Path) -> None:
     assert "refused the PLAIN login" in done.stdout
     assert told.rows
     assert not any("canary" in row.value for row in told.rows)
-    assert "pyspark_kafka_meta.wire.security.librdkafka" in done.stderr
+    assert "pyspark_kafka_meta.wire.security.librdkafka_config" in done.stderr
     assert "DEBUG:pyspark_kafka_meta" in done.stderr or "INFO:pyspark_kafka_meta.events" in done.stderr
     assert {"checkpoint", "events", "local", "log"} <= {path.name for path in folder.iterdir()}
     assert "files with a secret: []" in done.stdout

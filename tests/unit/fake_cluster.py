@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
-from pyspark_kafka_meta.metadata.model import (
+from pyspark_kafka_meta.model import (
     NO_EPOCH,
     NO_LEADER,
     Address,

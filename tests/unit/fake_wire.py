@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
-from pyspark_kafka_meta.metadata.model import (
+from pyspark_kafka_meta.model import (
     NO_EPOCH,
     NO_LEADER,
     Address,

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_kafka_meta.metadata.events import RefreshEvent, RefreshReason
-from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.reading.offsets import OffsetRange
-from pyspark_kafka_meta.reading.task_reader import TaskReader
+from pyspark_kafka_meta.fetching.task_reader import TaskReader
+from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.model import OffsetRange, RefreshReason, TopicPartition
 from tests.partitions import T0
 from tests.unit.scene import Scene
 

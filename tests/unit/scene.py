@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, RefreshReason, Role
-from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
+from pyspark_kafka_meta.fetching.task_reader import TaskReader
+from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, RefreshEvent, Role
+from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, RefreshReason, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.offsets import OffsetRange
-from pyspark_kafka_meta.reading.planner import OffsetPlanner
-from pyspark_kafka_meta.reading.task_reader import TaskReader
-from pyspark_kafka_meta.telemetry.publisher import EventPublisher
+from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner
+from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 from pyspark_kafka_meta.wire.messages import FetchAnswer, RequestFailure
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_wire import FakeClock, FakeWire

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, RequestTimeoutError
-from pyspark_kafka_meta.metadata.model import LeaderHint
+from pyspark_kafka_meta.model import LeaderHint
 from pyspark_kafka_meta.wire.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,

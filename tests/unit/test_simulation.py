@@ -32,17 +32,17 @@ from benchmarks.simulation.figures import figures, requests_by_time
 from benchmarks.simulation.run import Log, Simulation
 from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.metadata.cache import MetadataCache
-from pyspark_kafka_meta.metadata.events import RefreshReason
-from pyspark_kafka_meta.metadata.model import (
+from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings
+from pyspark_kafka_meta.model import (
     Address,
     Broker,
     LeaderHint,
     MetadataAnswer,
     PartitionMetadata,
+    RefreshReason,
     TopicMetadata,
     TopicPartition,
 )
-from pyspark_kafka_meta.metadata.policy import PolicySettings
 from pyspark_kafka_meta.wire.codec import milliseconds
 
 FRAME_BYTES = 4 + 4 + 1

@@ -6,7 +6,7 @@ import pytest
 
 from pyspark_kafka_meta import source
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.reading.batch import KafkaMetaReader
+from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 
 
 def test_stream_on_a_pyspark_without_read_limits_is_refused_and_a_batch_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pyspark_kafka_meta.metadata.changes import LeaderChange, PartitionLearned, SnapshotChanges
-from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason, Role
-from pyspark_kafka_meta.telemetry.folders import LocalFolder
-from pyspark_kafka_meta.telemetry.sinks import FolderSink
+from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent, Role
+from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange, PartitionLearned, SnapshotChanges
+from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.telemetry.event_folders import LocalFolder
+from pyspark_kafka_meta.telemetry.event_sinks import FolderSink
 
 
 def made(cache: str, sequence: int, time_ms: int = 1_700_000_000_000, **others: Any) -> RefreshEvent:

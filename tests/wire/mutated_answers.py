@@ -21,13 +21,12 @@ from kio.schema.fetch.v16 import response as fetch
 from kio.schema.list_offsets.v7 import response as offsets
 
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.metadata.model import NO_EPOCH, TopicPartition
-from pyspark_kafka_meta.reading.cursor import PartitionCursor
-from pyspark_kafka_meta.reading.instructions import Emit
-from pyspark_kafka_meta.reading.offsets import OffsetRange
-from pyspark_kafka_meta.records.columns import FetchedRecords
+from pyspark_kafka_meta.fetching.instructions import Emit
+from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
+from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, TopicPartition
 from pyspark_kafka_meta.records.compression import Codec
-from pyspark_kafka_meta.wire import codec, translate, translate_fetch
+from pyspark_kafka_meta.records.decoder import FetchedRecords
+from pyspark_kafka_meta.wire import codec, translate_fetch, translate_metadata
 from pyspark_kafka_meta.wire.codec import (
     FETCH,
     LIST_OFFSETS,
@@ -166,7 +165,7 @@ def metadata_frame() -> bytes:
 
 
 def read_metadata(rng: random.Random) -> str:
-    answer = translate.metadata_answer(exchange(METADATA, 12, mutate(metadata_frame(), rng)), ["t"])
+    answer = translate_metadata.metadata_answer(exchange(METADATA, 12, mutate(metadata_frame(), rng)), ["t"])
     assert {topic.name for topic in answer.topics} <= {"t"}
     assert all(one.node_id >= 0 and 0 < one.address.port < 65536 and one.address.host for one in answer.brokers)
     partitions = [one for topic in answer.topics for one in topic.partitions]
@@ -196,7 +195,7 @@ def offsets_frame() -> bytes:
 def read_offsets(rng: random.Random) -> str:
     request = OffsetsRequest(tuple(OffsetQuery(one, LATEST_TIMESTAMP, 3) for one in PARTITIONS), False)
     data = mutate(offsets_frame(), rng)
-    answers = translate.offsets_answer(exchange(LIST_OFFSETS, 7, data), request, 3).offsets
+    answers = translate_metadata.offsets_answer(exchange(LIST_OFFSETS, 7, data), request, 3).offsets
     assert answers.keys() <= set(PARTITIONS)
     assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in answers.values())
     return "read"
@@ -205,7 +204,7 @@ def read_offsets(rng: random.Random) -> str:
 def read_epochs(rng: random.Random) -> str:
     request = OffsetsRequest(tuple(OffsetQuery(one, 3, 3) for one in PARTITIONS), by_epoch=True)
     data = mutate(frame(epochs_message(("t", 0), ("t", 1)), CORRELATION_ID)[4:], rng)
-    answers = translate.offsets_answer(exchange(OFFSET_FOR_LEADER_EPOCH, 4, data), request, 3).offsets
+    answers = translate_metadata.offsets_answer(exchange(OFFSET_FOR_LEADER_EPOCH, 4, data), request, 3).offsets
     assert answers.keys() <= set(PARTITIONS)
     assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in answers.values())
     return "read"

@@ -14,7 +14,7 @@ from kio.schema.api_versions.v3 import response as v3
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.wire.codec import (
     API_VERSIONS,
     FETCH,

@@ -9,12 +9,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
-from pyspark_kafka_meta.cli.demo import clusters, play
-from pyspark_kafka_meta.cli.demo.clusters import TOPIC, Embedded, Real
 from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.metadata.model import NO_LEADER, TopicPartition
+from pyspark_kafka_meta.demo import demo_clusters, play
+from pyspark_kafka_meta.demo.demo_clusters import TOPIC, Embedded, Real
+from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.tables.live import ask_cluster
+from pyspark_kafka_meta.tables.cluster_query import ask_cluster
 from pyspark_kafka_meta.testing import ClusterError, MockCluster
 
 FIRST = TopicPartition(TOPIC, 0)
@@ -83,7 +83,7 @@ def test_nobody_leads_while_all_are_dead_and_who_comes_back_leads_all(cluster: E
 
 
 def test_that_no_real_broker_answers_is_told_as_a_cluster_in_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clusters, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(demo_clusters, "PATIENCE_S", 0.1)
     real: Any = Real.__new__(Real)
     real._admin = AdminClient({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
 

@@ -20,11 +20,12 @@ from kio.schema.types import BrokerId
 from kio.static.primitive import i32
 from typer.testing import CliRunner
 
-from pyspark_kafka_meta.cli.checks import executors
+from pyspark_kafka_meta import java
 from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.metadata.events import Origin, Role
-from pyspark_kafka_meta.metadata.model import Address
-from pyspark_kafka_meta.testing import MockCluster, jars
+from pyspark_kafka_meta.doctor import executor_checks
+from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.model import Address
+from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.wire.codec import milliseconds
 from tests.wire.scripted_broker import answer_versions, frame, read_message, scripted_broker
 
@@ -36,7 +37,7 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "160", "LINES": "50"}
 @pytest.fixture(autouse=True)
 def good_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    monkeypatch.setattr(jars, "find_java", lambda: Path("java"))  # these tests run without one, too
+    monkeypatch.setattr(java, "find_java", lambda: Path("java"))  # these tests run without one, too
 
 
 @contextmanager
@@ -175,10 +176,12 @@ def test_an_old_broker_is_told_what_it_lacks(fetch: int, verdict: str, text: str
 def test_a_task_tells_what_its_executor_cannot_reach_and_that_its_release_is_another(
     mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executors, "task_origin", lambda: Origin(role=Role.READER, executor_id="7", host="worker"))
+    monkeypatch.setattr(
+        executor_checks, "task_origin", lambda: Origin(role=Role.READER, executor_id="7", host="worker")
+    )
     good = Address("127.0.0.1", int(mock_cluster.bootstrap_servers.split(",")[0].rpartition(":")[2]))
     addresses = [("127.0.0.1", 1), (good.host, good.port)]
-    rows = executors.look_around("9.9", {"kafka.bootstrap.servers": NOBODY}, addresses)
+    rows = executor_checks.look_around("9.9", {"kafka.bootstrap.servers": NOBODY}, addresses)
 
     assert [(check, verdict) for check, verdict, _, _ in rows] == [
         ("executor 7 on worker", "ok"),

@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
-from pyspark_kafka_meta.cli import events as events_module
+from pyspark_kafka_meta.cli import events_command as events_module
 from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.metadata.events import RefreshEvent
+from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.testing import MockCluster
 from tests.unit.written_events import learning, made, moving, sequences
 

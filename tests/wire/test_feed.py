@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.cli.demo.clusters import REPLICAS, TOPIC, Embedded
-from pyspark_kafka_meta.cli.demo.feed import Feed, records_a_round
+from pyspark_kafka_meta.demo.demo_clusters import REPLICAS, TOPIC, Embedded
+from pyspark_kafka_meta.demo.live_feed import Feed, records_a_round
 from pyspark_kafka_meta.testing import MockCluster
 
 

@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 from kio.schema.metadata.v12 import response as metadata
 
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import (
     AnswerTooLargeError,
     CorruptBatchError,
@@ -19,13 +20,11 @@ from pyspark_kafka_meta.errors import (
     ProtocolError,
     ReadTimeoutError,
 )
-from pyspark_kafka_meta.metadata.events import Origin, Role
-from pyspark_kafka_meta.metadata.model import NO_EPOCH, Address, TopicPartition
+from pyspark_kafka_meta.fetching.task_reader import TaskReader
+from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.model import NO_EPOCH, Address, OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.offsets import OffsetRange
-from pyspark_kafka_meta.reading.task_reader import TaskReader
-from pyspark_kafka_meta.telemetry.publisher import EventPublisher
+from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 from pyspark_kafka_meta.wire.codec import METADATA, milliseconds
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire

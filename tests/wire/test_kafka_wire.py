@@ -19,11 +19,11 @@ from kio.schema.fetch.v16.response import FetchableTopicResponse, FetchResponse,
 from kio.static.primitive import i32
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
-from pyspark_kafka_meta.metadata.model import Address, Broker, MetadataAnswer, TopicPartition
-from pyspark_kafka_meta.records.batches import scan
-from pyspark_kafka_meta.records.columns import FetchedRecords, decode
+from pyspark_kafka_meta.model import Address, Broker, MetadataAnswer, TopicPartition
+from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
+from pyspark_kafka_meta.records.record_batches import scan
 from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.wire import connection, requests
+from pyspark_kafka_meta.wire import connection, in_flight_requests
 from pyspark_kafka_meta.wire.codec import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA, Api, milliseconds, request_schema
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
@@ -262,7 +262,7 @@ def test_question_whose_asker_gave_up_does_not_answer_the_next(cluster: Cluster,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(requests, "first_begun", give_up)
+        patched.setattr(in_flight_requests, "first_begun", give_up)
         cluster.offsets(1, OffsetQuery(T0, EARLIEST_TIMESTAMP))
 
     assert cluster.offsets(1, OffsetQuery(T0, LATEST_TIMESTAMP))[T0].offset == 2

@@ -12,10 +12,10 @@ from contextlib import closing
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.metadata.model import Address, Broker
+from pyspark_kafka_meta.model import Address, Broker
 from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.testing.proxy import TcpProxy
-from pyspark_kafka_meta.wire import kafka_wire, requests, sockets
+from pyspark_kafka_meta.testing.tcp_proxy import TcpProxy
+from pyspark_kafka_meta.wire import in_flight_requests, kafka_wire, sockets
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.messages import FetchPartition, FetchRequest, OffsetsAnswer, OffsetsRequest, RequestFailure
@@ -34,7 +34,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
             super().__init__(address, settings, deadline)
             opened.append(self)
 
-    for module in (kafka_wire, requests):
+    for module in (kafka_wire, in_flight_requests):
         monkeypatch.setattr(module, "Connection", Noted)
     return opened
 

@@ -11,18 +11,18 @@ from threading import Event
 import pytest
 from confluent_kafka import Producer
 
+from pyspark_kafka_meta.client import leader_offsets
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import ConnectError
+from pyspark_kafka_meta.fetching import in_flight_fetches
+from pyspark_kafka_meta.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.metadata.cache import MetadataCache
-from pyspark_kafka_meta.metadata.changes import LeaderChange
-from pyspark_kafka_meta.metadata.events import EventKind, Origin, RefreshEvent, RefreshReason, Role
-from pyspark_kafka_meta.metadata.model import Address
-from pyspark_kafka_meta.metadata.policy import PolicySettings
+from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, RefreshEvent, Role
+from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings
+from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange
+from pyspark_kafka_meta.model import Address, OffsetRange, RefreshReason
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
-from pyspark_kafka_meta.reading import fetches, leader_offsets
-from pyspark_kafka_meta.reading.client import KafkaClient
-from pyspark_kafka_meta.reading.offsets import OffsetRange
-from pyspark_kafka_meta.reading.task_reader import TaskReader
-from pyspark_kafka_meta.telemetry.outlets import new_publisher
+from pyspark_kafka_meta.telemetry.publisher_factory import new_publisher
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 from pyspark_kafka_meta.wire import connection, sockets
@@ -166,7 +166,7 @@ def test_leader_that_no_packet_reaches_is_left_for_the_next_one_while_it_is_conn
         return sockets.connect(address, deadline)
 
     monkeypatch.setattr(connection, "connect", connect)
-    monkeypatch.setattr(fetches, "OVERDUE_MS", 1_000)  # which goes for the next one too
+    monkeypatch.setattr(in_flight_fetches, "OVERDUE_MS", 1_000)  # which goes for the next one too
     worker.cluster.move_leader("t", 0, 2)
     assert worker.read() == [0, 1, 2]
     found.set()

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.wire.sockets import connect, is_readable
 
 

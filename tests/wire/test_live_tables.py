@@ -6,11 +6,11 @@ import pytest
 from confluent_kafka import Producer
 
 from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.reading.offsets import Position, SourceOffset
-from pyspark_kafka_meta.tables.lagging import next_timestamps
-from pyspark_kafka_meta.tables.live import ask_cluster, broker_rows, partition_rows
+from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
+from pyspark_kafka_meta.tables.cluster_query import ask_cluster, broker_rows, partition_rows
+from pyspark_kafka_meta.tables.query_lag import next_timestamps
 from pyspark_kafka_meta.testing import MockCluster
 
 LIST_OFFSETS = 2

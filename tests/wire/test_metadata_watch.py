@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import pytest
 from typer.testing import CliRunner
 
-from pyspark_kafka_meta.cli import metadata
+from pyspark_kafka_meta.cli import metadata_command
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.errors import AuthenticationError
 from pyspark_kafka_meta.testing import MockCluster
@@ -44,7 +44,7 @@ def between_looks(monkeypatch: pytest.MonkeyPatch, *actions: Callable[[], object
             raise KeyboardInterrupt
         action()
 
-    monkeypatch.setattr(metadata, "sleep", pause)
+    monkeypatch.setattr(metadata_command, "sleep", pause)
 
 
 def leaders(text: str) -> list[int]:
@@ -121,7 +121,7 @@ def test_a_refused_login_ends_a_watch(
     def refuse(*_: object) -> NoReturn:
         raise AuthenticationError("b:9 refused the login")
 
-    between_looks(monkeypatch, lambda: monkeypatch.setattr(metadata, "ask_cluster", refuse), lambda: None)
+    between_looks(monkeypatch, lambda: monkeypatch.setattr(metadata_command, "ask_cluster", refuse), lambda: None)
     result = run(cluster, "--watch", "1", env=terminal)
 
     assert (result.exit_code, "Brokers in the cluster" in result.stdout) == (1, True)

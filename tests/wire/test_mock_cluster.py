@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from pyspark_kafka_meta.metadata.model import Address, MetadataAnswer
+from pyspark_kafka_meta.model import Address, MetadataAnswer
 from pyspark_kafka_meta.testing import ClusterError, MockCluster
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from pyspark_kafka_meta.metadata.model import Address
-from pyspark_kafka_meta.testing.proxy import Network, TcpProxy
+from pyspark_kafka_meta.model import Address
+from pyspark_kafka_meta.testing.tcp_proxy import Network, TcpProxy
 
 
 def connected(proxy: TcpProxy) -> socket.socket:

@@ -33,7 +33,7 @@ from kio.static.primitive import i32
 from scramp import ScramMechanism
 
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError, TlsError
-from pyspark_kafka_meta.metadata.model import Address, Broker, TopicPartition
+from pyspark_kafka_meta.model import Address, Broker, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority, Credentials
 from pyspark_kafka_meta.wire import connection
@@ -41,9 +41,9 @@ from pyspark_kafka_meta.wire.codec import METADATA, SASL_HANDSHAKE, milliseconds
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchPartition, FetchRequest, RequestFailure
-from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings, new_client
+from pyspark_kafka_meta.wire.security.librdkafka_config import librdkafka_settings, new_client
 from pyspark_kafka_meta.wire.security.tls import tls_context
-from pyspark_kafka_meta.wire.translate import metadata_request
+from pyspark_kafka_meta.wire.translate_metadata import metadata_request
 from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker
 from tests.wire.secured_broker import agree_on_mechanism, authenticate, encrypted_key, over_tls, parrot
 

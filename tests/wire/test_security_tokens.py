@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError
-from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
-from pyspark_kafka_meta.wire.security import librdkafka, sasl
-from pyspark_kafka_meta.wire.security.librdkafka import librdkafka_settings
-from pyspark_kafka_meta.wire.security.tokens import bearer_token, forget_token
+from pyspark_kafka_meta.wire.security import librdkafka_config, sasl_mechanisms
+from pyspark_kafka_meta.wire.security.librdkafka_config import librdkafka_settings
+from pyspark_kafka_meta.wire.security.oauth_tokens import bearer_token, forget_token
 from tests.wire.token_endpoint import token_endpoint
 
 CANARY = "canary-secret"
@@ -198,7 +198,7 @@ def test_tokens_for_msk_are_signed_for_the_region_of_the_broker(
     security = parse(**{"kafka.sasl.mechanism": "AWS_MSK_IAM"})
     token = bearer_token(security, host, time.monotonic() + 30)
     assert f"https://kafka.{region}" in base64.urlsafe_b64decode(token + "==").decode()
-    assert sasl.mechanism_name(security) == "OAUTHBEARER"
+    assert sasl_mechanisms.mechanism_name(security) == "OAUTHBEARER"
     assert CANARY not in caplog.text
 
 
@@ -260,7 +260,7 @@ def kerberos(monkeypatch: pytest.MonkeyPatch) -> SecurityOptions:
 
 
 def test_kerberos_asks_for_no_security_layer(kerberos: SecurityOptions) -> None:
-    steps = sasl.steps(kerberos, "broker", soon())
+    steps = sasl_mechanisms.steps(kerberos, "broker", soon())
     assert next(steps) == b"first"
     assert steps.send(b"second") == b""
     assert steps.send(b"\x07\0\0\0") == b"wrapped:\x01\0\0\0alice@REALM"
@@ -275,7 +275,7 @@ def test_kerberos_asks_for_no_security_layer(kerberos: SecurityOptions) -> None:
 def test_kerberos_failures_are_authentication_errors(
     kerberos: SecurityOptions, answers: list[bytes], text: str
 ) -> None:
-    steps = sasl.steps(kerberos, "broker", soon())
+    steps = sasl_mechanisms.steps(kerberos, "broker", soon())
     next(steps)
     with pytest.raises(AuthenticationError, match=text):
         for answer in answers:
@@ -318,16 +318,16 @@ def test_a_refused_token_is_not_asked_for_again_and_again(monkeypatch: pytest.Mo
         asked.append(1)
         raise AuthenticationError("the secret was changed")
 
-    monkeypatch.setattr(librdkafka, "bearer_token", refuse)
-    monkeypatch.setattr(librdkafka, "_refusals", {})
+    monkeypatch.setattr(librdkafka_config, "bearer_token", refuse)
+    monkeypatch.setattr(librdkafka_config, "_refusals", {})
     for _ in range(3):  # a client that gets no token is not made, and another is tried half a minute later
         ask = librdkafka_settings(by_provider("Forger"), [Address("broker", 9092)])["oauth_cb"]
         with pytest.raises(AuthenticationError, match="the secret was changed"):
             ask("")
     assert len(asked) == 1
 
-    monkeypatch.setattr(librdkafka, "REFUSAL_HOLDS_S", 0.0)
-    librdkafka._refusals.clear()
+    monkeypatch.setattr(librdkafka_config, "REFUSAL_HOLDS_S", 0.0)
+    librdkafka_config._refusals.clear()
     for _ in range(2):
         with pytest.raises(AuthenticationError):
             ask("")

@@ -17,13 +17,13 @@ from typing import Any, NoReturn, cast
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from pyspark_kafka_meta.metadata.events import Origin, Role
-from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
-from pyspark_kafka_meta.options.security import PLAINTEXT
-from pyspark_kafka_meta.telemetry import topic
-from pyspark_kafka_meta.telemetry.outlets import new_publisher
-from pyspark_kafka_meta.telemetry.topic import TopicSink
+from pyspark_kafka_meta.options.security_options import PLAINTEXT
+from pyspark_kafka_meta.telemetry import topic_sink
+from pyspark_kafka_meta.telemetry.publisher_factory import new_publisher
+from pyspark_kafka_meta.telemetry.topic_sink import TopicSink
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority
 from tests.unit.written_events import made
@@ -84,7 +84,7 @@ def cluster(mock_cluster: MockCluster) -> MockCluster:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undelivered events are given up after half a second."""
-    monkeypatch.setitem(topic.SETTINGS, "message.timeout.ms", 500)
+    monkeypatch.setitem(topic_sink.SETTINGS, "message.timeout.ms", 500)
 
 
 def test_events_arrive_in_order_with_their_cache_as_key(cluster: MockCluster) -> None:
@@ -132,7 +132,7 @@ def test_trouble_holds_up_nobody_and_the_next_event_that_arrives_tells_the_loss(
     sink._producer = cast(Producer, producer)
     sink.write([made("a", 1), made("a", 2)])
     sink.write([made("a", 3)])
-    assert producer.waits in ([topic.FLUSH_S], []), "a moment at most, and after a failure nobody waits"
+    assert producer.waits in ([topic_sink.FLUSH_S], []), "a moment at most, and after a failure nobody waits"
     wait_for(lambda: producer.flush(0.1) == 0)
     heal(cluster)
     sequences = iter(range(4, 1000))
@@ -151,7 +151,7 @@ def test_trouble_holds_up_nobody_and_the_next_event_that_arrives_tells_the_loss(
 
 
 def test_full_queue_is_counted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setitem(topic.SETTINGS, "queue.buffering.max.messages", 2)
+    monkeypatch.setitem(topic_sink.SETTINGS, "queue.buffering.max.messages", 2)
     sink = TopicSink([NOBODY], "events", PLAINTEXT)
     sink.write([made("a", sequence) for sequence in range(1, 6)])
 
@@ -211,7 +211,7 @@ def test_login_that_no_producer_can_be_made_with_costs_events_alone_and_is_not_t
     sink = TopicSink([NOBODY], "events", PLAINTEXT)
     for sequence in (1, 2):
         sink.write([made("c", sequence)])
-    monkeypatch.setattr(topic, "CONNECT_PAUSE_S", 0)
+    monkeypatch.setattr(topic_sink, "CONNECT_PAUSE_S", 0)
     sink._connect_after = 0
     sink.write([made("c", 3)])
 
@@ -248,8 +248,8 @@ def test_login_that_is_refused_is_not_tried_again_and_again(
     last = next(sequences)
     [told] = sink._losses.told_by([made("c", last)])
     assert told.dropped_before == last - 1
-    warnings = [one.message for one in caplog.records if one.name == topic.__name__]
-    assert warnings == [f"refresh event 1 did not reach topic events: {topic.REFUSED}"]
+    warnings = [one.message for one in caplog.records if one.name == topic_sink.__name__]
+    assert warnings == [f"refresh event 1 did not reach topic events: {topic_sink.REFUSED}"]
 
 
 def test_token_that_does_not_come_is_no_refused_login() -> None:

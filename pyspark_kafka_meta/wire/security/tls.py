@@ -13,12 +13,12 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, OptionError, TlsError
-from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import SecurityOptions
 from pyspark_kafka_meta.wire.sockets import remaining_s
 
 if TYPE_CHECKING:
-    from pyspark_kafka_meta.wire.security.stores import Identity
+    from pyspark_kafka_meta.wire.security.key_stores import Identity
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def tls_context(security: SecurityOptions) -> ssl.SSLContext:
 
 def _new_context(security: SecurityOptions) -> ssl.SSLContext:
     # It imports a library that readers without TLS do without: each new worker waits for its imports.
-    from pyspark_kafka_meta.wire.security.stores import client_identity, trusted_pem
+    from pyspark_kafka_meta.wire.security.key_stores import client_identity, trusted_pem
 
     trusted = trusted_pem(security)
     try:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pyspark_kafka_meta.cli.caches import KnownCaches, known_caches, stale_rows
+from pyspark_kafka_meta.cli.caches_command import KnownCaches, known_caches, stale_rows
 from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.cli.sources import FolderEvents
-from pyspark_kafka_meta.metadata.changes import PartitionLearned, SnapshotChanges, TopicRecreated
-from pyspark_kafka_meta.metadata.events import Origin, Role
-from pyspark_kafka_meta.metadata.model import PartitionMetadata, TopicPartition
-from pyspark_kafka_meta.telemetry.folders import default_root
+from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.metadata.snapshot_changes import PartitionLearned, SnapshotChanges, TopicRecreated
+from pyspark_kafka_meta.model import PartitionMetadata, TopicPartition
+from pyspark_kafka_meta.monitor.event_sources import FolderEvents
+from pyspark_kafka_meta.telemetry.event_folders import default_root
 from tests.unit.written_events import learning, made, moving, write
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "120", "LINES": "50"}

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pyspark_kafka_meta.cli import events as events_module
-from pyspark_kafka_meta.cli.events import EventFilter, follow_events, who
+from pyspark_kafka_meta.cli import events_command as events_module
+from pyspark_kafka_meta.cli.events_command import EventFilter, follow_events, who
 from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.cli.sources import FolderEvents, open_events
-from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, Role
-from pyspark_kafka_meta.tables.folding import Event
-from pyspark_kafka_meta.telemetry.folders import DefaultFolder, default_root
-from pyspark_kafka_meta.telemetry.sinks import FolderSink
+from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, Role
+from pyspark_kafka_meta.monitor.event_sources import FolderEvents, open_events
+from pyspark_kafka_meta.tables.caches_from_events import Event
+from pyspark_kafka_meta.telemetry.event_folders import DefaultFolder, default_root
+from pyspark_kafka_meta.telemetry.event_sinks import FolderSink
 from tests.unit.written_events import learning, made, moving, sequences, write
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "300", "LINES": "50"}

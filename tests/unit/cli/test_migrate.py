@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.cli.migrate import starting_offsets, write_checkpoint
+from pyspark_kafka_meta.cli.migrate_command import starting_offsets, write_checkpoint
 from pyspark_kafka_meta.errors import CheckpointError
-from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.options import EARLIEST_OFFSET
-from pyspark_kafka_meta.reading.offsets import Position, SourceOffset, ranges
+from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset, ranges
 
 SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 from pyspark_kafka_meta.metadata.cache import MetadataCache
-from pyspark_kafka_meta.metadata.events import RefreshEvent, RefreshReason
-from pyspark_kafka_meta.metadata.model import Address, TopicPartition
-from pyspark_kafka_meta.metadata.policy import PolicySettings
+from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings
+from pyspark_kafka_meta.model import Address, RefreshReason, TopicPartition
 from tests.partitions import T0
 from tests.unit.fake_wire import FakeClock, FakeWire
 

@@ -9,10 +9,10 @@ from itertools import pairwise
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.metadata.changes import LeaderChange
-from pyspark_kafka_meta.metadata.events import BrokerFetches, EventKind, Outcome, RefreshReason
-from pyspark_kafka_meta.metadata.model import NO_LEADER, Address, LeaderHint, MetadataAnswer, TopicPartition
-from pyspark_kafka_meta.metadata.policy import PolicySettings
+from pyspark_kafka_meta.metadata.refresh_events import BrokerFetches, EventKind, Outcome
+from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings
+from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange
+from pyspark_kafka_meta.model import NO_LEADER, Address, LeaderHint, MetadataAnswer, RefreshReason, TopicPartition
 from tests.partitions import T0, T1
 from tests.unit.metadata.cache_scene import BROKER_1, Scene
 

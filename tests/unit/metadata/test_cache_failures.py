@@ -8,9 +8,9 @@ import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, ProtocolError, UnknownHostError, UnsupportedBrokerError
 from pyspark_kafka_meta.metadata.cache import MetadataCache
-from pyspark_kafka_meta.metadata.events import Outcome, RefreshEvent, RefreshReason
-from pyspark_kafka_meta.metadata.model import Address, Broker, LeaderHint
-from pyspark_kafka_meta.metadata.policy import FIRST_ATTEMPT_TIMEOUT_MS, PolicySettings
+from pyspark_kafka_meta.metadata.refresh_events import Outcome, RefreshEvent
+from pyspark_kafka_meta.metadata.refresh_policy import FIRST_ATTEMPT_TIMEOUT_MS, PolicySettings
+from pyspark_kafka_meta.model import Address, Broker, LeaderHint, RefreshReason
 from tests.partitions import T0
 from tests.unit.metadata.cache_scene import BROKER_1, REQUEST_TIMEOUT_S, Scene
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_kafka_meta.metadata.changes import LeaderChange
-from pyspark_kafka_meta.metadata.events import EventKind, Outcome, RefreshReason
-from pyspark_kafka_meta.metadata.model import Address, Broker, LeaderHint
+from pyspark_kafka_meta.metadata.refresh_events import EventKind, Outcome
+from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange
+from pyspark_kafka_meta.model import Address, Broker, LeaderHint, RefreshReason
 from tests.partitions import T0
 from tests.unit.metadata.cache_scene import Scene
 

@@ -8,9 +8,9 @@ from dataclasses import fields, replace
 
 import pytest
 
-from pyspark_kafka_meta.metadata.changes import LeaderChange, SnapshotChanges, TopicRecreated
-from pyspark_kafka_meta.metadata.events import EventKind, Origin, Outcome, RefreshEvent, RefreshReason, Role
-from pyspark_kafka_meta.metadata.model import TopicPartition
+from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent, Role
+from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange, SnapshotChanges, TopicRecreated
+from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 
 EVENT = RefreshEvent(
     cache_id="c0ffee",

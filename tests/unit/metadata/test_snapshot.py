@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_kafka_meta.metadata.changes import LeaderChange, PartitionLearned, SnapshotChanges, TopicRecreated
-from pyspark_kafka_meta.metadata.model import (
+from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
+from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange, PartitionLearned, SnapshotChanges, TopicRecreated
+from pyspark_kafka_meta.model import (
     NO_EPOCH,
     NO_LEADER,
     Address,
@@ -23,7 +24,6 @@ from pyspark_kafka_meta.metadata.model import (
     TopicMetadata,
     TopicPartition,
 )
-from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
 from tests.partitions import T0
 
 ID, OTHER_ID = UUID(int=1), UUID(int=2)

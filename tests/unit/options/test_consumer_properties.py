@@ -6,7 +6,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import OPTIONS, SourceOptions
-from pyspark_kafka_meta.options.unused import UNUSED
+from pyspark_kafka_meta.options.unsupported import UNUSED
 
 CONSUMER_CONFIG = """
     allow.auto.create.topics auto.commit.interval.ms auto.offset.reset bootstrap.servers check.crcs client.dns.lookup

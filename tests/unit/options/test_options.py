@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.metadata.model import Address, TopicPartition
+from pyspark_kafka_meta.model import Address, TopicPartition
 from pyspark_kafka_meta.options import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -19,9 +19,9 @@ from pyspark_kafka_meta.options import (
     SecurityOptions,
     SourceOptions,
 )
-from pyspark_kafka_meta.options.declare import table_of
-from pyspark_kafka_meta.options.security import PLAINTEXT
-from pyspark_kafka_meta.options.specs import AgoSpec, BackSpec, GroupSpec, TimesSpec
+from pyspark_kafka_meta.options.option_table import table_of
+from pyspark_kafka_meta.options.security_options import PLAINTEXT
+from pyspark_kafka_meta.options.start_specs import AgoSpec, BackSpec, GroupSpec, TimesSpec
 from tests.partitions import T0, T1
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.metadata.model import Address
+from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, ClusterOptions, EventsOptions, OffsetsSpec, Table, choose_table
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}

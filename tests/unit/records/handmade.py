@@ -10,10 +10,10 @@ from typing import Any
 import cramjam
 from crc32c import crc32c
 
-from pyspark_kafka_meta.metadata.model import TopicPartition
-from pyspark_kafka_meta.records.batches import BatchHeader, scan
-from pyspark_kafka_meta.records.columns import FetchedRecords, decode
+from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.records.compression import Codec
+from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
+from pyspark_kafka_meta.records.record_batches import BatchHeader, scan
 from pyspark_kafka_meta.schemas import HEADERS_COLUMN, RECORD_COLUMNS
 
 ALL_COLUMNS = (*RECORD_COLUMNS, HEADERS_COLUMN)

@@ -89,7 +89,7 @@ import resource
 import cramjam
 from tests.unit.records.handmade import COMPRESS, batch_of, fetched, xerial_snappy
 from pyspark_kafka_meta.errors import CorruptBatchError
-from pyspark_kafka_meta.records.columns import decode
+from pyspark_kafka_meta.records.decoder import decode
 from pyspark_kafka_meta.records.compression import Codec
 
 zeros = bytes(1 << 20)

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.records import lengths
-from pyspark_kafka_meta.records.columns import decode
+from pyspark_kafka_meta.records import record_lengths
 from pyspark_kafka_meta.records.compression import Codec
+from pyspark_kafka_meta.records.decoder import decode
 from tests.unit.records.handmade import (
     ALL_COLUMNS,
     COMPRESS,
@@ -110,7 +110,7 @@ def test_damaged_bytes_end_in_a_typed_error_or_in_ordered_rows(
     kind: Callable[[random.Random], bytes], check_crcs: bool, guess: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if guess:
-        monkeypatch.setattr(lengths, "MIN_GUESSED_RECORDS", 1)
+        monkeypatch.setattr(record_lengths, "MIN_GUESSED_RECORDS", 1)
     seen = set()
     for seed in range(CASES_OF_EACH_KIND):
         seen.add(outcome(kind(random.Random(seed)), check_crcs))

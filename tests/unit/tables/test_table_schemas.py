@@ -7,9 +7,9 @@ import json
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pyspark_kafka_meta.metadata.events import RefreshEvent
-from pyspark_kafka_meta.tables.rows import LagRow
-from pyspark_kafka_meta.tables.schemas import ROWS, arrow_schema, struct_type
+from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.tables.table_rows import LagRow
+from pyspark_kafka_meta.tables.table_schemas import ROWS, arrow_schema, struct_type
 from tests.unit.written_events import made
 
 

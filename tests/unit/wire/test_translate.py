@@ -13,15 +13,8 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
 from pyspark_kafka_meta.errors import ProtocolError
-from pyspark_kafka_meta.metadata.model import (
-    Address,
-    Broker,
-    LeaderHint,
-    PartitionMetadata,
-    TopicMetadata,
-    TopicPartition,
-)
-from pyspark_kafka_meta.wire import translate, translate_fetch
+from pyspark_kafka_meta.model import Address, Broker, LeaderHint, PartitionMetadata, TopicMetadata, TopicPartition
+from pyspark_kafka_meta.wire import translate_fetch, translate_metadata
 from pyspark_kafka_meta.wire.codec import (
     FETCH,
     LIST_OFFSETS,
@@ -85,7 +78,7 @@ def test_metadata_request_asks_for_these_topics_and_never_creates_one(
     version: int, topics: list[str] | None, names: list[str] | None
 ) -> None:
     kind = schema(METADATA, version, "request").MetadataRequest
-    read = as_broker_reads(translate.metadata_request(version, topics), kind)
+    read = as_broker_reads(translate_metadata.metadata_request(version, topics), kind)
 
     assert (None if read.topics is None else [one.name for one in read.topics]) == names
     assert read.allow_auto_topic_creation is False
@@ -93,7 +86,7 @@ def test_metadata_request_asks_for_these_topics_and_never_creates_one(
 
 @pytest.mark.parametrize("version", versions(METADATA))
 def test_metadata_answer_is_read(version: int) -> None:
-    answer = translate.metadata_answer(exchange(METADATA, metadata_message(version)), ["t"])
+    answer = translate_metadata.metadata_answer(exchange(METADATA, metadata_message(version)), ["t"])
 
     assert answer.brokers == (Broker(4, Address("kafka-4", 9092), "r"),)
     assert answer.topics == (
@@ -107,8 +100,10 @@ def test_metadata_answer_is_read(version: int) -> None:
 def test_error_of_a_whole_metadata_answer_is_read() -> None:
     refused = {"error_code": ErrorCode.rebootstrap_required, "brokers": (), "topics": ()}
 
-    assert translate.metadata_answer(exchange(METADATA, metadata_message(13, **refused)), ["t"]).error_code == 129
-    assert translate.metadata_answer(exchange(METADATA, metadata_message(13)), ["t"]).error_code == 0
+    assert (
+        translate_metadata.metadata_answer(exchange(METADATA, metadata_message(13, **refused)), ["t"]).error_code == 129
+    )
+    assert translate_metadata.metadata_answer(exchange(METADATA, metadata_message(13)), ["t"]).error_code == 0
 
 
 def a_broker(**changed: Any) -> Any:
@@ -155,13 +150,13 @@ BAD_METADATA: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("changed", "said"), BAD_METADATA.values(), ids=BAD_METADATA.keys())
 def test_metadata_answer_that_breaks_the_rules_is_not_read(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
-        translate.metadata_answer(exchange(METADATA, metadata_message(**changed)), ["t"])
+        translate_metadata.metadata_answer(exchange(METADATA, metadata_message(**changed)), ["t"])
 
 
 @pytest.mark.parametrize("name", ["", ".", "..\x2f..\x2fx", "a b", "line\nbreak", "x" * 250])
 def test_impossible_topic_name_is_not_read_when_all_topics_are_asked_for(name: str) -> None:
     with pytest.raises(ProtocolError, match="unasked") as raised:
-        translate.metadata_answer(exchange(METADATA, metadata_message(topics=(a_topic(name=name),))), None)
+        translate_metadata.metadata_answer(exchange(METADATA, metadata_message(topics=(a_topic(name=name),))), None)
 
     assert "\n" not in str(raised.value)
 
@@ -176,7 +171,7 @@ ASKED = OffsetsRequest(QUERIES, False)
 @pytest.mark.parametrize("read_committed", [False, True])
 def test_list_offsets_request_names_timestamps_and_epochs(version: int, read_committed: bool) -> None:
     kind = schema(LIST_OFFSETS, version, "request").ListOffsetsRequest
-    read = as_broker_reads(translate.offsets_request(version, OffsetsRequest(QUERIES, read_committed)), kind)
+    read = as_broker_reads(translate_metadata.offsets_request(version, OffsetsRequest(QUERIES, read_committed)), kind)
 
     assert (read.replica_id, read.isolation_level) == (-1, int(read_committed))
     assert {
@@ -190,7 +185,7 @@ def test_list_offsets_request_names_timestamps_and_epochs(version: int, read_com
 def test_list_offsets_answer_is_read_and_may_leave_partitions_out(version: int) -> None:
     message = offsets_message(("t", 0), version=version)
 
-    answer = translate.offsets_answer(exchange(LIST_OFFSETS, message), ASKED, 3)
+    answer = translate_metadata.offsets_answer(exchange(LIST_OFFSETS, message), ASKED, 3)
     assert answer == OffsetsAnswer(3, {T0: OffsetAnswer(T0, 0, 42, 3)}, throttle_ms=1003)
 
 
@@ -208,7 +203,7 @@ def test_list_offsets_answer_is_read_and_may_leave_partitions_out(version: int) 
 )
 def test_list_offsets_answer_that_breaks_the_rules_is_not_read(message: Any, said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
-        translate.offsets_answer(exchange(LIST_OFFSETS, message), ASKED, 3)
+        translate_metadata.offsets_answer(exchange(LIST_OFFSETS, message), ASKED, 3)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +211,7 @@ def test_list_offsets_answer_that_breaks_the_rules_is_not_read(message: Any, sai
 )
 def test_answer_without_an_offset_is_read_where_there_may_be_none(partition: TopicPartition, code: ErrorCode) -> None:
     message = offsets_message((partition.topic, partition.partition), offset=-1, error_code=code)
-    [answer] = translate.offsets_answer(exchange(LIST_OFFSETS, message), ASKED, 3).offsets.values()
+    [answer] = translate_metadata.offsets_answer(exchange(LIST_OFFSETS, message), ASKED, 3).offsets.values()
 
     assert (answer.partition, answer.offset, answer.error_code) == (partition, -1, int(code))
 
@@ -227,7 +222,7 @@ EPOCHS = OffsetsRequest((OffsetQuery(T0, 2, 3), OffsetQuery(U0, 0), OffsetQuery(
 @pytest.mark.parametrize("version", versions(OFFSET_FOR_LEADER_EPOCH))
 def test_request_by_epoch_names_both_epochs(version: int) -> None:
     kind = schema(OFFSET_FOR_LEADER_EPOCH, version, "request").OffsetForLeaderEpochRequest
-    read = as_broker_reads(translate.offsets_request(version, EPOCHS), kind)
+    read = as_broker_reads(translate_metadata.offsets_request(version, EPOCHS), kind)
 
     assert version < 3 or read.replica_id == -1
     assert {
@@ -242,7 +237,7 @@ def test_request_by_epoch_names_both_epochs(version: int) -> None:
 def test_answer_by_epoch_is_read(version: int, end_offset: int) -> None:
     message = epochs_message(("t", 0), version=version, end_offset=end_offset)
 
-    answer = translate.offsets_answer(exchange(OFFSET_FOR_LEADER_EPOCH, message), EPOCHS, 3)
+    answer = translate_metadata.offsets_answer(exchange(OFFSET_FOR_LEADER_EPOCH, message), EPOCHS, 3)
     assert answer == OffsetsAnswer(3, {T0: OffsetAnswer(T0, 0, end_offset, 3)}, throttle_ms=1003)
 
 
@@ -257,7 +252,7 @@ def test_answer_by_epoch_is_read(version: int, end_offset: int) -> None:
 )
 def test_answer_by_epoch_that_breaks_the_rules_is_not_read(message: Any, said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
-        translate.offsets_answer(exchange(OFFSET_FOR_LEADER_EPOCH, message), EPOCHS, 3)
+        translate_metadata.offsets_answer(exchange(OFFSET_FOR_LEADER_EPOCH, message), EPOCHS, 3)
 
 
 # --- fetch ------------------------------------------------------------------------------------------------------------
@@ -398,9 +393,9 @@ def test_mutated_answer_is_read_or_refused_and_nothing_else(api: Api, changes: l
     for position, value in changes:
         frame[position % len(frame)] = value
     read: dict[Api, Callable[[Exchange], object]] = {
-        METADATA: lambda one: translate.metadata_answer(one, ["t"]),
-        LIST_OFFSETS: lambda one: translate.offsets_answer(one, ASKED, 3),
-        OFFSET_FOR_LEADER_EPOCH: lambda one: translate.offsets_answer(one, EPOCHS, 3),
+        METADATA: lambda one: translate_metadata.metadata_answer(one, ["t"]),
+        LIST_OFFSETS: lambda one: translate_metadata.offsets_answer(one, ASKED, 3),
+        OFFSET_FOR_LEADER_EPOCH: lambda one: translate_metadata.offsets_answer(one, EPOCHS, 3),
         FETCH: lambda one: translate_fetch.fetch_answer(one, fetch_request(), 3),
     }
     try:

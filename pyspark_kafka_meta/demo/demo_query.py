@@ -1,0 +1,121 @@
+"""The demo's Spark application: two executors of one core each (`local-cluster`), and a stream that they read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyspark
+
+from pyspark_kafka_meta.demo.demo_clusters import Cluster
+from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.model import Positions
+from pyspark_kafka_meta.monitor.console import uninterrupted
+from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
+
+MASTER = "local-cluster[2,1,1024]"
+MAX_AGE_MS = 15_000
+"""Much longer than a micro-batch on a busy machine: a cache that refreshes by age at each one meets no error."""
+OFFSETS_PER_TRIGGER = 20_000
+
+
+class StreamFailedError(KafkaMetaError):
+    """The demo's own query ended with an error, or reads nothing."""
+
+
+def sentence(text: str) -> str:
+    """The gist of a StreamingQueryException: what the error of ours says that is the cause, else the first line."""
+    lines = text.strip().splitlines()
+    ours = [said for line in lines if (said := line.partition("pyspark_kafka_meta.errors.")[2])]
+    return ours[-1].partition(": ")[2] if ours else lines[0]
+
+
+@contextmanager
+def spark_session(folder: Path) -> Iterator[SparkSession]:
+    """A session that keeps its files in `folder`."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # The files by which caches on one machine find each other lie among the temporary ones.
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings: dict[str, bool | float | int | str | None] = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "OFF",
+        "spark.local.dir": str(folder / "spark"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    spark = SparkSession.builder.master(MASTER).appName("kafkameta demo").config(map=settings).getOrCreate()
+    application_id = spark.sparkContext.applicationId
+    # pyspark's handler cancels jobs first, which would look like a query that fails.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+        # Executors write their logs there, and local-cluster offers no other place.
+        home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+        shutil.rmtree(Path(home, "work", application_id), ignore_errors=True)
+
+
+class Stream:
+    """A query that reads the cluster's topics from their beginning until `close`."""
+
+    def __init__(self, spark: SparkSession, cluster: Cluster, folder: Path) -> None:
+        source = spark.readStream.format("kafkameta").options(
+            **cluster.options,
+            **cluster.selection,
+            startingOffsets="earliest",
+            minPartitions="2",
+            maxOffsetsPerTrigger=str(OFFSETS_PER_TRIGGER),
+            metricsPath=str(folder / "events"),
+        )
+        source = source.option("kafka.metadata.max.age.ms", str(MAX_AGE_MS))
+        sink = source.load().writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
+        self._query: StreamingQuery = sink.trigger(processingTime="1 second").start()
+        self._begins: Positions = {}
+        self._records_per_s = 0.0
+
+    def progress(self) -> tuple[Positions, Positions, float]:
+        """Where it began, where it reads on, and rows a second of the last micro-batch that had some.
+
+        Raises:
+            StreamFailedError: the query ended.
+        """
+        with uninterrupted():
+            error, last = self._query.exception(), self._query.lastProgress
+        if error is not None:
+            raise StreamFailedError(f"the demo's query failed: {sentence(str(error))}")
+        offset = None if last is None else _end_offset(last)
+        if last is None or offset is None:
+            return {}, {}, 0.0
+        if not self._begins:
+            with uninterrupted():
+                ends = map(_end_offset, self._query.recentProgress)
+            self._begins = next(one.start for one in ends if one is not None)
+        if last.numInputRows:
+            self._records_per_s = last.processedRowsPerSecond
+        return self._begins, offset.positions, self._records_per_s
+
+    def close(self) -> None:
+        self._query.stop()
+
+
+def _end_offset(progress: StreamingQueryProgress) -> SourceOffset | None:
+    """None before the first batch, of which Spark reports too that it waits."""
+    text = progress.sources[0].endOffset
+    return None if text in (None, "null") else SourceOffset.parse(json.loads(text))

@@ -1,0 +1,83 @@
+"""A live feed: a thread that writes records to a cluster's topics until it is stopped."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Self
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from pyspark_kafka_meta.demo.demo_clusters import REPLICAS, Cluster
+from pyspark_kafka_meta.monitor.console import note
+from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.wire.security.librdkafka_config import new_client
+
+RECORDS_PER_S = 480
+"""To the first topic."""
+ROUNDS_PER_S = 10
+STOP_TIMEOUT_S = 10
+SETTINGS = {"client.id": "kafkameta-demo", "log_level": 0, "topic.metadata.refresh.interval.ms": 1_000}
+
+
+def records_a_round(topics: Sequence[str]) -> dict[str, int]:
+    """How many records each topic gets at a time: topics that the demo adds have one partition, and get its share."""
+    first = RECORDS_PER_S // ROUNDS_PER_S
+    return {topic: first // len(REPLICAS) if number else first for number, topic in enumerate(topics)}
+
+
+class Feed:
+    """Produces to each topic of the cluster until the end of `with`; the keys spread records over partitions. Raises
+    OptionError where it is made: nobody can produce with the cluster's security options.
+
+    Attributes:
+        produced: records that the brokers took.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.produced = 0
+        self._sent = 0
+        self._failed = False
+        self._cluster = cluster
+        options = ClientOptions.parse(cluster.options)
+        self._producer = new_client(Producer, options.bootstrap_servers, options.security, SETTINGS)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kafkameta-demo-feed")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(1 / ROUNDS_PER_S):
+            try:
+                self._produce()
+            except BufferError:
+                pass  # the brokers take nothing just now
+            except KafkaException as error:  # what is known to be refused is not even queued
+                self._tell(error.args[0])
+            self._producer.poll(0)
+        self._producer.flush(STOP_TIMEOUT_S)
+
+    def _produce(self) -> None:
+        for topic, count in records_a_round(self._cluster.topics).items():
+            for _ in range(count):
+                key = str(self._sent)
+                self._producer.produce(topic, value=f"click {key}", key=key, on_delivery=self._on_delivery)
+                self._sent += 1
+
+    def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
+        if error is None:
+            self.produced += 1
+        else:
+            self._tell(error)
+
+    def _tell(self, error: KafkaError) -> None:
+        """The first error only: there may be hundreds a second."""
+        if not self._failed:
+            self._failed = True
+            note(f"the feed could not write a record, and goes on: {error.str()}")

@@ -1,0 +1,1 @@
+"""Offset ranges to rows: the task reader, one cursor for each partition, in-flight fetches."""

@@ -1,0 +1,178 @@
+"""`EventRecorder`: makes the refresh events of one cache, and counts what lies between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.metadata.refresh_events import BrokerFetches, EventKind, Outcome, RefreshCause, RefreshEvent
+from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
+from pyspark_kafka_meta.metadata.snapshot_changes import SnapshotChanges
+from pyspark_kafka_meta.model import Address, MetadataAnswer, RefreshReason, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One Metadata request on its way.
+
+    Attributes:
+        number: among the attempts since the last good answer, from 1.
+        slow_before: how many of those before it were slow.
+        before: what the cache knew when it began.
+        topics: asked for.
+        began: seconds of the cache's clock.
+    """
+
+    cause: RefreshCause
+    number: int
+    slow_before: int
+    before: MetadataSnapshot
+    topics: frozenset[str]
+    address: Address
+    began: float
+
+
+class EventRecorder:
+    """Makes the events of one cache. Not thread-safe. `after` is the snapshot that
+    the event led to, `now` is in seconds of the cache's clock."""
+
+    def __init__(self, cache_id: str, wall_clock: Callable[[], float]) -> None:
+        self._cache_id = cache_id
+        self._wall_clock = wall_clock
+        self._sequence = 0
+        self._lookups = 0
+        self._last_lookup: float | None = None
+        self._fetch_throttle_ms = 0
+        self._fetches: Counter[int] = Counter()  # answers, by node id
+        self._fetched_bytes: Counter[int] = Counter()  # their sizes, likewise
+        self._retries = 0
+
+    def count_lookup(self, now: float) -> None:
+        self._lookups += 1
+        self._last_lookup = now
+
+    def count_fetch(self, node_id: int, response_bytes: int, throttle_ms: int) -> None:
+        self._fetches[node_id] += 1
+        self._fetched_bytes[node_id] += response_bytes
+        self._fetch_throttle_ms += throttle_ms
+
+    def count_retry(self) -> None:
+        self._retries += 1
+
+    def born(self, snapshot: MetadataSnapshot, now: float) -> RefreshEvent:
+        """The first event of the cache."""
+        cause = RefreshCause(RefreshReason.BOOTSTRAP)
+        return self._event(EventKind.BORN, Outcome.UNCHANGED, cause, snapshot, snapshot, now)
+
+    def closed(self, snapshot: MetadataSnapshot, now: float) -> RefreshEvent:
+        """The last event of the cache."""
+        cause = RefreshCause(RefreshReason.CLOSED)
+        return self._event(EventKind.CLOSED, Outcome.UNCHANGED, cause, snapshot, snapshot, now)
+
+    def hinted(
+        self,
+        cause: RefreshCause,
+        before: MetadataSnapshot,
+        after: MetadataSnapshot,
+        now: float,
+        changes: SnapshotChanges,
+        recovery_ms: float,
+    ) -> RefreshEvent:
+        event = self._event(EventKind.HINT, Outcome.CHANGED, cause, before, after, now)
+        return replace(event, changes=changes, recovery_ms=recovery_ms)
+
+    def lost(
+        self,
+        partition: TopicPartition,
+        from_offset: int,
+        until_offset: int | None,
+        why: str,
+        snapshot: MetadataSnapshot,
+        now: float,
+    ) -> RefreshEvent:
+        cause = RefreshCause(RefreshReason.DATA_LOSS, partition=partition)
+        event = self._event(EventKind.DATA_LOSS, Outcome.UNCHANGED, cause, snapshot, snapshot, now)
+        return replace(event, error=why, lost_from_offset=from_offset, lost_until_offset=until_offset)
+
+    def failed(self, attempt: Attempt, after: MetadataSnapshot, now: float, error: KafkaMetaError) -> RefreshEvent:
+        return replace(self._refresh_event(Outcome.FAILED, attempt, after, now), error=str(error))
+
+    def answered(
+        self,
+        attempt: Attempt,
+        after: MetadataSnapshot,
+        now: float,
+        answer: MetadataAnswer,
+        changes: SnapshotChanges,
+        recovery_ms: float | None,
+    ) -> RefreshEvent:
+        outcome = Outcome.CHANGED if changes else Outcome.UNCHANGED
+        return replace(
+            self._refresh_event(outcome, attempt, after, now),
+            api_version=answer.api_version,
+            correlation_id=answer.correlation_id,
+            request_bytes=answer.request_bytes,
+            response_bytes=answer.response_bytes,
+            throttle_ms=answer.throttle_ms,
+            changes=changes,
+            recovery_ms=recovery_ms,
+        )
+
+    def _refresh_event(self, outcome: Outcome, attempt: Attempt, after: MetadataSnapshot, now: float) -> RefreshEvent:
+        # The first answer shows which broker the bootstrap address belongs to, if any.
+        asked = (broker.node_id for broker in after.brokers.values() if broker.address == attempt.address)
+        return replace(
+            self._event(EventKind.REFRESH, outcome, attempt.cause, attempt.before, after, attempt.began),
+            broker_id=next(asked, None),
+            broker_host=attempt.address.host,
+            broker_port=attempt.address.port,
+            latency_ms=_ms(now - attempt.began),
+            attempt=attempt.number,
+        )
+
+    def _event(
+        self,
+        kind: EventKind,
+        outcome: Outcome,
+        cause: RefreshCause,
+        before: MetadataSnapshot,
+        after: MetadataSnapshot,
+        began: float,
+    ) -> RefreshEvent:
+        self._sequence += 1
+        lookups, self._lookups = self._lookups, 0
+        fetch_throttle_ms, self._fetch_throttle_ms = self._fetch_throttle_ms, 0
+        retries, self._retries = self._retries, 0
+        return RefreshEvent(
+            cache_id=self._cache_id,
+            sequence=self._sequence,
+            cluster_id=after.cluster_id,
+            time_ms=int(self._wall_clock() * 1000),
+            kind=kind,
+            reason=cause.reason,
+            cause_error_code=cause.error_code,
+            cause_topic=None if cause.partition is None else cause.partition.topic,
+            cause_partition=None if cause.partition is None else cause.partition.partition,
+            cause_node_id=cause.node_id,
+            outcome=outcome,
+            generation_before=before.generation,
+            generation_after=after.generation,
+            age_ms=_ms(began - before.fetched_at) if before.generation > 0 else None,
+            idle_ms=_ms(max(began - self._last_lookup, 0)) if self._last_lookup is not None else None,
+            lookups=lookups,
+            fetches=self._take_fetches(),
+            retries=retries,
+            fetch_throttle_ms=fetch_throttle_ms,
+        )
+
+    def _take_fetches(self) -> tuple[BrokerFetches, ...]:
+        taken = tuple(BrokerFetches(one, self._fetches[one], self._fetched_bytes[one]) for one in sorted(self._fetches))
+        self._fetches.clear()
+        self._fetched_bytes.clear()
+        return taken
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)

@@ -1,0 +1,149 @@
+"""What options may not say together, or not to this kind of query: one sentence for each thing wrong.
+
+Worded after Spark's `KafkaSourceProvider`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec, StartSpec, TimesSpec
+from pyspark_kafka_meta.options.unsupported import NO_SINK
+from pyspark_kafka_meta.validators import name_partitions
+
+_STRATEGIES = {name.lower(): name for name in ("subscribe", "subscribePattern", "assign")}
+
+_STREAM_ONLY = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxFilesPerTrigger",
+    "onTopicRecreated",
+    "newPartitions",
+    "commitOffsetsToGroup",
+)
+
+
+def refuse(problems: Collection[str]) -> None:
+    """Raises OptionError: one line for each problem, if there are any."""
+    if problems:
+        raise OptionError("\n".join(problems))
+
+
+def sink_problems(options: Mapping[str, str]) -> list[str]:
+    """A query that names what a sink needs, and nothing to read, is writing: a list of missing options is no help."""
+    given = {name.lower() for name in options}
+    if given & _STRATEGIES.keys() or not given & {"topic", "checkpointlocation"}:
+        return []
+    return [f"{NO_SINK} (to read topics, set 'subscribe')"]
+
+
+NO_SERVERS = "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer"
+
+
+def client_problems(options: Mapping[str, str]) -> list[str]:
+    if "kafka.bootstrap.servers" in {name.lower() for name in options}:
+        return []
+    return [NO_SERVERS]
+
+
+def strategy_problems(options: Mapping[str, str]) -> list[str]:
+    given = {name.lower() for name in options} & _STRATEGIES.keys()
+    if len(given) == 1:
+        return []
+    rule = "Only one of the following options can be" if given else "One of the following options must be"
+    return [f"{rule} specified for Kafka source: {', '.join(_STRATEGIES.values())}."]
+
+
+def metrics_problems(options: Mapping[str, str]) -> list[str]:
+    given = {name.lower() for name in options}
+    if "metricsbootstrapservers" not in given or "metricstopic" in given:
+        return []
+    return ["Option 'metricsBootstrapServers' has no effect without 'metricsTopic': name a topic, or leave it out"]
+
+
+def limit_problems(parsed: Mapping[str, Any]) -> list[str]:
+    """Limits that contradict each other. Takes values by field of `SourceOptions`, without the bad ones."""
+    problems = []
+    fewest, most = parsed.get("min_offsets_per_trigger"), parsed.get("max_offsets_per_trigger")
+    if fewest is not None and most is not None and fewest > most:
+        problems.append(f"The value of minOffsetsPerTrigger({fewest}) is higher than the maxOffsetsPerTrigger({most}).")
+    tasks, partitions = parsed.get("max_tasks"), parsed.get("min_partitions")
+    if tasks is not None and partitions is not None and tasks < partitions:
+        problems.append(f"The value of minPartitions({partitions}) is higher than maxTasks({tasks}).")
+    if tasks is not None and parsed.get("max_records_per_partition") is not None:
+        problems.append("Only one of the following options can be specified: maxTasks, maxRecordsPerPartition.")
+    return problems
+
+
+def batch_warnings(options: Mapping[str, str]) -> list[str]:
+    """Options that only a stream heeds, of any table."""
+    given = {name.lower() for name in options}
+    return [f"{name} option ignored in batch queries" for name in _STREAM_ONLY if name.lower() in given]
+
+
+def batch_problems(starting: StartSpec, ending: OffsetsSpec | TimesSpec) -> list[str]:
+    """Offsets that a batch cannot have. Only brokers can judge times."""
+    problems = _start_problems(starting) if isinstance(starting, OffsetsSpec) else []
+    if not isinstance(ending, OffsetsSpec):
+        return problems
+    if ending.everywhere == EARLIEST_OFFSET:
+        problems.append("ending offset can't be earliest for batch queries on Kafka")
+    for where, offset in ending.by_topic + ending.by_partition:
+        if offset == EARLIEST_OFFSET:
+            problems.append(f"ending offset for {where} can't be earliest for batch queries on Kafka")
+    if isinstance(starting, OffsetsSpec) and starting.by_partition and ending.by_partition:
+        problems += _span_problems(starting, ending)
+    return problems
+
+
+def stream_problems(ending: OffsetsSpec | TimesSpec | None) -> list[str]:
+    """An end that a stream cannot have, because it would move with each restart."""
+    if isinstance(ending, TimesSpec):
+        return ["ending timestamp not valid in streaming queries"]
+    if ending is None:
+        return []
+    words = [ending.everywhere, *(offset for _, offset in ending.by_topic + ending.by_partition)]
+    if all(offset is None or offset >= 0 for offset in words):
+        return []
+    return ["ending offset not valid in streaming queries, unless it is JSON that names an offset for each partition"]
+
+
+def _start_problems(starting: OffsetsSpec) -> list[str]:
+    problems = []
+    if starting.everywhere == LATEST_OFFSET:
+        problems.append(
+            "starting offset can't be latest for batch queries on Kafka: set earliest, -10m or JSON, or use readStream"
+        )
+    for where, offset in starting.by_topic + starting.by_partition:
+        if offset == LATEST_OFFSET:
+            problems.append(f"startingOffsets for {where} can't be latest for batch queries on Kafka")
+    return problems
+
+
+def _span_problems(starting: OffsetsSpec, ending: OffsetsSpec) -> list[str]:
+    starts, ends = dict(starting.by_partition), dict(ending.by_partition)
+    problems = [
+        f"The specified start offset {start} is greater than the end offset {ends[partition]} "
+        f"for topic {partition.topic} partition {partition.partition}."
+        for partition, start in starts.items()
+        if partition in ends and start > ends[partition] >= 0
+    ]
+    only_starts = _not_named(starts, ending)
+    only_ends = _not_named(ends, starting)
+    if only_starts or only_ends:
+        problems.append(
+            "The specified start offset and end offset should have the same topic-partitions. "
+            f"Only in startingOffsets: {name_partitions(only_starts)}. "
+            f"Only in endingOffsets: {name_partitions(only_ends)}."
+        )
+    return problems
+
+
+def _not_named(partitions: Mapping[TopicPartition, int], spec: OffsetsSpec) -> set[TopicPartition]:
+    """Those of `partitions` on which `spec` is silent: neither they nor their topics are named in it."""
+    topics = dict(spec.by_topic)
+    return {one for one in partitions.keys() - dict(spec.by_partition).keys() if one.topic not in topics}

@@ -1,0 +1,127 @@
+"""Checked values out of text and JSON that others wrote: what options and checkpoints are made of.
+
+Every function here raises ValueError for what it cannot take, and says which part is wrong where there are parts.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import warnings
+from collections.abc import Mapping
+from ipaddress import IPv6Address
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+from pyspark_kafka_meta.model import Address, TopicPartition
+from pyspark_kafka_meta.validators import INT32_MAX, by_topic, some, topic_name, whole_number
+
+T = TypeVar("T")
+
+_REMOTE_SCHEME = re.compile(r"s3|gs|gcs|abfss?|hdfs|viewfs|hf|fsspec\+.+")
+_UNITS_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_number(text: str, low: int, high: int) -> int:
+    if re.fullmatch(r"-?[0-9]{1,20}", text.strip()) is None or not low <= int(text) <= high:
+        raise ValueError
+    return int(text)
+
+
+def parse_choice(text: str, values: Mapping[str, Any]) -> Any:
+    """What `values` has under `text`, without regard to case."""
+    words, word = {each.lower(): each for each in values}, text.strip().lower()
+    if word not in words:
+        near = difflib.get_close_matches(word, words, n=1)
+        raise ValueError(f"did you mean '{words[near[0]]}'?" if near else "")
+    return values[words[word]]
+
+
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds, or a number with a unit as Spark writes them: `100ms`, `30s`, `15m`, `15min`, `1h`, `2d`."""
+    match = re.fullmatch(r"([0-9]{1,12})([a-z]*)", text.strip().lower())
+    if match is None or match[2] not in _UNITS_MS:
+        raise ValueError
+    return int(match[1]) * _UNITS_MS[match[2]]
+
+
+def parse_group(text: str) -> str:
+    """The name of a consumer group, not empty."""
+    if not text.strip():
+        raise ValueError
+    return parse_label(text.strip())
+
+
+def parse_label(text: str) -> str:
+    """At most 255 printable characters."""
+    if not text.isprintable() or len(text) > 255:
+        raise ValueError
+    return text
+
+
+def parse_location(text: str) -> str:
+    """A local path, which a `file:` URI becomes too, or a URI that `pyarrow.fs.FileSystem.from_uri` knows."""
+    location = text.strip()
+    scheme, colon, rest = location.partition(":")
+    if not colon or re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) is None:
+        return _local_path(location)
+    if scheme == "file":
+        if re.match(r"(//)?/(?!/)", rest) is None:
+            raise ValueError("a folder of this machine is file:///folder, without a host, or /folder")
+        return _local_path(unquote(rest.removeprefix("//")))
+    if scheme in ("s3a", "s3n"):
+        raise ValueError(f"write s3:// for {scheme}://")
+    if _REMOTE_SCHEME.fullmatch(scheme) is None:
+        raise ValueError(
+            "pyarrow has no file system of that scheme, but s3, gs, gcs, abfs, abfss, hdfs, viewfs, hf and fsspec+...; "
+            "one that is mounted is named by its path, and a folder with such a name by ./ before it"
+        )
+    if re.fullmatch(r"//\S+", rest) is None:
+        raise ValueError
+    return location
+
+
+def _local_path(text: str) -> str:
+    if not text or "://" in text or "\0" in text:
+        raise ValueError
+    return text
+
+
+def parse_addresses(text: str) -> tuple[Address, ...]:
+    """`host:port,[ipv6]:port`, each address once, in the order given."""
+    if "@" in text:  # what stands before it may be a password
+        raise ValueError("an address has no login in it: kafka.sasl.username and kafka.sasl.password are for that")
+    return some(tuple(dict.fromkeys(_address(item.strip()) for item in text.split(",") if item.strip())))
+
+
+def parse_topics(text: str) -> tuple[str, ...]:
+    """`topic,topic`, each once, in the order given."""
+    return some(tuple(dict.fromkeys(topic_name(name.strip()) for name in text.split(",") if name.strip())))
+
+
+def parse_pattern(text: str) -> str:
+    """A regular expression that means the same in Java, where Python reads it at all: sets within sets do not."""
+    if not text.strip():
+        raise ValueError("Pattern to subscribe is empty")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        try:
+            re.compile(text)
+        except (re.error, FutureWarning, OverflowError) as error:
+            raise ValueError(str(error)) from None
+    return text
+
+
+def parse_assigned(text: str) -> tuple[TopicPartition, ...]:
+    """JSON `{"topic": [0, 1]}`, sorted, each partition once."""
+    numbers = [(topic, number) for topic, numbers in by_topic(text, list).items() for number in numbers]
+    return some(tuple(sorted({TopicPartition(topic, whole_number(number, 0, INT32_MAX)) for topic, number in numbers})))
+
+
+def _address(item: str) -> Address:
+    # Kafka's `Utils.getHost` passes over a protocol, too.
+    match = re.fullmatch(r"(?:[A-Za-z0-9%._-]*://)?(?:\[([^]]+)]|([A-Za-z0-9._-]+)):([0-9]{1,5})", item)
+    if match is None:
+        raise ValueError(f"{item!r} is not one")
+    ipv6, host, port = match.groups()
+    return Address(str(IPv6Address(ipv6)) if ipv6 else host, whole_number(int(port), 1, 65535))

@@ -1,0 +1,226 @@
+"""What the options of one query amount to: every option with its rules, and what they say once they are all read.
+
+Names, defaults and error texts follow Spark's `KafkaSourceProvider` and Kafka's `ConsumerConfig`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import partial
+
+from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.options import option_checks, option_parsers
+from pyspark_kafka_meta.options.client_options import CLIENT_OPTIONS, ClientOptions
+from pyspark_kafka_meta.options.metrics_options import MetricsOptions
+from pyspark_kafka_meta.options.offset_options import SpanOptions
+from pyspark_kafka_meta.options.option_table import Option, choice, label, read, row, table_of, whole
+from pyspark_kafka_meta.options.security_options import complete_security
+from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
+from pyspark_kafka_meta.validators import INT32_MAX, INT64_MAX
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions(SpanOptions):
+    """All that a query asks for; `for_batch` or `for_stream` completes it once the kind of query is known.
+
+    Attributes:
+        topics: the topics to read, each once; none where a pattern says which.
+        assigned: the partitions to read of them; None means all, those still to come included.
+        metrics: where refresh events go; None: nowhere.
+    """
+
+    client: ClientOptions
+    metrics: MetricsOptions | None
+    topics: tuple[str, ...] = row(
+        "subscribe",
+        None,
+        option_parsers.parse_topics,
+        "No topics to subscribe to as specified value for option 'subscribe' is '{value}'",
+        "Topics to read, separated by commas. Either this, subscribePattern or assign.",
+    )
+    topic_pattern: str | None = row(
+        "subscribePattern",
+        None,
+        option_parsers.parse_pattern,
+        "Option 'subscribePattern' must be a regular expression as Python's re reads it, got '{value}'",
+        "Regular expression (Python's): topics whose name it matches anywhere are read, including later ones. "
+        "Either this, subscribe or assign.",
+    )
+    assigned: tuple[TopicPartition, ...] | None = row(
+        "assign",
+        None,
+        option_parsers.parse_assigned,
+        'Option \'assign\' must be JSON. Expected e.g. {"topicA":[0,1],"topicB":[0,1]}, got {value}',
+        'Partitions to read, as JSON: {"topicA":[0,1],"topicB":[2]}. Either this, subscribe or subscribePattern.',
+    )
+    max_offsets_per_trigger: int | None = whole(
+        "maxOffsetsPerTrigger",
+        None,
+        "Maximum offsets per micro-batch, divided among partitions in proportion to their backlog.",
+        low=1,
+        high=INT64_MAX,
+    )
+    min_offsets_per_trigger: int | None = whole(
+        "minOffsetsPerTrigger",
+        None,
+        "Minimum offsets per micro-batch: with fewer it waits until there are enough, or for maxTriggerDelay.",
+        low=1,
+        high=INT64_MAX,
+    )
+    max_trigger_delay_ms: int = row(
+        "maxTriggerDelay",
+        "15m",
+        option_parsers.parse_duration_ms,
+        "Option 'maxTriggerDelay' must be a time like 15m, 30s or 500ms, got '{value}'",
+        "How long minOffsetsPerTrigger may delay a micro-batch.",
+    )
+    min_partitions: int | None = row(
+        "minPartitions",
+        None,
+        partial(option_parsers.parse_number, low=1, high=INT32_MAX),
+        "minPartitions must be positive, a whole number, got '{value}'",
+        "Minimum number of tasks, approximately: large ranges of offsets are split until there are as many.",
+    )
+    max_records_per_partition: int | None = row(
+        "maxRecordsPerPartition",
+        None,
+        partial(option_parsers.parse_number, low=1, high=INT64_MAX),
+        "maxRecordsPerPartition must be positive, a whole number, got '{value}'",
+        "Maximum offsets per task: larger ranges are split evenly.",
+    )
+    max_tasks: int | None = whole(
+        "maxTasks", None, "Maximum number of tasks of a batch or micro-batch: ranges share tasks as needed.", low=1
+    )
+    include_headers: bool = choice(
+        "includeHeaders", {"false": False, "true": True}, "Whether rows have a headers column."
+    )
+    fail_on_data_loss: bool = choice(
+        "failOnDataLoss",
+        {"true": True, "false": False},
+        "Whether a query fails when records it was to read are gone.",
+    )
+    skip_corrupt_batches: bool = choice(
+        "onCorruptBatch",
+        {"fail": False, "skip": True},
+        "What to do when a record batch is corrupt though it was fetched twice: fail, or go on behind it, with an "
+        "event that names the offsets. Old message formats and unknown codecs always fail.",
+    )
+    max_decompressed_batch_bytes: int = whole(
+        "maxDecompressedBatchBytes",
+        "67108864",
+        "Maximum size that one record batch may decompress to; a larger one counts as corrupt.",
+        low=1,
+        high=2**30,
+    )
+    on_topic_recreated: str | None = row(
+        "onTopicRecreated",
+        None,
+        partial(option_parsers.parse_choice, values={"fail": "fail", "earliest": "earliest", "latest": "latest"}),
+        "Option 'onTopicRecreated' must be fail, earliest or latest, got '{value}'",
+        "What to do when a topic was deleted and recreated under a stream: fail, or go on at the start or the end of "
+        "the new one, without what a running micro-batch had yet to read of the old one. If not set, failOnDataLoss "
+        "says: fail, or the start.",
+    )
+    new_partitions_at_latest: bool = choice(
+        "newPartitions",
+        {"earliest": False, "latest": True},
+        "Where a stream begins to read partitions that it sees for the first time.",
+    )
+    group_id: str | None = label(
+        "kafka.group.id", "Accepted with a warning: no consumer group is joined, under this or any name."
+    )
+    group_id_prefix: str | None = label("groupIdPrefix", "Accepted with a warning, as kafka.group.id.")
+    commit_group: str | None = row(
+        "commitOffsetsToGroup",
+        None,
+        option_parsers.parse_group,
+        "Option 'commitOffsetsToGroup' must be a group id of at most 255 printable characters",
+        "Consumer group to which a stream commits what its finished micro-batches read, for tools that watch its lag. "
+        "Nobody joins the group, and the checkpoint alone says where the query goes on.",
+    )
+    fetch_offset_retries: int = whole(
+        "fetchOffset.numRetries",
+        "3",
+        "How often offsets are asked for again, with new metadata, before records are called lost at planning. "
+        "At least once: what one broker tells alone is never believed.",
+    )
+    fetch_offset_retry_interval_ms: int = whole("fetchOffset.retryIntervalMs", "1000", "Pause before each of these.")
+    poll_timeout_ms: int = whole(
+        "kafkaConsumer.pollTimeoutMs",
+        "120000",
+        "How long a partition may go without progress, although others of its task have some; with less "
+        "than 10000, what is lost cannot be told from what is slow. "
+        "spark.network.timeout does not change it.",
+        low=1,
+    )
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
+        """What the options say, as far as it is clear before the kind of query is known. Case of names is ignored.
+
+        Raises:
+            OptionError: one line for each option that is missing, unknown or unusable.
+        """
+        option_checks.refuse(option_checks.sink_problems(options))
+        parsed, problems = read(options, OPTIONS)
+        problems += (
+            complete_security(parsed)
+            + option_checks.client_problems(options)
+            + option_checks.strategy_problems(options)
+        )
+        option_checks.refuse(problems + option_checks.limit_problems(parsed) + option_checks.metrics_problems(options))
+        if parsed["topics"] is None:
+            parsed["topics"] = tuple(dict.fromkeys(partition.topic for partition in parsed["assigned"] or ()))
+        client = ClientOptions(**{each.name: parsed.pop(each.name) for each in fields(ClientOptions)})
+        metrics = MetricsOptions(
+            path=parsed.pop("metrics_path"),
+            topic=parsed.pop("metrics_topic"),
+            bootstrap_servers=parsed.pop("metrics_bootstrap_servers") or client.bootstrap_servers,
+            security=client.security,
+        )
+        return cls(client=client, metrics=metrics, **parsed)
+
+    def for_batch(self) -> SourceOptions:
+        """For `spark.read`: from earliest to latest where nothing else is said.
+
+        Raises:
+            OptionError: one line for each starting or ending offset that a batch cannot have.
+        """
+        starting = self.start() or OffsetsSpec(EARLIEST_OFFSET)
+        ending = self.end() or OffsetsSpec(LATEST_OFFSET)
+        option_checks.refuse(option_checks.batch_problems(starting, ending))
+        self._warn_of_groups()
+        # No later micro-batch would read the new topic: what is lost is for failOnDataLoss to judge.
+        return replace(self, starting_offsets=starting, ending_offsets=ending, on_topic_recreated=None)
+
+    def for_stream(self) -> SourceOptions:
+        """For `spark.readStream`: a new query starts at latest where nothing else is said.
+
+        Raises:
+            OptionError: an end is given that would move.
+        """
+        option_checks.refuse(option_checks.stream_problems(self.end()))
+        self._warn_of_groups()
+        return replace(self, starting_offsets=self.start() or OffsetsSpec(LATEST_OFFSET))
+
+    def _warn_of_groups(self) -> None:
+        for name in ("group_id", "group_id_prefix"):
+            if getattr(self, name) is not None:
+                logger.warning(
+                    "Kafka option '%s' has been set on this query, and does nothing: no consumer group is joined, and "
+                    "the query's checkpoint keeps the offsets",
+                    OPTIONS[name].name,
+                )
+
+
+OPTIONS: Mapping[str, Option] = (
+    table_of(SourceOptions)
+    | {f"metrics_{name}": option for name, option in table_of(MetricsOptions).items()}
+    | CLIENT_OPTIONS
+)
+"""The table, by the field that holds the value, after "metrics_" if it is one of `MetricsOptions`. Parsing,
+documentation and hints about misspelt names all read it."""

@@ -1,0 +1,114 @@
+"""Where a query begins or ends, as the user put it: one small type for each way to say it, and their parsers.
+
+The JSON is that of Spark's `JsonUtils`. Every parser raises ValueError for what it cannot take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.options.option_parsers import parse_choice, parse_duration_ms, parse_group, parse_number
+from pyspark_kafka_meta.validators import INT64_MAX, by_topic, partition_key, some, whole_number
+
+EARLIEST_OFFSET = -2
+"""In an offsets option: the first offset that the log still holds."""
+LATEST_OFFSET = -1
+"""In an offsets option: the end of the log when the query is planned."""
+_WORDS = {"earliest": EARLIEST_OFFSET, "latest": LATEST_OFFSET}
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsSpec:
+    """Positions given as offsets.
+
+    Attributes:
+        everywhere: `EARLIEST_OFFSET` or `LATEST_OFFSET` for every partition; None when given by topic or partition.
+        by_partition: sorted (partition, offset) pairs; an offset may be one of the two above.
+        by_topic: sorted (topic, offset) pairs; the offset is one of the two above and holds for the whole topic.
+    """
+
+    everywhere: int | None = None
+    by_partition: tuple[tuple[TopicPartition, int], ...] = ()
+    by_topic: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TimesSpec:
+    """At the first record that is as late as a time, in milliseconds since 1970 UTC.
+
+    Attributes:
+        everywhere_ms: for every partition; None when given by partition.
+        by_partition: sorted (partition, milliseconds) pairs.
+        or_latest: whether a partition without such a record is taken at its end; else that is an error.
+    """
+
+    everywhere_ms: int | None = None
+    by_partition: tuple[tuple[TopicPartition, int], ...] = ()
+    or_latest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AgoSpec:
+    """At the first record of the last `ms` milliseconds before planning; at the end where there is none."""
+
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackSpec:
+    """That many offsets before the end of each partition, or at its start if that is later."""
+
+    offsets: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """Where a consumer group has committed that it would read on; at the start of partitions where it has not."""
+
+    group: str
+
+
+StartSpec = OffsetsSpec | TimesSpec | AgoSpec | BackSpec | GroupSpec
+
+
+def parse_offsets(text: str) -> OffsetsSpec:
+    """`earliest`, `latest`, or JSON `{"a": {"0": 23, "1": -1}, "b": "earliest"}`."""
+    if not text.lstrip().startswith("{"):
+        return OffsetsSpec(parse_choice(text, _WORDS))
+    topics: Mapping[str, Any] = by_topic(text, dict, str)
+    words = {topic: parse_choice(content, _WORDS) for topic, content in topics.items() if isinstance(content, str)}
+    offsets = _by_partition({topic: topics[topic] for topic in topics.keys() - words.keys()}, EARLIEST_OFFSET)
+    return OffsetsSpec(by_partition=offsets, by_topic=tuple(sorted(words.items())))
+
+
+def parse_start(text: str) -> StartSpec:
+    """As `parse_offsets`; or relative, `-10m` being the last ten minutes, `-1000` the last thousand offsets; or
+    `group:id`."""
+    stripped = text.strip()
+    if stripped.startswith("group:"):
+        return GroupSpec(parse_group(stripped.removeprefix("group:")))
+    if not stripped.startswith("-"):
+        return parse_offsets(text)
+    if stripped in ("-1", "-2"):
+        raise ValueError("write latest or earliest: only in JSON do -1 and -2 mean them")
+    if stripped[1:].isdecimal():
+        return BackSpec(parse_number(stripped[1:], low=1, high=INT64_MAX))
+    return AgoSpec(parse_duration_ms(stripped[1:]))
+
+
+def parse_times(text: str) -> TimesSpec:
+    """JSON `{"a": {"0": 1700000000000}}`."""
+    return TimesSpec(by_partition=_by_partition(by_topic(text, dict), low=0))
+
+
+def _by_partition(topics: Mapping[str, Any], low: int) -> tuple[tuple[TopicPartition, int], ...]:
+    """Sorted pairs; every topic has a partition."""
+    pairs = {
+        TopicPartition(topic, partition_key(key)): whole_number(number, low, INT64_MAX)
+        for topic, partitions in topics.items()
+        for key, number in some(tuple(partitions.items()))
+    }
+    return tuple(sorted(pairs.items()))

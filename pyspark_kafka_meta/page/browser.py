@@ -1,0 +1,167 @@
+"""The page in one browser: parts of it are replaced when they change, buttons stay, so that focus does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from nicegui import ui
+from nicegui.elements.mixins.text_element import TextElement
+
+from pyspark_kafka_meta.demo.demo_clusters import REPLICAS, TOPIC
+from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.page.actions import Act, Actions
+from pyspark_kafka_meta.page.poller import Looker, Picture
+from pyspark_kafka_meta.page.render import CSS, render
+
+REFRESH_S = 0.5
+PLOTS = {"latencies": "Refresh latency", "recoveries": "Recovery after errors"}
+
+
+class _Card(NamedTuple):
+    item: ui.element
+    html: ui.html
+    button: TextElement | None
+
+
+class Page:
+    """Args:
+    subtitle: which cluster this is.
+    truth: what caches are compared with, the head of a column.
+    actions: of the buttons; None for a page that only watches, where no query's progress is known.
+    """
+
+    def __init__(self, looker: Looker, subtitle: str, truth: str, actions: Actions | None) -> None:
+        self._looker = looker
+        self._truth = truth
+        self._actions = actions
+        self._shown: Picture | None = None
+        self._brokers: dict[int, _Card] = {}
+        self._parts: dict[str, ui.html] = {}
+        self._plots: dict[str, tuple[ui.echart, TextElement]] = {}
+        self._buttons: list[TextElement] = []
+        ui.add_css(CSS)
+        _tag("h1", "Kafka metadata caches, live")
+        _tag("p", subtitle).classes("subtitle")
+        with ui.element("section").props('aria-label="Figures"'):
+            self._part("figures")
+        with ui.element("div").classes("grid"):
+            self._draw_cluster()
+            self._draw_tables()
+            self._draw_plots()
+        self.refresh()
+        ui.timer(REFRESH_S, self.refresh)
+
+    def refresh(self) -> None:
+        """Show the newest picture."""
+        looker, picture = self._looker, self._looker.picture
+        self._said.set_text(looker.trouble or (f"{looker.doing} ..." if looker.doing else looker.said))
+        for button in self._buttons:
+            button.props(f"aria-disabled={'true' if looker.doing else 'false'}")
+        if picture is None or picture is self._shown:
+            return
+        self._shown = picture
+        self._last.set_text(picture.view.last_event)
+        for name, part in self._parts.items():
+            has_query = self._actions is not None
+            part.set_content(render(name, view=picture.view, truth=self._truth, has_query=has_query))
+        for broker in picture.view.brokers:
+            card = self._brokers.get(broker.node_id) or self._add_broker(broker.node_id)
+            card.item.classes(replace="broker dead" if broker.is_alive is False else "broker")
+            card.html.set_content(render("broker", broker=broker))
+            if card.button is not None:
+                verb = "Restore" if broker.node_id in looker.dead else "Kill"
+                card.button.set_text(f"{verb} broker {broker.node_id}")
+                card.button.classes(replace="act danger" if verb == "Kill" else "act")
+        for name, (chart, caption) in self._plots.items():
+            chart.options.update(picture.plots[name].options)
+            chart.update()
+            caption.set_text(picture.plots[name].summary)
+
+    def _draw_cluster(self) -> None:
+        with _section("cluster", "Cluster"):
+            self._map = ui.element("ul").classes("brokers")
+            if self._actions is not None:
+                self._draw_controls(self._actions)
+            with ui.element("div").classes("status"):
+                _tag("b", "Last event")
+                self._last = _tag("span").props('role="status" aria-live="polite" aria-label="Last event"')
+                self._said = _tag("p").classes("said").props('role="status" aria-live="polite"')
+
+    def _draw_controls(self, actions: Actions) -> None:
+        with ui.element("div").classes("controls"):
+            with ui.element("div").props('role="group" aria-label="Move a leader"'):
+                _tag("span", "Move the leader of")
+                for number in range(len(REPLICAS)):
+                    partition = TopicPartition(TOPIC, number)
+                    name = f"Move the leader of {partition}"
+                    self._button(str(partition), name, actions.move(partition)).props(f'aria-label="{name}"')
+            with ui.element("div").props('role="group" aria-label="More"'):
+                self._button(actions.growth, actions.growth, actions.grow)
+                self._button("Refresh now", "Refresh now", actions.refresh)
+
+    def _draw_tables(self) -> None:
+        with _section("caches", "What each cache knows", "card wide" if self._actions else "card"):
+            self._part("caches")
+        if self._actions is not None:
+            with _section("lag", "Lag by partition", "card narrow"):
+                self._part("lag")
+        with _section("events", "Events"):
+            self._plot("timeline", "timeline", "plot lanes")
+            self._part("events")
+
+    def _draw_plots(self) -> None:
+        reading = {"throughput": "Throughput and lag"} if self._actions is not None else {}
+        for name, title in {**PLOTS, **reading}.items():
+            with _section(name, title, "card third" if reading else "card half"):
+                self._plot(name, "", "plot")
+
+    def _add_broker(self, broker_id: int) -> _Card:
+        with self._map, ui.element("li").classes("broker") as item:
+            html, button = ui.html(), None
+            if self._actions is not None:
+                act = self._actions.kill_or_restore(broker_id)
+                button = self._button("", f"Broker {broker_id}", act)
+        self._brokers[broker_id] = _Card(item, html, button)
+        return self._brokers[broker_id]
+
+    def _button(self, text: str, name: str, act: Act) -> TextElement:
+        button = _tag("button", text).classes("act").props('type="button"')
+        button.on("click", partial(self._do, name, act))
+        self._buttons.append(button)
+        return button
+
+    def _do(self, name: str, act: Act) -> None:
+        self._looker.do(name, act)
+        self.refresh()
+
+    def _part(self, name: str) -> None:
+        self._parts[name] = ui.html()
+
+    def _plot(self, name: str, figure: str, plot: str) -> None:
+        with ui.element("figure").classes(figure):
+            caption = _tag("figcaption").props(f'id="{name}-summary"')
+            chart = ui.echart({"series": []}, renderer="svg").classes(plot)
+            chart.props(f'role="img" aria-labelledby="{name}-summary"')
+        self._plots[name] = (chart, caption)
+
+
+def drawing(looker: Looker, subtitle: str, truth: str, actions: Actions | None) -> Callable[[], None]:
+    """Draws the page for each browser that opens it."""
+
+    def draw() -> None:
+        Page(looker, subtitle, truth, actions)
+
+    return draw
+
+
+def _tag(tag: str, text: str = "") -> TextElement:
+    return TextElement(tag=tag, text=text)
+
+
+def _section(name: str, title: str, classes: str = "card") -> ui.element:
+    section = ui.element("section").classes(classes).props(f'aria-labelledby="{name}-title"')
+    with section:
+        _tag("h2", title).props(f'id="{name}-title"')
+    return section

@@ -1,0 +1,227 @@
+"""The offsets of a query's checkpoint: parsed, written as canonical JSON, advanced and made into ranges.
+
+Spark keeps one JSON text for each micro-batch and compares these as strings, so the same position must be the same
+text: names sorted, partitions in numeric order, and an epoch or topic id replaced only along with an offset.
+
+Spark stores nothing else for a Python source. While batch 0 is uncommitted, each restart asks for the initial offset.
+By then `latest` would mean another offset, and one that was named may be none of its log's any more. So the initial
+offset is always `BEGINNING`, and the end of batch 0 carries the start that it was planned from. The end of a later
+batch does the same for partitions that begin elsewhere than at the offset before, because they are new or were reset;
+two offsets thus say all about a batch, now and after any restart.
+
+The layout, version 1; an offset is the next one to read, an epoch -1 where none is known. A start of -2 is the first
+offset of the log when the batch is planned: so begin new partitions in a migrated batch, whose starts nobody recorded.
+    {"initial": true,                             only before batch 0
+     "start": {"t": {"0": {"epoch": 3, "offset": 40}}},
+     "topics": {"t": {"id": "<uuid>" or null, "partitions": {"0": {"epoch": 3, "offset": 42}}}},
+     "version": 1}
+The topic id tells a topic from one recreated under its name (KIP-516), the epoch a log from a truncated one (KIP-320).
+Follows Spark's `KafkaSourceOffset`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from pyspark_kafka_meta.errors import CheckpointError, OptionError
+from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, Position, Positions, TopicPartition
+from pyspark_kafka_meta.options import EARLIEST_OFFSET
+from pyspark_kafka_meta.validators import INT32_MAX, INT64_MAX, name_partitions, partition_key, topic_name, whole_number
+
+VERSION = 1
+MAX_PARTITIONS = 1_000_000
+"""More than any cluster has; an offset of more partitions is broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOffset:
+    """One end of a micro-batch.
+
+    Attributes:
+        topic_ids: of exactly the topics in `positions`; None where brokers report none (before Kafka 2.8).
+        start: where partitions of the batch that ends here begin, if not at the offset before: in batch 0 all of them.
+            An offset may be `EARLIEST_OFFSET`.
+        initial: whether this is what a query begins with, before any batch.
+    """
+
+    positions: Positions
+    topic_ids: Mapping[str, UUID | None]
+    start: Positions = field(default_factory=dict)
+    initial: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """The layout above, in the order that makes equal offsets equal texts."""
+        ids = {topic: topic_id and str(topic_id) for topic, topic_id in self.topic_ids.items()}
+        by_topic = _by_topic(self.positions)
+        return {
+            **({"initial": True} if self.initial else {}),
+            **({"start": _by_topic(self.start)} if self.start else {}),
+            "topics": {topic: {"id": ids[topic], "partitions": each} for topic, each in by_topic.items()},
+            "version": VERSION,
+        }
+
+    @classmethod
+    def parse(cls, value: object) -> SourceOffset:
+        """What `as_dict` made, once it has been through JSON.
+
+        Raises:
+            CheckpointError: it is of another version, or none of ours.
+        """
+        version = value.get("version") if isinstance(value, dict) else None
+        if version != VERSION:
+            raise CheckpointError(
+                f"the checkpoint holds an offset of version {str(version)[:20]}, and this release reads version "
+                f"{VERSION}: go on with the release or source that wrote it, or start with a new checkpoint"
+            )
+        try:
+            return _parse(_members(value))
+        except ValueError as error:
+            raise CheckpointError(
+                f"the checkpoint holds an offset that cannot be read ({str(error)[:200]}): restore the checkpoint, or "
+                "start with a new one"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class LatestOffset(SourceOffset):
+    """The ends of the logs as their leaders report them.
+
+    Attributes:
+        cuts: where logs were truncated before the offset up to which they were read.
+    """
+
+    cuts: Positions = field(default_factory=dict)
+
+
+BEGINNING = SourceOffset({}, {}, initial=True)
+"""Where a query stands that has planned nothing: wherever its options say."""
+
+
+def advance(start: SourceOffset, end: SourceOffset, begun: Positions) -> SourceOffset:
+    """The offset to log for the batch from `start` to `end`, the latter as brokers report it, or limited.
+
+    A partition that did not move keeps its old epoch, and a topic of which none did keeps its old id; an epoch or id
+    that was not known is taken over, once. If nothing changes the result is `start` itself, except after an initial
+    offset: batch 0 is logged at once, even empty, which pins it.
+
+    Args:
+        begun: where partitions begin of which `start` knows nothing, or nothing that still holds.
+    """
+    moved = {
+        partition
+        for partition, position in end.positions.items()
+        if partition in begun
+        or partition not in start.positions
+        or position.offset != start.positions[partition].offset
+    }
+    begins = {**start.positions, **begun} if start.initial else begun
+    moved_topics = {partition.topic for partition in moved}
+    advanced = SourceOffset(
+        positions={
+            each: position if each in moved or start.positions[each].leader_epoch == NO_EPOCH else start.positions[each]
+            for each, position in end.positions.items()
+        },
+        topic_ids={
+            topic: topic_id if topic in moved_topics else start.topic_ids[topic] or topic_id
+            for topic, topic_id in end.topic_ids.items()
+        },
+        start={each: position for each, position in begins.items() if each in end.positions},
+    )
+    is_same = (advanced.positions, advanced.topic_ids) == (start.positions, start.topic_ids)
+    return start if is_same and not moved and not start.initial else advanced
+
+
+def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
+    """What the batch between two logged offsets reads, sorted by partition, without empty ranges.
+
+    Raises:
+        CheckpointError: neither offset says where some partition begins.
+    """
+    if start == end:
+        return []
+    begins = {**start.positions, **end.start}
+    if unknown := end.positions.keys() - begins.keys():
+        raise CheckpointError(
+            f"the checkpoint does not say where to begin with {name_partitions(unknown)}: restore it, or start with a "
+            "new one"
+        )
+    spans = [(each, begins[each], end.positions[each]) for each in sorted(end.positions)]
+    return [
+        OffsetRange(each, end.topic_ids[each.topic], begin.offset, until.offset, begin.leader_epoch)
+        for each, begin, until in spans
+        if begin.offset < until.offset
+    ]
+
+
+def check_same_partitions(
+    option: str, given: Collection[TopicPartition], partitions: Collection[TopicPartition]
+) -> None:
+    """Hold the partitions `given` in the JSON of `option` against those that the query reads.
+
+    Raises:
+        OptionError: one of either is missing in the other.
+    """
+    missing, unread = set(partitions) - set(given), set(given) - set(partitions)
+    if missing or unread:
+        raise OptionError(
+            f"{option} must name exactly the partitions that are read, with -1 for latest and -2 for earliest. "
+            f"Missing: {name_partitions(missing)}. Not read: {name_partitions(unread)}."
+        )
+
+
+def _by_topic(positions: Positions) -> dict[str, dict[str, dict[str, int]]]:
+    topics: dict[str, dict[str, dict[str, int]]] = {}
+    for each in sorted(positions):
+        position = positions[each]
+        entry = {"epoch": position.leader_epoch, "offset": position.offset}
+        topics.setdefault(each.topic, {})[str(each.partition)] = entry
+    return topics
+
+
+def _parse(value: Mapping[str, object]) -> SourceOffset:
+    if value.keys() - {"start"} not in ({"topics", "version"}, {"initial", "topics", "version"}):
+        raise ValueError("its fields are not those of this version")
+    if value.get("initial", True) is not True:
+        raise ValueError("initial is not true")
+    topics = {topic: _exactly(content, "id", "partitions") for topic, content in _members(value["topics"]).items()}
+    return SourceOffset(
+        positions=_parse_positions({topic: partitions for topic, (_, partitions) in topics.items()}),
+        topic_ids={topic: None if each is None else UUID(str(each)) for topic, (each, _) in topics.items()},
+        start=_parse_positions(value.get("start", {}), may_be_earliest=True),
+        initial="initial" in value,
+    )
+
+
+def _parse_positions(value: object, may_be_earliest: bool = False) -> dict[TopicPartition, Position]:
+    """The positions in `{"topic": {"0": {"epoch": 3, "offset": 42}}}`; every topic has a partition."""
+    positions = {}
+    for name, partitions in _members(value).items():
+        topic = topic_name(name)
+        if not _members(partitions):
+            raise ValueError(f"topic {topic} has no partitions")
+        for key, position in _members(partitions).items():
+            epoch, offset = _exactly(position, "epoch", "offset")
+            is_earliest = may_be_earliest and offset == EARLIEST_OFFSET
+            positions[TopicPartition(topic, partition_key(key))] = Position(
+                EARLIEST_OFFSET if is_earliest else whole_number(offset, 0, INT64_MAX),
+                whole_number(epoch, NO_EPOCH, INT32_MAX),
+            )
+    if len(positions) > MAX_PARTITIONS:
+        raise ValueError(f"{len(positions)} partitions")
+    return positions
+
+
+def _members(value: object) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{str(value)[:40]!r} is not an object")
+    return value
+
+
+def _exactly(value: object, first: str, second: str) -> tuple[object, object]:
+    members = _members(value)
+    if members.keys() != {first, second}:
+        raise ValueError(f"{sorted(members)[:3]} is not {first} and {second}")
+    return members[first], members[second]

@@ -1,0 +1,173 @@
+"""`OffsetResolver`: what the starting and ending offsets that a user named mean in the logs as they are.
+
+Follows Spark's `KafkaOffsetReaderAdmin`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.model import Position, TopicPartition
+from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, OffsetsSpec, SourceOptions
+from pyspark_kafka_meta.options.start_specs import AgoSpec, BackSpec, GroupSpec, StartSpec, TimesSpec
+from pyspark_kafka_meta.planning.checkpoint_offsets import check_same_partitions
+from pyspark_kafka_meta.planning.data_loss import accept_loss
+from pyspark_kafka_meta.validators import name_partitions
+from pyspark_kafka_meta.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OffsetAnswer
+
+logger = logging.getLogger(__name__)
+
+
+class OffsetResolver:
+    """Turns starts and ends into offsets, by asking each partition's leader."""
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        options: SourceOptions,
+        wall_clock: Callable[[], float] = time.time,
+        committed: Callable[[ClientOptions, str, Collection[TopicPartition]], dict[TopicPartition, int]] | None = None,
+    ) -> None:
+        self._client = client
+        self._options = options
+        self._wall_clock = wall_clock
+        self._committed = committed or _committed_offsets
+        self._told: set[str] = set()  # what has aged out: a repeated plan does not say so again
+
+    def resolve(
+        self, spec: StartSpec, partitions: Collection[TopicPartition], option: str, is_end: bool = False
+    ) -> dict[TopicPartition, Position]:
+        """The positions that `spec` means.
+
+        Args:
+            option: where it came from, for errors: startingOffsets or endingOffsets.
+            is_end: whether a batch ends there.
+
+        Raises:
+            OptionError: it names other partitions than these, an offset behind the end of a log, or a time that no
+                record is as late as.
+            DataLossError: it names an offset that has aged out, and failOnDataLoss is set.
+        """
+        match spec:
+            case TimesSpec():
+                return self._at_times(spec, partitions, f"{option}ByTimestamp")
+            case AgoSpec(ms):
+                since_ms = max(0, int(self._wall_clock() * 1000) - ms)
+                return self._at_times(TimesSpec(since_ms, or_latest=True), partitions, option)
+            case BackSpec(offsets):
+                return self._before_end(offsets, partitions)
+            case GroupSpec(group):
+                return self._of_group(group, partitions)
+            case OffsetsSpec(None):
+                return self._at_offsets(spec, partitions, option, is_end)
+            case OffsetsSpec(everywhere):
+                return self.latest(partitions) if everywhere == LATEST_OFFSET else self.earliest(partitions)
+
+    def _at_times(
+        self, spec: TimesSpec, partitions: Collection[TopicPartition], option: str
+    ) -> dict[TopicPartition, Position]:
+        """The ends are asked for first. A partition without a record that late starts at the end it had then: records
+        that are written while the leaders are asked for the times must not be skipped, nor read by two batches whose
+        times adjoin. No epochs: those in the answers are of the records there, not of what lies before them."""
+        times = dict(spec.by_partition)
+        if spec.everywhere_ms is not None:
+            times = dict.fromkeys(partitions, spec.everywhere_ms)
+        check_same_partitions(option, times, partitions)
+        latest = self.latest(times)
+        answers = self._list(times, self._options.client.read_committed)
+        unmatched = [one for one, answer in answers.items() if answer.offset < 0]
+        if unmatched and not spec.or_latest:
+            raise OptionError(
+                f"No offset matched from request of topic-partition {unmatched[0]} and timestamp "
+                f"{times[unmatched[0]]}. Set startingOffsetsByTimestampStrategy to latest to begin at the end there"
+            )
+        return {one: latest[one] if answer.offset < 0 else Position(answer.offset) for one, answer in answers.items()}
+
+    def _before_end(self, offsets: int, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        earliest, latest = self.earliest(partitions), self.latest(partitions)
+        return {one: Position(max(earliest[one].offset, latest[one].offset - offsets)) for one in partitions}
+
+    def _of_group(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        committed = self._committed(self._client.options, group, partitions)
+        without = set(partitions) - committed.keys()
+        if without:
+            logger.warning(
+                "consumer group %s has committed no offset of %s: beginning at their start",
+                group,
+                name_partitions(without),
+            )
+        offsets = committed | dict.fromkeys(without, EARLIEST_OFFSET)
+        spec = OffsetsSpec(by_partition=tuple(sorted(offsets.items())))
+        return self._at_offsets(spec, partitions, f"the commit of consumer group {group}", is_end=False)
+
+    def _at_offsets(
+        self, spec: OffsetsSpec, partitions: Collection[TopicPartition], option: str, is_end: bool
+    ) -> dict[TopicPartition, Position]:
+        by_topic = dict(spec.by_topic)
+        given = {one: by_topic[one.topic] for one in partitions if one.topic in by_topic} | dict(spec.by_partition)
+        unread = sorted(by_topic.keys() - {one.topic for one in partitions})
+        if unread:
+            raise OptionError(f"{option} names topic {', '.join(unread)}, which is not read: correct it")
+        check_same_partitions(option, given, partitions)
+        earliest, latest = self.earliest(partitions), self.latest(partitions)
+        named = {EARLIEST_OFFSET: earliest, LATEST_OFFSET: latest}
+        # A query may begin behind the start of an open transaction, but a batch cannot end there.
+        ends = latest if is_end else self.high_watermarks(partitions)
+        return {
+            one: named[at][one]
+            if at in named
+            else self._within_log(option, one, at, earliest[one].offset, ends[one].offset, is_end)
+            for one, at in given.items()
+        }
+
+    def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        """The start of each log. No epoch: nothing lies before it that a leader could compare."""
+        answers = self._list(dict.fromkeys(partitions, EARLIEST_TIMESTAMP), read_committed=False)
+        return {partition: Position(answer.offset) for partition, answer in answers.items()}
+
+    def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        """The end of each log: high watermark, or last stable offset under read_committed."""
+        return self._latest(partitions, self._options.client.read_committed)
+
+    def high_watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        """The end of each log, open transactions included."""
+        return self._latest(partitions, read_committed=False)
+
+    def _latest(self, partitions: Collection[TopicPartition], read_committed: bool) -> dict[TopicPartition, Position]:
+        answers = self._list(dict.fromkeys(partitions, LATEST_TIMESTAMP), read_committed)
+        return {one: Position(answer.offset, answer.leader_epoch) for one, answer in answers.items()}
+
+    def _list(
+        self, timestamps: Mapping[TopicPartition, int], read_committed: bool
+    ) -> Mapping[TopicPartition, OffsetAnswer]:
+        if not timestamps:
+            return {}
+        return self._client.list_offsets(timestamps, self._client.api_deadline(), read_committed)
+
+    def _within_log(
+        self, option: str, partition: TopicPartition, offset: int, earliest: int, latest: int, is_end: bool
+    ) -> Position:
+        """`offset` if the log holds it; its start if the offset has aged out and that is allowed."""
+        if offset > latest:
+            raise OptionError(
+                f"{option} names offset {offset} of {partition}, and its log ends at {latest}: correct it"
+            )
+        text = f"{option} names offset {offset} of {partition}, and its log starts at {earliest}"
+        if offset < earliest and text not in self._told:
+            accept_loss(f"{text}: the records before it are gone", self._options.fail_on_data_loss)
+            if not is_end:  # what lies behind an end was not to be read
+                self._client.cache.record_loss(partition, offset, earliest, text)
+            self._told.add(text)
+        return Position(max(offset, earliest))
+
+
+def _committed_offsets(
+    options: ClientOptions, group: str, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    from pyspark_kafka_meta.client.consumer_groups import ConsumerGroup  # brings confluent_kafka, which few need
+
+    return ConsumerGroup(options, group).committed(partitions)

@@ -1,0 +1,1 @@
+"""The readers that Spark calls: glue only."""

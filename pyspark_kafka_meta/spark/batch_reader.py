@@ -1,0 +1,97 @@
+"""How Spark reads the records of topics as a batch, and what `stream` shares with that. Glue only.
+
+Spark pickles readers and sends them to executors, so they hold options and no connection; heavy imports wait until a
+method needs them, because Spark imports this package whenever it looks for data sources.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from pyspark_kafka_meta.options import ClientOptions, SourceOptions
+from pyspark_kafka_meta.schemas import Columns, as_spelt
+from pyspark_kafka_meta.spark.prompt_tasks import PromptReader, be_prompt
+from pyspark_kafka_meta.spark.user_errors import entry_points
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_kafka_meta.model import OffsetRange
+    from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner
+
+
+COLLECT_AFTER_OBJECTS = 20_000
+"""How many new ones a planner's process makes between looks for garbage. With Python's own number, 700, these took a
+third of the time in which 10,000 partitions are planned."""
+
+
+class Task(InputPartition):
+    """The offset ranges that one Spark task reads, and all topics of its query: a worker meets the others soon.
+
+    Attributes:
+        driver: see `telemetry.event_origin.driver_name`.
+    """
+
+    def __init__(self, ranges: Sequence[OffsetRange], topics: Collection[str], driver: str) -> None:
+        self.ranges = tuple(ranges)
+        self.topics = frozenset(topics)
+        self.driver = driver
+
+
+@entry_points
+class KafkaMetaReader(PromptReader, DataSourceReader):
+    """Reads from the starting to the ending offsets, which are resolved once, when the query is planned."""
+
+    def __init__(self, options: SourceOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> Sequence[InputPartition]:
+        planner = new_planner(self._options, self._options.client)
+        try:
+            planned = planner.batch_ranges()
+            topics = {one.partition.topic for one in planned}
+            return new_tasks(planner.tasks(planned), topics)
+        finally:
+            planner.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(self._options, partition, self._columns)
+
+
+def new_planner(options: SourceOptions, client: ClientOptions) -> OffsetPlanner:
+    """A planner with a client of its own; whoever asks for it closes it."""
+    from pyspark_kafka_meta.client.kafka_client import KafkaClient
+    from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner
+    from pyspark_kafka_meta.telemetry.event_origin import planner_origin
+    from pyspark_kafka_meta.telemetry.publisher_factory import new_publisher
+
+    be_prompt()
+    gc.set_threshold(COLLECT_AFTER_OBJECTS)
+    publisher = new_publisher(options.metrics, planner_origin())
+    return OffsetPlanner(KafkaClient(client, publisher, options.topic_pattern), options)
+
+
+def new_tasks(planned: Iterable[Sequence[OffsetRange]], topics: Collection[str]) -> list[InputPartition]:
+    """A task for each sequence of ranges. For a planner alone, which knows its driver."""
+    from pyspark_kafka_meta.telemetry.event_origin import driver_name
+
+    driver = driver_name()
+    return [Task(ranges, topics, driver) for ranges in planned]
+
+
+def read_partition(options: SourceOptions, partition: InputPartition, columns: Columns) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, with the client of this worker."""
+    from pyspark_kafka_meta.fetching.task_reader import read_task
+
+    # Spark turns an empty plan of a batch into one partition that is not ours: nothing to read.
+    if not isinstance(partition, Task):
+        return iter(())
+    if options.metrics is not None:
+        options = replace(options, metrics=replace(options.metrics, driver=partition.driver))
+    return as_spelt(read_task(options, partition.ranges, partition.topics, list(columns)), columns)

@@ -1,0 +1,148 @@
+"""How Spark reads the records of topics as a stream. Glue only; needs pyspark 4.2 or later."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from pyspark_kafka_meta.errors import KafkaMetaError, OptionError
+from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.schemas import Columns
+from pyspark_kafka_meta.spark.batch_reader import new_planner, new_tasks, read_partition
+from pyspark_kafka_meta.spark.prompt_tasks import PromptReader
+from pyspark_kafka_meta.spark.user_errors import entry_points
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_kafka_meta.client.consumer_groups import ConsumerGroup
+    from pyspark_kafka_meta.model import Positions, TopicPartition
+    from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
+    from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner
+
+logger = logging.getLogger(__name__)
+
+COMMIT_PAUSE_S = 30.0
+
+
+@entry_points
+class RefusedStreamReader(DataSourceStreamReader):
+    """Raises the error of a stream that cannot begin. Spark loses errors of `streamReader`: its UnboundLocalError
+    replaces them."""
+
+    def __init__(self, error: OptionError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error
+
+
+@entry_points
+class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches beside the driver and reads their tasks on executors."""
+
+    def __init__(self, options: SourceOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+        self._opened: OffsetPlanner | None = None
+        self._target: Positions | None = None
+        self._group: ConsumerGroup | None = None
+        self._committed: dict[TopicPartition, int] = {}
+        self._commits_not_before = 0.0
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Sends no request: where batch 0 begins is settled along with its end, and recorded there for a replay."""
+        from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING
+
+        return BEGINNING.as_dict()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """There are no composite limits: all that is read off it later is that Trigger.Once has none."""
+        most, fewest = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadAllAvailable() if fewest is None else ReadMinRows(fewest)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        planner = self._planner()
+        try:
+            self._target = planner.available_now()
+        finally:
+            planner.flush_events()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
+
+        limited = not isinstance(limit, ReadAllAvailable)
+        planner, begin = self._planner(), SourceOffset.parse(start)
+        self._commit_to_group(begin)
+        try:
+            end = planner.next_offset(begin, self._target, limited)
+        finally:
+            planner.flush_events()
+        if self._target is not None and end == begin:  # Trigger.AvailableNow ends here
+            self._commit_to_group(begin, despite_pause=True)
+        return end.as_dict()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return self._planner().last_seen_latest()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
+
+        planner, until = self._planner(), SourceOffset.parse(end)
+        planned = planner.ranges(SourceOffset.parse(start), until)
+        return new_tasks(planner.tasks(planned), until.topic_ids.keys())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(self._options, partition, self._columns)
+
+    def stop(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+    def _commit_to_group(self, finished: SourceOffset, despite_pause: bool = False) -> None:
+        """Commit the end of the finished micro-batches to the consumer group, if one is set.
+
+        Not when Spark calls `commit`: that is after the next micro-batch was planned, and so never for a run's last. A
+        failed commit is no reason to fail the query, nor to hold up each micro-batch: it is tried again after
+        `COMMIT_PAUSE_S`.
+        """
+        name, offsets = self._options.commit_group, {one: at.offset for one, at in finished.positions.items()}
+        is_paused = time.monotonic() < self._commits_not_before and not despite_pause
+        if name is None or offsets == self._committed or is_paused:
+            return
+        from pyspark_kafka_meta.client.consumer_groups import ConsumerGroup
+
+        self._group = self._group or ConsumerGroup(self._options.client, name)
+        try:
+            self._group.commit(offsets)
+            self._committed = offsets
+        except KafkaMetaError as error:
+            self._commits_not_before = time.monotonic() + COMMIT_PAUSE_S
+            logger.warning("%s; not tried again for %.0f s", error, COMMIT_PAUSE_S)
+
+    def _planner(self) -> OffsetPlanner:
+        """Made when it is first needed: Spark pickles the reader, and executors plan nothing."""
+        if self._opened is None:
+            from pyspark_kafka_meta.planning.offset_planner import stream_planner_options
+
+            self._opened = new_planner(self._options, stream_planner_options(self._options.client))
+        return self._opened

@@ -1,0 +1,62 @@
+"""Errors of this package reach the user as one sentence.
+
+Spark's Python processes report an exception as a traceback with the sentence below it, unless their environment hides
+tracebacks: see `pyspark.util.handle_worker_exception`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from types import FunctionType
+from typing import Any, TypeVar
+
+from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.spark.prompt_tasks import sparks_main
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
+"""What Spark itself sets where spark.sql.execution.pyspark.udf.hideTraceback.enabled is true."""
+
+
+def entry_points(cls: type[T]) -> type[T]:
+    """A decorator for classes whose public methods and constructor Spark calls: their errors are one sentence."""
+    for name, member in list(vars(cls).items()):
+        if isinstance(member, FunctionType) and (name == "__init__" or not name.startswith("_")):
+            setattr(cls, name, _entry_point(member))
+    return cls
+
+
+def _entry_point(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with one_sentence():
+            result = method(*args, **kwargs)
+        return _rows(result) if isinstance(result, Iterator) else result
+
+    return call
+
+
+def _rows(rows: Iterator[Any]) -> Iterator[Any]:
+    with one_sentence():
+        yield from rows
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """Have Spark report a `KafkaMetaError` without its traceback, which is logged at DEBUG. Other exceptions are
+    unexpected, and keep theirs."""
+    try:
+        yield
+    except KafkaMetaError:
+        logger.debug("Reported without this traceback:", exc_info=True)
+        if sparks_main(sys._getframe()) is not None:  # a Python process of Spark's, which ends with this error
+            os.environ[HIDE_TRACEBACK] = "1"
+        raise

@@ -1,0 +1,89 @@
+"""The side tables as DataFrames, in one line each, and how far a streaming query is behind.
+
+Spark settles what a batch reads when its DataFrame is first used: to look again, call again.
+
+Options are those of `format("kafkameta")` for the table: `caches(spark, metricsPath="/data/events")`,
+`partitions(spark, **{"kafka.bootstrap.servers": "localhost:9092"})`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pyspark_kafka_meta.errors import CheckpointError, KafkaMetaError
+from pyspark_kafka_meta.options import ClusterOptions, Table
+from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
+from pyspark_kafka_meta.tables.table_rows import LagRow
+from pyspark_kafka_meta.tables.table_schemas import struct_type
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def refresh_events(spark: SparkSession, stream: bool = False, **options: str) -> DataFrame:
+    """The refresh events of all metadata caches: those there are, or as a stream from the earliest one on."""
+    return _load(spark, Table.REFRESH_EVENTS, options, stream)
+
+
+def caches(spark: SparkSession, **options: str) -> DataFrame:
+    """What each metadata cache knows now: a row for each cache and topic-partition."""
+    return _load(spark, Table.CACHES, options)
+
+
+def brokers(spark: SparkSession, **options: str) -> DataFrame:
+    """The brokers of a cluster, as one of them names them now."""
+    return _load(spark, Table.BROKERS, options)
+
+
+def partitions(spark: SparkSession, **options: str) -> DataFrame:
+    """The partitions of a cluster now: leaders, replicas, start and end offsets."""
+    return _load(spark, Table.PARTITIONS, options)
+
+
+def lag(spark: SparkSession, progress: StreamingQuery | Mapping[str, Any] | None, **options: str) -> DataFrame:
+    """How far a streaming query is behind, in records and in seconds: a `LagRow` for each partition that it reads.
+
+    The cluster is asked now, and the next unread record of each partition is read for its timestamp.
+
+    Args:
+        progress: the query, or one of its progress reports. Sources that are not kafkameta's are passed over.
+        options: `kafka.*`, of the query's cluster.
+
+    Raises:
+        KafkaMetaError: the query has made no progress yet.
+    """
+    from pyspark_kafka_meta.tables.cluster_query import partition_rows
+    from pyspark_kafka_meta.tables.query_lag import lag_rows, next_timestamps, of_same_topics, unread
+
+    report = getattr(progress, "lastProgress", progress)
+    if report is None:
+        raise KafkaMetaError("the query has made no progress yet: ask again after its first micro-batch")
+    client = ClusterOptions.parse(options).client
+    rows = []
+    for offset in _offsets(report):
+        live = of_same_topics(partition_rows(client, sorted(offset.topic_ids)), offset.topic_ids)
+        timestamps = next_timestamps(options, offset, unread(offset.positions, live))
+        rows += lag_rows(offset.positions, live, timestamps, time.time())
+    return spark.createDataFrame([astuple(row) for row in rows], struct_type(LagRow))
+
+
+def _offsets(report: Any) -> Iterator[SourceOffset]:
+    """Where each of our sources is."""
+    for source in report["sources"]:
+        try:
+            offset = SourceOffset.parse(json.loads(source["endOffset"] or "null"))
+        except (ValueError, CheckpointError):
+            continue
+        if offset.positions:
+            yield offset
+
+
+def _load(spark: SparkSession, table: Table, options: Mapping[str, str], stream: bool = False) -> DataFrame:
+    reader = spark.readStream if stream else spark.read
+    return reader.format("kafkameta").option("table", table.value).options(**options).load()

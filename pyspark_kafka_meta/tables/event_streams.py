@@ -1,0 +1,88 @@
+"""How Spark reads refresh events as a stream, from files or from a topic. Glue only; needs pyspark 4.2 or later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, Table
+from pyspark_kafka_meta.schemas import Columns
+from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader
+from pyspark_kafka_meta.spark.user_errors import entry_points
+from pyspark_kafka_meta.tables.event_files import (
+    EventFile,
+    FilesOffset,
+    advance,
+    between,
+    count_deleted,
+    latest,
+    warn_of_deleted,
+)
+from pyspark_kafka_meta.tables.table_readers import VALUE, event_batches, file_lines, file_tasks, folder, values
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def stream_reader(table: Table, options: EventsOptions | ClusterOptions, columns: Columns) -> DataSourceStreamReader:
+    """The reader of refresh events for `spark.readStream`. Raises OptionError for any other table."""
+    if isinstance(options, ClusterOptions) or table is not Table.REFRESH_EVENTS:
+        raise OptionError(f"table {table} is what is known now, not a stream: use spark.read, or stream refresh_events")
+    if options.topic is not None:
+        return EventTopicStreamReader(options, columns)
+    return EventFilesStreamReader(options, columns)
+
+
+@entry_points
+class EventFilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads event files as they come, each in exactly one micro-batch."""
+
+    def __init__(self, options: EventsOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+        self._target: Mapping[str, int] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        there = latest(self._files()) if self._options.starts_latest else {}
+        return FilesOffset(there, initial=True).as_dict()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxFiles(self._options.max_files)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = latest(self._files())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        max_files = limit.max_files if isinstance(limit, ReadMaxFiles) else None
+        files = self._files()
+        if self._target is not None:
+            files = [file for file in files if file.number < self._target.get(file.writer_id, 0)]
+        return advance(FilesOffset.parse(start), files, max_files).as_dict()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin, until, files = FilesOffset.parse(start), FilesOffset.parse(end), self._files()
+        warn_of_deleted(count_deleted(begin, until, files))
+        return file_tasks(between(begin, until, files))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return event_batches(file_lines(self._options, partition), self._columns)
+
+    def _files(self) -> list[EventFile]:
+        return folder(self._options).files()
+
+
+@entry_points
+class EventTopicStreamReader(KafkaMetaStreamReader):
+    """Reads the values of the metrics topic as events, as they come."""
+
+    def __init__(self, options: EventsOptions, columns: Columns) -> None:
+        assert options.topic is not None
+        super().__init__(options.topic.for_stream(), VALUE)
+        self._event_columns = columns
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return event_batches(values(super().read(partition)), self._event_columns)

@@ -1,0 +1,162 @@
+"""How Spark reads the side tables as batches; `streams` has the streams of refresh events.
+
+Glue only. Readers are pickled, so they hold options and no connection; heavy imports wait until a method needs them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, Table
+from pyspark_kafka_meta.schemas import Columns, as_spelt
+from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
+from pyspark_kafka_meta.spark.user_errors import entry_points
+from pyspark_kafka_meta.tables.event_files import EventFile, EventFolder
+from pyspark_kafka_meta.tables.table_schemas import ROWS, arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILES_A_TASK = 200
+"""A Python task costs more than many small files do."""
+VALUE = {"value": "value"}
+
+
+class FilesTask(InputPartition):
+    """The event files that one Spark task reads."""
+
+    def __init__(self, files: Sequence[EventFile]) -> None:
+        self.files = tuple(files)
+
+
+class CachesTask(InputPartition):
+    """All events there are, in one task, because all of a cache's events make its state."""
+
+    def __init__(self, source: Sequence[InputPartition], now_ms: int) -> None:
+        self.source = tuple(source)
+        self.now_ms = now_ms
+
+
+@entry_points
+class EventFilesReader(DataSourceReader):
+    """Reads the event files that are there when the query is planned."""
+
+    def __init__(self, options: EventsOptions, columns: Columns) -> None:
+        if options.starts_latest:
+            raise OptionError("starting offset can't be latest for batch queries on refresh events")
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return file_tasks(folder(self._options).files())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return event_batches(file_lines(self._options, partition), self._columns)
+
+
+@entry_points
+class EventTopicReader(KafkaMetaReader):
+    """Reads the values of the metrics topic as events."""
+
+    def __init__(self, options: EventsOptions, columns: Columns) -> None:
+        assert options.topic is not None
+        super().__init__(options.topic.for_batch(), VALUE)
+        self._event_columns = columns
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return event_batches(values(super().read(partition)), self._event_columns)
+
+
+@entry_points
+class CachesReader(DataSourceReader):
+    """Folds all events there are, in one task, into what each cache knows."""
+
+    def __init__(self, events: DataSourceReader, columns: Columns) -> None:
+        self._events = events
+        self._columns = columns
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [CachesTask(self._events.partitions(), int(time.time() * 1000))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from pyspark_kafka_meta.tables.caches_from_events import fold
+
+        assert isinstance(partition, CachesTask)
+        batches: Iterator[Any] = chain.from_iterable(map(self._events.read, partition.source))
+        rows = fold((event for batch in batches for event in batch.to_pylist()), partition.now_ms)
+        return _row_batches(Table.CACHES, rows, self._columns)
+
+
+@entry_points
+class LiveReader(DataSourceReader):
+    """Reads a table of the live cluster, in a single task."""
+
+    def __init__(self, table: Table, options: ClusterOptions, columns: Columns) -> None:
+        self._table = table
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from pyspark_kafka_meta.tables.cluster_query import ask_cluster, broker_rows, partition_rows
+
+        client = self._options.client
+        rows: Sequence[Any] = (
+            broker_rows(ask_cluster(client, ()))
+            if self._table is Table.BROKERS
+            else partition_rows(client, self._options.topics)
+        )
+        return _row_batches(self._table, rows, self._columns)
+
+
+def batch_reader(table: Table, options: EventsOptions | ClusterOptions, columns: Columns) -> DataSourceReader:
+    """The reader of a side table for `spark.read`. Raises OptionError for events from latest on."""
+    if isinstance(options, ClusterOptions):
+        return LiveReader(table, options, columns)
+    whole = {name: name for name in arrow_schema(RefreshEvent).names}
+    wanted = columns if table is Table.REFRESH_EVENTS else whole
+    events = EventTopicReader(options, wanted) if options.topic is not None else EventFilesReader(options, wanted)
+    return events if table is Table.REFRESH_EVENTS else CachesReader(events, columns)
+
+
+def folder(options: EventsOptions) -> EventFolder:
+    from pyspark_kafka_meta.telemetry.event_folders import default_root
+
+    return EventFolder(options.path or str(default_root()))
+
+
+def file_tasks(files: Sequence[EventFile]) -> list[InputPartition]:
+    return [FilesTask(files[start : start + FILES_A_TASK]) for start in range(0, len(files), FILES_A_TASK)]
+
+
+def file_lines(options: EventsOptions, partition: InputPartition) -> Iterator[bytes]:
+    # Spark turns an empty plan of a batch into one partition that is not ours: nothing to read.
+    files = partition.files if isinstance(partition, FilesTask) else ()
+    return folder(options).lines(files)
+
+
+def values(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes | None]:
+    for batch in batches:
+        yield from batch.column("value").to_pylist()
+
+
+def event_batches(lines: Iterator[bytes | None], columns: Columns) -> Iterator[pa.RecordBatch]:
+    from pyspark_kafka_meta.tables.event_parser import parse_events, to_batches
+
+    return as_spelt(to_batches(parse_events(lines), arrow_schema(RefreshEvent, list(columns))), columns)
+
+
+def _row_batches(table: Table, rows: Sequence[Any], columns: Columns) -> Iterator[pa.RecordBatch]:
+    from pyspark_kafka_meta.tables.event_parser import to_batches
+
+    return as_spelt(to_batches(map(asdict, rows), arrow_schema(ROWS[table], list(columns))), columns)

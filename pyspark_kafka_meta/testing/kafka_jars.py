@@ -1,0 +1,167 @@
+"""Finds Java and fetches Kafka's jars once, with the resolver that `spark-submit --packages` uses too.
+
+That resolver is Apache Ivy, whose jar pip's pyspark brings; run by itself it needs no Spark and no Maven. Each jar is
+compared with the checksum that the repository states. Follows `org.apache.ivy.Main` and Spark's `MavenUtils`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from pyspark_kafka_meta.errors import ClusterError
+from pyspark_kafka_meta.java import find_java
+from pyspark_kafka_meta.testing.progress_line import progress_line, stderr_console
+
+RESOLVE_TIMEOUT_S = 600.0
+POLL_S = 0.2
+
+
+def cache_dir() -> Path:
+    """The user's cache folder for this package; the environment variable KAFKAMETA_CACHE_DIR overrides it."""
+    chosen = os.environ.get("KAFKAMETA_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "kafkameta"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafkameta"
+
+
+def resolve(coordinates: Sequence[str], transitive: bool = True) -> list[Path]:
+    """The jars of `coordinates` ("group:artifact:version"), and of all they depend on if `transitive`, downloaded at
+    the first call. Progress is shown on stderr.
+
+    Safe to call from several processes at once: one downloads, the others wait for it.
+
+    Raises:
+        ClusterError: a jar cannot be had.
+    """
+    target = jar_folder(coordinates, transitive)
+    if not target.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(target.with_name(f"{target.name}.lock"), coordinates[0]):
+            if not target.is_dir():
+                _download(coordinates, ivy_module(coordinates, transitive), target)
+    return sorted(target.glob("*.jar"))
+
+
+def jar_folder(coordinates: Sequence[str], transitive: bool = True) -> Path:
+    """Where the jars of `coordinates` are kept."""
+    module = ivy_module(coordinates, transitive)
+    digest = hashlib.sha256(module.encode()).hexdigest()[:8]
+    _, artifact, version = coordinates[0].split(":")
+    return cache_dir() / "jars" / f"{artifact}-{version}-{digest}"
+
+
+@contextmanager
+def _locked(path: Path, coordinate: str) -> Iterator[None]:
+    with path.open("w") as lock:
+        if not _has_locked(lock):
+            _wait_for_lock(lock, coordinate)
+        yield
+
+
+def _has_locked(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _wait_for_lock(lock: IO[str], coordinate: str) -> None:
+    started_at = time.monotonic()
+    with progress_line(stderr_console()) as show:
+        while not _has_locked(lock):
+            elapsed_s = time.monotonic() - started_at
+            if elapsed_s > RESOLVE_TIMEOUT_S:
+                raise ClusterError(f"Another process has held {lock.name} for too long: end it and try again.")
+            show(f"Waiting for another process to download {coordinate}: {elapsed_s:.0f} s", elapsed_s)
+            time.sleep(POLL_S)
+
+
+def _download(coordinates: Sequence[str], module: str, target: Path) -> None:
+    """Fill `target` through a folder beside it, so that it is there whole or not at all."""
+    started_at = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="resolving-") as name:
+        scratch = Path(name)
+        cache = scratch / "cache"
+        (scratch / "ivy.xml").write_text(module)
+        command = [str(find_java()), "-cp", str(_ivy_jar()), "org.apache.ivy.Main", "-cache", str(cache)]
+        command += ["-ivy", f"{scratch}/ivy.xml", "-confs", "default", "-types", "jar", "bundle"]
+        command += ["-retrieve", f"{scratch}/jars/[artifact]-[revision].[ext]"]
+        console = stderr_console()
+        try:
+            with progress_line(console) as show:
+                done = _run(command, lambda s: show(download_line(coordinates[0], _size_bytes(cache), s), s))
+        except subprocess.TimeoutExpired as error:
+            raise ClusterError(
+                f"Downloading {coordinates[0]} took over {RESOLVE_TIMEOUT_S:.0f} s: try again."
+            ) from error
+        if done.returncode != 0:
+            raise ClusterError(
+                f"Cannot download {', '.join(coordinates)}: check the way to Maven Central, or copy the cache of "
+                f"another machine and name it in KAFKAMETA_CACHE_DIR. Ivy says:\n{(done.stdout + done.stderr)[-2000:]}"
+            )
+        (scratch / "jars").rename(target)
+        elapsed_s = time.monotonic() - started_at
+        console.print(f"Downloaded {_size_bytes(cache) / 1e6:.1f} MB in {elapsed_s:.0f} s to {target}")
+
+
+def _run(command: Sequence[str], report: Callable[[float], None]) -> subprocess.CompletedProcess[str]:
+    """`subprocess.run` that reports the seconds elapsed several times a second."""
+    started_at = time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while (elapsed_s := time.monotonic() - started_at) < RESOLVE_TIMEOUT_S:
+                report(elapsed_s)
+                with suppress(subprocess.TimeoutExpired):
+                    output, errors = process.communicate(timeout=POLL_S)
+                    return subprocess.CompletedProcess(command, process.returncode, output, errors)
+            raise subprocess.TimeoutExpired(command, RESOLVE_TIMEOUT_S)
+        finally:
+            process.kill()
+
+
+def download_line(coordinate: str, size_bytes: int, elapsed_s: float) -> str:
+    return f"Downloading {coordinate}: {size_bytes / 1e6:.1f} MB after {elapsed_s:.0f} s"
+
+
+def _size_bytes(folder: Path) -> int:
+    """Size of the files below `folder`, of which some may vanish meanwhile: Ivy renames each once it is complete."""
+    size_bytes = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                size_bytes += Path(parent, name).stat().st_size
+    return size_bytes
+
+
+def ivy_module(coordinates: Sequence[str], transitive: bool = True) -> str:
+    """The text of an ivy.xml that depends on `coordinates` and nothing else."""
+    scope = "default" if transitive else "master"  # Maven's artifact with and without what it depends on
+    dependencies = "".join(
+        '<dependency org="{}" name="{}" rev="{}" conf="default->{}"/>'.format(*coordinate.split(":"), scope)
+        for coordinate in coordinates
+    )
+    info = '<info organisation="kafkameta" module="testing"/>'
+    return f'<ivy-module version="2.0">{info}<dependencies>{dependencies}</dependencies></ivy-module>'
+
+
+def _ivy_jar() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    homes = list(spec.submodule_search_locations or ()) if spec else []
+    jars = [jar for home in homes for jar in Path(home, "jars").glob("ivy-*.jar")]
+    if not jars:
+        raise ClusterError("pyspark's jars folder holds no ivy-*.jar: pip install pyspark (not pyspark-client).")
+    return jars[0]

@@ -1,0 +1,364 @@
+"""Questions to the cluster that need both the wire and the cache: partitions of topics, offsets from their leaders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pyspark_kafka_meta.client.kafka_client import UNKNOWN_GRACE_MS, KafkaClient
+from pyspark_kafka_meta.errors import (
+    AuthenticationError,
+    BrokerError,
+    ConnectError,
+    NoLeaderError,
+    ProtocolError,
+    UnknownTopicError,
+    UnsupportedBrokerError,
+)
+from pyspark_kafka_meta.model import NO_LEADER, Broker, RefreshReason, TopicPartition
+from pyspark_kafka_meta.wire.connection import FRAME_SLACK_BYTES, ConnectionSettings
+from pyspark_kafka_meta.wire.messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    OffsetAnswer,
+    OffsetsAnswer,
+    OffsetsRequest,
+)
+from tests.partitions import T0, T1, T2
+from tests.unit.scene import Fault, Scene
+
+DEADLINE_S = 60
+GRACE_S = UNKNOWN_GRACE_MS / 1000
+
+
+@pytest.fixture
+def client(scene: Scene) -> KafkaClient:
+    """It knows the leaders of a moment ago."""
+    return scene.warm_client()
+
+
+def latest(scene: Scene, client: KafkaClient, *partitions: TopicPartition) -> dict[TopicPartition, int]:
+    """The ends of these logs."""
+    answers = client.list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP), scene.clock() + DEADLINE_S)
+    return {partition: answer.offset for partition, answer in answers.items()}
+
+
+# --- partitions -------------------------------------------------------------------------------------------------------
+
+
+def test_partitions_of_several_topics_come_in_order_by_one_request(scene: Scene) -> None:
+    scene.cluster.create_topic("a", 1)
+
+    assert scene.client().partitions(["t", "a"], scene.clock() + 1) == [TopicPartition("a", 0), T0, T1, T2]
+    assert scene.sent("Metadata") == [1]
+
+
+def test_partitions_that_are_known_are_not_asked_for_again(scene: Scene, client: KafkaClient) -> None:
+
+    assert client.partitions(["t"], scene.clock() + 1) == [T0, T1, T2]
+    assert scene.sent("Metadata") == []
+    scene.clock.sleep(300)
+    client.partitions(["t"], scene.clock() + 1)
+    assert scene.reasons() == [RefreshReason.MAX_AGE]
+
+
+def test_topic_made_a_moment_ago_is_waited_for(scene: Scene) -> None:
+    scene.clock.at(GRACE_S - 1, lambda: scene.cluster.create_topic("new"))
+    client = scene.client()
+
+    assert client.partitions(["new"], scene.clock() + DEADLINE_S) == [TopicPartition("new", 0)]
+    assert set(scene.reasons()) == {RefreshReason.BOOTSTRAP, RefreshReason.UNKNOWN_TOPIC}
+    assert len(scene.events) < 10
+
+
+@pytest.mark.parametrize(("patience_s", "expected_s"), [(DEADLINE_S, GRACE_S), (1, 1)])
+def test_unknown_topic_is_named_with_the_cluster_that_was_asked(
+    scene: Scene, patience_s: int, expected_s: float
+) -> None:
+    began = scene.clock()
+    with pytest.raises(
+        UnknownTopicError,
+        match=r"^topic nope does not exist in the cluster at broker-1:9092: check the name, or create the topic first$",
+    ):
+        scene.client().partitions(["t", "nope"], began + patience_s)
+
+    assert scene.clock() - began == pytest.approx(expected_s)
+
+
+def test_topic_that_may_not_be_seen_fails_at_once(scene: Scene) -> None:
+    scene.wire.metadata_errors["t"] = 29
+    began = scene.clock()
+    with pytest.raises(BrokerError, match=r"topic t cannot be read: TOPIC_AUTHORIZATION_FAILED \(error 29\)") as raised:
+        scene.client().partitions(["t"], began + DEADLINE_S)
+
+    assert (raised.value.code, scene.clock()) == (29, began)
+
+
+def test_no_broker_at_all_ends_at_the_deadline(scene: Scene) -> None:
+    scene.wire.down.update({1, 2, 3})
+    began = scene.clock()
+    with pytest.raises(ConnectError, match=r"broker-1:9092: Connection refused.*check kafka\.bootstrap\.servers"):
+        scene.client().partitions(["t"], began + DEADLINE_S)
+
+    assert DEADLINE_S - 1 <= scene.clock() - began <= DEADLINE_S
+
+
+def test_known_topics_outlive_brokers_that_do_not_answer(scene: Scene, client: KafkaClient) -> None:
+    scene.wire.down.update({1, 2, 3})
+    scene.clock.sleep(300)
+
+    assert client.partitions(["t"], scene.clock() + DEADLINE_S) == [T0, T1, T2]
+
+
+# --- offsets ----------------------------------------------------------------------------------------------------------
+
+
+def test_offsets_come_from_each_leader_by_one_request(scene: Scene) -> None:
+    scene.cluster.move_leader(T1, 1)
+    scene.write(T2, "one more")
+    asked = {T0: EARLIEST_TIMESTAMP, T1: LATEST_TIMESTAMP, T2: LATEST_TIMESTAMP}
+    answers = scene.warm_client().list_offsets(asked, scene.clock() + 1)
+
+    assert {partition: answer.offset for partition, answer in answers.items()} == {T0: 0, T1: 12, T2: 13}
+    assert answers[T1].leader_epoch == 1
+    assert scene.sent("ListOffsets") == [1, 3]
+
+
+RETRIED: dict[str, tuple[Fault, float]] = {
+    "leader moved": ([lambda scene: scene.cluster.move_leader(T0, 2)], 1),
+    "leader died": ([lambda scene: scene.wire.down.add(1), lambda scene: scene.cluster.move_leader(T0, 3)], 1),
+    "leader hangs": ([lambda scene: scene.wire.hung.add(1), lambda scene: scene.cluster.move_leader(T0, 3)], 31),
+    "no leader for a while": (
+        [
+            lambda scene: scene.cluster.move_leader(T0, NO_LEADER),
+            lambda scene: scene.clock.at(9, lambda: scene.cluster.move_leader(T0, 2)),
+        ],
+        11,
+    ),
+    "every broker down for a while": (
+        [
+            lambda scene: scene.wire.down.update({1, 2, 3}),
+            lambda scene: scene.clock.at(9, scene.wire.down.clear),
+        ],
+        11,
+    ),
+    "errors that pass": ([lambda scene: scene.script(T0, 6, 74, 75, 78, 3, 5, 56, -1, 7)], 12),
+    "answer that cannot be read": ([lambda scene: scene.fail(1, ProtocolError("nonsense"))], 1),
+}
+
+
+@pytest.mark.parametrize(("fault", "within_s"), RETRIED.values(), ids=RETRIED.keys())
+def test_offsets_are_asked_for_until_every_leader_has_answered(
+    scene: Scene, client: KafkaClient, fault: Fault, within_s: float
+) -> None:
+    scene.undergo(fault)
+    began = scene.clock()
+
+    assert latest(scene, client, T0, T1, T2) == {T0: 12, T1: 12, T2: 12}
+    assert scene.clock() - began <= within_s
+    assert scene.sent("ListOffsets").count(2) + scene.sent("ListOffsets").count(3) >= 2
+    assert len(scene.wire.requests) < 20 * max(within_s, 2)
+
+
+@pytest.mark.parametrize("after_s", [3.5, 9.5, 22])
+def test_leader_that_hangs_is_left_soon_after_another_leads(scene: Scene, client: KafkaClient, after_s: float) -> None:
+    """However long its answer may take by then, at the second, third or fourth attempt."""
+    scene.wire.hung.add(1)
+    scene.clock.at(after_s, lambda: scene.cluster.move_leader(T0, 2))
+    began = scene.clock()
+
+    assert latest(scene, client, T0, T1, T2) == {T0: 12, T1: 12, T2: 12}
+    assert after_s <= scene.clock() - began < after_s + 1
+    assert scene.sent("ListOffsets").count(2) == 2
+    assert len(scene.sent("Metadata")) < 2 * after_s + 5
+
+
+def test_leader_that_throttles_is_given_the_time_that_it_asks_for(
+    scene: Scene, client: KafkaClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, receive, allowed_s = scene.wire.send_offsets, scene.wire.receive_offsets, []
+
+    def noting(broker: Broker, request: OffsetsRequest, deadline: float) -> None:
+        allowed_s.append(deadline - scene.clock())
+        send(broker, request, deadline)
+
+    def throttling(node_ids: Collection[int], deadline: float) -> OffsetsAnswer:
+        answer = receive(node_ids, deadline)
+        assert isinstance(answer, OffsetsAnswer)
+        return replace(answer, throttle_ms=10_000)
+
+    monkeypatch.setattr(scene.wire, "send_offsets", noting)
+    monkeypatch.setattr(scene.wire, "receive_offsets", throttling)
+    for _ in range(2):
+        latest(scene, client, T0)
+
+    assert allowed_s[1] - allowed_s[0] == pytest.approx(10, abs=0.1)
+
+
+def test_leader_that_was_left_may_be_asked_again(scene: Scene, client: KafkaClient) -> None:
+    scene.wire.hung.add(1)
+    scene.cluster.move_leader(T0, 2)
+    latest(scene, client, T0)
+    scene.wire.hung.clear()
+    scene.cluster.move_leader(T0, 1)
+    scene.clock.sleep(300)
+    client.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + DEADLINE_S)
+
+    assert latest(scene, client, T0) == {T0: 12}
+
+
+def test_offsets_that_could_not_be_waited_for_may_be_asked_for_again(scene: Scene, client: KafkaClient) -> None:
+    scene.wire.hung.add(1)
+    for node_id in (2, 3):
+        scene.fail(node_id, AuthenticationError("the password was changed"))
+    with pytest.raises(AuthenticationError):
+        latest(scene, client, T0)
+    scene.wire.hung.clear()
+
+    assert latest(scene, client, T0) == {T0: 12}
+
+
+def test_leader_that_answered_again_is_not_suspected_so_soon(scene: Scene, client: KafkaClient) -> None:
+    scene.wire.hung.add(1)
+    scene.clock.at(4, scene.wire.hung.clear)
+    latest(scene, client, T0)
+    client.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + DEADLINE_S)
+    scene.wire.requests.clear()
+    scene.wire.hung.add(1)
+    scene.clock.at(1.5, scene.wire.hung.clear)
+
+    assert latest(scene, client, T0) == {T0: 12}
+    assert scene.sent("Metadata") == []
+
+
+def test_leaders_that_answered_are_not_asked_again(scene: Scene, client: KafkaClient) -> None:
+    scene.script(T0, 6, 6, 6)
+    latest(scene, client, T0, T1, T2)
+
+    assert scene.sent("ListOffsets") == [1, 2, 3, 1, 1, 1]
+
+
+def test_trouble_of_a_leader_is_the_reason_of_the_refresh(scene: Scene, client: KafkaClient) -> None:
+    scene.cluster.move_leader(T0, 2)
+    client.list_offsets({T0: LATEST_TIMESTAMP}, scene.clock() + 1)
+    [event] = scene.events
+
+    assert (event.reason, event.cause_error_code) == (RefreshReason.FENCED_EPOCH, 74)
+    assert (event.cause_topic, event.cause_partition, event.cause_node_id) == ("t", 0, 1)
+
+
+def change_offsets(scene: Scene, how: Callable[[Mapping[TopicPartition, OffsetAnswer]], Any]) -> None:
+    """Of every answer to ListOffsets."""
+    receive = scene.wire.receive_offsets
+
+    def changed(node_ids: Any, deadline: float) -> Any:
+        received = receive(node_ids, deadline)
+        return replace(received, offsets=how(received.offsets)) if isinstance(received, OffsetsAnswer) else received
+
+    scene.monkeypatch.setattr(scene.wire, "receive_offsets", changed)
+
+
+def outlive_deadlines(scene: Scene, node_id: int) -> None:
+    """A broker that hangs, and has as much time again for its answer when the connection is there."""
+    scene.wire.hung.add(node_id)
+    send = scene.wire.send_offsets
+
+    def sent(broker: Any, request: Any, deadline: float) -> None:
+        send(broker, request, deadline + DEADLINE_S * (broker.node_id == node_id))
+
+    scene.monkeypatch.setattr(scene.wire, "send_offsets", sent)
+
+
+UNANSWERED: dict[str, tuple[Callable[[Scene], object], str]] = {
+    "no leader": (lambda scene: scene.cluster.move_leader(T1, NO_LEADER), "it has no leader"),
+    "leader down": (lambda scene: scene.wire.down.add(2), "cannot connect to broker-2:9092: Connection refused"),
+    "leader hangs": (lambda scene: scene.wire.hung.add(2), "broker 2 did not answer in time"),
+    "error for ever": (lambda scene: scene.script(T1, *[78] * 1000), r"OFFSET_NOT_AVAILABLE \(error 78\)"),
+    "left out": (
+        lambda scene: change_offsets(scene, lambda told: {one: told[one] for one in told.keys() - {T1}}),
+        r"UNKNOWN_SERVER_ERROR \(error -1\)",
+    ),
+    "slow connection to one that hangs": (
+        lambda scene: outlive_deadlines(scene, 2),
+        "broker-2:9092 did not report offsets in time",
+    ),
+}
+
+
+@pytest.mark.parametrize(("happens", "trouble"), UNANSWERED.values(), ids=UNANSWERED.keys())
+def test_partition_without_an_answer_ends_at_the_deadline_and_is_named(
+    scene: Scene, client: KafkaClient, happens: Callable[[Scene], object], trouble: str
+) -> None:
+    happens(scene)
+    began = scene.clock()
+    with pytest.raises(NoLeaderError, match=f"^no offsets of t-1 in 60000 ms: {trouble}$"):
+        latest(scene, client, T0, T1, T2)
+
+    assert scene.clock() - began == pytest.approx(DEADLINE_S)
+    assert len(scene.wire.requests) < 4 * DEADLINE_S
+
+
+def test_pauses_grow_to_a_second_while_every_broker_is_down(scene: Scene, client: KafkaClient) -> None:
+    scene.wire.down.update({1, 2, 3})
+    with pytest.raises(NoLeaderError):
+        latest(scene, client, T0)
+
+    assert DEADLINE_S <= len(scene.sent("ListOffsets")) <= 1.25 * DEADLINE_S + 5
+
+
+def test_offsets_that_may_not_be_seen_fail_at_once(scene: Scene, client: KafkaClient) -> None:
+    scene.script(T0, 29)
+    began = scene.clock()
+    with pytest.raises(BrokerError, match=r"offsets of t-0 were refused: TOPIC_AUTHORIZATION_FAILED \(error 29\)"):
+        latest(scene, client, T0)
+
+    assert scene.clock() == began
+
+
+def test_broker_that_is_too_old_fails_at_once(scene: Scene, client: KafkaClient) -> None:
+    scene.fail(1, UnsupportedBrokerError("too old"))
+    with pytest.raises(UnsupportedBrokerError):
+        latest(scene, client, T0)
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, 52428800),
+        ({"kafka_fetch_max_bytes": "1000", "kafka_max_partition_fetch_bytes": "2000"}, 2000),
+        ({"kafka_fetch_max_bytes": "3000", "kafka_max_partition_fetch_bytes": "2000"}, 3000),
+    ],
+)
+def test_frames_may_be_larger_than_what_is_asked_for(scene: Scene, options: dict[str, str], expected: int) -> None:
+    settings = ConnectionSettings.of(scene.options(**options).client)
+
+    assert settings.max_frame_bytes == expected + FRAME_SLACK_BYTES
+
+
+def test_connections_are_made_as_the_options_say(scene: Scene) -> None:
+    options = {"kafka_client_id": "me", "kafka_socket_connection_setup_timeout_ms": "700"}
+    client = scene.options(**options, kafka_security_protocol="SSL").client
+    settings = ConnectionSettings.of(client)
+
+    assert (settings.client_id, settings.connect_timeout_ms) == ("me", 700)
+    assert settings.security == client.security
+    assert settings.security.uses_tls
+
+
+def test_plan_does_not_trust_an_answer_that_waited_since_the_plan_before(scene: Scene) -> None:
+    client = scene.warm_client()
+    scene.wire.hung_metadata |= {1, 2, 3}
+    client.cache.request_update(RefreshReason.NOT_LEADER, client.cache.snapshot.generation, T0, 6)
+    client.cache.refresh_if_due(scene.clock() + 60, until=scene.clock())
+    scene.wire.hung_metadata.clear()
+    scene.clock.sleep(600)
+    asked = len(scene.sent("Metadata"))
+    client.partitions(["t"], scene.clock() + 60)
+
+    assert len(scene.sent("Metadata")) == asked + 1

@@ -1,0 +1,55 @@
+"""What is told of the demo's query: how far it is, and why it failed."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pyspark_kafka_meta.demo.demo_query import Stream, sentence
+from pyspark_kafka_meta.model import Position, TopicPartition
+from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
+
+OURS = """[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform it: Traceback
+  File "/opt/pyspark_kafka_meta/errors.py", line 7, in offsets
+pyspark_kafka_meta.errors.ConnectError: cannot connect to b:9092
+
+During handling of the above exception, another exception occurred:
+
+pyspark_kafka_meta.errors.NoLeaderError: no offsets of t-0 in 60000 ms: b:9092 is down
+ SQLSTATE: 38000
+=== Streaming Query ===
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (OURS, "no offsets of t-0 in 60000 ms: b:9092 is down"),
+        ("\nJob aborted due to stage failure\n\tat org.apache", "Job aborted due to stage failure"),
+    ],
+    ids=["ours", "Spark's"],
+)
+def test_the_cause_is_told_rather_than_what_spark_was_doing(text: str, told: str) -> None:
+    assert sentence(text) == told
+
+
+def test_a_query_that_had_to_wait_for_its_first_record_began_with_its_first_batch() -> None:
+    t0 = TopicPartition("t", 0)
+    offset = SourceOffset({t0: Position(9)}, {"t": None}, start={t0: Position(4)})
+    reports = [report(None), report("null"), report(json.dumps(offset.as_dict()))]
+    stream: Any = Stream.__new__(Stream)
+    stream._begins, stream._records_per_s = {}, 0.0
+    for seen, progress in ((0, ({}, {}, 0.0)), (2, ({}, {}, 0.0)), (3, (offset.start, offset.positions, 7.0))):
+        last = reports[seen - 1] if seen else None
+        stream._query = SimpleNamespace(exception=lambda: None, lastProgress=last, recentProgress=reports[:seen])
+
+        assert stream.progress() == progress
+
+
+def report(end_offset: str | None) -> Any:
+    rows = 0 if end_offset in (None, "null") else 5
+    source = SimpleNamespace(endOffset=end_offset)
+    return SimpleNamespace(sources=[source], numInputRows=rows, processedRowsPerSecond=7.0)

@@ -1,0 +1,249 @@
+"""`kafkameta demo`: what a frame marks as stale, and which events make a scene one that was seen."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from pyspark_kafka_meta.cli.main import app
+from pyspark_kafka_meta.demo import play, scene_conditions
+from pyspark_kafka_meta.demo.demo_clusters import Yours
+from pyspark_kafka_meta.demo.demo_frames import SceneResult, event_line, frame, is_news, result_line, summary
+from pyspark_kafka_meta.demo.scene_conditions import Condition
+from pyspark_kafka_meta.demo.scenes import Scene, scenes_of
+from pyspark_kafka_meta.metadata.refresh_events import BrokerFetches, Origin, Outcome, RefreshEvent, Role
+from pyspark_kafka_meta.metadata.snapshot_changes import SnapshotChanges
+from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.monitor.cluster_state import State, newest_caches
+from pyspark_kafka_meta.tables.caches_from_events import Event
+from tests.partitions import T1
+from tests.unit.monitor.states import EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, state
+from tests.unit.written_events import learning, made, moving
+
+CLI = {"origin": Origin(role=Role.CLI, host="here", pid=1)}
+FAILED = {"outcome": Outcome.FAILED, "generation_before": 0, "generation_after": 0, "broker_id": None}
+BORN = {"outcome": Outcome.CHANGED, "generation_before": 0, "generation_after": 1, "broker_id": None}
+
+
+def as_read(event: RefreshEvent) -> Event:
+    return event.to_dict()
+
+
+def shown(seen: State) -> str:
+    console = Console(width=140, record=True, file=StringIO())
+    console.print(frame(seen, "a heading", produced=25))
+    return console.export_text()
+
+
+def test_a_frame_marks_what_is_older_than_the_cluster_beside_the_truth() -> None:
+    rows = {
+        cells[0]: cells[1:] for line in shown(state(*FIRST_IS_STALE)).splitlines() if len(cells := line.split()) > 1
+    }
+
+    assert rows["partition"][:5] == ["now", "executor", "1", "executor", "2"]
+    assert rows["t-0"][:3] == ["1@4", "1@4", "1@4"]
+    assert rows["t-1"][:3] == ["3@5", "2@4*", "3@5"]
+
+
+def test_a_frame_tells_throughput_and_lag() -> None:
+    assert "8 records read, 480 a second in the last batch, 12 behind; 25 produced" in shown(state(read=4))
+
+
+def test_of_an_executor_the_process_that_spoke_last_counts() -> None:
+    reborn = made(SECOND, 1, NOW_MS, **learning("t", 1, 3, epoch=5))
+    (known,) = newest_caches(state(FIRST_IS_STALE[0], reborn).caches).values()
+    assert known[T1].cache_id == SECOND
+
+
+def aging(time_ms: int, **others: Any) -> RefreshEvent:
+    return made(FIRST, 3, time_ms, **{"age_ms": 5_000.0, **others})
+
+
+def first_answer(**others: Any) -> RefreshEvent:
+    changes = SnapshotChanges(brokers_added=(1, 2, 3))
+    return made(FIRST, 1, NOW_MS, reason=RefreshReason.BOOTSTRAP, changes=changes, **{**BORN, **others})
+
+
+def refusal() -> RefreshEvent:
+    return made(FIRST, 1, NOW_MS, reason=RefreshReason.BOOTSTRAP, **{**FAILED, "broker_host": "dead"}, **CLI)
+
+
+def fetching(**others: Any) -> RefreshEvent:
+    return made(FIRST, 9, NOW_MS, fetches=(BrokerFetches(1, 2, 10), BrokerFetches(3, 5, 10)), **others)
+
+
+MOVED = made(FIRST, 2, NOW_MS, **moving("t", 1, (2, 3), (4, 5)))
+MOVED_LATER = made(SECOND, 2, NOW_MS + 2_500, **moving("t", 1, (2, 3), (4, 5)), **EXECUTOR_2)
+ASKED_AGAIN = made(FIRST, 5, NOW_MS, reason=RefreshReason.REBOOTSTRAP, broker_id=None, outcome=Outcome.FAILED)
+
+CASES: list[tuple[str, Condition, State, State]] = [
+    (
+        "all brokers come with the first answer",
+        scene_conditions.one_told_all,
+        state(first_answer()),
+        state(first_answer(), leaders=((1, 4), (-1, 5))),
+    ),
+    (
+        "a dead address, then one that answers",
+        scene_conditions.failed_over({"dead:9092"}, NOW_MS),
+        state(refusal(), first_answer(**CLI)),
+        state(first_answer(**CLI)),
+    ),
+    ("brokers asked by id", scene_conditions.asked_by_id, state(MOVED), state(MOVED, aging(NOW_MS, broker_id=None))),
+    (
+        "the bootstrap list tried again, and an answer after that",
+        scene_conditions.rebootstrapped(NOW_MS),
+        state(MOVED, ASKED_AGAIN, aging(NOW_MS + 1)),
+        state(MOVED, aging(NOW_MS + 1)),
+    ),
+    ("more fetches than requests", scene_conditions.fetched_without_asking, state(fetching()), state(MOVED)),
+    ("a cache that was old", scene_conditions.aged(NOW_MS), state(aging(NOW_MS)), state(aging(NOW_MS - 1))),
+    ("an error healed", scene_conditions.healed(T1, 2, NOW_MS), state(MOVED), state(aging(NOW_MS))),
+    ("an error in another partition", scene_conditions.healed(T1, 2, NOW_MS), state(MOVED), state(FIRST_IS_STALE[0])),
+    (
+        "a refresh on demand",
+        scene_conditions.demanded(NOW_MS),
+        state(made(FIRST, 2, NOW_MS, reason=RefreshReason.ON_DEMAND, **CLI)),
+        state(MOVED),
+    ),
+    ("a cache in each executor", scene_conditions.side_by_side, state(*FIRST_IS_STALE), state(FIRST_IS_STALE[0])),
+    (
+        "executors that learn apart",
+        scene_conditions.learned_apart(T1, 4, NOW_MS),
+        state(MOVED, MOVED_LATER),
+        state(MOVED),
+    ),
+    (
+        "a broker that leads no more",
+        scene_conditions.left(2, NOW_MS),
+        state(MOVED),
+        state(MOVED, leaders=((2, 4), (3, 5))),
+    ),
+    (
+        "a broker that leads again",
+        scene_conditions.led_again(3, NOW_MS),
+        state(MOVED),
+        state(MOVED, leaders=((1, 4), (2, 5))),
+    ),
+    ("a fetch refused", scene_conditions.refused(T1, 2, NOW_MS), state(MOVED, fetching()), state(fetching())),
+    (
+        "a new partition read from its start",
+        scene_conditions.grew(T1, NOW_MS),
+        state(made(FIRST, 2, NOW_MS, **learning("t", 1, 2)), read=3),
+        state(made(FIRST, 2, NOW_MS, **learning("t", 1, 2))),
+    ),
+]
+
+
+@pytest.mark.parametrize(("condition", "yes", "no"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_a_scene_is_seen_by_its_own_events_alone(condition: Condition, yes: State, no: State) -> None:
+    assert condition(yes) is not None
+    assert condition(no) is None
+    assert condition(state(leaders=())) is None
+
+
+def test_the_figures_say_how_long_one_executor_was_stale_after_the_other_knew() -> None:
+    told = scene_conditions.learned_apart(T1, 4, NOW_MS)(state(MOVED, MOVED_LATER))
+    assert told == "executor 1 knew first; executor 2 was stale for 2.5 s more"
+
+
+def test_executors_that_do_not_know_their_ids_are_told_apart_by_process() -> None:
+    here, there = ({"origin": Origin(role=Role.READER, host="worker", pid=pid)} for pid in (7, 9))
+    learned = [made(one, 1, NOW_MS, **learning("t", 1, 2), **at) for one, at in ((FIRST, here), (SECOND, there))]
+    moved = [made(FIRST, 2, NOW_MS, **moving("t", 1, (2, 3), (4, 5)), **here)]
+    moved.append(made(SECOND, 2, NOW_MS + 2_500, **moving("t", 1, (2, 3), (4, 5)), **there))
+
+    assert "executor with pid 7" in shown(state(*learned))
+    told = "executor with pid 7: cache aaaaaaaa; executor with pid 9: cache bbbbbbbb"
+    assert scene_conditions.side_by_side(state(*learned)) == told
+    assert (scene_conditions.healed(T1, 2, NOW_MS)(state(*moved)) or "").startswith("executor with pid 7: not_leader")
+    told = "executor with pid 7 knew first; executor with pid 9 was stale for 2.5 s more"
+    assert scene_conditions.learned_apart(T1, 4, NOW_MS)(state(*moved)) == told
+
+
+def test_until_the_first_batch_a_frame_says_that_executors_are_starting() -> None:
+    before = replace(state(), positions={})
+
+    assert "executors are starting" in shown(before)
+    assert "25 produced" in shown(before)
+    assert "a second" not in shown(before)
+    assert "starting" not in shown(state())
+
+
+def test_a_scene_that_was_not_seen_says_so_in_the_summary() -> None:
+    scene = Scene(6, "Refresh on error", "A leader moves.", ())
+    console = Console(width=100, record=True, file=StringIO())
+    console.print(summary([SceneResult(scene, "healed in 3 ms", 1.25), SceneResult(scene, None, 60.0)]))
+    seen, missed = (line.split() for line in console.export_text().splitlines() if "Refresh" in line)
+
+    assert seen == ["6", "Refresh", "on", "error", "1.2", "s", "healed", "in", "3", "ms"]
+    assert missed == ["6", "Refresh", "on", "error", "NO"]
+    assert result_line(SceneResult(scene, None, 60.0)) == "   NOT SEEN in 60 s"
+
+
+def test_a_pipe_is_told_of_what_is_news() -> None:
+    assert "not_leader: t-1, broker 2, NOT_LEADER_OR_FOLLOWER" in event_line(as_read(MOVED))
+    assert is_news(as_read(MOVED)) and is_news(as_read(refusal())) and not is_news(as_read(aging(NOW_MS)))
+
+
+def test_on_your_cluster_only_scenes_that_change_nothing_are_played(tmp_path: Path) -> None:
+    yours = Yours({"kafka.bootstrap.servers": "b1:9092"}, "orders")
+    assert [scene.number for scene in scenes_of(yours, tmp_path)] == [1, 2, 3, 4, 5, 7, 8]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--bootstrap-servers", "b1:9092"],
+        ["--topic", "orders"],
+        ["--feed"],
+        ["--cluster", "kafka", "--bootstrap-servers", "b1:9092", "--topic", "orders"],
+        ["--option", "security.protocol=SSL"],
+    ],
+)
+def test_half_a_cluster_is_a_mistake_told_in_one_line(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, ["demo", *arguments])
+    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
+
+
+class Stage:
+    """A screen and an actor in one: acts are done at once, and a look takes a second of its own clock."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.acted: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def look(self) -> State:
+        return state()
+
+    def pause(self) -> State:
+        self.now += 1
+        return state()
+
+    def submit(self, act: Any, seen: State) -> Future[Condition]:
+        self.acted.append(self.now)
+        done: Future[Condition] = Future()
+        done.set_result(act(seen))
+        return done
+
+
+@pytest.mark.parametrize(("is_repeatable", "acted"), [(False, [0]), (True, [0, 10, 19, 28, 37, 46, 55])])
+def test_an_act_is_repeated_at_most_as_soon_as_its_effect_could_have_shown(
+    is_repeatable: bool, acted: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage: Any = Stage()
+    monkeypatch.setattr(play, "time", stage)
+    scene = Scene(10, "a title", "a line", (lambda _: lambda _: None,), is_repeatable)
+
+    assert play.play_one(scene, stage, stage) == SceneResult(scene, None, play.SCENE_TIMEOUT_S)
+    assert stage.acted == acted

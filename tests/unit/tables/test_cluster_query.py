@@ -1,0 +1,55 @@
+"""The live cluster, where an address answers that it cannot tell of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NoReturn
+
+import pytest
+
+from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, TlsError
+from pyspark_kafka_meta.model import Address
+from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.tables import cluster_query
+from tests.unit.fake_wire import FakeWire
+
+REBOOTSTRAP_REQUIRED = 129
+OPTIONS = ClientOptions.parse({"kafka.bootstrap.servers": "broker-1:9092,broker-2:9092"})
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> FakeWire:
+    fake = FakeWire()
+    monkeypatch.setattr(cluster_query, "KafkaWire", lambda _: fake)
+    return fake
+
+
+def test_an_address_that_refuses_is_passed_over(wire: FakeWire) -> None:
+    wire.metadata_refusals[1] = deque([REBOOTSTRAP_REQUIRED])
+    told = cluster_query.ask_cluster(OPTIONS, ())
+
+    assert (told.address, len(told.answer.brokers)) == (Address("broker-2", 9092), 3)
+
+
+def test_a_cluster_that_refuses_has_not_answered(wire: FakeWire) -> None:
+    for node_id in (1, 2):
+        wire.metadata_refusals[node_id] = deque([REBOOTSTRAP_REQUIRED])
+    told = r"no broker answered \(broker-1:9092 answered .*error 129.*; broker-2:9092 answered .*\): check the addr"
+    with pytest.raises(ConnectError, match=told):
+        cluster_query.ask_cluster(OPTIONS, ())
+
+
+@pytest.mark.parametrize("error", [AuthenticationError("wrong password"), TlsError("unknown authority")])
+def test_what_no_other_address_heals_is_told_at_once(
+    error: KafkaMetaError, wire: FakeWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def refuse(address: Address, *_: object) -> NoReturn:
+        asked.append(address)
+        raise error
+
+    monkeypatch.setattr(wire, "metadata", refuse)
+    with pytest.raises(type(error), match=f"^{error}$"):
+        cluster_query.ask_cluster(OPTIONS, ())
+    assert asked == [Address("broker-1", 9092)]

@@ -1,0 +1,87 @@
+"""Events out of JSON lines: other versions are understood, what is no event is left out and counted."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.tables.event_parser import parse_events, to_batches
+from pyspark_kafka_meta.tables.table_schemas import arrow_schema
+
+SCHEMA = arrow_schema(RefreshEvent, ["time", "cache_id", "sequence", "latency_ms", "partitions_added", "pid"])
+GOOD = {"cache_id": "c", "sequence": 1, "time_ms": 1_500, "latency_ms": 2, "pid": 7}
+
+
+def rows(*lines: object) -> list[dict[str, object]]:
+    texts = [line if isinstance(line, bytes | None) else json.dumps(line).encode() for line in lines]
+    return [row for batch in to_batches(parse_events(texts), SCHEMA) for row in batch.to_pylist()]
+
+
+def test_unknown_fields_are_ignored_and_missing_ones_null(caplog: pytest.LogCaptureFixture) -> None:
+    newer = {**GOOD, "colour": {"red": 1}, "partitions_added": [{"topic": "t", "partition": 1, "rank": 2}]}
+    older = {name: value for name, value in GOOD.items() if name != "pid"}
+    first, second = rows(newer, older)
+
+    assert first["partitions_added"] == [{"topic": "t", "partition": 1}]
+    assert (second["partitions_added"], second["pid"]) == (None, None)
+    assert not caplog.records
+
+
+def test_nulls_among_parts_are_left_out() -> None:
+    (row,) = rows({**GOOD, "partitions_added": [None, {"topic": "t", "partition": 1}, None]})
+
+    assert row["partitions_added"] == [{"topic": "t", "partition": 1}]
+
+
+def test_time_is_that_of_the_event() -> None:
+    (row,) = rows(GOOD)
+
+    assert str(row["time"]) == "1970-01-01 00:00:01.500000+00:00"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b'{"cache_id": "c", "sequ',
+        b"",
+        None,
+        b"\xff\xfe",
+        b"[" * 100_000,
+        [GOOD],
+        {"cache_id": "c"},
+        {**GOOD, "sequence": "1"},
+        {**GOOD, "time_ms": 10**15},
+        {**GOOD, "time_ms": 253_402_300_799_999},
+        {**GOOD, "time_ms": -1},
+        {**GOOD, "pid": "seven"},
+        {**GOOD, "pid": 2**70},
+        {**GOOD, "time_ms": 2**62},
+        {**GOOD, "partitions_added": [3]},
+    ],
+    ids=[
+        "torn",
+        "empty",
+        "null",
+        "not text",
+        "deep",
+        "a list",
+        "no sequence",
+        "a text",
+        "after the year 10000",
+        "there already in Tokyo",
+        "before 1970",
+        "other type",
+        "large",
+        "far",
+        "odd",
+    ],
+)
+def test_a_bad_line_is_left_out_and_counted(bad: object, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        kept = rows(GOOD, bad, {**GOOD, "sequence": 2})
+
+    assert [row["sequence"] for row in kept] == [1, 2]
+    assert [record.getMessage() for record in caplog.records] == ["lines left out, as they are no refresh events: 1"]

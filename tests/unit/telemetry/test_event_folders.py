@@ -1,0 +1,234 @@
+"""Event files: complete, in order, bounded, nobody else's, and nowhere but in the folder that was named."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pyspark_kafka_meta.tables.event_files import EventFolder, latest
+from pyspark_kafka_meta.telemetry import event_sinks
+from pyspark_kafka_meta.telemetry.event_folders import KEPT_DAYS, DefaultFolder, LocalFolder
+from pyspark_kafka_meta.telemetry.event_sinks import FolderSink, LossCount
+from tests.unit.written_events import events_in, made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "events"
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The system's folder for temporary files."""
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    return tmp_path
+
+
+def told(folder: Path) -> list[tuple[int, int]]:
+    """Sequence and losses told, in the order of the files and lines."""
+    return [(row["sequence"], row["dropped_before"]) for row in events_in(folder)]
+
+
+def numbers(folder: Path) -> list[int]:
+    """Of the files, the only ones in the folder, all by one writer."""
+    names = [re.fullmatch(r"events-([0-9a-f]{32})-([0-9]{8})\.jsonl", one.name) for one in folder.iterdir()]
+    found = [name.groups() for name in names if name is not None]
+    assert len(found) == len(names)
+    assert len({writer for writer, _ in found}) <= 1
+    return sorted(int(number) for _, number in found)
+
+
+def test_after_a_file_that_was_not_written_another_writer_begins(folder: Path) -> None:
+    sink = FolderSink(LocalFolder(folder))
+    sink.write([made("c0ffee", 1), made("c0ffee", 2)])
+    folder.rename(folder.with_name("aside"))
+    folder.write_text("in the way")
+    sink.write([made("c0ffee", 3), made("c0ffee", 4)])
+    sink.write([made("c0ffee", 5)])
+    folder.unlink()
+    folder.with_name("aside").rename(folder)
+    sink.write([made("c0ffee", 6)])
+    sink.write([made("c0ffee", 7)])
+
+    assert sorted(one.name[-14:] for one in folder.iterdir()) == ["00000000.jsonl", "00000000.jsonl", "00000001.jsonl"]
+    assert len({one.name[:-14] for one in folder.iterdir()}) == 2
+    assert sorted(told(folder)) == [(1, 0), (2, 0), (6, 3), (7, 0)]
+
+
+def test_a_stream_that_has_read_a_file_that_failed_late_reads_all_that_come_after(folder: Path) -> None:
+    class StoreThatDoesNotDelete(LocalFolder):
+        """Its files get their names, and the first one fails then."""
+
+        def write(self, name: str, content: bytes) -> None:
+            is_first = not folder.exists()
+            super().write(name, content)
+            if is_first:
+                raise OSError("no s3:DeleteObject")
+
+    sink = FolderSink(StoreThatDoesNotDelete(folder))
+    sink.write([made("c0ffee", 1)])
+    read = latest(EventFolder(str(folder)).files())
+    sink.write([made("c0ffee", 2)])
+
+    assert sorted(told(folder)) == [(1, 0), (2, 1)], "nothing is overwritten, though one is taken for lost"
+    assert [file.number for file in EventFolder(str(folder)).files() if file.writer_id not in read] == [0]
+
+
+def test_limits_hold_for_all_writers_of_a_sink(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(event_sinks, "MAX_FILES", 2)
+    sink = FolderSink(LocalFolder(folder))
+    for sequence in range(1, 6):
+        sink.write([made("c0ffee", sequence)])
+        with monkeypatch.context() as full:
+            full.setattr(LocalFolder, "write", refuse)
+            sink.write([made("c0ffee", 100 + sequence)])
+
+    assert sorted(told(folder)) == [(4, 1), (5, 1)]
+
+
+def test_losses_that_an_event_told_are_lost_with_it() -> None:
+    losses = LossCount()
+    losses.add([made("c0ffee", 1), made("c0ffee", 2)])
+    losses.add(losses.told_by([made("c0ffee", 3), made("c0ffee", 4)]))
+
+    assert [one.dropped_before for one in losses.told_by([made("c0ffee", 5), made("c0ffee", 6)])] == [4, 0]
+    assert [one.dropped_before for one in losses.told_by([made("c0ffee", 7)])] == [0]
+
+
+def test_folder_that_is_removed_while_running_is_made_again(folder: Path) -> None:
+    sink = FolderSink(LocalFolder(folder))
+    sink.write([made("c0ffee", 1)])
+    shutil.rmtree(folder)
+    sink.write([made("c0ffee", 2)])
+
+    assert numbers(folder) == [1]
+
+
+@pytest.mark.parametrize(("limit", "value"), [("MAX_FILES", 2), ("MAX_BYTES", 3000)])
+def test_writer_keeps_its_newest_files(folder: Path, limit: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_sinks, limit, value)
+    sink, other = FolderSink(LocalFolder(folder)), FolderSink(LocalFolder(folder.with_name("other")))
+    other.write([made("c0ffee", 1)])
+    [of_other] = other_files = list(folder.with_name("other").iterdir())
+    size = of_other.stat().st_size
+    assert 2 * size < 3000 < 3 * size
+    for sequence in range(1, 6):
+        sink.write([made("c0ffee", sequence)])
+
+    assert numbers(folder) == [3, 4]
+    assert all(one.exists() for one in other_files)
+
+
+def test_newest_file_stays_though_it_is_larger_than_all_may_be(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_sinks, "MAX_BYTES", 10)
+    sink = FolderSink(LocalFolder(folder))
+    sink.write([made("c0ffee", 1)])
+    assert told(folder) == [(1, 0)]
+    sink.write([made("c0ffee", 2)])
+
+    assert told(folder) == [(2, 0)]
+
+
+def test_old_file_that_is_gone_already_is_no_trouble(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(event_sinks, "MAX_FILES", 1)
+    sink = FolderSink(LocalFolder(folder))
+    sink.write([made("c0ffee", 1)])
+    shutil.rmtree(folder)
+    sink.write([made("c0ffee", 2)])
+
+    assert (numbers(folder), caplog.records) == ([1], [])
+
+
+def test_folder_that_is_a_link_is_refused(folder: Path) -> None:
+    elsewhere = folder.with_name("elsewhere")
+    elsewhere.mkdir()
+    folder.symlink_to(elsewhere)
+    FolderSink(LocalFolder(folder)).write([made("c0ffee", 1)])
+
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_link_in_the_way_of_a_file_leads_nowhere(folder: Path) -> None:
+    victim = folder.with_name("victim")
+    victim.write_text("mine")
+    folder.mkdir()
+    (folder / ".one.jsonl.tmp").symlink_to(victim)
+    with pytest.raises(FileExistsError):
+        LocalFolder(folder).write("one.jsonl", b"{}")
+
+    assert victim.read_text() == "mine"
+
+
+@pytest.mark.parametrize("application", ["../../x", "..", "/x", "a/b", "\0"])
+def test_default_folder_stays_below_its_root_whatever_the_application_is_called(
+    temporary: Path, application: str
+) -> None:
+    FolderSink(DefaultFolder(application)).write([made("c0ffee", 1)])
+    root = temporary / f"kafkameta-events-{os.getuid()}"
+
+    assert list(temporary.iterdir()) == [root]
+    [folder] = root.iterdir()
+    assert numbers(folder) == [0]
+
+
+@pytest.mark.parametrize("which", ["the root", "the application's folder"])
+@pytest.mark.parametrize("trap", ["a link", "open to others", "somebody else's", "a file"])
+def test_default_folder_that_is_not_of_this_user_alone_is_not_used(
+    temporary: Path, which: str, trap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = temporary / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    root = temporary / f"kafkameta-events-{os.getuid()}"
+    set_up = root if which == "the root" else root / "app"
+    sink = FolderSink(DefaultFolder("app"))
+    if set_up != root:
+        root.mkdir(mode=0o700)
+    if trap == "a link":
+        set_up.symlink_to(elsewhere)
+    elif trap == "a file":
+        set_up.write_text("")
+    else:
+        set_up.mkdir(mode=0o700)
+        set_up.chmod(0o770 if trap == "open to others" else 0o700)
+    if trap == "somebody else's":
+        monkeypatch.setattr(os, "getuid", lambda: root.stat().st_uid + 1)
+    sink.write([made("c0ffee", 1)])
+
+    assert list(temporary.rglob("*.jsonl")) == []
+
+
+def test_folders_of_applications_that_were_silent_for_a_week_go(temporary: Path) -> None:
+    root = temporary / f"kafkameta-events-{os.getuid()}"
+    elsewhere = temporary / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("old", "young"):
+        FolderSink(DefaultFolder(name)).write([made("c0ffee", 1)])
+    for name, days in (("old", KEPT_DAYS + 1), ("young", KEPT_DAYS - 1)):
+        modified = (root / name).stat().st_mtime - days * 24 * 3600
+        os.utime(root / name, (modified, modified))
+    (root / "link").symlink_to(elsewhere)
+    FolderSink(DefaultFolder("young")).write([made("c0ffee", 2)])
+    assert (root / "old").exists(), "only a new application looks for old ones"
+    FolderSink(DefaultFolder("new")).write([made("c0ffee", 1)])
+
+    assert sorted(one.name for one in root.iterdir()) == ["link", "new", "young"]
+    assert elsewhere.exists()
+
+
+def test_old_folder_that_another_process_removes_first_costs_no_event(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: iter([path / "removed", *listed(path)]))
+    FolderSink(DefaultFolder("new")).write([made("c0ffee", 1)])
+
+    assert len(list(temporary.rglob("*.jsonl"))) == 1
