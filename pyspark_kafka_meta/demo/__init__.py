@@ -1,1 +1,1 @@
-"""`kafkameta demo`: the scenes of docs/scenes.md, played before your eyes on a live stream with two executors."""
+"""`kafkameta demo`: scenes of client metadata, played on a live stream with two executors."""

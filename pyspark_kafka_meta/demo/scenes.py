@@ -1,4 +1,4 @@
-"""The scenes that the demo plays, by number as in docs/scenes.md: what is done, and what must be seen then."""
+"""The scenes that the demo plays, numbered as in tests/scenes.toml: what is done, and what must be seen then."""
 
 from __future__ import annotations
 

@@ -47,10 +47,10 @@ def press(page: Page, name: str) -> None:
     button.click()
 
 
-def shoot(page: Page, name: str) -> None:
-    """A picture for the documentation, where one is asked for: KAFKAMETA_SCREENSHOTS=docs/images."""
+def shoot_for_docs(page: Page) -> None:
+    """Takes the picture of docs/page.md if KAFKAMETA_SCREENSHOTS names its folder."""
     if folder := os.environ.get("KAFKAMETA_SCREENSHOTS"):
-        path = Path(folder, f"page-{name}.png")
+        path = Path(folder, "page-after.png")
         page.screenshot(path=path)
         Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)
 
@@ -81,19 +81,17 @@ def test_a_leader_that_is_moved_is_seen_to_move_and_heals(page: Page, demo_url: 
 def test_a_killed_broker_is_dead_and_leads_nothing_until_it_is_restored(page: Page, demo_url: str) -> None:
     opened(page, demo_url)
     victim = leader_of(page, "clicks-1")
-    shoot(page, "before")
 
     press(page, f"Kill broker {victim}")
 
     expect(broker(page, victim)).to_contain_text("dead")
     expect(broker(page, victim)).to_contain_text("Leads nothing")
-    shoot(page, "during")
     expect(section(page, "Events")).to_contain_text(f"clicks-1: {victim} to")
     press(page, f"Restore broker {victim}")
     expect(broker(page, victim)).to_contain_text("alive")
     expect(broker(page, victim)).to_contain_text("clicks-1")
     expect(section(page, "Events")).to_contain_text(re.compile(rf"clicks-1: \d to {victim}"))
-    shoot(page, "after")
+    shoot_for_docs(page)
 
 
 def test_what_is_added_appears_and_is_learned(page: Page, demo_url: str) -> None:
@@ -119,8 +117,6 @@ def test_refresh_now_leaves_an_event_with_its_reason(page: Page, demo_url: str) 
 def test_everybody_can_use_it(browser: Browser, demo_url: str, size: Any, scheme: Any) -> None:
     with browser.new_context(viewport=size, color_scheme=scheme) as context:
         page = opened(context.new_page(), demo_url)
-        if (size, scheme) == (PHONE, "light"):
-            shoot(page, "phone")
         found = Axe().run(page).response["violations"]
         width = page.evaluate("document.documentElement.scrollWidth")
 

@@ -1,4 +1,4 @@
-"""The scenes that Kafka's client metadata plays, each seen in the side tables (docs/scenes.md).
+"""The scenes that Kafka's client metadata plays, each seen in the side tables (tests/scenes.toml).
 
 Most share one stream over mock brokers, whose leaders move when told to; where those do not tell the truth, real ones
 take their place.
