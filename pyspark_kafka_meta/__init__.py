@@ -21,4 +21,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in ("DefaultSource", "KafkaMetaDataSource"):
         return import_module(f"{__name__}.source").KafkaMetaDataSource
-    return getattr(import_module(f"{__name__}.tables.frames"), name)
+    return getattr(import_module(f"{__name__}.tables.dataframes"), name)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+import pyspark_kafka_meta
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pyspark_kafka_meta"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -72,6 +74,11 @@ def test_pure_module_calls_no_clock_chance_or_file(path: Path) -> None:
 )
 def test_impure_calls_are_found(source: str) -> None:
     assert impure_calls(source)
+
+
+@pytest.mark.parametrize("name", pyspark_kafka_meta.__all__)
+def test_exported_name_exists(name: str) -> None:
+    assert getattr(pyspark_kafka_meta, name)
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
