@@ -8,7 +8,7 @@ BENCHMARKS ?= throughput micro_batches end_to_end cold_start planning memory req
 RELEASES ?= 2.8.2 3.3.2 3.9.1 4.0.2 4.1.1 4.4.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test kafka-releases lint bench recovery simulate compat connect archive java
+.PHONY: help demo test kafka-releases lint docs bench recovery simulate compat connect archive java
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -27,14 +27,17 @@ lint: $(INSTALLED) ## check style, formatting and types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+docs: $(INSTALLED) ## write the generated parts of the documentation
+	$(BIN)/python -m docs.generate
+
 bench: java $(BENCH_INSTALLED) ## measure speed beside the JVM source, for an hour; BENCHMARKS="throughput ..." chooses
 	for one in $(BENCHMARKS); do $(BENCH)/python -m benchmarks.$$one --json docs/benchmarks/$$one.json || exit 1; done
-	$(BENCH)/python -m benchmarks.tables
+	$(BENCH)/python -m docs.generate
 	$(BENCH)/python -m benchmarks.plots
 
 recovery: java $(BENCH_INSTALLED) ## measure what a moving leader costs a running reader
 	$(BENCH)/python -m benchmarks.recovery --json docs/benchmarks/recovery.json
-	$(BENCH)/python -m benchmarks.tables
+	$(BENCH)/python -m docs.generate
 
 simulate: $(BENCH_INSTALLED) ## simulate thousands of metadata caches through a rolling restart
 	$(BENCH)/python -m benchmarks.simulate

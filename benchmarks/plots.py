@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.peers import JVM, OURS, TUNED_JVM
-from benchmarks.tables import DOCS, figures
+from docs.generate import DOCS, results
 
 COLOURS = {OURS.name: "#0b6e4f", JVM.name: "#b0413e", TUNED_JVM.name: "#d98e04"}
 BAR = 0.27
@@ -43,11 +43,11 @@ def lines(axes: Axes, title: str, rows: list[dict[str, Any]], by: str, height: s
 def main() -> None:
     figure = Figure(figsize=(11, 8), layout="constrained")
     throughput, micro_batches, planning, requests = figure.subplots(2, 2).flat
-    bars(throughput, "Thousand records a second: more is better", figures("throughput.json"), "case", "krec_s")
+    bars(throughput, "Thousand records a second: more is better", results("throughput"), "case", "krec_s")
     throughput.set_yscale("log")
-    lines(micro_batches, "Milliseconds a micro-batch, p50", figures("micro_batches.json"), "partitions", "p50_ms")
-    lines(planning, "Milliseconds to plan, p50", figures("planning.json"), "partitions", "later_p50_ms")
-    bars(requests, "Requests for a million records", figures("requests.json"), "query", "requests")
+    lines(micro_batches, "Milliseconds a micro-batch, p50", results("micro_batches"), "partitions", "p50_ms")
+    lines(planning, "Milliseconds to plan, p50", results("planning"), "partitions", "later_p50_ms")
+    bars(requests, "Requests for a million records", results("requests"), "query", "requests")
     requests.set_yscale("log")
     figure.legend(*throughput.get_legend_handles_labels(), loc="outside upper center", ncols=len(COLOURS))
     figure.savefig(DOCS / "images" / "benchmarks.png", dpi=90)

@@ -34,9 +34,8 @@ from benchmarks.simulation.clients import (
 from benchmarks.simulation.cluster import Scenario
 from benchmarks.simulation.figures import Figures, figures, requests_by_time
 from benchmarks.simulation.run import Simulation
-from benchmarks.tables import DOCS
 
-IMAGES = DOCS / "images"
+IMAGES = Path(__file__).parent.parent / "docs" / "images"
 PLOT_STEP_S = 10
 COLUMNS = {
     "mean": "req/s\nmean",

@@ -1,6 +1,6 @@
-"""What the pages show can be used: links lead somewhere, Python compiles, commands parse, options and fields exist.
+"""The pages are usable: links lead somewhere, Python compiles, commands, options, fields and names exist.
 
-That the Python of the README runs, and the SQL of docs/queries.md, is for other tests.
+tests/test_readme.py runs the README's Python, tests/spark/test_queries.py the SQL of docs/queries.md.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 from textwrap import indent
 
 import pytest
@@ -17,6 +18,8 @@ import typer.main
 
 from pyspark_kafka_meta import __all__ as exported
 from pyspark_kafka_meta.cli.main import app
+from pyspark_kafka_meta.metadata.refresh_events import EventKind
+from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import ALL_OPTIONS
 from pyspark_kafka_meta.options.unsupported import INSTEAD, UNUSED
 from pyspark_kafka_meta.tables.table_schemas import ROWS, struct_type
@@ -27,17 +30,19 @@ LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 SHELL = re.compile(r"^ {4}(?:\$ )?(?:\w+=\S+ )*((?:kafkameta|make|python|spark-submit) .+)$", re.MULTILINE)
 INLINE = re.compile(r"`((?:kafkameta|make|python -m) [^`.]+)`")
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+PARTS = {path.stem for path in (ROOT / "pyspark_kafka_meta").iterdir()}
+QUALIFIED_NAMES = set(re.findall(r"`(\w+(?:\.\w+)+)`", (ROOT / "docs" / "internals.md").read_text()))
+for_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
 def anchors(page: Path) -> set[str]:
-    """Of the headings, as GitHub makes them."""
+    """The anchors that GitHub makes of the headings."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@each_page
-def test_links_and_pictures_are_there(page: Path) -> None:
+@for_each_page
+def test_linked_files_and_anchors_exist(page: Path) -> None:
     for link in LINK.findall(page.read_text()):
         if not re.match(r"https?:", link):
             path, _, anchor = link.partition("#")
@@ -46,20 +51,18 @@ def test_links_and_pictures_are_there(page: Path) -> None:
             assert not anchor or anchor in anchors(target), link
 
 
-@each_page
-def test_files_that_are_named_are_there(page: Path) -> None:
-    named = re.findall(r"`((?:tests|examples|benchmarks|docs)/[\w/.-]+)`", page.read_text())
-    assert [one for one in named if not (ROOT / one).exists()] == []
+@for_each_page
+def test_named_files_exist(page: Path) -> None:
+    names = re.findall(r"`((?:tests|examples|benchmarks|docs)/[\w/.-]+)`", page.read_text())
+    assert [name for name in names if not (ROOT / name).exists()] == []
 
 
-@each_page
-def test_python_compiles_and_asks_for_what_the_package_has(page: Path) -> None:
+@for_each_page
+def test_python_compiles_and_uses_exported_names(page: Path) -> None:
     for language, code in BLOCK.findall(page.read_text()):
         if language == "python":
-            tree = ast.parse(code)
-            attributes = {
-                (ast.unparse(one.value), one.attr) for one in ast.walk(tree) if isinstance(one, ast.Attribute)
-            }
+            nodes = ast.walk(ast.parse(code))
+            attributes = {(ast.unparse(node.value), node.attr) for node in nodes if isinstance(node, ast.Attribute)}
             assert {name for module, name in attributes if module == "kafkameta"} <= set(exported)
 
 
@@ -70,38 +73,40 @@ def commands(page: Path) -> Iterator[list[str]]:
         yield shlex.split(line.split(" #")[0])
 
 
-@each_page
-def test_commands_are_understood(page: Path) -> None:
+@for_each_page
+def test_commands_exist(page: Path) -> None:
     for program, *arguments in commands(page):
         if program == "kafkameta":
-            assert_understood(*arguments)
+            assert_parameters_exist(*arguments)
         elif program == "make":
-            target = next(one for one in arguments if "=" not in one)
+            target = next(argument for argument in arguments if "=" not in argument)
             assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
         elif arguments[0] == "-m":
             module = ROOT / arguments[1].replace(".", "/")
             assert module.with_suffix(".py").exists() or arguments[1] in ("venv", "pip", "pytest"), arguments
         else:
-            programs = [one for one in arguments if one.endswith(".py")]
-            assert [one for one in programs if "/" in one and not (ROOT / one).exists()] == []
+            programs = [argument for argument in arguments if argument.endswith(".py")]
+            assert [path for path in programs if "/" in path and not (ROOT / path).exists()] == []
 
 
-def assert_understood(name: str, *arguments: str) -> None:
+def assert_parameters_exist(name: str, *arguments: str) -> None:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    known = {option for one in commands[name].params for option in one.opts}
-    assert {one for one in arguments if one.startswith("--")} <= known
+    known = {option for parameter in commands[name].params for option in parameter.opts}
+    assert {argument for argument in arguments if argument.startswith("--")} <= known
 
 
-@each_page
-def test_options_of_clients_exist_or_are_refused(page: Path) -> None:
-    known = {one.name for one in ALL_OPTIONS.values()} | {f"kafka.{name}" for name in (*UNUSED, *INSTEAD)}
+@for_each_page
+def test_client_options_exist_or_are_refused(page: Path) -> None:
+    known = {option.name for option in ALL_OPTIONS.values()} | {f"kafka.{name}" for name in (*UNUSED, *INSTEAD)}
     assert set(re.findall(r"`(kafka\.[a-z.]+[a-z])`", page.read_text())) <= known
 
 
-def test_fields_that_tuning_looks_at_exist() -> None:
-    text = (ROOT / "docs" / "tuning.md").read_text() + (ROOT / "docs" / "events.md").read_text().split("## Outcomes")[0]
-    known = {name for row in ROWS.values() for name in struct_type(row).names} | set(
-        re.findall(r"^\| `(\w+)`", text, re.M)
-    )
-    named = set(re.findall(r"`([a-z]+_[a-z_]+)`", (ROOT / "docs" / "tuning.md").read_text()))
-    assert named - known - {"refresh_events"} == set()
+def test_fields_in_tuning_exist() -> None:
+    columns = {name for row in ROWS.values() for name in struct_type(row).names}
+    names = set(re.findall(r"`([a-z]+_[a-z_]+)`", (ROOT / "docs" / "tuning.md").read_text()))
+    assert names <= columns | {*EventKind, *RefreshReason, "refresh_events"}
+
+
+@pytest.mark.parametrize("name", sorted(name for name in QUALIFIED_NAMES if name.split(".")[0] in PARTS))
+def test_names_in_internals_exist(name: str) -> None:
+    resolve_name(f"pyspark_kafka_meta.{name}")

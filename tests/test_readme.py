@@ -1,4 +1,4 @@
-"""The README is true, and so is the page of options: they are those of the code, and the README's Python runs."""
+"""The README's Python runs, and its commands exist."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import typer.main
 from pyspark.sql import SparkSession
 
 from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.options import ALL_OPTIONS, Table
-from pyspark_kafka_meta.tables.table_schemas import ROWS, struct_type
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -21,22 +19,6 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 def section(title: str) -> str:
     return README.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-
-
-@pytest.mark.parametrize("table", [Table.CACHES, Table.BROKERS, Table.PARTITIONS])
-def test_the_columns_of_the_tables_are_those_of_the_code(table: Table) -> None:
-    (columns,) = re.findall(rf"^\| `{table}` \| [^|]* \| ([^|]*) \|", section("Tables"), re.MULTILINE)
-    assert re.findall(r"`(\w+)`", columns) == struct_type(ROWS[table]).names
-
-
-def options_in(text: str) -> list[tuple[str, ...]]:
-    return re.findall(r"^\| `([\w.]+)` \| (.*?) \| (.*) \|$", text, re.MULTILINE)
-
-
-def test_the_options_are_those_of_the_code() -> None:
-    of_the_code = [(one.name, one.default or "", one.doc) for one in ALL_OPTIONS.values()]
-    assert sorted(options_in((ROOT / "docs" / "options.md").read_text())) == sorted(of_the_code)
-    assert 10 < len(options_in(section("Options"))) == len(set(options_in(section("Options"))) & set(of_the_code))
 
 
 def test_the_commands_and_their_options_are_those_of_the_program() -> None:

@@ -21,9 +21,9 @@ class RefreshCause:
     """What made a refresh due.
 
     Attributes:
-        error_code: Kafka's error code, 0 if it was none.
-        partition: where it showed, None if it is not about one partition.
-        node_id: the broker that it came from, None if it is not about one broker.
+        error_code: Kafka's error code, 0 without an error.
+        partition: affected partition, None if no single partition is.
+        node_id: affected broker, None if no single broker is.
     """
 
     reason: RefreshReason
@@ -34,26 +34,20 @@ class RefreshCause:
 
 class EventKind(StrEnum):
     BORN = "born"
-    """The cache was made, and knows nothing yet: the first of its events."""
+    """The cache was created: its first event."""
     REFRESH = "refresh"
-    """One Metadata request, answered or not."""
+    """A Metadata request, with or without a response."""
     HINT = "hint"
-    """One leader taken over from a hint (KIP-951), without a request."""
+    """A leader taken from an error response (KIP-951), without a request."""
     CLOSED = "closed"
-    """The cache ended in good order: the last of its events. If one is killed, the next that is born reports it."""
+    """The cache was closed: its last event. A killed cache has none."""
     DATA_LOSS = "data_loss"
-    """Records of one partition were skipped, as failOnDataLoss or another option allows; no request was made."""
+    """Records of a partition were skipped, as `failOnDataLoss` or `onCorruptBatch` allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerFetches:
-    """What Fetch got from one broker.
-
-    Attributes:
-        broker_id: node id.
-        requests: Fetch requests that it answered.
-        response_bytes: size of the answers with their length prefixes, bytes.
-    """
+    """Fetch responses of one broker; `response_bytes` includes their length prefixes."""
 
     broker_id: int
     requests: int
@@ -70,25 +64,28 @@ class Role(StrEnum):
 
 class Outcome(StrEnum):
     CHANGED = "changed"
+    """The metadata changed."""
     UNCHANGED = "unchanged"
+    """The metadata stayed the same."""
     FAILED = "failed"
+    """There was no usable response; the cached metadata stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The Spark context of an event. None where there is no such thing: a planner has no task, a batch no query.
+    """The Spark context of an event. Fields that do not apply are None: a planner has no task, a batch no query.
 
     Attributes:
-        role: what the process does: reader (in a task), planner (beside the driver) or cli.
-        application_id: `spark.app.id`; null for a planner, as Spark passes it no application, query or batch.
-        executor_id: Spark's id of the executor; "driver" in local mode and for a planner.
-        host: name of the machine that the process runs on.
-        pid: operating system id of the process that holds the cache.
-        query_id: of the streaming query; the same after a restart from its checkpoint.
-        batch_id: of the micro-batch, from 0.
-        stage_id: of the Spark stage.
-        task_partition_id: of the task in its stage, from 0; not a Kafka partition.
-        task_attempt: of the task, from 0; above 0 it is a retry.
+        role: reader (in a task), planner (beside the driver) or cli.
+        application_id: `spark.app.id`; None for a planner, because Spark does not pass it.
+        executor_id: Spark's executor id, None if unknown; "driver" in local mode and for a planner.
+        host: host name.
+        pid: process id.
+        query_id: id of the streaming query, kept across restarts.
+        batch_id: micro-batch id.
+        stage_id: Spark stage id.
+        task_partition_id: index of the task in its stage; not a Kafka partition.
+        task_attempt: attempt number of the task, from 0.
     """
 
     role: Role
@@ -105,53 +102,48 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshEvent:
-    """A cache was made; or sent, or tried to send, one Metadata request; or took one leader hint; or its reader skipped
-    records that are lost.
+    """One event of a metadata cache: created, closed, Metadata request, leader hint or skipped records.
 
     Attributes:
-        schema_version: `SCHEMA_VERSION` of the code that made the event.
-        cache_id: random, one for each cache; a process that is restarted has a new one.
-        sequence: number of the event among those of its cache, from 1; a gap is a lost event.
-        cluster_id: of the cluster that the last good answer was about, this one included; None before the first.
-        time_ms: wall clock when it ended, ms since 1970 UTC.
-        kind: born, refresh, hint, closed or data_loss.
-        reason: why.
-        cause_error_code: Kafka's error code that led to it, 0 if none did.
-        cause_topic: topic that the trouble showed in, None if it was not in one; that of the records that are lost.
-        cause_partition: partition of that topic.
-        cause_node_id: broker that the trouble came from, None if it is not about one.
-        broker_id: node id of the broker asked; None where none was, and for an address that is no known broker's.
-        broker_host: host asked, None where none was.
-        broker_port: port asked, None where none was.
-        api_version: version of the Metadata request; None, as are the next three and throttle_ms, without an answer.
-        correlation_id: of the request on its connection.
-        request_bytes: size of the request with its length prefix, bytes.
-        response_bytes: size of the answer with its length prefix, bytes.
-        throttle_ms: how long the broker held the answer back for a quota, ms.
-        latency_ms: from the start of the attempt, connecting included, until the answer or failure was taken, ms; None
-            without one. A task takes it between two record batches.
-        attempt: number of the attempt since the last good answer, from 1; 0 where none was made.
-        outcome: changed, unchanged or failed.
-        error: why it failed, None if it did not; how records were lost.
-        generation_before: good answers that the cache had got before.
-        generation_after: the same, this one included; a hint and a failure leave it.
-        age_ms: age of the last good answer when this attempt began, ms; None without one.
-        recovery_ms: from the beginning of the trouble to this event, ms; None unless this event ended it, 0 for a
-            hint that came with the very error.
-        idle_ms: from the last look-up of a leader to the beginning of this attempt, ms; None before the first.
-        lookups: leaders looked up in the cache since its event before, counted without a request.
-        fetches: what Fetch got since its event before, from each broker, by id.
-        retries: times since its event before that a request failed, or a partition in its answer had an error that may
-            pass, so that it was to be asked again.
-        fetch_throttle_ms: ms for which brokers throttled Fetch since its event before (KIP-219), summed.
-        lost_from_offset: first lost offset; None, as is the next, unless kind is data_loss.
-        lost_until_offset: end of the lost offsets, exclusive; None if that is not known. Reading continues there, or
-            in a truncated log at lost_from_offset.
-        died_cache_ids: caches of the same application on the same machine whose process ended without a closed event;
-            only where kind is born, and each reported once.
-        dropped_before: events of this cache that did not get to where this one is, as far as was known when it was sent
-            and not reported by an earlier one.
-        changes: what the cache knows now and did not before.
+        schema_version: version of this format.
+        cache_id: random id of the cache; a restarted process has a new one.
+        sequence: number of the event in its cache, from 1.
+        cluster_id: cluster of the last good response, None before the first.
+        time_ms: end of the event, ms since 1970 UTC.
+        kind: see Kinds.
+        reason: see Reasons.
+        cause_error_code: Kafka error code of the cause, 0 without one.
+        cause_topic: affected topic, None without one.
+        cause_partition: affected partition of this topic.
+        cause_node_id: affected broker, None without one.
+        broker_id: broker that received the request; None for a bootstrap address.
+        broker_host: host that received the request, None without a request.
+        broker_port: its port.
+        api_version: version of the Metadata request; None without a response, like the next four fields.
+        correlation_id: correlation id of the request.
+        request_bytes: request size with length prefix.
+        response_bytes: response size with length prefix.
+        throttle_ms: throttle time of the response (quota).
+        latency_ms: from the start of the attempt, connection setup included, until its result was processed, which
+            a task does between record batches; None without an attempt.
+        attempt: number of the attempt since the last good response, from 1; 0 without one.
+        outcome: see Outcomes.
+        error: why the request failed or records were lost, else None.
+        generation_before: good responses before this event.
+        generation_after: good responses including this event.
+        age_ms: age of the last good response when the attempt started, None without one.
+        recovery_ms: duration of the problem that this event ended, else None; 0 for a hint in the error response.
+        idle_ms: from the last leader lookup to the start of the attempt, None before the first lookup.
+        lookups: leader lookups in the cache since the previous event.
+        fetches: Fetch responses since the previous event, by broker.
+        retries: failed requests and retriable partition errors since the previous event.
+        fetch_throttle_ms: total Fetch throttle time since the previous event (KIP-219).
+        lost_from_offset: first lost offset, None unless kind is data_loss.
+        lost_until_offset: exclusive end of the lost offsets, None if unknown. Reading continues there, or in a
+            truncated log at lost_from_offset.
+        died_cache_ids: with kind born: killed caches of this application and machine, not reported before.
+        dropped_before: events of this cache that this sink lost and no earlier event counted.
+        changes: metadata changes of this event.
         origin: the Spark context, attached by the publisher.
     """
 

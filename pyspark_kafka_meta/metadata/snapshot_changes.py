@@ -1,4 +1,4 @@
-"""What one answer or hint changed in a metadata snapshot: plain frozen values, which the refresh events carry."""
+"""What one response or hint changed in a metadata snapshot: the values that refresh events carry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LeaderChange:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecreated:
-    """A topic was recreated under its name: what was read belongs to another log (KIP-516)."""
+    """A topic was recreated under its name: its log is a new one (KIP-516)."""
 
     topic: str
     old_id: str
@@ -30,8 +30,7 @@ class TopicRecreated:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLearned:
-    """Who leads a partition that was not known before, or belongs to another log now. -1: no leader, or no epoch;
-    None: brokers report no topic id."""
+    """Leader of a partition that is new or belongs to a new log. -1: no leader, or no epoch."""
 
     topic: str
     partition: int
@@ -42,22 +41,22 @@ class PartitionLearned:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChanges:
-    """The difference that one answer or hint made. All of it in order, by id or name. Those of all events of a cache,
-    one after the other, give what it knows: partitions are learned, their leaders change, they and topics are removed.
+    """The metadata changes of one response or hint, ordered by id or name. Applied in sequence, the changes of all
+    events of a cache yield its metadata.
 
     Attributes:
         brokers_added: node ids.
         brokers_removed: node ids.
-        brokers_moved: node ids whose host or port changed.
-        topics_added: names; their partitions are in partitions_learned.
-        topics_removed: names, likewise.
-        topics_recreated: topics whose id changed.
-        partitions_added: of topics known before.
-        partitions_removed: of topics that were recreated with fewer.
-        partitions_learned: those of topics_added, topics_recreated and partitions_added, with their leaders; topic_id
-            is None where brokers report none.
-        leaders_changed: partitions known before whose leader or epoch changed.
-        stale_ignored: number of partitions for which the answer was refused: its epoch is older, or it lacks them.
+        brokers_moved: node ids with a new host or port.
+        topics_added: topic names; partitions_learned has their partitions.
+        topics_removed: topic names.
+        topics_recreated: topics with a new topic id.
+        partitions_added: new partitions of known topics.
+        partitions_removed: partitions that a recreated topic lost.
+        partitions_learned: leaders in topics_added, topics_recreated and partitions_added; topic_id is None if brokers
+            report none.
+        leaders_changed: known partitions with a new leader or epoch.
+        stale_ignored: number of partitions for which the response was ignored: an older epoch, or missing.
     """
 
     brokers_added: tuple[int, ...] = ()
@@ -73,11 +72,11 @@ class SnapshotChanges:
     stale_ignored: int = 0
 
     def __bool__(self) -> bool:
-        """Whether anything changed; an answer that was refused changes nothing."""
+        """Whether anything changed; an ignored response changes nothing."""
         return replace(self, stale_ignored=0) != SnapshotChanges()
 
     def gives_leader(self, partition: TopicPartition) -> bool:
-        """Whether a new leader of `partition` is known; that it has none does not count."""
+        """Whether a new leader of `partition` is known."""
         news = [(one.topic, one.partition, one.new_leader_id) for one in self.leaders_changed]
         news += [(one.topic, one.partition, one.leader_id) for one in self.partitions_learned]
         return any((topic, number) == partition and leader != NO_LEADER for topic, number, leader in news)

@@ -22,54 +22,51 @@ class ClientOptions:
         None,
         option_parsers.parse_addresses,
         "Option 'kafka.bootstrap.servers' must be host:port between commas, IPv6 as [::1]:9092",
-        "Required. Brokers to ask first, as host:port between commas; one that answers is enough. A protocol before a "
-        "host, as in SSL://host:port, is ignored: set kafka.security.protocol.",
+        "Required. Brokers for the first connection, as host:port separated by commas. One reachable broker is enough.",
     )
     client_id: str = label(
-        "kafka.client.id", "Name under which brokers log, count and throttle the requests.", default="kafkameta"
+        "kafka.client.id", "Client name in the brokers' logs, metrics and quotas.", default="kafkameta"
     )
     client_rack: str = label(
         "kafka.client.rack",
-        "Rack, or availability zone, of the executors: leaders may name a replica there to read from (KIP-392).",
+        "Rack or availability zone of the executors, for local replicas (KIP-392).",
         default="",
     )
     read_committed: bool = choice(
         "kafka.isolation.level",
         {"read_uncommitted": False, "read_committed": True},
-        "read_committed leaves out records of aborted transactions and waits for open ones.",
+        "read_committed skips records of aborted transactions and waits for open transactions.",
     )
-    fetch_max_bytes: int = whole("kafka.fetch.max.bytes", "52428800", "Soft limit of one Fetch answer, in bytes.")
+    fetch_max_bytes: int = whole("kafka.fetch.max.bytes", "52428800", "Soft limit of a Fetch response.")
     max_partition_fetch_bytes: int = whole(
-        "kafka.max.partition.fetch.bytes", "8388608", "Soft limit of one partition in it, in bytes."
+        "kafka.max.partition.fetch.bytes", "8388608", "Soft limit per partition of a Fetch response."
     )
     fetch_max_wait_ms: int = whole(
-        "kafka.fetch.max.wait.ms", "500", "How long a broker may park a Fetch that finds too little."
+        "kafka.fetch.max.wait.ms", "500", "Maximum time that a broker waits for kafka.fetch.min.bytes."
     )
-    fetch_min_bytes: int = whole(
-        "kafka.fetch.min.bytes", "1", "How many bytes are enough for a broker to answer at once."
-    )
+    fetch_min_bytes: int = whole("kafka.fetch.min.bytes", "1", "Available bytes at which a broker responds at once.")
     check_crcs: bool = choice(
-        "kafka.check.crcs", {"true": True, "false": False}, "Whether CRC-32C of batches is verified."
+        "kafka.check.crcs",
+        {"true": True, "false": False},
+        "Whether checksums (CRC-32C) of record batches are verified.",
     )
-    request_timeout_ms: int = whole(
-        "kafka.request.timeout.ms", "30000", "How long one request may go unanswered.", low=1
-    )
+    request_timeout_ms: int = whole("kafka.request.timeout.ms", "30000", "Maximum wait for a response.", low=1)
     default_api_timeout_ms: int = whole(
-        "kafka.default.api.timeout.ms", "60000", "How long one question to brokers may take, retries included.", low=1
+        "kafka.default.api.timeout.ms", "60000", "Maximum duration of an operation with its retries.", low=1
     )
     connection_setup_timeout_ms: int = whole(
-        "kafka.socket.connection.setup.timeout.ms", "10000", "How long connecting may take.", low=1
+        "kafka.socket.connection.setup.timeout.ms", "10000", "Maximum time to establish a connection.", low=1
     )
     metadata_max_age_ms: int = whole(
         "kafka.metadata.max.age.ms",
         "300000",
-        "Age at which metadata is refreshed even if all is well, or up to a fifth earlier.",
+        "Age at which metadata is refreshed, minus a jitter of up to 20 %.",
         high=INT64_MAX,
     )
     retry_backoff_ms: int = whole(
-        "kafka.retry.backoff.ms", "100", "First pause before a request is tried again; pauses double."
+        "kafka.retry.backoff.ms", "100", "First backoff before a retry; it doubles each time."
     )
-    retry_backoff_max_ms: int = whole("kafka.retry.backoff.max.ms", "1000", "Longest such pause.")
+    retry_backoff_max_ms: int = whole("kafka.retry.backoff.max.ms", "1000", "Maximum backoff.")
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ClientOptions:

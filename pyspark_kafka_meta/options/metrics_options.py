@@ -24,23 +24,22 @@ class MetricsOptions:
         None,
         option_parsers.parse_location,
         "Option 'metricsPath' must be a folder or the URI of one, such as s3://bucket/folder",
-        "Folder for the refresh events of every metadata cache: local, or a URI that pyarrow knows (s3://, gs://, "
-        "hdfs:// ...). A relative path begins at the working directory of each process.",
+        "Folder for refresh events: a path (relative to each process), or a URI of pyarrow (s3://, gs://, hdfs:// "
+        "...).",
     )
     topic: str | None = row(
         "metricsTopic",
         None,
         topic_name,
         "Option 'metricsTopic' must be the name of one topic, got '{value}'",
-        "Topic for the refresh events, as JSON with the cache's id as key.",
+        "Topic for refresh events, as JSON keyed by cache id.",
     )
     bootstrap_servers: tuple[Address, ...] = row(
         "metricsBootstrapServers",
         None,
         option_parsers.parse_addresses,
         "Option 'metricsBootstrapServers' must be host:port between commas, IPv6 as [::1]:9092",
-        "Brokers of the metrics topic, if it is in another cluster than kafka.bootstrap.servers. They get the "
-        "same login, and must fit the same TLS options.",
+        "Brokers of metricsTopic, if in another cluster. Login and TLS options are the same.",
     )
     security: SecurityOptions = PLAINTEXT
     driver: str | None = None

@@ -30,53 +30,53 @@ class SpanOptions:
         None,
         start_specs.parse_start,
         f"Option 'startingOffsets' must be earliest, latest, JSON, -10m, -1000 or group:id. {_EXPECTED_OFFSETS}",
-        "Where a new query begins. earliest: the default of a batch. latest: the default of a stream, and not for a "
-        "batch. -10m: the last ten minutes (s, m, h or d). -1000: the last thousand offsets of each partition. "
-        "group:id: what that consumer group has committed, or the start where it has not. JSON that names every "
-        "partition, -2 being earliest and -1 latest, or has earliest or latest for a whole topic.",
+        "Where a new query starts: earliest (batch default), latest (stream default, streams only), -10m (the last "
+        "ten minutes; s, m, h or d), -1000 (the last thousand offsets of each partition), group:id (a consumer "
+        "group's committed offsets, else earliest), or JSON for every partition (-2 is earliest, -1 latest) or "
+        "topic (earliest or latest).",
     )
     starting_timestamp_ms: int | None = row(
         "startingTimestamp",
         None,
         partial(option_parsers.parse_number, low=0, high=INT64_MAX),
         "Option 'startingTimestamp' is milliseconds since 1970. Expected a single long value, got {value}",
-        "Begin each partition at its first record with this timestamp (milliseconds since 1970 UTC) or a later one. "
-        "Takes precedence over startingOffsetsByTimestamp, which takes precedence over startingOffsets.",
+        "Start each partition at its first record with this timestamp (ms since 1970 UTC) or later. Overrides the "
+        "other starting options.",
     )
     starting_times: TimesSpec | None = row(  # noqa: RUF009
         "startingOffsetsByTimestamp",
         None,
         start_specs.parse_times,
         f"Option 'startingOffsetsByTimestamp' must be JSON. {_EXPECTED_TIMES}",
-        "A starting timestamp for each partition, as JSON that names every one of them.",
+        "Starting timestamp of every partition, as JSON. Overrides startingOffsets.",
     )
     start_at_latest_if_unmatched: bool = choice(
         "startingOffsetsByTimestampStrategy",
         {"error": False, "latest": True},
-        "What to do where a partition has no record at or after the starting timestamp: error, or begin at its end.",
+        "Without a record at or after the starting timestamp: error, or start at latest.",
     )
     ending_offsets: OffsetsSpec | TimesSpec | None = row(  # noqa: RUF009
         "endingOffsets",
         None,
         start_specs.parse_offsets,
         f"Option 'endingOffsets' must be latest or JSON. {_EXPECTED_OFFSETS}",
-        "Where a batch ends, exclusive: latest (default), or JSON that names every partition, -1 being latest. A "
-        "stream reads only up to the offsets of such JSON, and nothing of partitions that it does not name.",
+        "Exclusive end of a batch: latest (default), or JSON for every partition (-1 is latest). Such JSON also "
+        "ends a stream, which reads no other partition.",
     )
     ending_timestamp_ms: int | None = row(
         "endingTimestamp",
         None,
         partial(option_parsers.parse_number, low=0, high=INT64_MAX),
         "Option 'endingTimestamp' is milliseconds since 1970. Expected a single long value, got {value}",
-        "End a batch in each partition before its first record with this timestamp or a later one, or at its end where "
-        "there is none. Takes precedence over endingOffsetsByTimestamp, which takes precedence over endingOffsets.",
+        "End each partition of a batch before its first record with this timestamp or later, else at its end. "
+        "Overrides the other ending options.",
     )
     ending_times: TimesSpec | None = row(  # noqa: RUF009
         "endingOffsetsByTimestamp",
         None,
         start_specs.parse_times,
         f"Option 'endingOffsetsByTimestamp' must be JSON. {_EXPECTED_TIMES}",
-        "An ending timestamp for each partition, as JSON that names every one of them.",
+        "Ending timestamp of every partition, as JSON. Overrides endingOffsets.",
     )
 
     def start(self) -> StartSpec | None:

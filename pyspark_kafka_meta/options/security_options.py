@@ -83,23 +83,19 @@ class SecurityOptions:
     )
     truststore_location: str | None = _text(
         "kafka.ssl.truststore.location",
-        "File of the authorities that brokers' certificates must come from, PEM or PKCS#12; without it, the system's.",
+        "File with trusted authorities, PEM or PKCS#12. Default: the system's authorities.",
     )
-    truststore_password: Secret | None = _secret("kafka.ssl.truststore.password", "Password of that PKCS#12 file.")
-    truststore_type: str | None = _store("kafka.ssl.truststore.type", "PEM or PKCS12; found out if not given.")
-    truststore_certificates: str | None = _text(
-        "kafka.ssl.truststore.certificates", "The authorities themselves, as PEM text, in place of a file."
-    )
+    truststore_password: Secret | None = _secret("kafka.ssl.truststore.password", "Password of a PKCS#12 truststore.")
+    truststore_type: str | None = _store("kafka.ssl.truststore.type", "PEM or PKCS12. Default: detected.")
+    truststore_certificates: str | None = _text("kafka.ssl.truststore.certificates", "Trusted authorities as PEM text.")
     keystore_location: str | None = _text(
-        "kafka.ssl.keystore.location", "File of this client's private key and certificates, PEM or PKCS#12."
+        "kafka.ssl.keystore.location", "File with the client's private key and certificates, PEM or PKCS#12."
     )
-    keystore_password: Secret | None = _secret("kafka.ssl.keystore.password", "Password of that PKCS#12 file.")
-    keystore_type: str | None = _store("kafka.ssl.keystore.type", "PEM or PKCS12; found out if not given.")
-    keystore_key: Secret | None = _secret(
-        "kafka.ssl.keystore.key", "The private key itself, as PEM text, in place of a file."
-    )
+    keystore_password: Secret | None = _secret("kafka.ssl.keystore.password", "Password of a PKCS#12 keystore.")
+    keystore_type: str | None = _store("kafka.ssl.keystore.type", "PEM or PKCS12. Default: detected.")
+    keystore_key: Secret | None = _secret("kafka.ssl.keystore.key", "The client's private key as PEM text.")
     keystore_certificate_chain: str | None = _text(
-        "kafka.ssl.keystore.certificate.chain", "Its certificates as PEM text, the client's own first."
+        "kafka.ssl.keystore.certificate.chain", "The client's certificates as PEM text, its own first."
     )
     key_password: Secret | None = _secret("kafka.ssl.key.password", "Password of an encrypted PEM private key.")
     checks_host_name: bool = row(
@@ -107,53 +103,52 @@ class SecurityOptions:
         "https",
         partial(parse_choice, values={"https": True, "": False}),
         "Option 'kafka.ssl.endpoint.identification.algorithm' must be https or empty",
-        "https: brokers' certificates must name the host connected to. Empty: they need not, which is logged.",
+        "https: broker certificates must match the host name. Empty: no check, with a warning.",
     )
     sasl_mechanism: str | None = _one_of(
         "kafka.sasl.mechanism",
         None,
         MECHANISMS,
-        "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI or AWS_MSK_IAM. Needed with SASL.",
+        "Required for SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI or AWS_MSK_IAM.",
     )
-    sasl_username: str | None = _text("kafka.sasl.username", "User of PLAIN and SCRAM.")
-    sasl_password: Secret | None = _secret("kafka.sasl.password", "Password of PLAIN and SCRAM.")
+    sasl_username: str | None = _text("kafka.sasl.username", "User name for PLAIN and SCRAM.")
+    sasl_password: Secret | None = _secret("kafka.sasl.password", "Password for PLAIN and SCRAM.")
     sasl_jaas_config: JaasLogin | None = row(
         "kafka.sasl.jaas.config",
         None,
         parse_jaas,
         "Option 'kafka.sasl.jaas.config' must be as in `org.apache.kafka.common.security.plain.PlainLoginModule "
         'required username="..." password="...";`',
-        "The login as Kafka's Java clients want it, in place of the options for user, password and OAuth client.",
+        "Login in the syntax of Kafka's Java clients, instead of separate options.",
     )
     oauth_token_provider: str | None = row(
         "oauthTokenProvider",
         None,
         _provider,
         "Option 'oauthTokenProvider' must be module:Class",
-        "For OAUTHBEARER: a class, as module:Class, made without arguments, whose `token()` returns the token. Several "
-        "threads may call it at the same time. What it raises ends the query, but for an OSError, after which it is "
-        "called again for a while.",
+        "For OAUTHBEARER: module:Class, created without arguments, with a thread-safe method `token()`. An OSError "
+        "is retried for a while; any other exception ends the query.",
     )
     oauth_token_endpoint_url: str | None = _text(
         "kafka.sasl.oauthbearer.token.endpoint.url",
-        "For OAUTHBEARER: where OpenID Connect client credentials are exchanged for tokens.",
+        "For OAUTHBEARER: OpenID Connect token endpoint for client credentials.",
     )
     oauth_client_id: str | None = _text(
-        "kafka.sasl.oauthbearer.client.credentials.client.id", "The client's id at the token endpoint."
+        "kafka.sasl.oauthbearer.client.credentials.client.id", "Client id for the token endpoint."
     )
     oauth_client_secret: Secret | None = _secret(
-        "kafka.sasl.oauthbearer.client.credentials.client.secret", "The client's secret at the token endpoint."
+        "kafka.sasl.oauthbearer.client.credentials.client.secret", "Client secret for the token endpoint."
     )
-    oauth_scope: str | None = _text("kafka.sasl.oauthbearer.scope", "Scope to ask for at the token endpoint.")
+    oauth_scope: str | None = _text("kafka.sasl.oauthbearer.scope", "Scope for the token endpoint.")
     oauth_extensions: tuple[tuple[str, str], ...] | None = row(
         "kafka.sasl.oauthbearer.extensions",
         None,
         _extensions,
         "Option 'kafka.sasl.oauthbearer.extensions' must be name=value between commas, with names of letters",
-        "SASL extensions to show along with the token, as logicalCluster=lkc-1,identityPoolId=pool-1.",
+        "SASL extensions, as logicalCluster=lkc-1,identityPoolId=pool-1.",
     )
     kerberos_service_name: str | None = _text(
-        "kafka.sasl.kerberos.service.name", "For GSSAPI: the first part of the brokers' principals, mostly kafka."
+        "kafka.sasl.kerberos.service.name", "For GSSAPI: service name in the brokers' principals, usually kafka."
     )
 
     @property

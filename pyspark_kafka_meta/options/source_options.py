@@ -40,22 +40,21 @@ class SourceOptions(SpanOptions):
         None,
         option_parsers.parse_topics,
         "No topics to subscribe to as specified value for option 'subscribe' is '{value}'",
-        "Topics to read, separated by commas. Either this, subscribePattern or assign.",
+        "Topics to read, separated by commas. Set exactly one of subscribe, subscribePattern and assign.",
     )
     topic_pattern: str | None = row(
         "subscribePattern",
         None,
         option_parsers.parse_pattern,
         "Option 'subscribePattern' must be a regular expression as Python's re reads it, got '{value}'",
-        "Regular expression (Python's): topics whose name it matches anywhere are read, including later ones. "
-        "Either this, subscribe or assign.",
+        "Python regular expression: topics with a match anywhere in the name, including future topics.",
     )
     assigned: tuple[TopicPartition, ...] | None = row(
         "assign",
         None,
         option_parsers.parse_assigned,
         'Option \'assign\' must be JSON. Expected e.g. {"topicA":[0,1],"topicB":[0,1]}, got {value}',
-        'Partitions to read, as JSON: {"topicA":[0,1],"topicB":[2]}. Either this, subscribe or subscribePattern.',
+        'Partitions to read, as JSON: {"topicA":[0,1],"topicB":[2]}.',
     )
     max_offsets_per_trigger: int | None = whole(
         "maxOffsetsPerTrigger",
@@ -67,7 +66,7 @@ class SourceOptions(SpanOptions):
     min_offsets_per_trigger: int | None = whole(
         "minOffsetsPerTrigger",
         None,
-        "Minimum offsets per micro-batch: with fewer it waits until there are enough, or for maxTriggerDelay.",
+        "Minimum offsets per micro-batch. With fewer, it waits for up to maxTriggerDelay.",
         low=1,
         high=INT64_MAX,
     )
@@ -76,43 +75,41 @@ class SourceOptions(SpanOptions):
         "15m",
         option_parsers.parse_duration_ms,
         "Option 'maxTriggerDelay' must be a time like 15m, 30s or 500ms, got '{value}'",
-        "How long minOffsetsPerTrigger may delay a micro-batch.",
+        "Maximum wait for minOffsetsPerTrigger.",
     )
     min_partitions: int | None = row(
         "minPartitions",
         None,
         partial(option_parsers.parse_number, low=1, high=INT32_MAX),
         "minPartitions must be positive, a whole number, got '{value}'",
-        "Minimum number of tasks, approximately: large ranges of offsets are split until there are as many.",
+        "Approximate minimum number of tasks.",
     )
     max_records_per_partition: int | None = row(
         "maxRecordsPerPartition",
         None,
         partial(option_parsers.parse_number, low=1, high=INT64_MAX),
         "maxRecordsPerPartition must be positive, a whole number, got '{value}'",
-        "Maximum offsets per task: larger ranges are split evenly.",
+        "Maximum offsets per task.",
     )
-    max_tasks: int | None = whole(
-        "maxTasks", None, "Maximum number of tasks of a batch or micro-batch: ranges share tasks as needed.", low=1
-    )
+    max_tasks: int | None = whole("maxTasks", None, "Maximum number of tasks.", low=1)
     include_headers: bool = choice(
         "includeHeaders", {"false": False, "true": True}, "Whether rows have a headers column."
     )
     fail_on_data_loss: bool = choice(
         "failOnDataLoss",
         {"true": True, "false": False},
-        "Whether a query fails when records it was to read are gone.",
+        "Whether lost records fail the query. If false, they are skipped with a warning and an event.",
     )
     skip_corrupt_batches: bool = choice(
         "onCorruptBatch",
         {"fail": False, "skip": True},
-        "What to do when a record batch is corrupt though it was fetched twice: fail, or go on behind it, with an "
-        "event that names the offsets. Old message formats and unknown codecs always fail.",
+        "When a record batch is corrupt in two fetches: fail, or skip it with an event. Old message formats and "
+        "unknown codecs always fail.",
     )
     max_decompressed_batch_bytes: int = whole(
         "maxDecompressedBatchBytes",
         "67108864",
-        "Maximum size that one record batch may decompress to; a larger one counts as corrupt.",
+        "Maximum decompressed size of a record batch. Larger batches count as corrupt.",
         low=1,
         high=2**30,
     )
@@ -121,40 +118,34 @@ class SourceOptions(SpanOptions):
         None,
         partial(option_parsers.parse_choice, values={"fail": "fail", "earliest": "earliest", "latest": "latest"}),
         "Option 'onTopicRecreated' must be fail, earliest or latest, got '{value}'",
-        "What to do when a topic was deleted and recreated under a stream: fail, or go on at the start or the end of "
-        "the new one, without what a running micro-batch had yet to read of the old one. If not set, failOnDataLoss "
-        "says: fail, or the start.",
+        "When a topic is recreated during a stream: fail, or continue at its earliest or latest offset without the "
+        "old topic's unread records. Default: fail, or earliest if failOnDataLoss is false.",
     )
     new_partitions_at_latest: bool = choice(
         "newPartitions",
         {"earliest": False, "latest": True},
-        "Where a stream begins to read partitions that it sees for the first time.",
+        "earliest or latest: where a stream starts in partitions that it discovers later.",
     )
-    group_id: str | None = label(
-        "kafka.group.id", "Accepted with a warning: no consumer group is joined, under this or any name."
-    )
-    group_id_prefix: str | None = label("groupIdPrefix", "Accepted with a warning, as kafka.group.id.")
+    group_id: str | None = label("kafka.group.id", "Accepted with a warning: no consumer group is joined.")
+    group_id_prefix: str | None = label("groupIdPrefix", "Like kafka.group.id.")
     commit_group: str | None = row(
         "commitOffsetsToGroup",
         None,
         option_parsers.parse_group,
         "Option 'commitOffsetsToGroup' must be a group id of at most 255 printable characters",
-        "Consumer group to which a stream commits what its finished micro-batches read, for tools that watch its lag. "
-        "Nobody joins the group, and the checkpoint alone says where the query goes on.",
+        "Consumer group to which a stream commits the offsets of finished micro-batches, for lag monitoring only.",
     )
     fetch_offset_retries: int = whole(
         "fetchOffset.numRetries",
         "3",
-        "How often offsets are asked for again, with new metadata, before records are called lost at planning. "
-        "At least once: what one broker tells alone is never believed.",
+        "Retries of an offset request, with new metadata, before planning reports data loss; at least 1.",
     )
-    fetch_offset_retry_interval_ms: int = whole("fetchOffset.retryIntervalMs", "1000", "Pause before each of these.")
+    fetch_offset_retry_interval_ms: int = whole("fetchOffset.retryIntervalMs", "1000", "Wait before each retry.")
     poll_timeout_ms: int = whole(
         "kafkaConsumer.pollTimeoutMs",
         "120000",
-        "How long a partition may go without progress, although others of its task have some; with less "
-        "than 10000, what is lost cannot be told from what is slow. "
-        "spark.network.timeout does not change it.",
+        "Maximum time without progress in a partition of a task. Below 10000, slow brokers and data loss cannot be "
+        "distinguished.",
         low=1,
     )
 

@@ -27,10 +27,10 @@ class _TableRows:
     table: Table = choice(  # noqa: RUF009
         "table",
         {table.value: table for table in Table},
-        "What to read: records of topics, or one of the other tables: refresh_events, caches, brokers, partitions.",
+        "Table to read: records, or a side table: refresh_events, caches, brokers or partitions.",
     )
     max_files_per_trigger: int = whole(
-        "maxFilesPerTrigger", "1000", "Most files of refresh events in one micro-batch.", low=1
+        "maxFilesPerTrigger", "1000", "Maximum event files per micro-batch, for table refresh_events.", low=1
     )
 
 

@@ -1,0 +1,180 @@
+"""Writes the generated parts of the Markdown pages: options, events, side tables, and the results of the benchmarks.
+
+    python -m docs.generate
+
+A part lies between `<!-- generated: NAME ARGUMENTS -->` and `<!-- end -->`. `PARTS` maps names to functions.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent
+from pyspark_kafka_meta.metadata.snapshot_changes import SnapshotChanges
+from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.options import ALL_OPTIONS, Table
+from pyspark_kafka_meta.tables.table_schemas import ROWS, struct_type
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
+PART = re.compile(r"(<!-- generated: (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+COMMON_OPTIONS = (
+    "kafka.bootstrap.servers",
+    "subscribe",
+    "subscribePattern",
+    "startingOffsets",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "includeHeaders",
+    "failOnDataLoss",
+    "metricsPath",
+    "metricsTopic",
+    "kafka.isolation.level",
+    "kafka.security.protocol",
+)
+OPTION_SECTIONS = {
+    "Topics and tables": ("table", "subscribe*", "assign", "includeHeaders"),
+    "Start and end": ("starting*", "ending*"),
+    "Micro-batches and tasks": ("max*PerTrigger", "min*", "maxTriggerDelay", "maxTasks", "maxRecordsPerPartition"),
+    "Data loss and errors": ("failOn*", "on*", "newPartitions", "maxDecompressed*", "fetchOffset.*", "kafkaConsumer.*"),
+    "Groups and events": ("kafka.group.id", "groupIdPrefix", "commitOffsetsToGroup", "metrics*"),
+    "Security": ("kafka.security.*", "kafka.ssl.*", "kafka.sasl.*", "oauthTokenProvider"),
+    "Connections": ("kafka.*",),
+}
+"""The patterns of each section's option names. An option is in the first section that matches."""
+ENUMS: dict[str, type[StrEnum]] = {enum.__name__: enum for enum in (EventKind, RefreshReason, Outcome)}
+BENCHMARK_HEADERS = {"krec_s": "thousand records a second", "kafkameta_is_faster_by": "kafkameta relative to it"}
+NO_DECIMALS_FROM = 100
+
+
+def all_options() -> str:
+    """Every option by section."""
+    sections: dict[str, list[str]] = {title: [] for title in OPTION_SECTIONS}
+    for option in ALL_OPTIONS.values():
+        sections[section_of(option.name)].append(option.name)
+    return "\n".join(f"## {title}\n\n{option_table(names)}" for title, names in sections.items())
+
+
+def section_of(name: str) -> str:
+    for title, patterns in OPTION_SECTIONS.items():
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
+            return title
+    raise ValueError(f"Option {name} is in no section of OPTION_SECTIONS")
+
+
+def option_table(names: Iterable[str]) -> str:
+    options = {option.name: option for option in ALL_OPTIONS.values()}
+    rows = [(f"`{name}`", options[name].default or "", options[name].doc) for name in names]
+    return table(("option", "default", "description"), rows)
+
+
+def enum_values(name: str) -> str:
+    """The values of an enumeration, with the docstrings below its members."""
+    values = ENUMS[name]
+    docs = member_docs(values)
+    return "".join(f"- `{value}`: {docs[value.name]}\n" for value in values)
+
+
+def member_docs(values: type[StrEnum]) -> dict[str, str]:
+    (definition,) = ast.parse(inspect.getsource(values)).body
+    assert isinstance(definition, ast.ClassDef)
+    docs = {}
+    for member, doc in pairwise(definition.body):
+        match member, doc:
+            case ast.Assign([ast.Name(name)]), ast.Expr(ast.Constant(str(text))):
+                docs[name] = " ".join(text.split())
+    return docs
+
+
+def event_fields() -> str:
+    """The fields of an event, with their types in Spark."""
+    docs = {name: doc for row in (RefreshEvent, SnapshotChanges, Origin) for name, doc in attribute_docs(row)}
+    fields = [field for field in struct_type(RefreshEvent) if field.name != "time"]
+    return "".join(f"- `{field.name}` `{field.dataType.simpleString()}`: {docs[field.name]}\n" for field in fields)
+
+
+def attribute_docs(described: type) -> Iterator[tuple[str, str]]:
+    """Names and texts of the docstring's section Attributes, in the terms of JSON."""
+    section = (described.__doc__ or "").partition("Attributes:\n")[2]
+    for name, text in re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", section, re.MULTILINE):
+        yield name, " ".join(text.split()).replace("None", "null")
+
+
+def side_tables() -> str:
+    """The side tables of the README with their columns."""
+    lines = []
+    for name, row in ROWS.items():
+        meaning = re.split(r"[,.;:]", row.__doc__ or "")[0]
+        columns = ", ".join(f"`{column}`" for column in struct_type(row).names)
+        if name is Table.REFRESH_EVENTS:
+            columns = "`time`, and [the fields of an event](docs/events.md#fields)"
+        lines.append(f"- `{name}`: {meaning[:1].lower()}{meaning[1:]}. Columns: {columns}.\n")
+    return "".join(lines)
+
+
+def benchmark(name: str, *columns: str) -> str:
+    """The results in docs/benchmarks/NAME.json; the first argument may choose a case, as in `200B:`."""
+    rows = results(name)
+    if columns and columns[0].endswith(":"):
+        case, columns = columns[0][:-1], columns[1:]
+        rows = [row for row in rows if row["case"] == case]
+    columns = columns or tuple(rows[0])
+    headers = [BENCHMARK_HEADERS.get(column, column.replace("_", " ")) for column in columns]
+    return table(headers, [[row[column] for column in columns] for row in rows])
+
+
+def results(benchmark_name: str) -> list[dict[str, Any]]:
+    """What the last run of a benchmark wrote."""
+    return list(json.loads((DOCS / "benchmarks" / f"{benchmark_name}.json").read_text()))
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str | float]]) -> str:
+    """In Markdown, with numbers to the right."""
+    alignment = ["---" if isinstance(cell, str) else "---:" for cell in rows[0]]
+    lines = [f"| {' | '.join(map(cell_text, row))} |\n" for row in (headers, *rows)]
+    return "".join([lines[0], f"|{'|'.join(alignment)}|\n", *lines[1:]])
+
+
+def cell_text(value: str | float) -> str:
+    return f"{value:,.0f}" if not isinstance(value, str) and value >= NO_DECIMALS_FROM else str(value)
+
+
+PARTS: dict[str, Callable[..., str]] = {
+    "common-options": lambda: option_table(COMMON_OPTIONS),
+    "all-options": all_options,
+    "enum": enum_values,
+    "event-fields": event_fields,
+    "side-tables": side_tables,
+    "benchmark": benchmark,
+}
+
+
+def rewritten(page: str) -> str:
+    """The page with new text in its generated parts."""
+
+    def part(found: re.Match[str]) -> str:
+        begin, call, _, end = found.groups()
+        name, *arguments = call.split()
+        return f"{begin}\n{PARTS[name](*arguments)}\n{end}"
+
+    return PART.sub(part, page)
+
+
+def main() -> None:
+    for page in PAGES:
+        page.write_text(rewritten(page.read_text()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""docs/generate.py: the generated parts of the pages are up to date, and how they are made."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+
+from docs import generate
+
+
+@pytest.mark.parametrize("page", generate.PAGES, ids=lambda page: page.name)
+def test_generated_parts_are_up_to_date(page: Path) -> None:
+    text = page.read_text()
+
+    assert generate.rewritten(text) == text
+    assert text.count("<!--") == 2 * len(generate.PART.findall(text)), "a marker is incomplete or unknown"
+
+
+def test_only_the_text_between_markers_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(generate.PARTS, "sum", lambda left, right: f"{left}+{right}\n")
+
+    page = "before\n<!-- generated: sum 1 2 -->\nold\n<!-- end -->\nafter\n"
+    expected = "before\n<!-- generated: sum 1 2 -->\n\n1+2\n\n<!-- end -->\nafter\n"
+
+    assert generate.rewritten(page) == expected
+    assert generate.rewritten(expected) == expected
+
+
+def test_benchmark_shows_the_chosen_case_and_columns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(generate, "DOCS", tmp_path)
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "speed.json").write_text(
+        '[{"case": "20B", "reader": "ours", "p50_ms": 2605.3}, {"case": "2kB", "reader": "ours", "p50_ms": 12.34}]'
+    )
+
+    chosen = generate.benchmark("speed", "20B:", "reader", "p50_ms")
+    assert chosen == "| reader | p50 ms |\n|---|---:|\n| ours | 2,605 |\n"
+    assert "| 2kB | ours | 12.34 |\n" in generate.benchmark("speed")
+
+
+def test_every_option_needs_a_section() -> None:
+    assert generate.section_of("kafka.sasl.mechanism") == "Security"
+    with pytest.raises(ValueError, match="inventedOption"):
+        generate.section_of("inventedOption")
+
+
+class Colour(StrEnum):
+    RED = "red"
+    """Like
+    blood."""
+    GREY = "grey"
+
+
+class Described:
+    """Summary.
+
+    Attributes:
+        name: of a thing,
+            None without one.
+        size_bytes: of the same.
+    """
+
+
+def test_docstrings_of_members_and_attributes_are_found() -> None:
+    assert generate.member_docs(Colour) == {"RED": "Like blood."}
+    assert list(generate.attribute_docs(Described)) == [
+        ("name", "of a thing, null without one."),
+        ("size_bytes", "of the same."),
+    ]
