@@ -34,10 +34,10 @@ HEAVY = {
     "cryptography",
 }
 IMPURE_CALLS = re.compile(r"open|random\.[a-z]\w*|(.*\.)?(now|today|utcnow|uuid1|uuid4)")
-"""Of modules that pure ones need: `datetime` for times that are given, `random` for the `random.Random` that is."""
+"""Impure calls of modules that pure modules may import: `datetime` for given times, `random` for `random.Random`."""
 
 
-def test_no_module_name_occurs_twice() -> None:
+def test_module_names_are_unique() -> None:
     names = Counter(path.stem for path in SOURCES if path.stem != "__init__")
 
     assert [name for name, count in names.items() if count > 1] == []
@@ -52,13 +52,13 @@ def pure_modules() -> list[Path]:
 
 
 def impure_calls(source: str) -> set[str]:
-    """The calls for which no import of a forbidden module is needed."""
+    """Impure calls that need no import of a forbidden module."""
     calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)}
     return {name for name in calls if IMPURE_CALLS.fullmatch(name)}
 
 
 @pytest.mark.parametrize("path", pure_modules(), ids=lambda path: path.stem)
-def test_pure_module_calls_no_clock_chance_or_file(path: Path) -> None:
+def test_pure_module_uses_no_clock_randomness_or_file(path: Path) -> None:
     assert impure_calls(path.read_text()) == set()
 
 
@@ -88,7 +88,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     assert (done.stdout, done.stderr) == ("\n", "")
 
 
-def test_a_reader_without_tls_and_scram_does_not_wait_for_their_libraries() -> None:
+def test_reader_imports_no_tls_or_scram_libraries() -> None:
     loaded = "{'cryptography', 'scramp'} & sys.modules.keys()"
     code = f"import sys, {PACKAGE.name}.fetching.task_reader; print(*sorted({loaded}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -96,8 +96,8 @@ def test_a_reader_without_tls_and_scram_does_not_wait_for_their_libraries() -> N
     assert (done.stdout, done.stderr) == ("\n", "")
 
 
-def test_every_module_says_what_it_is_for() -> None:
-    folders = ("pyspark_kafka_meta", "tests", "benchmarks", "examples")
+def test_every_module_has_a_docstring() -> None:
+    folders = ("pyspark_kafka_meta", "tests", "benchmarks", "docs", "examples")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py") if path.read_text()]
 
     assert [str(path) for path in files if ast.get_docstring(ast.parse(path.read_text())) is None] == []
@@ -108,7 +108,7 @@ PUBLIC = {PACKAGE.name, f"{PACKAGE.name}.testing"}
 
 
 def python_of(example: Path) -> str:
-    """Its code; of a notebook, that of all cells."""
+    """The code of an example, or of all cells of a notebook."""
     if example.suffix == ".py":
         return example.read_text()
     cells = json.loads(example.read_text())["cells"]
@@ -116,7 +116,7 @@ def python_of(example: Path) -> str:
 
 
 def imports(source: str) -> Iterator[str]:
-    """Every module that is imported anywhere in a file."""
+    """Every module that a file imports anywhere."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -125,5 +125,5 @@ def imports(source: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
-def test_examples_import_the_public_modules_alone(example: Path) -> None:
+def test_examples_import_only_public_modules(example: Path) -> None:
     assert {name for name in imports(python_of(example)) if name.startswith(PACKAGE.name)} <= PUBLIC

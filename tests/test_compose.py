@@ -1,4 +1,4 @@
-"""docker-compose.yml is the demo cluster: three brokers like those of `LocalKafka`, and ten topics."""
+"""docker-compose.yml starts a controller, three brokers configured as in `LocalKafka`, and ten topics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IMAGE = "apache/kafka:4.1.1"
 
 
 def kafka_settings(service: dict[str, Any]) -> dict[str, str]:
-    """The service's Kafka settings, named as in a properties file: the image's own rule, for names without dashes."""
+    """The service's Kafka settings, named as in a properties file, by the image's rule for names without dashes."""
     return {
         name.removeprefix("KAFKA_").lower().replace("_", "."): value
         for name, value in service["environment"].items()
@@ -28,23 +28,23 @@ def kafka_settings(service: dict[str, Any]) -> dict[str, str]:
 
 
 def listeners(text: str) -> dict[str, tuple[str, int]]:
-    """Listener name -> host, port; the host is empty where it is every interface."""
+    """Listener name -> host, port; an empty host means every interface."""
     return {name: (host, int(port)) for name, host, port in re.findall(r"(\w+)://([\w.-]*):(\d+)", text)}
 
 
-def test_there_are_a_controller_three_brokers_and_the_topic_maker() -> None:
+def test_services_are_a_controller_three_brokers_and_a_topic_creator() -> None:
     assert list(SERVICES) == ["controller-1", "broker-2", "broker-3", "broker-4", "topics"]
     assert {service["image"] for service in SERVICES.values()} == {IMAGE}
 
 
 @pytest.mark.parametrize("name", ["controller-1", *BROKERS])
-def test_a_node_is_named_after_its_role_and_id(name: str) -> None:
+def test_node_name_is_role_and_id(name: str) -> None:
     settings = kafka_settings(SERVICES[name])
     assert f"{settings['process.roles']}-{settings['node.id']}" == name
 
 
 @pytest.mark.parametrize(("name", "port"), list(zip(BROKERS, STANDARD_PORTS, strict=True)))
-def test_a_broker_advertises_the_port_that_is_mapped_to_it(name: str, port: int) -> None:
+def test_broker_advertises_its_mapped_port(name: str, port: int) -> None:
     settings = kafka_settings(BROKERS[name])
     bound, advertised = listeners(settings["listeners"]), listeners(settings["advertised.listeners"])
     assert BROKERS[name]["ports"] == [f"127.0.0.1:{port}:{bound['HOST'][1]}"]
@@ -54,7 +54,7 @@ def test_a_broker_advertises_the_port_that_is_mapped_to_it(name: str, port: int)
 
 
 @pytest.mark.parametrize("name", ["controller-1", *BROKERS])
-def test_every_listener_has_a_protocol_and_every_node_the_controller(name: str) -> None:
+def test_listeners_have_protocols_and_nodes_know_the_controller(name: str) -> None:
     settings = kafka_settings(SERVICES[name])
     protocols = dict(entry.split(":") for entry in settings["listener.security.protocol.map"].split(","))
     controller_port = listeners(kafka_settings(SERVICES["controller-1"])["listeners"])["CONTROLLER"][1]
@@ -62,14 +62,14 @@ def test_every_listener_has_a_protocol_and_every_node_the_controller(name: str) 
     assert settings["controller.quorum.voters"] == f"1@controller-1:{controller_port}"
 
 
-def test_all_nodes_belong_to_one_cluster() -> None:
+def test_nodes_have_the_same_cluster_id() -> None:
     ids = {SERVICES[name]["environment"]["CLUSTER_ID"] for name in ("controller-1", *BROKERS)}
     assert len(ids) == 1
     assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", ids.pop())
 
 
 @pytest.mark.parametrize("name", BROKERS)
-def test_a_broker_is_healthy_once_it_names_itself(name: str) -> None:
+def test_health_check_waits_for_its_own_broker(name: str) -> None:
     """`kafka-broker-api-versions.sh` prints "broker-2:9092 (id: 2 rack: ..." for each live broker."""
     command = BROKERS[name]["healthcheck"]["test"][1]
     node_id = kafka_settings(BROKERS[name])["node.id"]
@@ -77,7 +77,7 @@ def test_a_broker_is_healthy_once_it_names_itself(name: str) -> None:
     assert command.endswith(f"| grep -q '(id: {node_id} '")
 
 
-def test_brokers_are_set_up_as_those_of_local_kafka() -> None:
+def test_brokers_are_configured_as_in_local_kafka() -> None:
     layout = kafka_config.ClusterLayout("Aa", 9093, {2: 19092, 3: 29092, 4: 39092})
     local = kafka_config.broker_properties(layout, 2, Path("/data"), {})
     per_machine = {"listeners", "listener.security.protocol.map", "controller.quorum.voters", "log.dirs"}
@@ -86,10 +86,10 @@ def test_brokers_are_set_up_as_those_of_local_kafka() -> None:
     assert {name: composed.get(name) for name in shared} == shared
 
 
-def test_ten_topics_are_made_once_all_brokers_are_healthy() -> None:
-    maker = SERVICES["topics"]
-    assert maker["depends_on"] == {broker: {"condition": "service_healthy"} for broker in BROKERS}
-    script = maker["command"][0]
+def test_ten_topics_are_created_after_all_brokers_are_healthy() -> None:
+    creator = SERVICES["topics"]
+    assert creator["depends_on"] == {broker: {"condition": "service_healthy"} for broker in BROKERS}
+    script = creator["command"][0]
     numbers = re.search(r"for number in ([\d ]+);", script)
     assert numbers is not None
     assert [f"topic-{number}" for number in numbers[1].split()] == [f"topic-{number}" for number in range(10)]

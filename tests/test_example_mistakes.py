@@ -1,4 +1,4 @@
-"""The examples tell of a mistake in one line, before they start anything."""
+"""The examples report a user's mistake in one line, before they start anything."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pyspark_kafka_meta.testing.local_kafka import STANDARD_PORTS
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def complaint(example: str, *arguments: str | Path) -> str:
-    """The one line that it says, and no Spark beside it."""
+def error_line(example: str, *arguments: str | Path) -> str:
+    """The only line of output: no traceback, and no Spark."""
     command = [sys.executable, EXAMPLES / example, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     (line,) = done.stderr.splitlines()
@@ -29,23 +29,23 @@ def complaint(example: str, *arguments: str | Path) -> str:
 def taken_ports() -> Iterator[None]:
     with ExitStack() as opened:
         for port in STANDARD_PORTS:
-            with suppress(OSError):  # somebody else has it
+            with suppress(OSError):  # the port is in use already
                 opened.enter_context(socket.create_server(("127.0.0.1", port)))
         yield
 
 
-def test_a_second_local_kafka_names_its_own_option_for_free_ports(taken_ports: None) -> None:
-    line = complaint("local_kafka.py")
-    assert line.startswith("Port 19092 is in use: ")
-    assert line.endswith("or say --any-ports for free ones.")
+def test_second_local_kafka_suggests_any_ports(taken_ports: None) -> None:
+    line = error_line("local_kafka.py")
+    assert "19092" in line
+    assert "--any-ports" in line
 
 
 @pytest.mark.parametrize("text", ["sasl.password: hunter2\n", None])
-def test_the_secured_cluster_looks_at_its_file_first_and_repeats_no_line(text: str | None, tmp_path: Path) -> None:
+def test_secured_cluster_names_a_bad_properties_file_without_its_content(text: str | None, tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     if text is not None:
         file.write_text(text)
-    line = complaint("secured_cluster.py", "--config", file)
+    line = error_line("secured_cluster.py", "--config", file)
     assert str(file) in line
-    assert line.endswith("NAME=VALUE")
+    assert "NAME=VALUE" in line
     assert "hunter2" not in line

@@ -1,4 +1,4 @@
-"""examples/producer.py tells of a mistake in one line. What it writes is for the tests of all examples."""
+"""examples/producer.py reports a user's mistake in one line. tests/spark/test_examples.py tests what it writes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ PRODUCER = Path(__file__).parent.parent / "examples" / "producer.py"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "facts"),
     [
-        (["--by", "2"], "--by 2: topic topic-0 has 2 partitions, from 0 on"),
-        (["--by", "key"], "--by key: give key-hash, sticky or the number of a partition"),
-        (["--acks", "1", "--idempotence"], "--idempotence needs --acks all"),
+        (["--by", "2"], ["--by 2", "topic-0", "2 partitions"]),
+        (["--by", "key"], ["--by key", "key-hash", "sticky"]),
+        (["--acks", "1", "--idempotence"], ["--idempotence", "--acks all"]),
     ],
 )
-def test_a_mistake_is_told_without_a_traceback(arguments: list[str], complaint: str, mock_cluster: MockCluster) -> None:
+def test_mistake_is_reported_without_a_traceback(
+    arguments: list[str], facts: list[str], mock_cluster: MockCluster
+) -> None:
     mock_cluster.create_topic("topic-0", partitions=2)
     command = [sys.executable, str(PRODUCER), "--bootstrap-servers", mock_cluster.bootstrap_servers, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
 
     assert (done.returncode != 0, done.stdout) == (True, "")
-    assert done.stderr.splitlines()[-1].endswith(complaint)
+    assert [fact for fact in facts if fact not in done.stderr.splitlines()[-1]] == []
     assert "Traceback" not in done.stderr
