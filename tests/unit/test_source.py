@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+import pyspark_kafka_meta
 from pyspark_kafka_meta import source
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
+
+
+@pytest.mark.parametrize("name", pyspark_kafka_meta.__all__)
+def test_public_name_is_loaded_on_first_use(name: str) -> None:
+    assert callable(getattr(pyspark_kafka_meta, name))
 
 
 def test_stream_on_a_pyspark_without_read_limits_is_refused_and_a_batch_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
