@@ -1,7 +1,7 @@
-"""Kafka's error codes, and what a reader does about each: one table.
+"""Kafka's error codes and the action that each one calls for: one table for reads, writes and metadata.
 
-Names are those of Kafka's `Errors`; the actions are those of its consumer for Fetch (`FetchCollector`) and ListOffsets
-(`OffsetFetcherUtils`).
+Names are those of Kafka's `Errors`. Reads follow Kafka's consumer for Fetch (`FetchCollector`) and ListOffsets
+(`OffsetFetcherUtils`), writes its producer (`Sender`, `TransactionManager.canRetry`).
 """
 
 from __future__ import annotations
@@ -18,90 +18,126 @@ UNKNOWN_SERVER_ERROR = ErrorCode.unknown_server_error.value
 CORRUPT_MESSAGE = ErrorCode.corrupt_message.value
 UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.unknown_topic_or_partition.value
 LEADER_NOT_AVAILABLE = ErrorCode.leader_not_available.value
+NOT_LEADER_OR_FOLLOWER = ErrorCode.not_leader_or_follower.value
 REQUEST_TIMED_OUT = ErrorCode.request_timed_out.value
+INVALID_TOPIC_EXCEPTION = ErrorCode.invalid_topic_exception.value
 TOPIC_AUTHORIZATION_FAILED = ErrorCode.topic_authorization_failed.value
 UNSUPPORTED_SASL_MECHANISM = ErrorCode.unsupported_sasl_mechanism.value
 ILLEGAL_SASL_STATE = ErrorCode.illegal_sasl_state.value
+FENCED_LEADER_EPOCH = ErrorCode.fenced_leader_epoch.value
 UNKNOWN_LEADER_EPOCH = ErrorCode.unknown_leader_epoch.value
 UNKNOWN_TOPIC_ID = ErrorCode.unknown_topic_id.value
 INCONSISTENT_TOPIC_ID = ErrorCode.inconsistent_topic_id.value
+REBOOTSTRAP_REQUIRED = ErrorCode.rebootstrap_required.value
+
+COORDINATOR_UNAVAILABLE = frozenset(
+    code.value
+    for code in (ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available, ErrorCode.not_coordinator)
+)
+"""The coordinator of a group is being elected, loaded or moved: retriable."""
+TOPIC_MISSING = frozenset(
+    {UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID}
+)
+"""Of a topic in a Metadata response: this client cannot see the topic. After other errors the topic still exists."""
 
 
 class Action(Enum):
-    """What to do about an error code."""
+    """The action that an error code calls for."""
 
     RETRY = auto()
-    """Ask the same broker again after a pause: something went wrong inside it, it lags behind, or asks for patience."""
+    """Ask the same broker again after a backoff: it failed, lags behind or throttles."""
     REFRESH = auto()
-    """The cache is out of date: refresh it, then ask the leader that it names."""
+    """The cache is stale: refresh it, then ask the leader that it names."""
     DATA_LOSS = auto()
-    """The offset is outside the log: records may be gone."""
+    """Read: the offset is outside the log, records may be lost."""
+    DUPLICATE = auto()
+    """Write: the log holds the records already, the write succeeded."""
+    FENCED = auto()
+    """Write: the producer's epoch is outdated, and the producer must not write any more."""
     FAIL = auto()
-    """Asking again does not help."""
+    """A retry does not help."""
 
 
-class _Rule(NamedTuple):
-    action: Action
+class _Actions(NamedTuple):
+    read: Action
+    write: Action
     reason: RefreshReason | None = None
 
 
-_RULES: dict[int, _Rule] = {
-    ErrorCode.unknown_server_error: _Rule(Action.RETRY),
-    ErrorCode.offset_out_of_range: _Rule(Action.DATA_LOSS),
-    ErrorCode.unknown_topic_or_partition: _Rule(Action.REFRESH, RefreshReason.UNKNOWN_TOPIC),
-    ErrorCode.leader_not_available: _Rule(Action.REFRESH, RefreshReason.NO_LEADER),
-    ErrorCode.not_leader_or_follower: _Rule(Action.REFRESH, RefreshReason.NOT_LEADER),
-    ErrorCode.request_timed_out: _Rule(Action.RETRY),
-    ErrorCode.replica_not_available: _Rule(Action.REFRESH, RefreshReason.NOT_LEADER),
-    ErrorCode.kafka_storage_error: _Rule(Action.REFRESH, RefreshReason.NOT_LEADER),
-    ErrorCode.listener_not_found: _Rule(Action.REFRESH, RefreshReason.NO_LEADER),
-    ErrorCode.fenced_leader_epoch: _Rule(Action.REFRESH, RefreshReason.FENCED_EPOCH),
-    # A broker may lag behind its own election. Should it not pass, the epoch that was sent is wrong.
-    ErrorCode.unknown_leader_epoch: _Rule(Action.RETRY, RefreshReason.UNKNOWN_EPOCH),
-    # The leader is the right one, and waits for its followers after the election (KIP-207); Kafka's exception for it is
-    # no `InvalidMetadataException` either.
-    ErrorCode.offset_not_available: _Rule(Action.RETRY),
-    ErrorCode.throttling_quota_exceeded: _Rule(Action.RETRY),
-    ErrorCode.unknown_topic_id: _Rule(Action.REFRESH, RefreshReason.UNKNOWN_TOPIC_ID),
-    ErrorCode.inconsistent_topic_id: _Rule(Action.REFRESH, RefreshReason.UNKNOWN_TOPIC_ID),
+def _refresh(reason: RefreshReason) -> _Actions:
+    return _Actions(Action.REFRESH, Action.REFRESH, reason)
+
+
+_ACTIONS: dict[int, _Actions] = {
+    ErrorCode.unknown_server_error: _Actions(Action.RETRY, Action.FAIL),
+    ErrorCode.offset_out_of_range: _Actions(Action.DATA_LOSS, Action.FAIL),
+    ErrorCode.corrupt_message: _Actions(Action.FAIL, Action.RETRY),
+    ErrorCode.unknown_topic_or_partition: _refresh(RefreshReason.UNKNOWN_TOPIC),
+    ErrorCode.leader_not_available: _refresh(RefreshReason.NO_LEADER),
+    ErrorCode.not_leader_or_follower: _refresh(RefreshReason.NOT_LEADER),
+    ErrorCode.request_timed_out: _Actions(Action.RETRY, Action.RETRY),
+    ErrorCode.replica_not_available: _refresh(RefreshReason.NOT_LEADER),
+    ErrorCode.not_enough_replicas: _Actions(Action.FAIL, Action.RETRY),
+    ErrorCode.not_enough_replicas_after_append: _Actions(Action.FAIL, Action.RETRY),
+    ErrorCode.duplicate_sequence_number: _Actions(Action.FAIL, Action.DUPLICATE),
+    # A Produce with an outdated epoch gets this code; only coordinators name PRODUCER_FENCED (KIP-588).
+    ErrorCode.invalid_producer_epoch: _Actions(Action.FAIL, Action.FENCED),
+    ErrorCode.concurrent_transactions: _Actions(Action.FAIL, Action.RETRY),
+    ErrorCode.kafka_storage_error: _refresh(RefreshReason.NOT_LEADER),
+    ErrorCode.listener_not_found: _refresh(RefreshReason.NO_LEADER),
+    ErrorCode.fenced_leader_epoch: _refresh(RefreshReason.FENCED_EPOCH),
+    # A broker may lag behind its own election. If the error persists, the cached epoch is wrong.
+    ErrorCode.unknown_leader_epoch: _Actions(Action.RETRY, Action.RETRY, RefreshReason.UNKNOWN_EPOCH),
+    # The leader is known, and waits for its followers after the election (KIP-207).
+    ErrorCode.offset_not_available: _Actions(Action.RETRY, Action.RETRY),
+    ErrorCode.throttling_quota_exceeded: _Actions(Action.RETRY, Action.RETRY),
+    ErrorCode.producer_fenced: _Actions(Action.FAIL, Action.FENCED),
+    ErrorCode.unknown_topic_id: _refresh(RefreshReason.UNKNOWN_TOPIC_ID),
+    ErrorCode.inconsistent_topic_id: _refresh(RefreshReason.UNKNOWN_TOPIC_ID),
 }
-"""All others fail: they do not heal by themselves."""
+_FAIL = _Actions(Action.FAIL, Action.FAIL)
+"""The actions of every other code."""
 _NAMES: dict[int, str] = {code: code.name.upper() for code in ErrorCode if code is not ErrorCode.none}
 
 
-def action_for(code: int) -> Action:
-    """What to do about `code`."""
-    return _RULES[code].action if code in _RULES else Action.FAIL
+def read_action(code: int) -> Action:
+    """The action after `code` in the response to a Fetch, ListOffsets or Metadata request."""
+    return _ACTIONS.get(code, _FAIL).read
+
+
+def write_action(code: int) -> Action:
+    """The action after `code` in the response to a Produce request or a request of a transaction."""
+    return _ACTIONS.get(code, _FAIL).write
 
 
 def refresh_reason(code: int) -> RefreshReason:
-    """Why a refresh is asked for after `code`, for each that calls for one and for `UNKNOWN_LEADER_EPOCH`.
+    """The reason of the refresh after `code`: for every `Action.REFRESH` and for `UNKNOWN_LEADER_EPOCH`.
 
     Raises:
-        ValueError: no refresh helps against this code.
+        ValueError: a refresh does not help against this code.
     """
-    reason = _RULES[code].reason if code in _RULES else None
+    reason = _ACTIONS.get(code, _FAIL).reason
     if reason is None:
         raise ValueError(f"{describe(code)} is no reason to refresh metadata")
     return reason
 
 
 def describe(code: int) -> str:
-    """The code for a message: "NOT_LEADER_OR_FOLLOWER (error 6)", or "error 4711" for one that Kafka has not."""
+    """The code for a message: "NOT_LEADER_OR_FOLLOWER (error 6)", or "error 4711" if Kafka has no such code."""
     return f"{_NAMES[code]} (error {code})" if code in _NAMES else f"error {code}"
 
 
-def refusal(what: str, code: int, topic: str, operation: str) -> BrokerError:
-    """The error to raise for `code`, which asking again does not heal.
+def broker_error(problem: str, code: int, topic: str, operation: str) -> BrokerError:
+    """The exception for a `code` that a retry does not help against.
 
     Args:
-        what: begins the sentence: "topic t cannot be read".
-        operation: the ACL operation that the request needs on the topic.
+        problem: begins the sentence: "topic t cannot be read".
+        operation: ACL operation on the topic that the request needs.
     """
     if code == TOPIC_AUTHORIZATION_FAILED:
         return AuthorizationError(
-            f"{what}: {describe(code)}: no ACL allows this user {operation} on topic {topic}, or the topic does not "
+            f"{problem}: {describe(code)}: no ACL allows this user {operation} on topic {topic}, or the topic does not "
             "exist: allow it READ, which includes DESCRIBE",
             code,
         )
-    return BrokerError(f"{what}: {describe(code)}", code)
+    return BrokerError(f"{problem}: {describe(code)}", code)

@@ -50,7 +50,7 @@ class PartitionMetadata:
     Attributes:
         leader_id: node id of the leader, `NO_LEADER` while there is none.
         leader_epoch: grows with each election; `NO_EPOCH` where the broker does not report it.
-        error_code: 0, or why the broker has no leader to name (5 LEADER_NOT_AVAILABLE, 9 REPLICA_NOT_AVAILABLE ...).
+        error_code: 0, or why the broker has no leader to name (LEADER_NOT_AVAILABLE ...).
     """
 
     partition: int
@@ -68,7 +68,7 @@ class TopicMetadata:
 
     Attributes:
         topic_id: changes when a topic is recreated under the same name (KIP-516); None before Kafka 2.8.
-        error_code: 0, or why `partitions` is empty (3 UNKNOWN_TOPIC_OR_PARTITION, 29 TOPIC_AUTHORIZATION_FAILED ...).
+        error_code: 0, or why `partitions` is empty (UNKNOWN_TOPIC_OR_PARTITION ...).
     """
 
     name: str

@@ -15,6 +15,7 @@ from confluent_kafka import TopicPartition as GroupPartition
 from confluent_kafka.admin import AdminClient
 
 from pyspark_kafka_meta.errors import BrokerError
+from pyspark_kafka_meta.kafka_errors import COORDINATOR_UNAVAILABLE
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.wire.security.librdkafka_config import new_client
@@ -24,8 +25,6 @@ COORDINATOR_PATIENCE_S = 10.0
 COMMIT_PATIENCE_S = 5.0
 """How long a micro-batch may wait for a commit that only tools look at."""
 COORDINATOR_PAUSE_S = 0.2
-NO_COORDINATOR_CODES = frozenset({14, 15, 16})
-"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR."""
 
 
 class ConsumerGroup:
@@ -91,7 +90,7 @@ class ConsumerGroup:
                 error = failed[0]
             except KafkaException as refusal:
                 error = refusal.args[0]
-            if error.code() not in NO_COORDINATOR_CODES or time.monotonic() >= deadline:
+            if error.code() not in COORDINATOR_UNAVAILABLE or time.monotonic() >= deadline:
                 self._admin = None  # a key or a password may have changed since it was made
                 said = shown(error.str(), self._options.security)
                 raise BrokerError(

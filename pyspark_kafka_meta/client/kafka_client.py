@@ -16,7 +16,7 @@ from pyspark_kafka_meta.client.read_replicas import ReadReplicas
 from pyspark_kafka_meta.client.throttling import Throttles
 from pyspark_kafka_meta.client.topic_pattern import MatchingWire
 from pyspark_kafka_meta.errors import NoLeaderError, UnknownTopicError
-from pyspark_kafka_meta.kafka_errors import UNKNOWN_TOPIC_OR_PARTITION, Action, action_for, refusal
+from pyspark_kafka_meta.kafka_errors import UNKNOWN_TOPIC_OR_PARTITION, Action, broker_error, read_action
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings, backoff_s
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
@@ -182,8 +182,8 @@ class KafkaClient:
         unknown = []
         for topic in sorted(topics):
             code = self.cache.snapshot.topic_errors.get(topic)
-            if code is not None and action_for(code) is Action.FAIL:
-                raise refusal(f"topic {topic} cannot be read", code, topic, "DESCRIBE")
+            if code is not None and read_action(code) is Action.FAIL:
+                raise broker_error(f"topic {topic} cannot be read", code, topic, "DESCRIBE")
             if not self.cache.snapshot.partitions(topic):
                 unknown.append(topic)
         return unknown

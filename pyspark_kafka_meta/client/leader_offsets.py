@@ -15,10 +15,10 @@ from pyspark_kafka_meta.kafka_errors import (
     UNKNOWN_LEADER_EPOCH,
     UNKNOWN_SERVER_ERROR,
     Action,
-    action_for,
+    broker_error,
     describe,
+    read_action,
     refresh_reason,
-    refusal,
 )
 from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS, MetadataCache
 from pyspark_kafka_meta.metadata.refresh_policy import attempt_timeout_ms
@@ -179,9 +179,9 @@ class LeaderOffsets:
         return good
 
     def _report_error(self, partition: TopicPartition, code: int, generation: int, node_id: int) -> None:
-        action = action_for(code)
+        action = read_action(code)
         if action is Action.FAIL:
-            raise refusal(f"the offsets of {partition} were refused", code, partition.topic, "DESCRIBE")
+            raise broker_error(f"the offsets of {partition} were refused", code, partition.topic, "DESCRIBE")
         self._cache.count_retry()
         if action is Action.REFRESH or code == UNKNOWN_LEADER_EPOCH:
             self._cache.request_update(

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
 from pyspark_kafka_meta.cli.events_command import ID_SHOWN
-from pyspark_kafka_meta.kafka_errors import describe
+from pyspark_kafka_meta.kafka_errors import FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, describe
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, Outcome
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from pyspark_kafka_meta.monitor.cluster_state import State, executor_name
@@ -17,8 +17,7 @@ from pyspark_kafka_meta.tables.caches_from_events import Event
 
 Condition = Callable[[State], str | None]
 
-REFUSALS = {6, 74}
-"""NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH."""
+LEADER_MOVED = {NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH}
 NOT_BY_ERROR = {RefreshReason.BOOTSTRAP, RefreshReason.MAX_AGE, RefreshReason.ON_DEMAND, RefreshReason.NEW_TOPIC}
 
 
@@ -190,7 +189,7 @@ def refused(partition: TopicPartition, old: int, since_ms: int) -> Condition:
     def seen(state: State) -> str | None:
         events = list(state.since(since_ms, "reader"))
         codes = [one["cause_error_code"] for one in events if one["cause_node_id"] == old]
-        codes = [code for code in codes if code in REFUSALS]
+        codes = [code for code in codes if code in LEADER_MOVED]
         counts = _fetches(events)
         leader = state.leader_of(partition)
         if not codes or leader == old or not counts[leader]:

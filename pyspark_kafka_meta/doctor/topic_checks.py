@@ -10,7 +10,12 @@ from uuid import UUID
 
 from pyspark_kafka_meta.doctor.findings import Finding, Verdict, fail, failure, ok, warn
 from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError, UnsupportedRecordFormatError
-from pyspark_kafka_meta.kafka_errors import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, describe, refusal
+from pyspark_kafka_meta.kafka_errors import (
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    broker_error,
+    describe,
+)
 from pyspark_kafka_meta.model import NO_EPOCH, NO_LEADER, Broker, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.records.record_batches import scan
@@ -101,7 +106,7 @@ def judge_fetched(check: str, fetched: FetchedPartition, latency_ms: float) -> F
     """The answer to a small Fetch."""
     topic = fetched.partition.topic
     if fetched.error_code:
-        refused = refusal(f"{fetched.partition} cannot be read", fetched.error_code, topic, "READ")
+        refused = broker_error(f"{fetched.partition} cannot be read", fetched.error_code, topic, "READ")
         return fail(check, str(refused), _topic_fix(topic, describe(fetched.error_code)))
     try:
         batches = scan(fetched.records)

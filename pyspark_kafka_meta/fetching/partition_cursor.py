@@ -28,10 +28,10 @@ from pyspark_kafka_meta.kafka_errors import (
     REQUEST_TIMED_OUT,
     UNKNOWN_LEADER_EPOCH,
     Action,
-    action_for,
+    broker_error,
     describe,
+    read_action,
     refresh_reason,
-    refusal,
 )
 from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange
 from pyspark_kafka_meta.records.decoder import FetchedRecords
@@ -139,7 +139,7 @@ class PartitionCursor:
         if code == CORRUPT_MESSAGE:
             return self._on_corrupt(CorruptBatchError(f"its broker cannot read the record batch: {describe(code)}"))
         self._unknown_epochs = self._unknown_epochs + 1 if code == UNKNOWN_LEADER_EPOCH else 0
-        match action_for(code):
+        match read_action(code):
             case Action.RETRY if self._unknown_epochs >= UNKNOWN_EPOCHS_TO_BELIEVE:
                 return Refresh(refresh_reason(code), code)
             case Action.REFRESH:
@@ -149,7 +149,9 @@ class PartitionCursor:
             case Action.DATA_LOSS:
                 return OutOfRange()
             case _:
-                return Fail(refusal(f"{self.range.partition} cannot be read", code, self.range.partition.topic, "READ"))
+                return Fail(
+                    broker_error(f"{self.range.partition} cannot be read", code, self.range.partition.topic, "READ")
+                )
 
     def on_log_start(self, earliest: int) -> Instruction:
         """After `OutOfRange`: what the leader's first offset means for the position, which is not behind its log."""

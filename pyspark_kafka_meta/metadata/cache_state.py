@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from pyspark_kafka_meta.errors import KafkaMetaError, ProtocolError, UnknownHostError
+from pyspark_kafka_meta.kafka_errors import REBOOTSTRAP_REQUIRED
 from pyspark_kafka_meta.metadata.event_recorder import Attempt, EventRecorder
 from pyspark_kafka_meta.metadata.refresh_events import RefreshCause, RefreshEvent
 from pyspark_kafka_meta.metadata.refresh_policy import BrokerChoice, PolicySettings, RefreshPolicy
@@ -20,8 +21,6 @@ from pyspark_kafka_meta.model import Address, LeaderAndEpoch, LeaderHint, Metada
 
 logger = logging.getLogger(__name__)
 
-REBOOTSTRAP_REQUIRED = 129
-"""Error code of a whole Metadata answer: what the client knows of the cluster is of no use any more (KIP-1102)."""
 MAX_IDLE_S = 300.0
 """How long brokers are asked for a topic that is gone and no longer wanted (Kafka's metadata.max.idle.ms)."""
 UNKNOWN_HOST_GRACE_S = 3.0

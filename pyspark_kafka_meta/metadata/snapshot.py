@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from pyspark_kafka_meta.kafka_errors import TOPIC_MISSING
 from pyspark_kafka_meta.metadata.epoch_rewinds import Rewind
 from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange, PartitionLearned, SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import (
@@ -24,10 +25,6 @@ from pyspark_kafka_meta.model import (
     TopicPartition,
     is_other_topic,
 )
-
-GONE_TOPIC_ERRORS = frozenset({3, 17, 29, 100})
-"""The topic is not there for this client: unknown topic, invalid name, not authorized, unknown topic id. After any
-other topic error the last good view of the topic stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ class MetadataSnapshot:
         topics, gone, stale = dict(self.topics), {}, 0
         for told in answer.topics:
             known = self.topics.get(told.name) or self.topics_gone.get(told.name)
-            if told.error_code in GONE_TOPIC_ERRORS:
+            if told.error_code in TOPIC_MISSING:
                 topics.pop(told.name, None)
             elif told.error_code == 0:
                 topics[told.name], refused = _merge_topic(known, told, len(answer.brokers), told_by)

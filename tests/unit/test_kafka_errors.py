@@ -1,11 +1,11 @@
-"""What is done about an error code: Kafka's rules for Fetch and ListOffsets, as a table."""
+"""The action after each error code, for reads and writes, beside the facts of Kafka's exceptions."""
 
 from __future__ import annotations
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.kafka_errors import Action, action_for, describe, refresh_reason
+from pyspark_kafka_meta.kafka_errors import Action, describe, read_action, refresh_reason, write_action
 from pyspark_kafka_meta.model import RefreshReason
 
 REFRESHES = {
@@ -19,7 +19,7 @@ REFRESHES = {
     100: RefreshReason.UNKNOWN_TOPIC_ID,
     103: RefreshReason.UNKNOWN_TOPIC_ID,
 }
-OTHERS = {
+OTHER_READS = {
     -1: Action.RETRY,
     7: Action.RETRY,
     75: Action.RETRY,
@@ -27,18 +27,43 @@ OTHERS = {
     89: Action.RETRY,
     1: Action.DATA_LOSS,
 }
-ALL_CODES = [code.value for code in ErrorCode if code is not ErrorCode.none]
+INVALID_METADATA = {3, 5, 6, 9, 13, 56, 72, 74, 80, 83, 84, 100, 103}
+"""Codes whose exception is an `InvalidMetadataException` in Kafka 4.4.0. The exceptions of all codes that are
+`ErrorCode.retriable` are a `RetriableException`."""
+OTHER_WRITES = {46: Action.DUPLICATE, 47: Action.FENCED, 90: Action.FENCED}
+PRODUCE = {2, 3, 6, 7, 10, 17, 18, 19, 20, 21, 29, 31, 43, 45, 46, 47, 48, 49, 51, 53, 56, 59, 87, 89, 90, 100, 120}
+"""Codes that a producer can get in the response to a Produce request or a request of a transaction."""
+CODES = [code.value for code in ErrorCode if code is not ErrorCode.none]
 
 
 @pytest.mark.parametrize("code", REFRESHES)
 def test_stale_cache_is_refreshed_for_a_reason(code: int) -> None:
-    assert action_for(code) is Action.REFRESH
+    assert read_action(code) is write_action(code) is Action.REFRESH
     assert refresh_reason(code) is REFRESHES[code]
 
 
-@pytest.mark.parametrize("code", OTHERS)
-def test_what_is_retried_or_lost(code: int) -> None:
-    assert action_for(code) is OTHERS[code]
+def test_every_other_read_retries_or_is_data_loss_or_fails() -> None:
+    actions = {code: read_action(code) for code in CODES if code not in REFRESHES}
+
+    assert actions == {code: OTHER_READS.get(code, Action.FAIL) for code in actions}
+
+
+def write_action_of_kafka(code: int) -> Action:
+    if code in OTHER_WRITES:
+        return OTHER_WRITES[code]
+    if code in INVALID_METADATA:
+        return Action.REFRESH
+    return Action.RETRY if ErrorCode(code).retriable else Action.FAIL
+
+
+@pytest.mark.parametrize("code", sorted(PRODUCE | REFRESHES.keys() | OTHER_READS.keys()))
+def test_write_is_retried_as_in_kafkas_producer(code: int) -> None:
+    assert write_action(code) is write_action_of_kafka(code)
+
+
+@pytest.mark.parametrize("code", sorted(set(CODES) - PRODUCE - REFRESHES.keys() - OTHER_READS.keys()))
+def test_write_fails_after_every_other_code(code: int) -> None:
+    assert write_action(code) is Action.FAIL
 
 
 def test_unknown_leader_epoch_is_retried_and_may_still_be_a_reason() -> None:
@@ -46,19 +71,13 @@ def test_unknown_leader_epoch_is_retried_and_may_still_be_a_reason() -> None:
 
 
 @pytest.mark.parametrize("code", [2, 17, 29, 35, 76, 4711])
-def test_what_does_not_heal_fails_and_no_refresh_is_asked_for(code: int) -> None:
-    assert action_for(code) is Action.FAIL
+def test_code_that_fails_is_no_reason_for_a_refresh(code: int) -> None:
+    assert read_action(code) is Action.FAIL
     with pytest.raises(ValueError, match=f"error {code}"):
         refresh_reason(code)
 
 
-def test_every_code_that_is_not_named_here_fails() -> None:
-    healing = {code for code in ALL_CODES if action_for(code) is not Action.FAIL}
-
-    assert healing == REFRESHES.keys() | OTHERS.keys()
-
-
-def test_code_is_described_by_kafkas_own_name_for_it() -> None:
+def test_code_is_described_by_its_name_in_kafka() -> None:
     assert describe(6) == "NOT_LEADER_OR_FOLLOWER (error 6)"
     assert describe(-1) == "UNKNOWN_SERVER_ERROR (error -1)"
     assert describe(4711) == "error 4711"
