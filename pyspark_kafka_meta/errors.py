@@ -44,7 +44,7 @@ class ProtocolError(KafkaMetaError):
     """A peer answered something that is not the answer to what was asked; its connection is dropped."""
 
 
-class AnswerTooLargeError(KafkaMetaError):
+class ResponseTooLargeError(KafkaMetaError):
     """A broker's answer is larger than the options allow, and would be again. Raise kafka.fetch.max.bytes."""
 
 

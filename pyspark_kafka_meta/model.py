@@ -79,7 +79,7 @@ class TopicMetadata:
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataAnswer:
+class MetadataResponse:
     """One broker's answer to one Metadata request, checked and in our own types.
 
     Attributes:

@@ -23,7 +23,7 @@ from pyspark_kafka_meta.errors import UnknownTopicError
 from pyspark_kafka_meta.kafka_errors import describe
 from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS
 from pyspark_kafka_meta.metadata.refresh_events import Outcome
-from pyspark_kafka_meta.model import MetadataAnswer
+from pyspark_kafka_meta.model import MetadataResponse
 from pyspark_kafka_meta.monitor.console import error_text, note, plain, print_json
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.caches_from_events import Event
@@ -75,7 +75,7 @@ def show(seen: Look, console: Console | None) -> None:
         console.print(_tables(seen))
 
 
-def check_topics(answer: MetadataAnswer) -> None:
+def check_topics(answer: MetadataResponse) -> None:
     """Raises UnknownTopicError: a topic that was asked for is not there, or may not be seen."""
     for topic in answer.topics:
         if topic.error_code:
@@ -160,14 +160,14 @@ def _tables(seen: Look) -> Group:
     return Group(*tables)
 
 
-def _brokers_table(answer: MetadataAnswer) -> Table:
+def _brokers_table(answer: MetadataResponse) -> Table:
     table = Table("id", "host", "port", "rack", title="Brokers in the cluster", title_justify="left")
     for broker in sorted(answer.brokers):
         table.add_row(*map(plain, (broker.node_id, broker.address.host, broker.address.port, broker.rack)))
     return table
 
 
-def _topics_table(answer: MetadataAnswer) -> Table:
+def _topics_table(answer: MetadataResponse) -> Table:
     columns = ("topic", "partition", "leader", "epoch", "replicas", "in sync", "")
     table = Table(*columns, title="Topics and leaders", title_justify="left")
     for row in _topic_rows(answer):
@@ -175,7 +175,7 @@ def _topics_table(answer: MetadataAnswer) -> Table:
     return table
 
 
-def _topic_rows(answer: MetadataAnswer) -> list[tuple[str, ...]]:
+def _topic_rows(answer: MetadataResponse) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for topic in sorted(answer.topics, key=lambda one: one.name):
         if topic.error_code:

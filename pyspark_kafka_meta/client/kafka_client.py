@@ -25,7 +25,7 @@ from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 from pyspark_kafka_meta.validators import name_partitions
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
-from pyspark_kafka_meta.wire.messages import OffsetAnswer, OffsetsRequest, Wire
+from pyspark_kafka_meta.wire.messages import OffsetsRequest, PartitionOffset, Wire
 
 UNKNOWN_GRACE_MS = 3_000
 """A topic or partition made a moment ago is not known to every broker yet; this long it is asked for again."""
@@ -127,7 +127,7 @@ class KafkaClient:
 
     def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], deadline: float, read_committed: bool = False
-    ) -> dict[TopicPartition, OffsetAnswer]:
+    ) -> dict[TopicPartition, PartitionOffset]:
         """ListOffsets for each partition, from its leader, through leader changes and lost connections.
 
         Args:
@@ -141,7 +141,9 @@ class KafkaClient:
         """
         return self._ask_leaders(OffsetsRequest((), read_committed), timestamps, deadline)
 
-    def epoch_ends(self, epochs: Mapping[TopicPartition, int], deadline: float) -> dict[TopicPartition, OffsetAnswer]:
+    def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int], deadline: float
+    ) -> dict[TopicPartition, PartitionOffset]:
         """OffsetForLeaderEpoch for each partition (KIP-320): where the log of its leader ends that epoch.
 
         Raises:
@@ -151,8 +153,8 @@ class KafkaClient:
 
     def _ask_leaders(
         self, kind: OffsetsRequest, wanted: Mapping[TopicPartition, int], deadline: float
-    ) -> dict[TopicPartition, OffsetAnswer]:
-        answers: dict[TopicPartition, OffsetAnswer] = {}
+    ) -> dict[TopicPartition, PartitionOffset]:
+        answers: dict[TopicPartition, PartitionOffset] = {}
         failures = 0
         all_known_at = self.clock()
         question = LeaderOffsets(

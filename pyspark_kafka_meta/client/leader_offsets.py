@@ -25,10 +25,10 @@ from pyspark_kafka_meta.metadata.refresh_policy import attempt_timeout_ms
 from pyspark_kafka_meta.model import Broker, RefreshReason, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.wire.messages import (
-    OffsetAnswer,
     OffsetQuery,
-    OffsetsAnswer,
     OffsetsRequest,
+    OffsetsResponse,
+    PartitionOffset,
     RequestFailure,
     Wire,
 )
@@ -80,7 +80,7 @@ class LeaderOffsets:
         self._clock = clock
         self._asked: dict[int, _Asked] = {}  # by node id
 
-    def ask(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAnswer]:
+    def ask(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, PartitionOffset]:
         """The good answers to one request to each leader.
 
         Args:
@@ -90,7 +90,7 @@ class LeaderOffsets:
             BrokerError: a broker refused for good.
         """
         generation = self._cache.snapshot.generation
-        good: dict[TopicPartition, OffsetAnswer] = {}
+        good: dict[TopicPartition, PartitionOffset] = {}
         try:
             self._send(wanted)
             while self._asked:
@@ -154,8 +154,8 @@ class LeaderOffsets:
         self.troubles.update(dict.fromkeys(partitions, f"{broker.address} {why}"))
 
     def _absorb(
-        self, received: OffsetsAnswer | RequestFailure, partitions: list[TopicPartition], generation: int
-    ) -> dict[TopicPartition, OffsetAnswer]:
+        self, received: OffsetsResponse | RequestFailure, partitions: list[TopicPartition], generation: int
+    ) -> dict[TopicPartition, PartitionOffset]:
         node_id = received.node_id
         if isinstance(received, RequestFailure):
             if not isinstance(received.error, RETRIABLE_ERRORS):
@@ -167,7 +167,7 @@ class LeaderOffsets:
         del self._unanswered[node_id]
         if received.throttle_ms > 0:
             self._throttles.throttle(node_id, received.throttle_ms, self._clock())
-        good: dict[TopicPartition, OffsetAnswer] = {}
+        good: dict[TopicPartition, PartitionOffset] = {}
         for partition in partitions:
             answer = received.offsets.get(partition)
             if answer is not None and answer.error_code == 0:

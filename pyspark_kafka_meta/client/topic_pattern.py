@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pyspark_kafka_meta.kafka_errors import UNKNOWN_TOPIC_OR_PARTITION
 from pyspark_kafka_meta.metadata.cache import MetadataWire
-from pyspark_kafka_meta.model import Address, MetadataAnswer, TopicMetadata
+from pyspark_kafka_meta.model import Address, MetadataResponse, TopicMetadata
 
 
 class MatchingWire:
@@ -27,7 +27,7 @@ class MatchingWire:
         self._topics = frozenset(topics or ())
         self._wire.send_metadata(address, None, deadline)
 
-    def receive_metadata(self, deadline: float) -> MetadataAnswer | None:
+    def receive_metadata(self, deadline: float) -> MetadataResponse | None:
         """The topics that match. Topics asked for that the answer lacks come as unknown, as if asked for by name."""
         answer = self._wire.receive_metadata(deadline)
         if answer is None:

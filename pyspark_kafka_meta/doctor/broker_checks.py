@@ -14,7 +14,7 @@ from statistics import median
 
 from pyspark_kafka_meta.doctor.findings import Finding, fail, failure, ok, warn
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError
-from pyspark_kafka_meta.model import Address, Broker, MetadataAnswer
+from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.wire import translate_metadata
 from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api
@@ -45,7 +45,7 @@ class Reached:
     connect_ms: float
     latency_ms: float
     versions: Mapping[Api, int]
-    answer: MetadataAnswer
+    answer: MetadataResponse
 
 
 Reaches = Mapping[Address, Reached | KafkaMetaError]
@@ -155,5 +155,5 @@ def _reach(address: Address, options: ClientOptions) -> Reached:
         versions = {api: connection.version(api) for api in (METADATA, LIST_OFFSETS, FETCH)}
         request = translate_metadata.metadata_request(versions[METADATA], ())
         exchanges = [connection.call(METADATA, request, deadline) for _ in range(ROUND_TRIPS)]
-    answer = translate_metadata.metadata_answer(exchanges[-1], ())
+    answer = translate_metadata.metadata_response(exchanges[-1], ())
     return Reached(connect_ms, median(one.latency_ms for one in exchanges), versions, answer)

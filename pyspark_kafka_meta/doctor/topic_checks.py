@@ -24,10 +24,10 @@ from pyspark_kafka_meta.tables.table_rows import PartitionRow
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.messages import (
-    FetchAnswer,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
+    FetchResponse,
     RequestFailure,
     Wire,
 )
@@ -127,9 +127,9 @@ def _fetch_finding(wire: Wire, leader: Broker, row: PartitionRow, options: Clien
     deadline = options.api_deadline(time.monotonic())
     wire.send_fetch(leader, _request(row, options), deadline)
     match wire.receive_fetch([leader.node_id], deadline):
-        case FetchAnswer(partitions=(fetched,), latency_ms=latency_ms):
+        case FetchResponse(partitions=(fetched,), latency_ms=latency_ms):
             return judge_fetched(check, fetched, latency_ms)
-        case FetchAnswer(error_code=code):
+        case FetchResponse(error_code=code):
             return fail(check, f"the Fetch was refused: {describe(code)}", _topic_fix(row.topic, describe(code)))
         case RequestFailure(error=reason):
             return failure(check, reason)

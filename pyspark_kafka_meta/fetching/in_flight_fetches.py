@@ -13,7 +13,7 @@ from pyspark_kafka_meta.client.leader_offsets import OVERDUE_MS
 from pyspark_kafka_meta.client.read_replicas import LEADER, ReadSource
 from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
 from pyspark_kafka_meta.model import Broker, LeaderAndEpoch, RefreshReason
-from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchRequest, RequestFailure
+from pyspark_kafka_meta.wire.messages import FetchRequest, FetchResponse, RequestFailure
 
 THROTTLED_LOOK_S = 1.0
 """A broker may throttle for a minute. Meanwhile the leaders of its partitions are looked up this often."""
@@ -83,11 +83,11 @@ class Fetches:
         cursors = [cursor for cursor, _ in members]
         self._under_way[broker.node_id] = Fetch(broker, generation, cursors, now, overdue_at)
 
-    def receive(self, deadline: float) -> tuple[Fetch, FetchAnswer | RequestFailure] | None:
+    def receive(self, deadline: float) -> tuple[Fetch, FetchResponse | RequestFailure] | None:
         """The first answer, or failure, and what it is about; None if there is none by `deadline`."""
         return self._receive(self._under_way.keys(), deadline)
 
-    def receive_overdue(self) -> tuple[Fetch, FetchAnswer | RequestFailure] | None:
+    def receive_overdue(self) -> tuple[Fetch, FetchResponse | RequestFailure] | None:
         """The answer, or failure, of one that is overdue, if it has come by now; else brokers may be left. They are
         looked at one by one, as others that always have answers ready would hide one that hangs."""
         now = self._client.clock()
@@ -98,7 +98,9 @@ class Fetches:
             self._leave_if_moved(node_id, now)
         return None
 
-    def _receive(self, node_ids: Collection[int], deadline: float) -> tuple[Fetch, FetchAnswer | RequestFailure] | None:
+    def _receive(
+        self, node_ids: Collection[int], deadline: float
+    ) -> tuple[Fetch, FetchResponse | RequestFailure] | None:
         answer = self._client.wire.receive_fetch(node_ids, deadline)
         return None if answer is None else (self._under_way.pop(answer.node_id), answer)
 

@@ -41,7 +41,7 @@ from pyspark_kafka_meta.model import LeaderHint, OffsetRange, RefreshReason, Top
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.reused_memory import ReusedMemory
-from pyspark_kafka_meta.wire.messages import FetchAnswer, RequestFailure
+from pyspark_kafka_meta.wire.messages import FetchResponse, RequestFailure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -185,7 +185,7 @@ class TaskReader:
         # Their broker has a Fetch for others under way.
         self._progress.excuse([one for one in leaders.keys() - self._fetches.cursors() if one.not_before <= now], now)
 
-    def _absorb(self, fetch: Fetch, answer: FetchAnswer | RequestFailure) -> list[FetchedRecords]:
+    def _absorb(self, fetch: Fetch, answer: FetchResponse | RequestFailure) -> list[FetchedRecords]:
         """Feed an answer to its cursors and do what they say. Cursors that got records go to the end of the line,
         because a broker fills its answer in the order of the request."""
         if isinstance(answer, RequestFailure):
@@ -213,7 +213,7 @@ class TaskReader:
         return records
 
     def _instructions(
-        self, fetch: Fetch, answer: FetchAnswer
+        self, fetch: Fetch, answer: FetchResponse
     ) -> list[tuple[PartitionCursor, Instruction, LeaderHint | None]]:
         """What each cursor makes of the answer, and the leader that came along."""
         fetched = {one.partition: one for one in answer.partitions}

@@ -21,7 +21,14 @@ from pyspark_kafka_meta.metadata.event_recorder import Attempt
 from pyspark_kafka_meta.metadata.refresh_events import Outcome, RefreshCause, RefreshEvent
 from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings, attempt_timeout_ms
 from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
-from pyspark_kafka_meta.model import Address, LeaderAndEpoch, LeaderHint, MetadataAnswer, RefreshReason, TopicPartition
+from pyspark_kafka_meta.model import (
+    Address,
+    LeaderAndEpoch,
+    LeaderHint,
+    MetadataResponse,
+    RefreshReason,
+    TopicPartition,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +42,7 @@ class MetadataWire(Protocol):
     def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
         """Ask the broker at `address`; see `Wire.send_metadata`."""
 
-    def receive_metadata(self, deadline: float) -> MetadataAnswer | None:
+    def receive_metadata(self, deadline: float) -> MetadataResponse | None:
         """See `Wire.receive_metadata`."""
 
 

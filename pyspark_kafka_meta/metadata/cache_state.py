@@ -17,7 +17,14 @@ from pyspark_kafka_meta.metadata.event_recorder import Attempt, EventRecorder
 from pyspark_kafka_meta.metadata.refresh_events import RefreshCause, RefreshEvent
 from pyspark_kafka_meta.metadata.refresh_policy import BrokerChoice, PolicySettings, RefreshPolicy
 from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
-from pyspark_kafka_meta.model import Address, LeaderAndEpoch, LeaderHint, MetadataAnswer, RefreshReason, TopicPartition
+from pyspark_kafka_meta.model import (
+    Address,
+    LeaderAndEpoch,
+    LeaderHint,
+    MetadataResponse,
+    RefreshReason,
+    TopicPartition,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +114,7 @@ class CacheState:
             self._warned = True
         return self.recorder.failed(attempt, self.snapshot, now, error)
 
-    def answered(self, attempt: Attempt, answer: MetadataAnswer, now: float) -> RefreshEvent:
+    def answered(self, attempt: Attempt, answer: MetadataResponse, now: float) -> RefreshEvent:
         """An answer came. It may be no good: the event says so."""
         address, code = attempt.address, answer.error_code
         if code == REBOOTSTRAP_REQUIRED:
@@ -157,7 +164,7 @@ class CacheState:
         failures = [(str(address), str(error)) for address, error in self._failures.items()]
         return "; ".join(text if address in text else f"{address}: {text}" for address, text in failures)
 
-    def _merge(self, attempt: Attempt, answer: MetadataAnswer, now: float) -> RefreshEvent:
+    def _merge(self, attempt: Attempt, answer: MetadataResponse, now: float) -> RefreshEvent:
         hinted_meanwhile = self.snapshot is not attempt.before
         asked = (broker.node_id for broker in answer.brokers if broker.address == attempt.address)
         # The answer may have waited for its caller: it is as old as the request at most.

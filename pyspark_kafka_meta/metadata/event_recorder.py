@@ -10,7 +10,7 @@ from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.metadata.refresh_events import BrokerFetches, EventKind, Outcome, RefreshCause, RefreshEvent
 from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.metadata.snapshot_changes import SnapshotChanges
-from pyspark_kafka_meta.model import Address, MetadataAnswer, RefreshReason, TopicPartition
+from pyspark_kafka_meta.model import Address, MetadataResponse, RefreshReason, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class EventRecorder:
         attempt: Attempt,
         after: MetadataSnapshot,
         now: float,
-        answer: MetadataAnswer,
+        answer: MetadataResponse,
         changes: SnapshotChanges,
         recovery_ms: float | None,
     ) -> RefreshEvent:

@@ -19,7 +19,7 @@ from pyspark_kafka_meta.model import (
     Broker,
     LeaderAndEpoch,
     LeaderHint,
-    MetadataAnswer,
+    MetadataResponse,
     PartitionMetadata,
     TopicMetadata,
     TopicPartition,
@@ -84,7 +84,7 @@ class MetadataSnapshot:
         return None if view is None else view.topic_id
 
     def merge(
-        self, answer: MetadataAnswer, now: float, told_by: int | None = None
+        self, answer: MetadataResponse, now: float, told_by: int | None = None
     ) -> tuple[MetadataSnapshot, SnapshotChanges]:
         """The next generation. What `answer` does not mention stays, except brokers: it names all of them.
 

@@ -17,7 +17,7 @@ from pyspark_kafka_meta.options.start_specs import AgoSpec, BackSpec, GroupSpec,
 from pyspark_kafka_meta.planning.checkpoint_offsets import check_same_partitions
 from pyspark_kafka_meta.planning.data_loss import accept_loss
 from pyspark_kafka_meta.validators import name_partitions
-from pyspark_kafka_meta.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OffsetAnswer
+from pyspark_kafka_meta.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PartitionOffset
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class OffsetResolver:
 
     def _list(
         self, timestamps: Mapping[TopicPartition, int], read_committed: bool
-    ) -> Mapping[TopicPartition, OffsetAnswer]:
+    ) -> Mapping[TopicPartition, PartitionOffset]:
         if not timestamps:
             return {}
         return self._client.list_offsets(timestamps, self._client.api_deadline(), read_committed)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pyspark_kafka_meta.errors import ConnectError, ProtocolError
 from pyspark_kafka_meta.kafka_errors import describe
 from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS
-from pyspark_kafka_meta.model import Address, Broker, MetadataAnswer, PartitionMetadata, TopicMetadata, TopicPartition
+from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, PartitionMetadata, TopicMetadata, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.table_rows import BrokerRow, PartitionRow
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
@@ -23,10 +23,10 @@ from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
-    OffsetAnswer,
     OffsetQuery,
-    OffsetsAnswer,
     OffsetsRequest,
+    OffsetsResponse,
+    PartitionOffset,
     Wire,
 )
 
@@ -36,7 +36,7 @@ class Told:
     """What one broker returned, and how long that took, connecting included."""
 
     address: Address
-    answer: MetadataAnswer
+    answer: MetadataResponse
     latency_ms: float
 
 
@@ -95,8 +95,8 @@ class _Ends:
         self._wire = wire
         self._options = options
         self._deadline = deadline
-        self.starts: dict[TopicPartition, OffsetAnswer] = {}
-        self.ends: dict[TopicPartition, OffsetAnswer] = {}
+        self.starts: dict[TopicPartition, PartitionOffset] = {}
+        self.ends: dict[TopicPartition, PartitionOffset] = {}
         self.failures: dict[TopicPartition, str] = {}
 
     def ask(self, brokers: Collection[Broker], topics: Collection[TopicMetadata]) -> None:
@@ -115,7 +115,7 @@ class _Ends:
                 self._wire.send_offsets(live[node_id], request, due)
             for _ in range(len(leaders)):
                 answer = self._wire.receive_offsets(leaders, math.inf)  # each has its own end
-                if isinstance(answer, OffsetsAnswer):
+                if isinstance(answer, OffsetsResponse):
                     found |= answer.offsets
                 elif answer is not None:
                     self.failures |= dict.fromkeys(leaders.pop(answer.node_id), str(answer.error))

@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from pyspark_kafka_meta.errors import (
-    AnswerTooLargeError,
     AuthenticationError,
     ConnectError,
     KafkaMetaError,
     ProtocolError,
     RequestTimeoutError,
+    ResponseTooLargeError,
     TlsError,
     UnsupportedBrokerError,
 )
@@ -196,7 +196,7 @@ class Connection:
                 f"{self.address} speaks HTTP, not the Kafka protocol: check the host and port of the broker"
             )
         if size > accepted and self._is_correlation_id_next(request.correlation_id, deadline):
-            return AnswerTooLargeError(
+            return ResponseTooLargeError(
                 f"{self.address} answered {request.api.title} with {size} bytes, more than the {accepted} accepted, "
                 "which are kafka.fetch.max.bytes and 64 MiB for a large record batch: raise kafka.fetch.max.bytes to "
                 f"{size - FRAME_SLACK_BYTES} or more"

@@ -75,7 +75,7 @@ class Opening:
 
 
 @dataclass(slots=True)
-class UnderWay(Generic[T]):
+class InFlightRequest(Generic[T]):
     """A request that was sent, or is as soon as there is a connection.
 
     Attributes:
@@ -123,7 +123,7 @@ class UnderWay(Generic[T]):
 
 
 def first_begun(
-    waiting: Mapping[KeyT, UnderWay[Any]], until: float, others: Collection[UnderWay[Any]] = ()
+    waiting: Mapping[KeyT, InFlightRequest[Any]], until: float, others: Collection[InFlightRequest[Any]] = ()
 ) -> KeyT | None:
     """The key of the first request that is being answered, or cannot be; None if there is none by `until`, or once
     something has come for one of the others."""
@@ -136,7 +136,7 @@ def first_begun(
 
 
 def _first_readable(
-    waiting: Mapping[KeyT, UnderWay[Any]], until: float, others: Collection[UnderWay[Any]]
+    waiting: Mapping[KeyT, InFlightRequest[Any]], until: float, others: Collection[InFlightRequest[Any]]
 ) -> KeyT | None:
     with Selector() as selector:
         for key, under_way in waiting.items():

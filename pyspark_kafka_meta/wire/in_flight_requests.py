@@ -13,14 +13,14 @@ from typing import Any, Generic, TypeVar
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.wire.in_flight import Opening, UnderWay, first_begun
+from pyspark_kafka_meta.wire.in_flight import InFlightRequest, Opening, first_begun
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 RequestT = TypeVar("RequestT")
-AnswerT = TypeVar("AnswerT")
+ResponseT = TypeVar("ResponseT")
 
 
-class Requests(Generic[KeyT, RequestT, AnswerT]):
+class Requests(Generic[KeyT, RequestT, ResponseT]):
     """See the module. Not thread-safe. A connection opens when it is first used, and closes for good at the first
     error. Brokers are told apart by a key: by node id where one may have taken the place of another at its address."""
 
@@ -29,7 +29,7 @@ class Requests(Generic[KeyT, RequestT, AnswerT]):
         what: str,
         settings: ConnectionSettings,
         write: Callable[[Connection, RequestT, float], None],
-        read: Callable[[KeyT, Connection, UnderWay[RequestT]], AnswerT],
+        read: Callable[[KeyT, Connection, InFlightRequest[RequestT]], ResponseT],
         moves_deadline: bool = True,
     ) -> None:
         """
@@ -45,14 +45,14 @@ class Requests(Generic[KeyT, RequestT, AnswerT]):
         self._read = read
         self._moves_deadline = moves_deadline
         self._kept: dict[KeyT, Connection] = {}
-        self._under_way: dict[KeyT, UnderWay[RequestT]] = {}
+        self._under_way: dict[KeyT, InFlightRequest[RequestT]] = {}
         self._not_sent: dict[KeyT, KafkaMetaError] = {}  # why there will be no answer
 
     def asked(self) -> Collection[KeyT]:
         """Brokers whose answer, or failure, was not received."""
         return [*self._under_way, *self._not_sent]
 
-    def under_way(self) -> Collection[UnderWay[RequestT]]:
+    def under_way(self) -> Collection[InFlightRequest[RequestT]]:
         return self._under_way.values()
 
     def send(self, key: KeyT, address: Address, request: RequestT, deadline: float) -> None:
@@ -63,11 +63,11 @@ class Requests(Generic[KeyT, RequestT, AnswerT]):
         except KafkaMetaError as error:
             self._not_sent[key] = error
         else:
-            self._under_way[key] = UnderWay(address, channel, request, deadline, self._moves_deadline)
+            self._under_way[key] = InFlightRequest(address, channel, request, deadline, self._moves_deadline)
 
     def receive(
-        self, keys: Collection[KeyT], deadline: float, others: Collection[UnderWay[Any]] = ()
-    ) -> tuple[KeyT, AnswerT | KafkaMetaError] | None:
+        self, keys: Collection[KeyT], deadline: float, others: Collection[InFlightRequest[Any]] = ()
+    ) -> tuple[KeyT, ResponseT | KafkaMetaError] | None:
         """See `Wire.receive_fetch`. None also once something has come for one of the others, or its time is up."""
         for key in self._not_sent.keys() & set(keys):
             return key, self._not_sent.pop(key)
@@ -122,7 +122,7 @@ class Requests(Generic[KeyT, RequestT, AnswerT]):
                 return over(kept)
         return Opening(lambda: over(Connection(address, self._settings, deadline)))
 
-    def _answer(self, key: KeyT) -> AnswerT | KafkaMetaError:
+    def _answer(self, key: KeyT) -> ResponseT | KafkaMetaError:
         under_way = self._under_way.pop(key)
         try:
             connection = under_way.connection()

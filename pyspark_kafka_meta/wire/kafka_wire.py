@@ -12,16 +12,22 @@ from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from pyspark_kafka_meta.errors import KafkaMetaError, RequestTimeoutError
-from pyspark_kafka_meta.model import Address, Broker, MetadataAnswer
+from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
 from pyspark_kafka_meta.reused_memory import ReusedMemory
 from pyspark_kafka_meta.wire import translate_fetch, translate_metadata
 from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.wire.in_flight import UnderWay
+from pyspark_kafka_meta.wire.in_flight import InFlightRequest
 from pyspark_kafka_meta.wire.in_flight_requests import Requests
-from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchRequest, OffsetsAnswer, OffsetsRequest, RequestFailure
+from pyspark_kafka_meta.wire.messages import (
+    FetchRequest,
+    FetchResponse,
+    OffsetsRequest,
+    OffsetsResponse,
+    RequestFailure,
+)
 
-AnswerT = TypeVar("AnswerT")
+ResponseT = TypeVar("ResponseT")
 Topics: TypeAlias = Collection[str] | None
 
 SHRINK = 8
@@ -34,19 +40,19 @@ class KafkaWire:
     """Implements `pyspark_kafka_meta.wire.messages.Wire`. Not thread-safe: used by one thread of one process."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
-        self._metadata: Requests[Address, Topics, MetadataAnswer] = Requests(
+        self._metadata: Requests[Address, Topics, MetadataResponse] = Requests(
             "Metadata", settings, _write_metadata, _read_metadata, moves_deadline=False
         )
-        self._offsets: Requests[int, OffsetsRequest, OffsetsAnswer] = Requests(
+        self._offsets: Requests[int, OffsetsRequest, OffsetsResponse] = Requests(
             "ListOffsets", settings, _write_offsets, _read_offsets
         )
-        self._fetches: Requests[int, FetchRequest, FetchAnswer] = Requests(
+        self._fetches: Requests[int, FetchRequest, FetchResponse] = Requests(
             "a Fetch", settings, _write_fetch, self._read_fetch
         )
         self._max_bytes: dict[int, int] = {}  # of a Fetch answer, for brokers that one was late from, by node id
         self._memory = ReusedMemory()
 
-    def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
+    def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataResponse:
         """For callers that ask for nothing else meanwhile: the answer, or the error that there is instead."""
         self.send_metadata(address, topics, deadline)
         answer = self.receive_metadata(math.inf)  # the request has its own end
@@ -57,7 +63,7 @@ class KafkaWire:
         self._metadata.drop_all()
         self._metadata.send(address, address, topics, deadline)
 
-    def receive_metadata(self, deadline: float) -> MetadataAnswer | None:
+    def receive_metadata(self, deadline: float) -> MetadataResponse | None:
         received = self._metadata.receive(self._metadata.asked(), deadline)
         if received is None:
             return None
@@ -71,7 +77,7 @@ class KafkaWire:
     def send_offsets(self, broker: Broker, request: OffsetsRequest, deadline: float) -> None:
         self._offsets.send(broker.node_id, broker.address, request, deadline)
 
-    def receive_offsets(self, node_ids: Collection[int], deadline: float) -> OffsetsAnswer | RequestFailure | None:
+    def receive_offsets(self, node_ids: Collection[int], deadline: float) -> OffsetsResponse | RequestFailure | None:
         return _of_node(self._offsets.receive(node_ids, deadline, self._metadata.under_way()))
 
     def drop_offsets(self, node_id: int) -> None:
@@ -82,7 +88,7 @@ class KafkaWire:
         asked = replace(request, max_bytes=min(wanted, self._max_bytes.get(broker.node_id, wanted)))
         self._fetches.send(broker.node_id, broker.address, asked, deadline)
 
-    def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchAnswer | RequestFailure | None:
+    def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchResponse | RequestFailure | None:
         return _of_node(self._fetches.receive(node_ids, deadline, self._metadata.under_way()))
 
     def drop_fetch(self, node_id: int) -> None:
@@ -99,14 +105,16 @@ class KafkaWire:
         self._offsets.close_all_but(addresses)
         self._fetches.close_all_but(addresses)
 
-    def _read_fetch(self, node_id: int, connection: Connection, under_way: UnderWay[FetchRequest]) -> FetchAnswer:
+    def _read_fetch(
+        self, node_id: int, connection: Connection, under_way: InFlightRequest[FetchRequest]
+    ) -> FetchResponse:
         max_bytes = under_way.request.max_bytes
         try:
             exchange = connection.receive(under_way.read_deadline(), self._memory, has_begun=True)
         except RequestTimeoutError:
             self._max_bytes[node_id] = max(max_bytes // SHRINK, MIN_ANSWER_BYTES)
             raise
-        answer = translate_fetch.fetch_answer(exchange, under_way.request, node_id)
+        answer = translate_fetch.fetch_response(exchange, under_way.request, node_id)
         was_full = answer.response_bytes * 2 > max_bytes
         was_quick = answer.latency_ms * 4 < under_way.timeout_s * 1000
         if node_id in self._max_bytes and was_full and was_quick:
@@ -125,21 +133,21 @@ def _write_offsets(connection: Connection, request: OffsetsRequest, deadline: fl
     connection.send(api, translate_metadata.offsets_request(connection.version(api), request), deadline)
 
 
-def _read_offsets(node_id: int, connection: Connection, under_way: UnderWay[OffsetsRequest]) -> OffsetsAnswer:
+def _read_offsets(node_id: int, connection: Connection, under_way: InFlightRequest[OffsetsRequest]) -> OffsetsResponse:
     exchange = connection.receive(under_way.read_deadline(), has_begun=True)
-    return translate_metadata.offsets_answer(exchange, under_way.request, node_id)
+    return translate_metadata.offsets_response(exchange, under_way.request, node_id)
 
 
 def _write_metadata(connection: Connection, topics: Topics, deadline: float) -> None:
     connection.send(METADATA, translate_metadata.metadata_request(connection.version(METADATA), topics), deadline)
 
 
-def _read_metadata(_: Address, connection: Connection, under_way: UnderWay[Topics]) -> MetadataAnswer:
+def _read_metadata(_: Address, connection: Connection, under_way: InFlightRequest[Topics]) -> MetadataResponse:
     exchange = connection.receive(under_way.read_deadline(), has_begun=True)
-    return translate_metadata.metadata_answer(exchange, under_way.request)
+    return translate_metadata.metadata_response(exchange, under_way.request)
 
 
-def _of_node(received: tuple[int, AnswerT | KafkaMetaError] | None) -> AnswerT | RequestFailure | None:
+def _of_node(received: tuple[int, ResponseT | KafkaMetaError] | None) -> ResponseT | RequestFailure | None:
     if received is None:
         return None
     node_id, answer = received

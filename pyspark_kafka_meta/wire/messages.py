@@ -11,7 +11,7 @@ from typing import Protocol
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.model import NO_EPOCH, Address, Broker, LeaderHint, MetadataAnswer, TopicPartition
+from pyspark_kafka_meta.model import NO_EPOCH, Address, Broker, LeaderHint, MetadataResponse, TopicPartition
 
 EARLIEST_TIMESTAMP = -2
 """ListOffsets: the log start offset (Kafka `ListOffsetsRequest.EARLIEST_TIMESTAMP`)."""
@@ -50,7 +50,7 @@ class OffsetsRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetAnswer:
+class PartitionOffset:
     """One partition of the answer to an `OffsetsRequest`.
 
     Attributes:
@@ -66,7 +66,7 @@ class OffsetAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetsAnswer:
+class OffsetsResponse:
     """One broker's answer to one `OffsetsRequest`.
 
     Attributes:
@@ -75,7 +75,7 @@ class OffsetsAnswer:
     """
 
     node_id: int
-    offsets: Mapping[TopicPartition, OffsetAnswer]
+    offsets: Mapping[TopicPartition, PartitionOffset]
     throttle_ms: int = 0
 
 
@@ -142,7 +142,7 @@ class FetchedPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchAnswer:
+class FetchResponse:
     """One broker's answer to one Fetch. Only partitions that were asked for, each at most once.
 
     Attributes:
@@ -182,13 +182,13 @@ class Wire(Protocol):
         at once, as `send_fetch`; the connection and the answer must come by `deadline`. One Metadata request is under
         way at a time: an earlier one is dropped."""
 
-    def receive_metadata(self, deadline: float) -> MetadataAnswer | None:
+    def receive_metadata(self, deadline: float) -> MetadataResponse | None:
         """The answer to the Metadata request under way; None if it did not begin by `deadline`."""
 
     def send_offsets(self, broker: Broker, request: OffsetsRequest, deadline: float) -> None:
         """Ask for offsets by time, by end or by leader epoch, as `send_fetch`."""
 
-    def receive_offsets(self, node_ids: Collection[int], deadline: float) -> OffsetsAnswer | RequestFailure | None:
+    def receive_offsets(self, node_ids: Collection[int], deadline: float) -> OffsetsResponse | RequestFailure | None:
         """As `receive_fetch`."""
 
     def drop_offsets(self, node_id: int) -> None:
@@ -200,7 +200,7 @@ class Wire(Protocol):
         by `deadline`; a connection that has to be opened must be there by then, and the answer gets as long again.
         """
 
-    def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchAnswer | RequestFailure | None:
+    def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchResponse | RequestFailure | None:
         """The first answer, or failure, of the Fetches under way to `node_ids`; None if none began by `deadline`, or
         once `receive_metadata` has something to do for a Metadata request under way. An answer that has begun is read
         to its end: at most for as long as it might have taken to begin."""

@@ -7,9 +7,9 @@ from uuid import UUID
 
 from pyspark_kafka_meta.model import Broker, LeaderHint, TopicPartition
 from pyspark_kafka_meta.wire import codec
-from pyspark_kafka_meta.wire.answer_checks import broker, check, grouped, ms, unique
 from pyspark_kafka_meta.wire.codec import FETCH, Exchange
-from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchAnswer, FetchedPartition, FetchRequest
+from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchedPartition, FetchRequest, FetchResponse
+from pyspark_kafka_meta.wire.response_checks import broker, check, grouped, ms, unique
 
 TOPIC_IDS_SINCE = 13
 """Fetch names topics by id from this version on (KIP-516)."""
@@ -48,7 +48,7 @@ def fetch_request(version: int, request: FetchRequest) -> Any:
     )
 
 
-def fetch_answer(exchange: Exchange, request: FetchRequest, node_id: int) -> FetchAnswer:
+def fetch_response(exchange: Exchange, request: FetchRequest, node_id: int) -> FetchResponse:
     message = exchange.message
     asked = {entry.partition for entry in request.partitions}
     names: dict[UUID | None, str] = {entry.topic_id: entry.partition.topic for entry in request.partitions}
@@ -61,7 +61,7 @@ def fetch_answer(exchange: Exchange, request: FetchRequest, node_id: int) -> Fet
             partition = TopicPartition(name, int(entry.partition_index))
             check(partition in asked, "%s unasked", partition)
             partitions.append(_fetched(partition, entry, next(records), endpoints))
-    return FetchAnswer(
+    return FetchResponse(
         node_id=node_id,
         error_code=int(message.error_code),
         partitions=unique(partitions, lambda fetched: fetched.partition, "partition"),

@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from pyspark_kafka_meta.model import MetadataAnswer, PartitionMetadata, TopicMetadata, TopicPartition
+from pyspark_kafka_meta.model import MetadataResponse, PartitionMetadata, TopicMetadata, TopicPartition
 from pyspark_kafka_meta.validators import is_topic_name
 from pyspark_kafka_meta.wire import codec
-from pyspark_kafka_meta.wire.answer_checks import broker, check, grouped, label, ms, unique
 from pyspark_kafka_meta.wire.codec import LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Exchange
 from pyspark_kafka_meta.wire.messages import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
-    OffsetAnswer,
-    OffsetsAnswer,
     OffsetsRequest,
+    OffsetsResponse,
+    PartitionOffset,
 )
+from pyspark_kafka_meta.wire.response_checks import broker, check, grouped, label, ms, unique
 
 MAX_BROKERS = 10_000
 CONSUMER_ID = -1
@@ -43,10 +43,10 @@ def metadata_request(version: int, topics: Collection[str] | None) -> Any:
     )
 
 
-def metadata_answer(exchange: Exchange, topics: Collection[str] | None) -> MetadataAnswer:
+def metadata_response(exchange: Exchange, topics: Collection[str] | None) -> MetadataResponse:
     message = exchange.message
     check(len(message.brokers) <= MAX_BROKERS, "more than %d brokers", MAX_BROKERS)
-    return MetadataAnswer(
+    return MetadataResponse(
         cluster_id=label(message.cluster_id, "cluster id"),
         controller_id=message.controller_id,
         brokers=unique(map(broker, message.brokers), lambda one: one.node_id, "broker"),
@@ -142,7 +142,7 @@ def _epochs_request(version: int, request: OffsetsRequest) -> Any:
     )
 
 
-def offsets_answer(exchange: Exchange, request: OffsetsRequest, node_id: int) -> OffsetsAnswer:
+def offsets_response(exchange: Exchange, request: OffsetsRequest, node_id: int) -> OffsetsResponse:
     asked = {query.partition: query.wanted for query in request.queries}
     read = _epoch_end if request.by_epoch else _offset
     answers = unique(
@@ -151,20 +151,20 @@ def offsets_answer(exchange: Exchange, request: OffsetsRequest, node_id: int) ->
         "partition",
     )
     by_partition = {answer.partition: answer for answer in answers}
-    return OffsetsAnswer(node_id, by_partition, ms(exchange.message.throttle_time))
+    return OffsetsResponse(node_id, by_partition, ms(exchange.message.throttle_time))
 
 
-def _offset(topic: Any, entry: Any, asked: Mapping[TopicPartition, int]) -> OffsetAnswer:
+def _offset(topic: Any, entry: Any, asked: Mapping[TopicPartition, int]) -> PartitionOffset:
     partition = TopicPartition(str(topic.name), int(entry.partition_index))
     check(partition in asked, "%s unasked", partition)
     # Every log has a start and an end; that no record is as late as a time is no error.
     smallest = 0 if asked[partition] < 0 and entry.error_code == 0 else -1
     check(entry.offset >= smallest and entry.leader_epoch >= -1, "a negative offset or epoch for %s", partition)
-    return OffsetAnswer(partition, int(entry.error_code), int(entry.offset), int(entry.leader_epoch))
+    return PartitionOffset(partition, int(entry.error_code), int(entry.offset), int(entry.leader_epoch))
 
 
-def _epoch_end(topic: Any, entry: Any, asked: Mapping[TopicPartition, int]) -> OffsetAnswer:
+def _epoch_end(topic: Any, entry: Any, asked: Mapping[TopicPartition, int]) -> PartitionOffset:
     partition = TopicPartition(str(topic.topic), int(entry.partition))
     check(partition in asked, "%s unasked", partition)
     check(entry.end_offset >= -1 and entry.leader_epoch >= -1, "a negative offset or epoch for %s", partition)
-    return OffsetAnswer(partition, int(entry.error_code), int(entry.end_offset), int(entry.leader_epoch))
+    return PartitionOffset(partition, int(entry.error_code), int(entry.end_offset), int(entry.leader_epoch))

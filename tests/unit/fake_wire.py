@@ -17,21 +17,21 @@ from pyspark_kafka_meta.model import (
     Address,
     Broker,
     LeaderHint,
-    MetadataAnswer,
+    MetadataResponse,
     TopicMetadata,
     TopicPartition,
 )
 from pyspark_kafka_meta.wire.messages import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
-    FetchAnswer,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
-    OffsetAnswer,
+    FetchResponse,
     OffsetQuery,
-    OffsetsAnswer,
     OffsetsRequest,
+    OffsetsResponse,
+    PartitionOffset,
     RequestFailure,
 )
 from tests.unit.fake_cluster import FakeCluster
@@ -114,7 +114,7 @@ class FakeWire:
         self._question = (address, topics, deadline)
         self.requests.append(("Metadata", address))
 
-    def receive_metadata(self, deadline: float) -> MetadataAnswer | None:
+    def receive_metadata(self, deadline: float) -> MetadataResponse | None:
         assert self._question is not None, "no Metadata request is under way"
         address, topics, due = self._question
         ends_at = self._metadata_ends_at()
@@ -124,7 +124,7 @@ class FakeWire:
         self._question = None
         return self.metadata(address, topics, due)
 
-    def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
+    def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataResponse:
         """What the broker at `address` answers by `deadline`: overridden by tests."""
         node_id = self._reach(address)
         if node_id in self.hung | self.hung_metadata:
@@ -133,7 +133,7 @@ class FakeWire:
         code = self.metadata_refusals[node_id].popleft() if self.metadata_refusals.get(node_id) else 0
         if code != 0:
             brokers, topics = {}, ()
-        return MetadataAnswer(
+        return MetadataResponse(
             cluster_id="fake-cluster",
             controller_id=1,
             brokers=tuple(brokers.values()),
@@ -154,7 +154,7 @@ class FakeWire:
         except KafkaMetaError as error:
             self._not_asked[broker.node_id] = error
 
-    def receive_offsets(self, node_ids: Collection[int], deadline: float) -> OffsetsAnswer | RequestFailure | None:
+    def receive_offsets(self, node_ids: Collection[int], deadline: float) -> OffsetsResponse | RequestFailure | None:
         for node_id in self._not_asked.keys() & set(node_ids):
             return RequestFailure(node_id, self._not_asked.pop(node_id))
         # Of brokers that hang nothing comes but the end of the time: the others go first.
@@ -174,7 +174,7 @@ class FakeWire:
         if node_id in self.hung:
             return RequestFailure(node_id, RequestTimeoutError(f"broker {node_id} did not answer in time"))
         answers = {query.partition: self._offset(node_id, query, request) for query in request.queries}
-        return OffsetsAnswer(node_id, answers)
+        return OffsetsResponse(node_id, answers)
 
     def drop_offsets(self, node_id: int) -> None:
         self._asked.pop(node_id, None)
@@ -191,7 +191,7 @@ class FakeWire:
         self.fetches.append((node_id, request))
         self._under_way[node_id] = (request, self.clock(), deadline)
 
-    def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchAnswer | RequestFailure | None:
+    def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchResponse | RequestFailure | None:
         for node_id in self._not_sent.keys() & set(node_ids):
             return RequestFailure(node_id, self._not_sent.pop(node_id))
         ends = {node_id: self._ends_at(node_id) for node_id in self._under_way if node_id in node_ids}
@@ -210,7 +210,7 @@ class FakeWire:
             return RequestFailure(node_id, RequestTimeoutError(f"broker {node_id} did not answer a Fetch in time"))
         if self.throttles.get(node_id):
             latency_ms = (self.clock() - sent_at) * 1000
-            return FetchAnswer(node_id, 0, (), self.throttles[node_id].popleft(), 0, latency_ms)
+            return FetchResponse(node_id, 0, (), self.throttles[node_id].popleft(), 0, latency_ms)
         partitions, size = [], 0
         for entry in request.partitions:
             one = self._fetched(node_id, entry, request)
@@ -218,7 +218,7 @@ class FakeWire:
                 one = replace(one, records=b"")
             partitions.append(one)
             size += len(one.records)
-        return FetchAnswer(node_id, 0, tuple(partitions), 0, size, (self.clock() - sent_at) * 1000)
+        return FetchResponse(node_id, 0, tuple(partitions), 0, size, (self.clock() - sent_at) * 1000)
 
     def drop_fetch(self, node_id: int) -> None:
         self._under_way.pop(node_id, None)
@@ -252,20 +252,20 @@ class FakeWire:
         code = self.metadata_errors.get(name, 0 if name in known else 3)
         return known[name] if code == 0 else TopicMetadata(name, None, (), code)
 
-    def _offset(self, node_id: int, query: OffsetQuery, request: OffsetsRequest) -> OffsetAnswer:
+    def _offset(self, node_id: int, query: OffsetQuery, request: OffsetsRequest) -> PartitionOffset:
         code = self._take_error(node_id, query)
         if code != 0:
-            return OffsetAnswer(query.partition, code, -1, NO_EPOCH)
+            return PartitionOffset(query.partition, code, -1, NO_EPOCH)
         end = self._readable_end(node_id, query.partition, request.read_committed)
         if request.by_epoch:
             common = self.cluster.epoch_end(query.partition, query.wanted)
-            return OffsetAnswer(query.partition, 0, common.end_offset, common.epoch)
+            return PartitionOffset(query.partition, 0, common.end_offset, common.epoch)
         if query.wanted >= 0:
             found = self.cluster.offset_at(query.partition, query.wanted)
-            return OffsetAnswer(query.partition, 0, found if found < end else -1, 0)
+            return PartitionOffset(query.partition, 0, found if found < end else -1, 0)
         is_start = query.wanted in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP)
         offset = self.cluster.bounds(query.partition)[0] if is_start else end
-        return OffsetAnswer(query.partition, 0, offset, self.cluster.partition(query.partition).leader_epoch)
+        return PartitionOffset(query.partition, 0, offset, self.cluster.partition(query.partition).leader_epoch)
 
     def _ends_at(self, node_id: int) -> float:
         """When the Fetch under way is answered: now if it has something to return, else at the end of its wait."""

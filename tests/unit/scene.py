@@ -18,7 +18,7 @@ from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, RefreshReason, Topic
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
-from pyspark_kafka_meta.wire.messages import FetchAnswer, RequestFailure
+from pyspark_kafka_meta.wire.messages import FetchResponse, RequestFailure
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_wire import FakeClock, FakeWire
 from tests.unit.logs import WRITTEN, batch
@@ -58,11 +58,11 @@ class ScriptedWire(FakeWire):
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock=clock)
-        self.change: Callable[[FetchAnswer], FetchAnswer] = lambda answer: answer
+        self.change: Callable[[FetchResponse], FetchResponse] = lambda answer: answer
 
-    def receive_fetch(self, node_ids: Any, deadline: float) -> FetchAnswer | RequestFailure | None:
+    def receive_fetch(self, node_ids: Any, deadline: float) -> FetchResponse | RequestFailure | None:
         answer = super().receive_fetch(node_ids, deadline)
-        return self.change(answer) if isinstance(answer, FetchAnswer) else answer
+        return self.change(answer) if isinstance(answer, FetchResponse) else answer
 
 
 class NotingPublisher(EventPublisher):

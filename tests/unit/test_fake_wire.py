@@ -12,14 +12,14 @@ from pyspark_kafka_meta.model import LeaderHint
 from pyspark_kafka_meta.wire.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
-    FetchAnswer,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
-    OffsetAnswer,
+    FetchResponse,
     OffsetQuery,
-    OffsetsAnswer,
     OffsetsRequest,
+    OffsetsResponse,
+    PartitionOffset,
     RequestFailure,
 )
 from tests.partitions import T0
@@ -49,7 +49,7 @@ def send(wire: FakeWire, *entries: FetchPartition, node_id: int = 1) -> None:
 def fetched(wire: FakeWire, entry: FetchPartition, node_id: int = 1) -> FetchedPartition:
     send(wire, entry, node_id=node_id)
     answer = wire.receive_fetch([node_id], wire.clock() + 30)
-    assert isinstance(answer, FetchAnswer)
+    assert isinstance(answer, FetchResponse)
     return answer.partitions[0]
 
 
@@ -69,7 +69,7 @@ def test_fetch_at_the_end_is_parked_and_then_empty() -> None:
 
     assert wire.receive_fetch([1], began + 0.2) is None
     answer = wire.receive_fetch([1], began + 30)
-    assert isinstance(answer, FetchAnswer)
+    assert isinstance(answer, FetchResponse)
     assert (answer.partitions[0].records, answer.partitions[0].high_watermark) == (b"", 20)
     assert wire.clock() == began + 0.5
 
@@ -130,11 +130,11 @@ def test_hung_broker_costs_the_deadline_and_a_dead_one_nothing() -> None:
 def test_list_offsets_is_answered_by_the_leader_alone() -> None:
     wire = a_wire()
 
-    def ask(node_id: int, timestamp: int) -> OffsetAnswer:
+    def ask(node_id: int, timestamp: int) -> PartitionOffset:
         request = OffsetsRequest((OffsetQuery(T0, timestamp, 0),), False)
         wire.send_offsets(wire.cluster.brokers[node_id], request, wire.clock() + 1)
         answer = wire.receive_offsets([node_id], wire.clock() + 1)
-        assert isinstance(answer, OffsetsAnswer)
+        assert isinstance(answer, OffsetsResponse)
         return answer.offsets[T0]
 
     assert ask(1, LATEST_TIMESTAMP).offset == 20

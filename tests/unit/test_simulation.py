@@ -11,7 +11,9 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.response import (
-    MetadataResponse,
+    MetadataResponse as MetadataMessage,
+)
+from kio.schema.metadata.v12.response import (
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
@@ -37,7 +39,7 @@ from pyspark_kafka_meta.model import (
     Address,
     Broker,
     LeaderHint,
-    MetadataAnswer,
+    MetadataResponse,
     PartitionMetadata,
     RefreshReason,
     TopicMetadata,
@@ -174,9 +176,9 @@ def test_answer_size_is_that_of_the_wire_format() -> None:
     topics = tuple(MetadataResponseTopic(name=f"{one:0{TOPIC_BYTES}}", **topic) for one in range(20))
     address = {"host": "h" * HOST_BYTES, "port": 9092}
     brokers = tuple(MetadataResponseBroker(node_id=one, **address) for one in range(100))
-    answer = MetadataResponse(throttle_time=milliseconds(0), brokers=brokers, cluster_id="c" * 22, topics=topics)
+    answer = MetadataMessage(throttle_time=milliseconds(0), brokers=brokers, cluster_id="c" * 22, topics=topics)
     body = io.BytesIO()
-    entity_writer(MetadataResponse)(body, answer)
+    entity_writer(MetadataMessage)(body, answer)
 
     assert answer_bytes(100, 20, 10_000) == FRAME_BYTES + len(body.getvalue())
 
@@ -211,11 +213,11 @@ class Pair:
     def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
         self.asked.append(address)
 
-    def receive_metadata(self, deadline: float) -> MetadataAnswer:
+    def receive_metadata(self, deadline: float) -> MetadataResponse:
         if self.asked[-1] in self.down:
             raise ConnectError(f"{self.asked[-1]} is down")
         told = tuple(PartitionMetadata(number, epoch % 5, epoch) for number, epoch in enumerate(self.epochs))
-        return MetadataAnswer("c", 0, tuple(BROKERS), (TopicMetadata("t", UUID(int=1), told),), 12, 1, 40, 400)
+        return MetadataResponse("c", 0, tuple(BROKERS), (TopicMetadata("t", UUID(int=1), told),), 12, 1, 40, 400)
 
     def not_leader(self, number: int) -> None:
         generation = self.cache.snapshot.generation

@@ -133,7 +133,7 @@ def exchange(api: Api, version: int, data: bytes) -> Exchange:
 
 def fetched(data: bytes) -> Iterator[tuple[TopicPartition, Row]]:
     """The rows of an answer, as a reader gets them."""
-    answer = translate_fetch.fetch_answer(exchange(FETCH, 16, data), REQUEST, 3)
+    answer = translate_fetch.fetch_response(exchange(FETCH, 16, data), REQUEST, 3)
     for one in answer.partitions:
         span = OffsetRange(one.partition, TOPIC_ID, FROM, UNTIL, NO_EPOCH)
         cursor = PartitionCursor(span, read_committed=True, max_bytes=1 << 20, check_crcs=True)
@@ -165,7 +165,7 @@ def metadata_frame() -> bytes:
 
 
 def read_metadata(rng: random.Random) -> str:
-    answer = translate_metadata.metadata_answer(exchange(METADATA, 12, mutate(metadata_frame(), rng)), ["t"])
+    answer = translate_metadata.metadata_response(exchange(METADATA, 12, mutate(metadata_frame(), rng)), ["t"])
     assert {topic.name for topic in answer.topics} <= {"t"}
     assert all(one.node_id >= 0 and 0 < one.address.port < 65536 and one.address.host for one in answer.brokers)
     partitions = [one for topic in answer.topics for one in topic.partitions]
@@ -195,7 +195,7 @@ def offsets_frame() -> bytes:
 def read_offsets(rng: random.Random) -> str:
     request = OffsetsRequest(tuple(OffsetQuery(one, LATEST_TIMESTAMP, 3) for one in PARTITIONS), False)
     data = mutate(offsets_frame(), rng)
-    answers = translate_metadata.offsets_answer(exchange(LIST_OFFSETS, 7, data), request, 3).offsets
+    answers = translate_metadata.offsets_response(exchange(LIST_OFFSETS, 7, data), request, 3).offsets
     assert answers.keys() <= set(PARTITIONS)
     assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in answers.values())
     return "read"
@@ -204,7 +204,7 @@ def read_offsets(rng: random.Random) -> str:
 def read_epochs(rng: random.Random) -> str:
     request = OffsetsRequest(tuple(OffsetQuery(one, 3, 3) for one in PARTITIONS), by_epoch=True)
     data = mutate(frame(epochs_message(("t", 0), ("t", 1)), CORRELATION_ID)[4:], rng)
-    answers = translate_metadata.offsets_answer(exchange(OFFSET_FOR_LEADER_EPOCH, 4, data), request, 3).offsets
+    answers = translate_metadata.offsets_response(exchange(OFFSET_FOR_LEADER_EPOCH, 4, data), request, 3).offsets
     assert answers.keys() <= set(PARTITIONS)
     assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in answers.values())
     return "read"

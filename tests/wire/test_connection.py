@@ -13,7 +13,8 @@ from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
-from kio.schema.metadata.v12.response import MetadataResponse, MetadataResponseBroker, MetadataResponseTopic
+from kio.schema.metadata.v12.response import MetadataResponse as MetadataMessage
+from kio.schema.metadata.v12.response import MetadataResponseBroker, MetadataResponseTopic
 
 from pyspark_kafka_meta.errors import (
     ConnectError,
@@ -23,7 +24,7 @@ from pyspark_kafka_meta.errors import (
     UnknownHostError,
     UnsupportedBrokerError,
 )
-from pyspark_kafka_meta.model import Address, MetadataAnswer
+from pyspark_kafka_meta.model import Address, MetadataResponse
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority
 from pyspark_kafka_meta.wire.codec import LENGTH_BYTES, METADATA, milliseconds
@@ -39,7 +40,7 @@ SHORT_S = 2.0
 """For peers of which no whole answer comes."""
 
 
-def ask(address: Address, timeout_s: float = PATIENCE_S, topics: tuple[str, ...] = ()) -> MetadataAnswer:
+def ask(address: Address, timeout_s: float = PATIENCE_S, topics: tuple[str, ...] = ()) -> MetadataResponse:
     wire = KafkaWire(SETTINGS)
     try:
         return wire.metadata(address, topics, time.monotonic() + timeout_s)
@@ -53,7 +54,7 @@ def soon(timeout_s: float) -> float:
 
 def metadata_frame(correlation_id: int, **fields: object) -> bytes:
     values = {"brokers": (), "topics": (), "throttle_time": milliseconds(0)} | fields
-    return frame(MetadataResponse(**values), correlation_id)
+    return frame(MetadataMessage(**values), correlation_id)
 
 
 def broker(node_id: int = 1, host: str = "localhost", port: int = 9092) -> MetadataResponseBroker:

@@ -14,11 +14,11 @@ from kio.schema.metadata.v12 import response as metadata
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import (
-    AnswerTooLargeError,
     CorruptBatchError,
     KafkaMetaError,
     ProtocolError,
     ReadTimeoutError,
+    ResponseTooLargeError,
 )
 from pyspark_kafka_meta.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
@@ -97,7 +97,7 @@ HOSTILE: dict[str, tuple[Answer, type[KafkaMetaError], str]] = {
     "2 GB frame": (send(lambda _: b"\x7f\xff\xff\xff" + bytes(100)), ReadTimeoutError, "announced 2147483647 bytes"),
     "2 GB answer": (
         send(lambda number: b"\x7f\xff\xff\xff" + number.to_bytes(4, "big")),
-        AnswerTooLargeError,
+        ResponseTooLargeError,
         r"Fetch with 2147483647 bytes, more than the 119537664 accepted.* raise kafka\.fetch\.max\.bytes to 2080374783",
     ),
     "negative frame": (send(lambda _: b"\xff" * 100), ReadTimeoutError, "announced -1 bytes"),

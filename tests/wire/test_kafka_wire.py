@@ -15,11 +15,12 @@ from uuid import UUID, uuid4
 import pytest
 from confluent_kafka import Producer
 from kio.schema.errors import ErrorCode
-from kio.schema.fetch.v16.response import FetchableTopicResponse, FetchResponse, PartitionData
+from kio.schema.fetch.v16.response import FetchableTopicResponse, PartitionData
+from kio.schema.fetch.v16.response import FetchResponse as FetchMessage
 from kio.static.primitive import i32
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
-from pyspark_kafka_meta.model import Address, Broker, MetadataAnswer, TopicPartition
+from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition
 from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.records.record_batches import scan
 from pyspark_kafka_meta.testing import MockCluster
@@ -30,14 +31,14 @@ from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
-    FetchAnswer,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
-    OffsetAnswer,
+    FetchResponse,
     OffsetQuery,
-    OffsetsAnswer,
     OffsetsRequest,
+    OffsetsResponse,
+    PartitionOffset,
     RequestFailure,
 )
 from tests.partitions import T0, T1
@@ -60,9 +61,9 @@ class Cluster:
     mock: MockCluster
     wire: KafkaWire
     sent: list[tuple[Address, int, int]] = field(default_factory=list)
-    known: MetadataAnswer | None = None
+    known: MetadataResponse | None = None
 
-    def learn(self) -> MetadataAnswer:
+    def learn(self) -> MetadataResponse:
         host, port = self.mock.bootstrap_servers.split(",")[0].split(":")
         self.known = self.wire.metadata(Address(host, int(port)), ["t"], within(LATER_S))
         return self.known
@@ -81,7 +82,7 @@ class Cluster:
         assert self.known is not None
         return self.known.topics[0].partitions[partition.partition].leader_epoch
 
-    def offsets(self, node_id: int, *queries: OffsetQuery) -> Mapping[TopicPartition, OffsetAnswer]:
+    def offsets(self, node_id: int, *queries: OffsetQuery) -> Mapping[TopicPartition, PartitionOffset]:
         """The answers of one broker."""
         self.wire.send_offsets(self.broker(node_id), OffsetsRequest(queries, False), within(LATER_S))
         answer = self.wire.receive_offsets([node_id], within(LATER_S))
@@ -97,7 +98,7 @@ class Cluster:
         )
         return FetchRequest(entries, wait_ms, 1, 1 << 22, read_committed=False)
 
-    def fetch(self, node_id: int, request: FetchRequest, timeout_s: float = LATER_S) -> FetchAnswer | RequestFailure:
+    def fetch(self, node_id: int, request: FetchRequest, timeout_s: float = LATER_S) -> FetchResponse | RequestFailure:
         self.wire.send_fetch(self.broker(node_id), request, within(timeout_s))
         answer = self.wire.receive_fetch([node_id], within(2 * timeout_s))
         assert answer is not None
@@ -143,8 +144,8 @@ def within(seconds: float) -> float:
     return time.monotonic() + seconds
 
 
-def only(answer: FetchAnswer | RequestFailure | None) -> FetchedPartition:
-    assert isinstance(answer, FetchAnswer), answer
+def only(answer: FetchResponse | RequestFailure | None) -> FetchedPartition:
+    assert isinstance(answer, FetchResponse), answer
     [partition] = answer.partitions
     return partition
 
@@ -232,7 +233,7 @@ def ask_for_ends(cluster: Cluster, timeout_s: float) -> None:
         cluster.wire.send_offsets(cluster.broker(node_id), request, within(allowed_s))
 
 
-def receive_ends(cluster: Cluster) -> dict[int, OffsetsAnswer | RequestFailure]:
+def receive_ends(cluster: Cluster) -> dict[int, OffsetsResponse | RequestFailure]:
     """By node id."""
     received = [cluster.wire.receive_offsets([1, 2], within(LATER_S)) for _ in range(2)]
     return {one.node_id: one for one in received if one is not None}
@@ -248,7 +249,7 @@ def test_leader_that_does_not_answer_in_time_does_not_cost_the_answer_of_another
     ends = receive_ends(cluster)
     quick, late = ends[2], ends[1]
 
-    assert isinstance(quick, OffsetsAnswer)
+    assert isinstance(quick, OffsetsResponse)
     assert (quick.node_id, quick.offsets[T1].offset) == (2, 1)
     assert isinstance(late, RequestFailure)
     assert isinstance(late.error, RequestTimeoutError)
@@ -273,7 +274,7 @@ def test_slow_connection_leaves_the_answer_as_much_time_again(cluster: Cluster) 
     request = OffsetsRequest((OffsetQuery(T0, LATEST_TIMESTAMP),), False)
     cluster.wire.send_offsets(cluster.broker(1), request, within(6.9))
 
-    assert isinstance(cluster.wire.receive_offsets([1], within(2 * LATER_S)), OffsetsAnswer)
+    assert isinstance(cluster.wire.receive_offsets([1], within(2 * LATER_S)), OffsetsResponse)
 
 
 def test_process_that_may_open_no_more_is_a_failure_of_the_request_alone(
@@ -314,7 +315,7 @@ def test_records_are_fetched_by_topic_id_or_by_name(cluster: Cluster, by_id: boo
 
     assert (partition.partition, partition.error_code, partition.high_watermark) == (T1, 0, 2)
     assert rows(partition) == [(0, "a"), (1, "b")]
-    assert isinstance(answer, FetchAnswer)
+    assert isinstance(answer, FetchResponse)
     assert answer.response_bytes > len(partition.records)
     assert [entry[2] for entry in cluster.sent if entry[1] == FETCH.key] == [version]
 
@@ -326,7 +327,7 @@ def test_one_fetch_answers_for_several_partitions(cluster: Cluster) -> None:
     cluster.produce(T1, "b")
     answer = cluster.fetch(1, cluster.ask(T0, T1))
 
-    assert isinstance(answer, FetchAnswer)
+    assert isinstance(answer, FetchResponse)
     assert {one.partition: rows(one) for one in answer.partitions} == {T0: [(0, "a")], T1: [(0, "b")]}
 
 
@@ -368,7 +369,7 @@ def test_error_code_of_the_whole_answer_reaches_the_caller(cluster: Cluster, cod
     cluster.mock.push_request_errors(FETCH.key, code)
     answer = cluster.fetch(1, cluster.ask(T0))
 
-    assert isinstance(answer, FetchAnswer)
+    assert isinstance(answer, FetchResponse)
     assert (answer.error_code, answer.partitions) == (code, ())
 
 
@@ -388,11 +389,11 @@ def test_the_first_answer_is_given_first(cluster: Cluster) -> None:
     cluster.wire.send_fetch(cluster.broker(1), cluster.ask(T0, wait_ms=2_000), within(LATER_S))
     cluster.wire.send_fetch(cluster.broker(2), cluster.ask(T1, wait_ms=2_000), within(LATER_S))
     first = cluster.wire.receive_fetch([1, 2], within(LATER_S))
-    assert isinstance(first, FetchAnswer)
+    assert isinstance(first, FetchResponse)
     assert (first.node_id, rows(only(first))) == (2, [(0, "a")])
 
     second = cluster.wire.receive_fetch([1, 2], within(LATER_S))
-    assert isinstance(second, FetchAnswer)
+    assert isinstance(second, FetchResponse)
     assert second.node_id == 1
     assert cluster.wire.receive_fetch([1, 2], within(LATER_S)) is None, "none is under way"
 
@@ -436,7 +437,7 @@ def test_broker_that_took_the_place_of_another_has_a_connection_of_its_own(clust
     cluster.wire.send_fetch(successor, cluster.ask(T1), within(LATER_S))
     answer = cluster.wire.receive_fetch([1, 9], within(LATER_S))
 
-    assert isinstance(answer, FetchAnswer)
+    assert isinstance(answer, FetchResponse)
     assert (answer.node_id, rows(only(answer))) == (9, [(0, "a")])
 
 
@@ -447,7 +448,7 @@ def test_broker_that_moved_is_asked_where_it_is_now(cluster: Cluster) -> None:
     cluster.wire.send_fetch(moved, cluster.ask(T1), within(LATER_S))
     answer = cluster.wire.receive_fetch([1], within(LATER_S))
 
-    assert isinstance(answer, FetchAnswer)
+    assert isinstance(answer, FetchResponse)
     assert rows(only(answer)) == [(0, "a")]
 
 
@@ -513,7 +514,7 @@ def test_broker_that_no_packet_reaches_holds_up_nobody_who_fetches(cluster: Clus
         for _ in range(2):
             cluster.wire.send_fetch(cluster.broker(2), cluster.ask(T1), within(LATER_S))
             answer = cluster.wire.receive_fetch([1, 2], within(LATER_S))
-            assert isinstance(answer, FetchAnswer)
+            assert isinstance(answer, FetchResponse)
             assert (answer.node_id, rows(only(answer))) == (2, [(0, "a")])
         assert time.monotonic() - began < LATER_S / 2
         cluster.wire.drop_fetch(1)
@@ -571,7 +572,7 @@ def test_slow_fetch_times_out_and_other_brokers_are_unhurt(cluster: Cluster) -> 
     received = [cluster.wire.receive_fetch([1, 2], within(LATER_S)) for _ in range(2)]
     answers = {one.node_id: one for one in received if one is not None}
 
-    assert isinstance(answers[2], FetchAnswer)
+    assert isinstance(answers[2], FetchResponse)
     assert isinstance(late := answers[1], RequestFailure)
     assert isinstance(late.error, RequestTimeoutError)
     assert time.monotonic() - began < SLOW_MS / 1000
@@ -623,7 +624,7 @@ def fetch_frame(correlation_id: int, *partitions: int, records: bytes | None = N
     )
     topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=entries)
     none: dict[str, Any] = {"throttle_time": milliseconds(0), "error_code": ErrorCode.none, "session_id": 0}
-    return frame(FetchResponse(**none, responses=(topic,)), correlation_id)
+    return frame(FetchMessage(**none, responses=(topic,)), correlation_id)
 
 
 def timed_failure(wire: KafkaWire, address: Address) -> tuple[KafkaMetaError, float]:
@@ -678,7 +679,7 @@ def test_less_is_asked_of_a_broker_whose_answer_was_late_and_then_more_again(
     with scripted_broker(answer_over_a_slow_link) as address:
         for _ in range(4):
             wire.send_fetch(Broker(1, address), request, within(LATER_S))
-            came.append(isinstance(wire.receive_fetch([1], within(LATER_S)), FetchAnswer))
+            came.append(isinstance(wire.receive_fetch([1], within(LATER_S)), FetchResponse))
 
     assert list(zip(asked, came, strict=True)) == [(1 << 20, False), (1 << 17, True), (1 << 18, False), (1 << 16, True)]
 

@@ -18,7 +18,13 @@ from pyspark_kafka_meta.testing.tcp_proxy import TcpProxy
 from pyspark_kafka_meta.wire import in_flight_requests, kafka_wire, sockets
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
-from pyspark_kafka_meta.wire.messages import FetchPartition, FetchRequest, OffsetsAnswer, OffsetsRequest, RequestFailure
+from pyspark_kafka_meta.wire.messages import (
+    FetchPartition,
+    FetchRequest,
+    OffsetsRequest,
+    OffsetsResponse,
+    RequestFailure,
+)
 from tests.partitions import T0
 
 UNACKNOWLEDGED_MS = 300
@@ -53,7 +59,7 @@ def test_connection_to_where_no_broker_is_any_more_is_closed(
     assert alias not in {broker.address for broker in answer.brokers}
     for broker in (Broker(9, alias), answer.brokers[0]):
         wire.send_offsets(broker, OffsetsRequest((), False), time.monotonic() + 10)
-        assert isinstance(wire.receive_offsets([broker.node_id], time.monotonic() + 10), OffsetsAnswer)
+        assert isinstance(wire.receive_offsets([broker.node_id], time.monotonic() + 10), OffsetsResponse)
     assert [connection.fileno() >= 0 for connection in opened] == [True, True, True]
     for broker in answer.brokers:
         wire.metadata(broker.address, (), time.monotonic() + 10)
@@ -94,11 +100,11 @@ def test_connection_that_the_network_forgot_is_given_up_long_before_the_request_
         proxy.target = Address(host, int(port))
         broker = Broker(1, proxy.address)
 
-        def ask() -> OffsetsAnswer | RequestFailure | None:
+        def ask() -> OffsetsResponse | RequestFailure | None:
             wire.send_offsets(broker, OffsetsRequest((), False), time.monotonic() + 10)
             return wire.receive_offsets([1], time.monotonic() + 10)
 
-        assert isinstance(ask(), OffsetsAnswer)
+        assert isinstance(ask(), OffsetsResponse)
         proxy.forget_connections()
         began = time.monotonic()
         failure = ask()
@@ -108,7 +114,7 @@ def test_connection_that_the_network_forgot_is_given_up_long_before_the_request_
         assert type(failure.error) is ConnectError, "a RequestTimeoutError has less asked of the broker"
         assert "broke the connection (Connection timed out)" in str(failure.error)
         assert lasted_s < 10 * UNACKNOWLEDGED_MS / 1000
-        assert isinstance(ask(), OffsetsAnswer), "over a new connection"
+        assert isinstance(ask(), OffsetsResponse), "over a new connection"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux filters packets for a socket")
@@ -121,7 +127,7 @@ def test_idle_connection_that_the_network_forgot_is_not_used_again(
     with TcpProxy() as proxy:
         proxy.target = Address(host, int(port))
         wire.send_offsets(Broker(1, proxy.address), OffsetsRequest((), False), time.monotonic() + 10)
-        assert isinstance(wire.receive_offsets([1], time.monotonic() + 10), OffsetsAnswer)
+        assert isinstance(wire.receive_offsets([1], time.monotonic() + 10), OffsetsResponse)
         proxy.forget_connections()
         with selectors.PollSelector() as selector:
             selector.register(opened[0], selectors.EVENT_READ)

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from pyspark_kafka_meta.model import Address, MetadataAnswer
+from pyspark_kafka_meta.model import Address, MetadataResponse
 from pyspark_kafka_meta.testing import ClusterError, MockCluster
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
@@ -31,7 +31,7 @@ def client(cluster: MockCluster) -> AdminClient:
     return AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
 
 
-def ask_once(cluster: MockCluster) -> MetadataAnswer:
+def ask_once(cluster: MockCluster) -> MetadataResponse:
     """One Metadata request over a new connection: unlike librdkafka's clients, it sends none unasked."""
     host, port = cluster.bootstrap_servers.split(",")[0].split(":")
     wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=1 << 20))

@@ -27,7 +27,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 from kio.schema.errors import ErrorCode
-from kio.schema.fetch.v16.response import FetchResponse
+from kio.schema.fetch.v16.response import FetchResponse as FetchMessage
 from kio.schema.metadata.v12.response import MetadataResponse
 from kio.static.primitive import i32
 from scramp import ScramMechanism
@@ -40,7 +40,7 @@ from pyspark_kafka_meta.wire import connection
 from pyspark_kafka_meta.wire.codec import METADATA, SASL_HANDSHAKE, milliseconds
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
-from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchPartition, FetchRequest, RequestFailure
+from pyspark_kafka_meta.wire.messages import FetchPartition, FetchRequest, FetchResponse, RequestFailure
 from pyspark_kafka_meta.wire.security.librdkafka_config import librdkafka_settings, new_client
 from pyspark_kafka_meta.wire.security.tls import tls_context
 from pyspark_kafka_meta.wire.translate_metadata import metadata_request
@@ -497,7 +497,7 @@ def test_a_fetch_whose_renewed_login_is_refused_is_not_tried_over_another_connec
 ) -> None:
     monkeypatch.setattr(connection, "LOGIN_AGAIN_AT", (0.0, 0.0))
     connections: list[socket.socket] = []
-    none = FetchResponse(throttle_time=milliseconds(0), error_code=ErrorCode.none, session_id=i32(0), responses=())
+    none = FetchMessage(throttle_time=milliseconds(0), error_code=ErrorCode.none, session_id=i32(0), responses=())
 
     def behave(peer: socket.socket) -> None:
         connections.append(peer)
@@ -520,7 +520,7 @@ def test_a_fetch_whose_renewed_login_is_refused_is_not_tried_over_another_connec
             answers.append(wire.receive_fetch([1], time.monotonic() + 5))
     wire.close()
 
-    assert isinstance(answers[0], FetchAnswer)
+    assert isinstance(answers[0], FetchResponse)
     assert isinstance(answers[1], RequestFailure) and isinstance(answers[1].error, AuthenticationError)
     assert len(connections) == 1
 

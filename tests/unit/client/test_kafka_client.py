@@ -23,9 +23,9 @@ from pyspark_kafka_meta.wire.connection import FRAME_SLACK_BYTES, ConnectionSett
 from pyspark_kafka_meta.wire.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
-    OffsetAnswer,
-    OffsetsAnswer,
     OffsetsRequest,
+    OffsetsResponse,
+    PartitionOffset,
 )
 from tests.partitions import T0, T1, T2
 from tests.unit.scene import Fault, Scene
@@ -185,9 +185,9 @@ def test_leader_that_throttles_is_given_the_time_that_it_asks_for(
         allowed_s.append(deadline - scene.clock())
         send(broker, request, deadline)
 
-    def throttling(node_ids: Collection[int], deadline: float) -> OffsetsAnswer:
+    def throttling(node_ids: Collection[int], deadline: float) -> OffsetsResponse:
         answer = receive(node_ids, deadline)
-        assert isinstance(answer, OffsetsAnswer)
+        assert isinstance(answer, OffsetsResponse)
         return replace(answer, throttle_ms=10_000)
 
     monkeypatch.setattr(scene.wire, "send_offsets", noting)
@@ -250,13 +250,13 @@ def test_trouble_of_a_leader_is_the_reason_of_the_refresh(scene: Scene, client: 
     assert (event.cause_topic, event.cause_partition, event.cause_node_id) == ("t", 0, 1)
 
 
-def change_offsets(scene: Scene, how: Callable[[Mapping[TopicPartition, OffsetAnswer]], Any]) -> None:
+def change_offsets(scene: Scene, how: Callable[[Mapping[TopicPartition, PartitionOffset]], Any]) -> None:
     """Of every answer to ListOffsets."""
     receive = scene.wire.receive_offsets
 
     def changed(node_ids: Any, deadline: float) -> Any:
         received = receive(node_ids, deadline)
-        return replace(received, offsets=how(received.offsets)) if isinstance(received, OffsetsAnswer) else received
+        return replace(received, offsets=how(received.offsets)) if isinstance(received, OffsetsResponse) else received
 
     scene.monkeypatch.setattr(scene.wire, "receive_offsets", changed)
 

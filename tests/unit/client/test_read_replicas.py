@@ -8,7 +8,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.wire.messages import FetchAnswer
+from pyspark_kafka_meta.wire.messages import FetchResponse
 from tests.partitions import T0, T1
 from tests.unit.reader_scene import FIVE, MAX_AGE_S, ReaderScene, ten_records
 
@@ -119,7 +119,7 @@ def test_replica_that_lags_behind_is_left_after_three_empty_answers(monkeypatch:
 def serve_nothing(scene: ReaderScene, *node_ids: int) -> None:
     """These brokers have all records, by their high watermark, and send none: their remote storage is slow."""
 
-    def emptied(answer: FetchAnswer) -> FetchAnswer:
+    def emptied(answer: FetchResponse) -> FetchResponse:
         if answer.node_id not in node_ids:
             return answer
         return replace(answer, partitions=tuple(replace(one, records=b"") for one in answer.partitions))
@@ -154,7 +154,7 @@ def test_replica_whose_share_went_to_another_partition_is_kept(monkeypatch: pyte
         scene.append(T1)
     left = iter(range(5))
 
-    def starved(answer: FetchAnswer) -> FetchAnswer:
+    def starved(answer: FetchResponse) -> FetchResponse:
         if answer.node_id != 3 or next(left, None) is None:
             return answer
         parts = tuple(replace(one, records=b"") if one.partition == T0 else one for one in answer.partitions)

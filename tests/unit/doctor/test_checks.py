@@ -19,7 +19,7 @@ from pyspark_kafka_meta.doctor.findings import Finding, Verdict, failure
 from pyspark_kafka_meta.doctor.machine_checks import Installed, Requirement
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, TlsError
 from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
-from pyspark_kafka_meta.model import Address, Broker, MetadataAnswer, TopicPartition
+from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition
 from pyspark_kafka_meta.tables.table_rows import PartitionRow
 from pyspark_kafka_meta.wire.codec import FETCH, METADATA, Api
 from pyspark_kafka_meta.wire.messages import FetchedPartition
@@ -31,7 +31,7 @@ NEW: Mapping[Api, int] = {METADATA: 13, FETCH: 16}
 
 
 def reached(cluster: str = "c", latency_ms: float = 1.0, fetch: int = 16) -> Reached:
-    answer = MetadataAnswer(cluster, 1, (Broker(1, A),), (), 13, 1, 10, 10)
+    answer = MetadataResponse(cluster, 1, (Broker(1, A),), (), 13, 1, 10, 10)
     return Reached(2.0, latency_ms, {METADATA: 13, FETCH: fetch}, answer)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pyspark_kafka_meta.wire.messages import FetchAnswer
+from pyspark_kafka_meta.wire.messages import FetchResponse
 from tests.unit.scene import Scene
 
 ONE_BATCH = {"kafka_max_partition_fetch_bytes": "100"}
@@ -13,7 +13,7 @@ ONE_BATCH = {"kafka_max_partition_fetch_bytes": "100"}
 POLL_TIMEOUT_S = 120
 
 
-def with_partitions(**fields: object) -> Callable[[FetchAnswer], FetchAnswer]:
+def with_partitions(**fields: object) -> Callable[[FetchResponse], FetchResponse]:
     """A change of every partition of every Fetch answer."""
 
     return lambda answer: replace(
@@ -22,9 +22,9 @@ def with_partitions(**fields: object) -> Callable[[FetchAnswer], FetchAnswer]:
     )
 
 
-def change(scene: Scene, how: Callable[[FetchAnswer], FetchAnswer]) -> None:
+def change(scene: Scene, how: Callable[[FetchResponse], FetchResponse]) -> None:
     scene.wire.change = how
 
 
-def failing(code: int) -> Callable[[FetchAnswer], FetchAnswer]:
+def failing(code: int) -> Callable[[FetchResponse], FetchResponse]:
     return with_partitions(error_code=code, records=b"", leader_hint=None)

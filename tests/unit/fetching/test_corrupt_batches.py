@@ -13,7 +13,7 @@ from pyspark_kafka_meta.errors import CorruptBatchError
 from pyspark_kafka_meta.kafka_errors import CORRUPT_MESSAGE
 from pyspark_kafka_meta.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.records.compression import Codec
-from pyspark_kafka_meta.wire.messages import FetchAnswer
+from pyspark_kafka_meta.wire.messages import FetchResponse
 from tests.partitions import T1
 from tests.unit.fake_cluster import StoredBatch
 from tests.unit.fetching.answers import ONE_BATCH
@@ -74,7 +74,7 @@ def test_batch_that_was_corrupt_on_its_way_is_read_the_second_time(
     reader = scene.reader(**options)
     good = damaged(scene, damage, index)
 
-    def heal(answer: FetchAnswer) -> FetchAnswer:
+    def heal(answer: FetchResponse) -> FetchResponse:
         if any(one.partition == T1 and damage(good).data in one.records for one in answer.partitions):
             scene.cluster.logs[T1][index] = good
         return answer
@@ -163,7 +163,7 @@ def test_corrupt_batch_of_a_follower_is_read_from_the_leader(scene: Scene) -> No
     scene.wire.preferred_replicas[T1] = 3
     asked: list[int] = []
 
-    def damage_of_follower(answer: FetchAnswer) -> FetchAnswer:
+    def damage_of_follower(answer: FetchResponse) -> FetchResponse:
         if not any(one.partition == T1 and one.records for one in answer.partitions):
             return answer
         asked.append(answer.node_id)

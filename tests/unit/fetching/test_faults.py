@@ -20,8 +20,8 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.fetching.lost_records import LOSS_GRACE_MS
 from pyspark_kafka_meta.metadata.refresh_events import EventKind
-from pyspark_kafka_meta.model import NO_LEADER, Address, MetadataAnswer, RefreshReason
-from pyspark_kafka_meta.wire.messages import FetchAnswer
+from pyspark_kafka_meta.model import NO_LEADER, Address, MetadataResponse, RefreshReason
+from pyspark_kafka_meta.wire.messages import FetchResponse
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_cluster import StoredBatch
 from tests.unit.fetching.answers import ONE_BATCH, POLL_TIMEOUT_S, change, with_partitions
@@ -237,7 +237,7 @@ def test_pauses_after_an_error_double_up_to_the_longest_and_begin_anew_after_rec
     scene.fill()
     asked: list[float] = []
 
-    def fail_at_times(answer: FetchAnswer) -> FetchAnswer:
+    def fail_at_times(answer: FetchResponse) -> FetchResponse:
         asked.append(scene.clock())
         return answer if len(asked) == 8 else with_partitions(records=b"", error_code=code)(answer)
 
@@ -264,7 +264,7 @@ def test_pauses_are_as_long_as_the_options_say(scene: Scene) -> None:
 def test_no_settings_lead_to_a_loop_without_pauses(scene: Scene) -> None:
     scene.fill()
 
-    def refuse(answer: FetchAnswer) -> FetchAnswer:
+    def refuse(answer: FetchResponse) -> FetchResponse:
         assert len(scene.wire.requests) <= 2 * 100 + 10, "in a second, while time may stand still"
         return with_partitions(records=b"", error_code=6)(answer)
 
@@ -330,7 +330,7 @@ def test_refresh_at_the_end_of_a_task_fails_no_task_whose_rows_were_read(
     reading = scene.reader(client, **ONE_BATCH).read(scene.ranges())
     read = rows(iter([next(reading)]))
 
-    def too_old_at_the_end(deadline: float) -> MetadataAnswer | None:
+    def too_old_at_the_end(deadline: float) -> MetadataResponse | None:
         if deadline > scene.clock():
             raise UnsupportedBrokerError("too old")
         return None

@@ -14,7 +14,7 @@ from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.fetching.lost_records import ANSWER_S, LOSS_GRACE_MS
 from pyspark_kafka_meta.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import Broker, RefreshReason, TopicPartition
-from pyspark_kafka_meta.wire.messages import FetchAnswer, FetchRequest
+from pyspark_kafka_meta.wire.messages import FetchRequest, FetchResponse
 from tests.partitions import T0, T2
 from tests.unit.fetching.answers import ONE_BATCH, change, failing
 from tests.unit.scene import HELD_BACK, Fault, Scene, by_partition, rows, written
@@ -366,7 +366,7 @@ def test_moments_without_the_topic_are_not_added_up(scene: Scene) -> None:
 
 
 def test_broker_that_dies_after_it_did_not_know_the_topic_loses_nothing(scene: Scene) -> None:
-    def answer_and_die(answer: FetchAnswer) -> FetchAnswer:
+    def answer_and_die(answer: FetchResponse) -> FetchResponse:
         scene.wire.down.add(1)
         return failing(3)(answer)
 
@@ -389,7 +389,7 @@ def test_out_of_range_though_the_log_has_the_offset_is_no_loss(scene: Scene) -> 
 def test_doubt_about_one_partition_does_not_hold_up_those_of_other_brokers(scene: Scene) -> None:
     scene.fill()
 
-    def doubt_and_hang(answer: FetchAnswer) -> FetchAnswer:
+    def doubt_and_hang(answer: FetchResponse) -> FetchResponse:
         if answer.node_id != 1:
             return answer
         scene.wire.hung.add(1)

@@ -6,7 +6,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import ReadTimeoutError
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchAnswer
+from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchResponse
 from tests.partitions import T0, T1, T2
 from tests.unit.fetching.answers import ONE_BATCH, POLL_TIMEOUT_S, with_partitions
 from tests.unit.logs import batch
@@ -103,7 +103,7 @@ def test_idle_partitions_cost_one_parked_request_and_no_loop(scene: Scene) -> No
 def test_broker_that_says_the_same_again_and_again_is_asked_at_a_bounded_rate(
     scene: Scene, answered: dict[str, object]
 ) -> None:
-    def same(answer: FetchAnswer) -> FetchAnswer:
+    def same(answer: FetchResponse) -> FetchResponse:
         assert len(scene.wire.fetches) <= 11 * POLL_TIMEOUT_S
         return with_partitions(**answered)(answer)
 

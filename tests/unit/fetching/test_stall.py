@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import ReadTimeoutError
 from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
-from pyspark_kafka_meta.wire.messages import FetchAnswer, OffsetsAnswer, RequestFailure
+from pyspark_kafka_meta.wire.messages import FetchResponse, OffsetsResponse, RequestFailure
 from tests.partitions import T0, T1, T2
 from tests.unit.fetching.answers import ONE_BATCH, POLL_TIMEOUT_S, change, failing
 from tests.unit.scene import HELD_BACK, Fault, Scene, by_partition, rows, written
@@ -118,7 +118,7 @@ def test_partition_that_waits_while_its_leader_answers_about_others_has_not_stal
         scene.cluster.move_leader(partition, 1)
     scene.fill(batches=6)
 
-    def answered_late(answer: FetchAnswer) -> FetchAnswer:
+    def answered_late(answer: FetchResponse) -> FetchResponse:
         """With the records of one partition, as if they filled it."""
         scene.clock.sleep(0.6 * POLL_TIMEOUT_S)
         first = next((one.partition for one in answer.partitions if one.records), None)
@@ -159,7 +159,7 @@ def test_questions_about_other_partitions_are_no_stall(monkeypatch: pytest.Monke
         scene.script(one, 1)
     receive = scene.wire.receive_offsets
 
-    def slowly(node_ids: Collection[int], deadline: float) -> OffsetsAnswer | RequestFailure | None:
+    def slowly(node_ids: Collection[int], deadline: float) -> OffsetsResponse | RequestFailure | None:
         scene.clock.wait_until(min(scene.clock() + 1.9, deadline))
         return receive(node_ids, deadline)
 

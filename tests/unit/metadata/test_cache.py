@@ -12,7 +12,7 @@ from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.metadata.refresh_events import BrokerFetches, EventKind, Outcome
 from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings
 from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange
-from pyspark_kafka_meta.model import NO_LEADER, Address, LeaderHint, MetadataAnswer, RefreshReason, TopicPartition
+from pyspark_kafka_meta.model import NO_LEADER, Address, LeaderHint, MetadataResponse, RefreshReason, TopicPartition
 from tests.partitions import T0, T1
 from tests.unit.metadata.cache_scene import BROKER_1, Scene
 
@@ -253,7 +253,7 @@ def test_topic_that_is_gone_is_not_asked_for_any_more_once_nobody_wants_it() -> 
     del scene.cluster.topics["yesterday"]
     real, asked = scene.wire.metadata, []
 
-    def metadata(address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
+    def metadata(address: Address, topics: Collection[str] | None, deadline: float) -> MetadataResponse:
         asked.append(sorted(topics or ()))
         return real(address, topics, deadline)
 
@@ -271,7 +271,7 @@ def test_topic_that_was_never_answered_for_stays_wanted_however_long_brokers_are
     scene = Scene()
     real, back_at = scene.wire.metadata, scene.clock() + 400
 
-    def metadata(address: Address, topics: Collection[str] | None, deadline: float) -> MetadataAnswer:
+    def metadata(address: Address, topics: Collection[str] | None, deadline: float) -> MetadataResponse:
         if scene.clock() < back_at:
             raise ConnectError("down")
         return real(address, topics, deadline)

@@ -19,7 +19,7 @@ from pyspark_kafka_meta.model import (
     Broker,
     LeaderAndEpoch,
     LeaderHint,
-    MetadataAnswer,
+    MetadataResponse,
     PartitionMetadata,
     TopicMetadata,
     TopicPartition,
@@ -41,11 +41,11 @@ def led(leader_id: int, epoch: int, number: int = 0) -> PartitionMetadata:
     return PartitionMetadata(number, leader_id, epoch)
 
 
-def answer(*topics: TopicMetadata, nodes: tuple[int, ...] = (1, 2, 3)) -> MetadataAnswer:
-    return MetadataAnswer("c", 1, tuple(broker(n) for n in nodes), topics, 12, 7, 40, 400)
+def answer(*topics: TopicMetadata, nodes: tuple[int, ...] = (1, 2, 3)) -> MetadataResponse:
+    return MetadataResponse("c", 1, tuple(broker(n) for n in nodes), topics, 12, 7, 40, 400)
 
 
-def merged(*answers: MetadataAnswer) -> tuple[MetadataSnapshot, SnapshotChanges]:
+def merged(*answers: MetadataResponse) -> tuple[MetadataSnapshot, SnapshotChanges]:
     """What the last of these answers makes of all before it."""
     snapshot, changes = MetadataSnapshot(), SnapshotChanges()
     for now, one in enumerate(answers):
@@ -383,7 +383,7 @@ ANSWERS = st.builds(lambda told, nodes: answer(told, nodes=tuple(nodes)), TOPICS
 
 @settings(deadline=None)
 @given(st.lists(ANSWERS, max_size=12))
-def test_epoch_never_decreases_for_the_same_topic_id(answers: list[MetadataAnswer]) -> None:
+def test_epoch_never_decreases_for_the_same_topic_id(answers: list[MetadataResponse]) -> None:
     snapshots = [MetadataSnapshot()]
     for one in answers:
         snapshots.append(snapshots[-1].merge(one, 0.0)[0])

@@ -28,13 +28,13 @@ from pyspark_kafka_meta.wire.codec import (
 from pyspark_kafka_meta.wire.messages import (
     LATEST_TIMESTAMP,
     DivergingEpoch,
-    FetchAnswer,
     FetchPartition,
     FetchRequest,
-    OffsetAnswer,
+    FetchResponse,
     OffsetQuery,
-    OffsetsAnswer,
     OffsetsRequest,
+    OffsetsResponse,
+    PartitionOffset,
 )
 from tests.partitions import T0, T1, U0
 from tests.unit.wire.answers import (
@@ -86,7 +86,7 @@ def test_metadata_request_asks_for_these_topics_and_never_creates_one(
 
 @pytest.mark.parametrize("version", versions(METADATA))
 def test_metadata_answer_is_read(version: int) -> None:
-    answer = translate_metadata.metadata_answer(exchange(METADATA, metadata_message(version)), ["t"])
+    answer = translate_metadata.metadata_response(exchange(METADATA, metadata_message(version)), ["t"])
 
     assert answer.brokers == (Broker(4, Address("kafka-4", 9092), "r"),)
     assert answer.topics == (
@@ -101,9 +101,10 @@ def test_error_of_a_whole_metadata_answer_is_read() -> None:
     refused = {"error_code": ErrorCode.rebootstrap_required, "brokers": (), "topics": ()}
 
     assert (
-        translate_metadata.metadata_answer(exchange(METADATA, metadata_message(13, **refused)), ["t"]).error_code == 129
+        translate_metadata.metadata_response(exchange(METADATA, metadata_message(13, **refused)), ["t"]).error_code
+        == 129
     )
-    assert translate_metadata.metadata_answer(exchange(METADATA, metadata_message(13)), ["t"]).error_code == 0
+    assert translate_metadata.metadata_response(exchange(METADATA, metadata_message(13)), ["t"]).error_code == 0
 
 
 def a_broker(**changed: Any) -> Any:
@@ -150,13 +151,13 @@ BAD_METADATA: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("changed", "said"), BAD_METADATA.values(), ids=BAD_METADATA.keys())
 def test_metadata_answer_that_breaks_the_rules_is_not_read(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
-        translate_metadata.metadata_answer(exchange(METADATA, metadata_message(**changed)), ["t"])
+        translate_metadata.metadata_response(exchange(METADATA, metadata_message(**changed)), ["t"])
 
 
 @pytest.mark.parametrize("name", ["", ".", "..\x2f..\x2fx", "a b", "line\nbreak", "x" * 250])
 def test_impossible_topic_name_is_not_read_when_all_topics_are_asked_for(name: str) -> None:
     with pytest.raises(ProtocolError, match="unasked") as raised:
-        translate_metadata.metadata_answer(exchange(METADATA, metadata_message(topics=(a_topic(name=name),))), None)
+        translate_metadata.metadata_response(exchange(METADATA, metadata_message(topics=(a_topic(name=name),))), None)
 
     assert "\n" not in str(raised.value)
 
@@ -185,8 +186,8 @@ def test_list_offsets_request_names_timestamps_and_epochs(version: int, read_com
 def test_list_offsets_answer_is_read_and_may_leave_partitions_out(version: int) -> None:
     message = offsets_message(("t", 0), version=version)
 
-    answer = translate_metadata.offsets_answer(exchange(LIST_OFFSETS, message), ASKED, 3)
-    assert answer == OffsetsAnswer(3, {T0: OffsetAnswer(T0, 0, 42, 3)}, throttle_ms=1003)
+    answer = translate_metadata.offsets_response(exchange(LIST_OFFSETS, message), ASKED, 3)
+    assert answer == OffsetsResponse(3, {T0: PartitionOffset(T0, 0, 42, 3)}, throttle_ms=1003)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,7 @@ def test_list_offsets_answer_is_read_and_may_leave_partitions_out(version: int) 
 )
 def test_list_offsets_answer_that_breaks_the_rules_is_not_read(message: Any, said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
-        translate_metadata.offsets_answer(exchange(LIST_OFFSETS, message), ASKED, 3)
+        translate_metadata.offsets_response(exchange(LIST_OFFSETS, message), ASKED, 3)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,7 @@ def test_list_offsets_answer_that_breaks_the_rules_is_not_read(message: Any, sai
 )
 def test_answer_without_an_offset_is_read_where_there_may_be_none(partition: TopicPartition, code: ErrorCode) -> None:
     message = offsets_message((partition.topic, partition.partition), offset=-1, error_code=code)
-    [answer] = translate_metadata.offsets_answer(exchange(LIST_OFFSETS, message), ASKED, 3).offsets.values()
+    [answer] = translate_metadata.offsets_response(exchange(LIST_OFFSETS, message), ASKED, 3).offsets.values()
 
     assert (answer.partition, answer.offset, answer.error_code) == (partition, -1, int(code))
 
@@ -237,8 +238,8 @@ def test_request_by_epoch_names_both_epochs(version: int) -> None:
 def test_answer_by_epoch_is_read(version: int, end_offset: int) -> None:
     message = epochs_message(("t", 0), version=version, end_offset=end_offset)
 
-    answer = translate_metadata.offsets_answer(exchange(OFFSET_FOR_LEADER_EPOCH, message), EPOCHS, 3)
-    assert answer == OffsetsAnswer(3, {T0: OffsetAnswer(T0, 0, end_offset, 3)}, throttle_ms=1003)
+    answer = translate_metadata.offsets_response(exchange(OFFSET_FOR_LEADER_EPOCH, message), EPOCHS, 3)
+    assert answer == OffsetsResponse(3, {T0: PartitionOffset(T0, 0, end_offset, 3)}, throttle_ms=1003)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +253,7 @@ def test_answer_by_epoch_is_read(version: int, end_offset: int) -> None:
 )
 def test_answer_by_epoch_that_breaks_the_rules_is_not_read(message: Any, said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
-        translate_metadata.offsets_answer(exchange(OFFSET_FOR_LEADER_EPOCH, message), EPOCHS, 3)
+        translate_metadata.offsets_response(exchange(OFFSET_FOR_LEADER_EPOCH, message), EPOCHS, 3)
 
 
 # --- fetch ------------------------------------------------------------------------------------------------------------
@@ -284,9 +285,9 @@ def test_fetch_request_names_positions_epochs_and_limits(version: int) -> None:
     ] == [(0, 10, 3, 2, 1000), (1, 11, 3, 2, 1000), (0, 12, 3, 2, 1000)]
 
 
-def answer_to(message: Any) -> FetchAnswer:
+def answer_to(message: Any) -> FetchResponse:
     request = fetch_request(by_id=message.__version__ >= 13)
-    return translate_fetch.fetch_answer(exchange(FETCH, message), request, node_id=3)
+    return translate_fetch.fetch_response(exchange(FETCH, message), request, node_id=3)
 
 
 @pytest.mark.parametrize("version", versions(FETCH))
@@ -393,10 +394,10 @@ def test_mutated_answer_is_read_or_refused_and_nothing_else(api: Api, changes: l
     for position, value in changes:
         frame[position % len(frame)] = value
     read: dict[Api, Callable[[Exchange], object]] = {
-        METADATA: lambda one: translate_metadata.metadata_answer(one, ["t"]),
-        LIST_OFFSETS: lambda one: translate_metadata.offsets_answer(one, ASKED, 3),
-        OFFSET_FOR_LEADER_EPOCH: lambda one: translate_metadata.offsets_answer(one, EPOCHS, 3),
-        FETCH: lambda one: translate_fetch.fetch_answer(one, fetch_request(), 3),
+        METADATA: lambda one: translate_metadata.metadata_response(one, ["t"]),
+        LIST_OFFSETS: lambda one: translate_metadata.offsets_response(one, ASKED, 3),
+        OFFSET_FOR_LEADER_EPOCH: lambda one: translate_metadata.offsets_response(one, EPOCHS, 3),
+        FETCH: lambda one: translate_fetch.fetch_response(one, fetch_request(), 3),
     }
     try:
         answer = decode(api, SPOKEN[api], CORRELATION_ID, memoryview(frame))
