@@ -1,4 +1,4 @@
-"""Fixtures that tests share: a real cluster, topics and records in it, a cluster to break, mock brokers, Spark."""
+"""Fixtures that tests share: a Kafka cluster, its topics and records, mock brokers, a Spark session."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ pytest.register_assert_rewrite("tests.kafka.checker", "tests.kafka.harness")
 
 ROOT = Path(__file__).parent.parent
 
-# JVMs of tests live for seconds: the quick compiler and the small collector spare a third of their CPU time.
+# Test JVMs live for seconds: the C1 compiler and the serial collector save a third of their CPU time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-# What an example takes says more about the machine's other work than about the code.
+# The duration of one hypothesis example depends on the load of the machine.
 hypothesis.settings.register_profile("kafkameta", deadline=None)
 hypothesis.settings.load_profile("kafkameta")
 
@@ -46,7 +46,7 @@ class RemoteCluster:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where neither pyspark nor testcontainers runs, what is left open is this package's doing."""
+    """Unit and wire tests run neither pyspark nor testcontainers, so open resources are this package's bugs there."""
     for item in items:
         if item.path.is_relative_to(ROOT / "tests" / "unit") or item.path.is_relative_to(ROOT / "tests" / "wire"):
             item.add_marker(pytest.mark.filterwarnings("error::ResourceWarning"))
@@ -55,17 +55,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def go_without() -> Callable[[str], NoReturn]:
-    """Says what is missing here: tests that cannot do without are skipped, but not in CI, where that is a failure."""
+    """Skips a test that lacks a program on this machine, with the given reason. In CI the test fails instead."""
     return pytest.fail if "CI" in os.environ else pytest.skip
 
 
 @pytest.fixture(scope="session")
 def kafka(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Brokers named in KAFKAMETA_BOOTSTRAP_SERVERS, else docker-compose.yml's if Docker answers, else LocalKafka."""
-    named = os.environ.get("KAFKAMETA_BOOTSTRAP_SERVERS")
-    if named:
-        yield RemoteCluster(named)
-    elif docker_answers():
+    """The brokers in KAFKAMETA_BOOTSTRAP_SERVERS, else those of docker-compose.yml if Docker runs, else LocalKafka."""
+    servers = os.environ.get("KAFKAMETA_BOOTSTRAP_SERVERS")
+    if servers:
+        yield RemoteCluster(servers)
+    elif docker_runs():
         yield from compose_cluster()
     else:
         yield request.getfixturevalue("local_kafka")
@@ -73,8 +73,9 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def local_kafka() -> Iterator[LocalKafka]:
-    """One LocalKafka for all tests, which notices a dead broker after 3 s: later than readers leave one that hangs. To
-    break it, use `breakable_kafka`."""
+    """One LocalKafka for all tests of a worker. Use `breakable_kafka` in a test that breaks it.
+
+    Its controller notices a dead broker after 3 s: later than readers give up a broker that hangs."""
     find_java()
     config = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
     with LocalKafka(config=config) as cluster:
@@ -83,14 +84,14 @@ def local_kafka() -> Iterator[LocalKafka]:
 
 @pytest.fixture
 def breakable_kafka(local_kafka: LocalKafka) -> Iterator[LocalKafka]:
-    """`local_kafka` for one test that kills, stops or pauses nodes; all of them run again afterwards."""
+    """`local_kafka` for a test that kills, stops or pauses nodes. All nodes run again after the test."""
     yield local_kafka
     local_kafka.restore()
 
 
 @pytest.fixture(scope="session")
 def make_topic(kafka: Cluster) -> Callable[..., str]:
-    """Makes a topic that every broker knows; `replication` -1 means the brokers' default."""
+    """Creates a topic and waits until every broker knows it. `replication` -1 is the brokers' default."""
 
     def make(
         partitions: int = 1, config: Mapping[str, str] | None = None, name: str | None = None, replication: int = -1
@@ -98,7 +99,7 @@ def make_topic(kafka: Cluster) -> Callable[..., str]:
         topic = name or f"test-{uuid.uuid4().hex}"
         request = NewTopic(topic, partitions, replication, config=dict(config or {}))
         admin = admin_client(kafka)
-        finish(admin.create_topics([request]))
+        wait_for_results(admin.create_topics([request]))
         poll_until(lambda: all_brokers_know(kafka.bootstrap_servers, topic, partitions))
         return topic
 
@@ -107,17 +108,17 @@ def make_topic(kafka: Cluster) -> Callable[..., str]:
 
 @pytest.fixture
 def topic(make_topic: Callable[..., str]) -> str:
-    """A topic of its own for each test: three partitions, empty."""
+    """A new, empty topic with three partitions."""
     return make_topic(partitions=3)
 
 
 @pytest.fixture(scope="session")
 def add_partitions(kafka: Cluster) -> Callable[[str, int], None]:
-    """Grows a topic to so many partitions, and waits until every broker knows them."""
+    """Increases the partition count of a topic and waits until every broker knows the new partitions."""
 
     def add(topic: str, partitions: int) -> None:
         admin = admin_client(kafka)
-        finish(admin.create_partitions([NewPartitions(topic, partitions)]))
+        wait_for_results(admin.create_partitions([NewPartitions(topic, partitions)]))
         poll_until(lambda: all_brokers_know(kafka.bootstrap_servers, topic, partitions))
 
     return add
@@ -127,8 +128,8 @@ def add_partitions(kafka: Cluster) -> Callable[[str, int], None]:
 def produce(kafka: Cluster) -> Callable[..., list[int]]:
     """Writes records and returns their offsets, in the order of the records.
 
-    A record is a value, or a mapping of the arguments of confluent_kafka's `Producer.produce`. Without `partition` the
-    producer chooses. Further settings, `**{"compression.type": "zstd"}` say, go to the producer.
+    A record is a value or a mapping of arguments of confluent_kafka's `Producer.produce`. Without `partition` the
+    producer chooses. Further settings, such as `**{"compression.type": "zstd"}`, configure the producer.
     """
 
     def write(
@@ -139,14 +140,14 @@ def produce(kafka: Cluster) -> Callable[..., list[int]]:
     ) -> list[int]:
         offsets: dict[int, int] = {}
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, **settings})
-        where: dict[str, Any] = {} if partition is None else {"partition": partition}
+        placement: dict[str, Any] = {} if partition is None else {"partition": partition}
         count = 0
         for number, record in enumerate(records):
             arguments = record if isinstance(record, Mapping) else {"value": record}
-            producer.produce(topic, on_delivery=delivery(offsets, number), **where, **arguments)
+            producer.produce(topic, on_delivery=delivery(offsets, number), **placement, **arguments)
             producer.poll(0)
             count += 1
-        assert producer.flush(60) == 0, f"the brokers did not take all records of {topic} in time"
+        assert producer.flush(60) == 0, f"the brokers did not acknowledge all records of {topic} in time"
         return [offsets[number] for number in range(count)]
 
     return write
@@ -154,24 +155,24 @@ def produce(kafka: Cluster) -> Callable[..., list[int]]:
 
 @pytest.fixture(scope="session")
 def delete_records(kafka: Cluster) -> Callable[[str, int, int], None]:
-    """Moves the log start of a partition up to `before_offset`, as retention does."""
+    """Moves the log start of a partition to `before_offset`, as retention does."""
 
     def delete(topic: str, partition: int, before_offset: int) -> None:
         admin = admin_client(kafka)
-        finish(admin.delete_records([TopicPartition(topic, partition, before_offset)]))
+        wait_for_results(admin.delete_records([TopicPartition(topic, partition, before_offset)]))
 
     return delete
 
 
 @pytest.fixture(scope="session")
 def leader_of(kafka: Cluster) -> Callable[[str, int], int]:
-    """Node id of a partition's leader as the first broker that answers sees it, -1 for none."""
+    """Returns the node id of a partition's leader from the first Metadata response, -1 for no leader."""
     return lambda topic, partition: partition_leader(kafka, topic, partition)
 
 
 @pytest.fixture(scope="session")
 def wait_for() -> Callable[..., Any]:
-    """Waits until a condition holds, 30 s at most unless `timeout_s` says otherwise, and returns what it gave."""
+    """Waits until a condition returns a true value, at most 30 s or `timeout_s`, and returns the value."""
     return poll_until
 
 
@@ -183,7 +184,7 @@ def mock_cluster() -> Iterator[MockCluster]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session whose workers run this checkout, and in which a task may fail three times."""
+    """A session whose Python workers import this checkout, and whose tasks may fail three times."""
     find_java()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -202,14 +203,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
-def docker_answers() -> bool:
+def docker_runs() -> bool:
     if shutil.which("docker") is None:
         return False
     return subprocess.run(["docker", "info"], capture_output=True, timeout=30).returncode == 0
 
 
 def compose_cluster() -> Iterator[Cluster]:
-    """The brokers of docker-compose.yml, in a project of their own, so that nobody's demo is torn down."""
+    """The brokers of docker-compose.yml, in a separate project: a demo of the user keeps running."""
     from testcontainers.compose import DockerCompose
 
     os.environ["COMPOSE_PROJECT_NAME"] = "kafkameta-tests"
@@ -221,17 +222,17 @@ def admin_client(cluster: Cluster) -> AdminClient:
     return AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
 
 
-def finish(futures: Mapping[Any, Any]) -> None:
+def wait_for_results(futures: Mapping[Any, Any]) -> None:
     for future in futures.values():
         future.result(60)
 
 
 def partition_leader(cluster: Cluster, topic: str, partition: int) -> int:
-    def ask() -> Any:
-        with suppress(KafkaException):  # librdkafka stays with the broker that it chose, and that one may hang
+    def metadata() -> Any:
+        with suppress(KafkaException):  # librdkafka keeps the broker that it chose, and the broker may hang
             return admin_client(cluster).list_topics(topic, timeout=5)
 
-    return int(poll_until(ask).topics[topic].partitions[partition].leader)
+    return int(poll_until(metadata).topics[topic].partitions[partition].leader)
 
 
 def delivery(offsets: dict[int, int], number: int) -> Callable[[Any, Message], None]:

@@ -1,6 +1,6 @@
-"""What must hold of records that were acknowledged and rows that were read, and of the refresh events meanwhile.
+"""Checks acknowledged records against rows, and refresh events against a cache.
 
-The predicates about records bear the names of Jepsen's for Kafka (`jepsen.tests.kafka`).
+The checks of records have the names of Jepsen's Kafka checks (`jepsen.tests.kafka`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pyspark_kafka_meta.tables.caches_from_events import fold
 from pyspark_kafka_meta.tables.table_rows import by_partition
 
 REFRESHES_PER_SECOND = 12
-"""No cache may send more Metadata requests: a round over all addresses, and those between the first, short pauses."""
+"""Limit of Metadata requests per cache: a round over all addresses and the requests between the first backoffs."""
 
 UNKNOWN_OFFSET = -1
-"""Of an acknowledged record: the broker had it already, and did not tell where (DUPLICATE_SEQUENCE_NUMBER)."""
+"""Offset of an acknowledged record that the broker already had (DUPLICATE_SEQUENCE_NUMBER)."""
 
 Event = Mapping[str, Any]
 
@@ -31,7 +31,7 @@ class Record(NamedTuple):
 
 
 def assert_all_read(acked: Sequence[Record], rows: Sequence[Record]) -> None:
-    """Each acknowledged record came once, in order and as it was written."""
+    """Each acknowledged record was read once, in order and unchanged."""
     assert lost_writes(acked, rows) == []
     assert_order(acked, rows)
 
@@ -43,45 +43,46 @@ def assert_order(acked: Sequence[Record], rows: Sequence[Record]) -> None:
     assert skipped(rows) == []
 
 
-def assert_tells_all(events: Sequence[Event], cache: MetadataCache) -> None:
-    """No refresh and no leader change of `cache` is missing among its `events`, and it asked no more than it may."""
-    told = range(2, len(events) + 2)  # the first is the birth of the cache
-    assert [event["sequence"] for event in events] == list(told)
+def assert_events_complete(events: Sequence[Event], cache: MetadataCache) -> None:
+    """`events` contain every refresh and leader change of `cache`, and the request rate stayed below its limit."""
+    sequence = range(2, len(events) + 2)  # event 1 is the birth of the cache
+    assert [event["sequence"] for event in events] == list(sequence)
     assert unreported_changes(events, cache) == []
     assert busiest_second(events) <= REFRESHES_PER_SECOND
 
 
 def lost_writes(acked: Sequence[Record], rows: Sequence[Record]) -> list[Record]:
-    """Acknowledged records that were not read, or at another offset."""
+    """Acknowledged records that were not read, or were read at another offset."""
     anywhere = {row._replace(offset=UNKNOWN_OFFSET) for row in rows}
     return sorted(set(acked) - set(rows) - anywhere)
 
 
 def duplicates(rows: Sequence[Record]) -> list[tuple[TopicPartition, int]]:
     """Offsets that were read more than once."""
-    return [where for where, count in Counter((row.log, row.offset) for row in rows).items() if count > 1]
+    return [place for place, count in Counter((row.log, row.offset) for row in rows).items() if count > 1]
 
 
 def inconsistent_offsets(records: Sequence[Record]) -> list[tuple[TopicPartition, int]]:
-    """Offsets of which two values are told, by the acknowledgement and by a row, or by two rows."""
-    counts = Counter((one.log, one.offset) for one in set(records) if one.offset != UNKNOWN_OFFSET)
-    return [where for where, count in counts.items() if count > 1]
+    """Offsets with two values: of an acknowledgement and a row, or of two rows."""
+    known = (record for record in set(records) if record.offset != UNKNOWN_OFFSET)
+    counts = Counter((record.log, record.offset) for record in known)
+    return [place for place, count in counts.items() if count > 1]
 
 
 def nonmonotonic(rows: Sequence[Record]) -> list[tuple[Record, Record]]:
-    """Neighbours in a log, in the order of reading, whose offsets do not grow."""
-    return [(one, other) for one, other in _neighbours(rows) if one.offset >= other.offset]
+    """Neighbouring rows of a log, in the order of reading, whose offsets do not grow."""
+    return [(row, following) for row, following in _neighbours(rows) if row.offset >= following.offset]
 
 
 def skipped(rows: Sequence[Record]) -> list[tuple[Record, Record]]:
-    """Neighbours in a log between which offsets are missing. The topics here are neither compacted nor written in
-    transactions, so that every offset holds a record."""
-    return [(one, other) for one, other in _neighbours(rows) if one.offset + 1 < other.offset]
+    """Neighbouring rows of a log with missing offsets between them. The topics of these tests are neither compacted nor
+    transactional, so every offset holds a record."""
+    return [(row, following) for row, following in _neighbours(rows) if row.offset + 1 < following.offset]
 
 
 def unreported_changes(events: Sequence[Event], cache: MetadataCache) -> list[str]:
-    """Leaders that changed without an event that says so: an event names another old leader than the one before gave,
-    or the cache knows another leader and epoch, or another partition, than its events say in the end."""
+    """Leader changes without an event: the old leader of an event differs from the leader of the previous event, or the
+    partitions, leaders and epochs of the cache differ from those of its events."""
     wrong = []
     leaders: dict[TopicPartition, int] = {}
     for event in events:
@@ -92,26 +93,26 @@ def unreported_changes(events: Sequence[Event], cache: MetadataCache) -> list[st
             if leaders.get(partition) != change["old_leader_id"]:
                 wrong.append(f"{partition}: {event}")
             leaders[partition] = change["new_leader_id"]
-    lived = [event for event in events if event["kind"] != "closed"]
-    rows = by_partition(fold(lived, now_ms=0))
-    told = {partition: (row.leader_id, row.leader_epoch) for partition, row in rows.items()}
+    open_events = [event for event in events if event["kind"] != "closed"]
+    rows = by_partition(fold(open_events, now_ms=0))
+    reported = {partition: (row.leader_id, row.leader_epoch) for partition, row in rows.items()}
     known = {
-        TopicPartition(topic, number): (one.leader_id, one.leader_epoch)
+        TopicPartition(topic, number): (partition.leader_id, partition.leader_epoch)
         for topic, view in cache.snapshot.topics.items()
-        for number, one in view.partitions.items()
+        for number, partition in view.partitions.items()
     }
-    different = dict(told.items() ^ known.items())
-    return wrong + [f"{one}: {known.get(one)} in the cache, {told.get(one)} by its events" for one in different]
+    different = dict(reported.items() ^ known.items())
+    return wrong + [f"{log}: {known.get(log)} in the cache, {reported.get(log)} in its events" for log in different]
 
 
 def busiest_second(events: Sequence[Event]) -> int:
-    """The greatest number of Metadata requests within a second."""
-    times = [event["time_ms"] for event in events if event["kind"] == "refresh"]
-    return max((sum(begin <= one < begin + 1000 for one in times) for begin in times), default=0)
+    """Largest number of Metadata requests within a second."""
+    times_ms = [event["time_ms"] for event in events if event["kind"] == "refresh"]
+    return max((sum(begin <= time < begin + 1000 for time in times_ms) for begin in times_ms), default=0)
 
 
-def leaders_given(events: Iterable[Event], log: TopicPartition) -> list[tuple[str, int]]:
-    """Reason and new leader of each event that gave `log` another leader, in order."""
+def leaders_learned(events: Iterable[Event], log: TopicPartition) -> list[tuple[str, int]]:
+    """Reason and new leader of each leader change of `log`, in order."""
     return [
         (event["reason"], change["new_leader_id"])
         for event in events
@@ -125,5 +126,5 @@ def _neighbours(rows: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
     by_log: dict[TopicPartition, list[Record]] = {}
     for row in rows:
         by_log.setdefault(row.log, []).append(row)
-    for of_log in by_log.values():
-        yield from pairwise(of_log)
+    for log_rows in by_log.values():
+        yield from pairwise(log_rows)

@@ -1,5 +1,4 @@
-"""What operators do to a cluster, as far as the faults need it: place topics, move replicas, hold elections, and wait
-until it has come about."""
+"""Operations on a cluster that fault tests need: create topics, move replicas, hold elections, set quotas."""
 
 from __future__ import annotations
 
@@ -38,42 +37,43 @@ def poll_until(condition: Callable[[], T], timeout_s: float = 30) -> T:
     return result
 
 
-def as_brokers_know(bootstrap_servers: str, topic: str) -> list[TopicMetadata | None]:
-    """What each broker, asked by itself, tells of a topic; KafkaMetaError if one does not answer."""
+def topic_on_each_broker(bootstrap_servers: str, topic: str) -> list[TopicMetadata | None]:
+    """The metadata of a topic in each broker's own response. KafkaMetaError if a broker does not respond."""
     host, port = bootstrap_servers.split(",")[0].rsplit(":", 1)
     wire = KafkaWire(ConnectionSettings("kafkameta-tests", connect_timeout_ms=5000, max_frame_bytes=1 << 24))
     try:
         first = wire.metadata(Address(host, int(port)), [topic], time.monotonic() + 10)
-        answers = [wire.metadata(broker.address, [topic], time.monotonic() + 10) for broker in first.brokers]
+        responses = [wire.metadata(broker.address, [topic], time.monotonic() + 10) for broker in first.brokers]
     finally:
         wire.close()
-    return [next((entry for entry in answer.topics if entry.name == topic), None) for answer in answers]
+    return [next((entry for entry in response.topics if entry.name == topic), None) for response in responses]
 
 
-def all_brokers_know(bootstrap_servers: str, topic: str, partitions: int, but: UUID | None = None) -> bool:
-    """Whether each broker names a leader for this many partitions, of a topic that is not the one with the id `but`."""
+def all_brokers_know(bootstrap_servers: str, topic: str, partitions: int, old_id: UUID | None = None) -> bool:
+    """Whether each broker reports a leader for this many partitions of a topic whose id is not `old_id`."""
     try:
-        told = as_brokers_know(bootstrap_servers, topic)
-    except KafkaMetaError:  # it has not come up yet, or is slow
+        entries = topic_on_each_broker(bootstrap_servers, topic)
+    except KafkaMetaError:  # the broker starts, or is slow
         return False
     return all(
-        one is not None
-        and sum(partition.leader_id >= 0 for partition in one.partitions) == partitions
-        and (but is None or one.topic_id != but)
-        for one in told
+        entry is not None
+        and sum(partition.leader_id >= 0 for partition in entry.partitions) == partitions
+        and (old_id is None or entry.topic_id != old_id)
+        for entry in entries
     )
 
 
 def admin(cluster: LocalKafka) -> AdminClient:
-    """Keep it in a variable: its requests end with it."""
+    """Keep the client in a variable: its requests are cancelled when it is collected."""
     return AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
 
 
 def create_topic(
     cluster: LocalKafka, topic: str, replicas: Sequence[Sequence[int]], config: Mapping[str, str] | None = None
 ) -> None:
-    """A topic with these replicas, by partition, that every broker knows; the first of each leads."""
-    assignment = [list(one) for one in replicas]
+    """Create a topic with these replicas of each partition, and wait until every broker knows it. The first replica
+    leads."""
+    assignment = [list(ids) for ids in replicas]
     request = NewTopic(topic, len(assignment), replica_assignment=assignment, config=dict(config or {}))
     client = admin(cluster)
     client.create_topics([request])[topic].result(60)
@@ -86,56 +86,59 @@ def delete_topic(cluster: LocalKafka, topic: str) -> None:
 
 
 def partition_state(cluster: LocalKafka, topic: str, partition: int) -> Any:
-    """confluent_kafka's PartitionMetadata, as some broker sees it."""
+    """confluent_kafka's PartitionMetadata from any broker."""
     return admin(cluster).list_topics(topic, timeout=30).topics[topic].partitions[partition]
 
 
 def in_sync(cluster: LocalKafka, topic: str, replicas: int) -> bool:
-    """Whether every partition of the topic has so many replicas in sync."""
+    """Whether every partition of the topic has this many in-sync replicas."""
     partitions = admin(cluster).list_topics(topic, timeout=30).topics[topic].partitions
-    return all(len(one.isrs) == replicas for one in partitions.values())
+    return all(len(partition.isrs) == replicas for partition in partitions.values())
 
 
 def leads_once_elected(cluster: LocalKafka, topic: str, partition: int) -> int:
-    """Hold an election for the preferred replica, and tell who leads then. Ask again where that is another one: the
+    """Hold a preferred election and return the leader after it. Call again if another replica leads: the preferred
     replica may not have been in sync yet."""
     elect(cluster, ElectionType.PREFERRED, topic, partition)
     return int(partition_state(cluster, topic, partition).leader)
 
 
 def elect(cluster: LocalKafka, kind: ElectionType, topic: str, partition: int) -> None:
-    """Hold an election; that the leader stays is no error."""
+    """Hold an election. An election that keeps the leader is no error."""
     client = admin(cluster)
     client.elect_leaders(kind, [TopicPartition(topic, partition)]).result(60)
 
 
 def reassign(cluster: LocalKafka, topic: str, partition: int, replicas: Sequence[int]) -> None:
-    """Give a partition these replicas, the first of which is preferred as its leader. Moves go on after this."""
+    """Start a reassignment to these replicas, of which the first is the preferred leader. Does not wait for its end."""
     entry = reassignments.ReassignablePartition(partition_index=i32(partition), replicas=tuple(map(BrokerId, replicas)))
     request = reassignments.AlterPartitionReassignmentsRequest(
         topics=(reassignments.ReassignableTopic(name=TopicName(topic), partitions=(entry,)),)
     )
-    answer = _ask(cluster, ALTER_PARTITION_REASSIGNMENTS, request)
-    partitions = [one for each in answer.responses for one in each.partitions]
-    assert not any(one.error_code for one in (answer, *partitions)), answer
+    response = _send_to_controller(cluster, ALTER_PARTITION_REASSIGNMENTS, request)
+    partitions = [partition for topic_response in response.responses for partition in topic_response.partitions]
+    assert not any(part.error_code for part in (response, *partitions)), response
 
 
 def set_quota(cluster: LocalKafka, user: str, name: str, bytes_per_s: float | None) -> None:
-    """Give a user a quota, such as consumer_byte_rate, or take it away."""
+    """Set a quota of a user, such as consumer_byte_rate. None removes the quota."""
     entity = quotas.EntityData(entity_type="user", entity_name=user)
     change = quotas.OpData(key=name, value=f64(float(bytes_per_s or 0)), remove=bytes_per_s is None)
     entry = quotas.EntryData(entity=(entity,), ops=(change,))
-    answer = _ask(cluster, ALTER_CLIENT_QUOTAS, quotas.AlterClientQuotasRequest(entries=(entry,), validate_only=False))
-    assert not any(one.error_code for one in answer.entries), answer
+    request = quotas.AlterClientQuotasRequest(entries=(entry,), validate_only=False)
+    response = _send_to_controller(cluster, ALTER_CLIENT_QUOTAS, request)
+    assert not any(entry.error_code for entry in response.entries), response
 
 
-def _ask(cluster: LocalKafka, api: Api, request: Any) -> Any:
-    """What the controller answers, or the broker that forwards to it."""
+def _send_to_controller(cluster: LocalKafka, api: Api, request: Any) -> Any:
+    """The response of the controller, or of a broker that forwards to the controller."""
     host, port = cluster.admin_servers.split(",")[0].split(":")
     settings = ConnectionSettings("kafkameta-tests", connect_timeout_ms=5000, max_frame_bytes=1 << 20)
     deadline = time.monotonic() + 10
     with closing(KafkaWire(settings)) as wire:
-        answer = wire.metadata(Address(host, int(port)), (), deadline)
-    [controller] = [one.address for one in answer.brokers if one.node_id == answer.controller_id]
+        cluster_metadata = wire.metadata(Address(host, int(port)), (), deadline)
+    [controller] = [
+        broker.address for broker in cluster_metadata.brokers if broker.node_id == cluster_metadata.controller_id
+    ]
     with closing(Connection(controller, settings, deadline)) as connection:
         return connection.call(api, request, deadline).message

@@ -1,5 +1,4 @@
-"""The stage of the fault tests, a stream and a producer over one topic of a cluster that may be broken; and a secured
-broker."""
+"""Fixtures of fault tests: a stream and a producer over a cluster that the test breaks, and a secured broker."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ from tests.kafka.secured_kafka import SecuredKafka, secured_kafka
 def stage(
     breakable_kafka: LocalKafka, wait_for: Callable[..., object], tmp_path: Path
 ) -> Callable[..., AbstractContextManager[Scene]]:
-    """Opens a scene: `with stage(topic) as scene`. The first topic is written to as well, in so many partitions;
-    `options` are the stream's."""
+    """Opens a scene: `with stage(topic) as scene`. The producer writes to `partitions` partitions of the first topic.
+    `options` configure the stream."""
 
     def open_scene(topic: str, *others: str, partitions: int = 3, **options: str) -> AbstractContextManager[Scene]:
         servers = breakable_kafka.bootstrap_servers
@@ -31,6 +30,6 @@ def stage(
 
 @pytest.fixture(scope="session")
 def secured(request: pytest.FixtureRequest) -> Iterator[SecuredKafka]:
-    """A secured broker, by the protocol that a test names as its parameter."""
+    """A secured broker with the protocol of the test's parameter."""
     with secured_kafka(request.param) as cluster:
         yield cluster

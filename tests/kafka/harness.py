@@ -1,7 +1,6 @@
-"""What tests of faults share: a producer that never rests, and a stream as Spark runs it.
+"""Shared by fault tests: a producer that writes all the time, and a stream without Spark.
 
-What runs here is what Spark's planner and workers run, without Spark: batches of some milliseconds, so that faults come
-in the middle of many.
+The stream runs the code of Spark's planner and workers in batches of some milliseconds, so faults hit many batches.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from pyspark_kafka_meta.telemetry.background_sink import BackgroundSink
 from pyspark_kafka_meta.telemetry.publisher_factory import new_publisher
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.checkpoints import parsed, text
-from tests.kafka.checker import UNKNOWN_OFFSET, Event, Record, assert_all_read, assert_tells_all
+from tests.kafka.checker import UNKNOWN_OFFSET, Event, Record, assert_all_read, assert_events_complete
 from tests.unit.written_events import events_in
 
 BATCH_PAUSE_S = 0.05
 SETTLE_S = 30
-PRODUCER_PATIENCE_MS = 5_000
-"""What a hung broker owes an answer to is sent to nobody else for so long, which would be a minute."""
+PRODUCER_TIMEOUT_MS = 5_000
+"""socket.timeout.ms: a batch in flight to a hung broker is retried after this time instead of after a minute."""
 Task = tuple[OffsetRange, ...]
 
 
 class Background:
-    """Runs in a thread of its own until the end of `with`."""
+    """Runs in a thread inside `with`."""
 
     def __init__(self) -> None:
         self._stopped = threading.Event()
@@ -59,34 +58,34 @@ class Background:
 
 
 class SteadyProducer(Background):
-    """Writes numbered records to a topic, round robin over `partitions`, until the end of `with`.
+    """Writes numbered records to a topic inside `with`, round robin over `partitions`.
 
     Attributes:
-        acked: what the brokers took, in each partition in order.
+        acked: acknowledged records; those of a partition are in order.
     """
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
         self.acked: list[Record] = []
         self.topic, self.partitions = topic, partitions
-        self._last: dict[TopicPartition, int] = {}  # offset told
+        self._last_offsets: dict[TopicPartition, int] = {}
         settings = {
             "acks": "all",
             "enable.idempotence": True,
             "linger.ms": 5,
             "log_level": 0,
-            "socket.timeout.ms": PRODUCER_PATIENCE_MS,
+            "socket.timeout.ms": PRODUCER_TIMEOUT_MS,
         }
         self._producer = Producer({"bootstrap.servers": bootstrap_servers, **settings})
         super().__init__()
 
     def grow(self, partitions: int) -> None:
-        """Write to so many partitions from now on, which the brokers must have."""
+        """Write to this many existing partitions from now on."""
         known = self._producer.list_topics(self.topic, timeout=30).topics[self.topic]
         assert len(known.partitions) == partitions
         self.partitions = partitions
 
     def ends(self) -> dict[TopicPartition, int]:
-        """Of each partition, the offset after the last that was acknowledged."""
+        """The offset after the last acknowledged record of each partition."""
         ends: dict[TopicPartition, int] = {}
         for record in list(self.acked):
             ends[record.log] = max(ends.get(record.log, 0), record.offset) + 1
@@ -107,9 +106,9 @@ class SteadyProducer(Background):
         if error is not None:
             return
         record = acked_record(message)
-        # Where the broker tells no offset librdkafka counts up from -1: the batch seems to lie at the log's start.
-        if record.offset > self._last.get(record.log, UNKNOWN_OFFSET):
-            self._last[record.log] = record.offset
+        # Without an offset in the response librdkafka counts up from -1, as if the batch were at the log start.
+        if record.offset > self._last_offsets.get(record.log, UNKNOWN_OFFSET):
+            self._last_offsets[record.log] = record.offset
         else:
             record = record._replace(offset=UNKNOWN_OFFSET)
         self.acked.append(record)
@@ -122,7 +121,7 @@ def acked_record(message: Message) -> Record:
 
 
 def write_numbers(cluster: LocalKafka, topic: str, start: int, end: int) -> None:
-    """Write the numbers from `start` to before `end` to partition 0."""
+    """Write the numbers from `start` to `end`, exclusive, to partition 0."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "log_level": 0})
     for number in range(start, end):
         producer.produce(topic, str(number), partition=0)
@@ -130,33 +129,33 @@ def write_numbers(cluster: LocalKafka, topic: str, start: int, end: int) -> None
 
 
 class Stream(Background):
-    """Micro-batches over topics, one after the other: plan, read, and commit the end as JSON.
+    """Micro-batches over topics: plan, read, and commit the end offset as JSON.
 
-    Without topics, `options` say which. Call `run_batch`, or `plan` and `read` to do something in between; inside
-    `with`, batches run by themselves.
+    Without `topics`, `options` choose the topics. Call `run_batch`, or `plan` and `read` to act in between. Inside
+    `with`, batches run in a thread.
 
     Attributes:
-        committed: the JSON of the offset up to which `rows` hold everything.
-        rows: in the order of reading; of a batch that failed, none.
-        batch_seconds: how long each batch took, those that failed too.
-        error: what ended the batches that run by themselves.
+        committed: JSON of the offset up to which `rows` are complete.
+        rows: in the order of reading, without those of failed batches.
+        batch_seconds: duration of each batch, also of failed batches.
+        error: the error that ended the thread.
     """
 
     def __init__(self, bootstrap_servers: str, topics: Sequence[str], folder: Path, **options: str) -> None:
-        given = {
+        texts = {
             "kafka.bootstrap.servers": bootstrap_servers,
             **({"subscribe": ",".join(topics)} if topics else {}),
             "startingOffsets": "earliest",
             **options,
         }
-        self._options = SourceOptions.parse(given).for_stream()
+        self._options = SourceOptions.parse(texts).for_stream()
         self._folder = folder
         self.planner_client = self._client(Role.PLANNER, stream_planner_options(self._options.client))
         self.reader_client = self._client(Role.READER, self._options.client)
         self._planner = OffsetPlanner(self.planner_client, self._options)
         try:
-            begun = self._planner.next_offset(BEGINNING, None, limited=False)
-            self.committed = text(replace(begun, positions=begun.start, start={}))
+            first = self._planner.next_offset(BEGINNING, None, limited=False)
+            self.committed = text(replace(first, positions=first.start, start={}))
         except Exception:
             self.close()
             raise
@@ -179,7 +178,7 @@ class Stream(Background):
             self.batch_seconds.append(time.monotonic() - began)
 
     def run_until(self, condition: Callable[[], object], timeout_s: float = 30) -> None:
-        """Run batches until the condition holds after one; raises what a batch raises."""
+        """Run batches until the condition holds after a batch. Raises the errors of batches."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, f"not within {timeout_s} s; at {self.positions()}"
@@ -197,18 +196,19 @@ class Stream(Background):
         return [record for task in tasks for record in self._read(task)]
 
     def positions(self) -> dict[TopicPartition, int]:
-        return {partition: one.offset for partition, one in parsed(self.committed).positions.items()}
+        positions = parsed(self.committed).positions
+        return {partition: position.offset for partition, position in positions.items()}
 
     def settle(self) -> None:
-        """Wait until all events so far are written, or lost: a folder has a thread of its own, which a flush leaves
-        behind where the machine is slow."""
+        """Wait until the event folder's thread has written or lost all events. On a slow machine a flush does not wait
+        for the thread."""
         for client in (self.planner_client, self.reader_client):
             for sink in client.publisher._sinks:
                 if isinstance(sink, BackgroundSink):
                     assert sink._last.wait(SETTLE_S), "events still wait for their folder"
 
     def events(self, role: str = "reader") -> list[Event]:
-        """The events of the reader's or the planner's cache after its birth, as they were written."""
+        """The written events of the reader's or the planner's cache, without the birth event."""
         self.settle()
         events = sorted(events_in(self._folder / role), key=itemgetter("sequence"))
         return [event for event in events if event["kind"] != "born"]
@@ -224,7 +224,9 @@ class Stream(Background):
         columns = ("topic", "partition", "offset", "value")
         try:
             for batch in TaskReader(self.reader_client, self._options, columns).read(task):
-                for topic, partition, offset, value in zip(*(one.to_pylist() for one in batch.columns), strict=True):
+                for topic, partition, offset, value in zip(
+                    *(column.to_pylist() for column in batch.columns), strict=True
+                ):
                     yield Record(TopicPartition(topic, partition), offset, value.decode())
         finally:
             self.reader_client.publisher.flush()
@@ -236,49 +238,52 @@ class Stream(Background):
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A stream that reads what a producer writes, both at work."""
+    """A stream that reads the records of a producer while the producer writes."""
 
     stream: Stream
     producer: SteadyProducer
     wait_for: Callable[..., Any]
 
     def read_on(self, rows: int = 300, timeout_s: float = 30) -> None:
-        """Wait until so many more rows have come, of every partition that is written at least one."""
+        """Wait for this many new rows, with at least one row of each partition."""
         before, logs = len(self.stream.rows), self.producer.partitions
 
-        def came() -> bool:
+        def has_read() -> bool:
             assert self.stream.error is None, self.stream.error
             new = self.stream.rows[before:]
             return len(new) >= rows and len({row.log for row in new}) >= logs
 
-        self.wait_for(came, timeout_s=timeout_s)
+        self.wait_for(has_read, timeout_s=timeout_s)
 
     def assert_invariants(self, batch_deadline_s: float) -> None:
-        """Nothing acknowledged is lost, repeated or out of order; no batch was late; caches told all and asked
-        little."""
+        """No acknowledged record is lost, repeated or out of order, no batch exceeded its deadline, and the caches
+        reported every refresh and sent few requests."""
         assert_all_read(self.producer.acked, self.stream.rows)
         assert max(self.stream.batch_seconds) < batch_deadline_s
-        assert_tells_all(self.stream.events("planner"), self.stream.planner_client.cache)
-        assert_tells_all(self.stream.events("reader"), self.stream.reader_client.cache)
+        assert_events_complete(self.stream.events("planner"), self.stream.planner_client.cache)
+        assert_events_complete(self.stream.events("reader"), self.stream.reader_client.cache)
 
     def catch_up(self) -> None:
-        """Wait until the stream has come to the end of what was acknowledged."""
+        """Wait until the stream has read all acknowledged records."""
         ends = self.producer.ends()
 
         def caught_up() -> bool:
             assert self.stream.error is None, self.stream.error
-            at = self.stream.positions()
-            return all(at.get(log, 0) >= end for log, end in ends.items())
+            positions = self.stream.positions()
+            return all(positions.get(log, 0) >= end for log, end in ends.items())
 
         self.wait_for(caught_up, timeout_s=60)
 
     def progress(self) -> str:
-        """Whether the producer or the stream has come to a halt, and in which partition."""
-        at = self.stream.positions()
+        """Positions of the producer and the stream, to find the one that stopped and its partition."""
+        read = self.stream.positions()
         return "\n".join(
             [
-                *(f"{log}: acknowledged to {end}, read to {at.get(log)}" for log, end in self.producer.ends().items()),
-                f"seconds of the last batches that ended: {self.stream.batch_seconds[-5:]}",
+                *(
+                    f"{log}: acknowledged to {end}, read to {read.get(log)}"
+                    for log, end in self.producer.ends().items()
+                ),
+                f"seconds of the last batches: {self.stream.batch_seconds[-5:]}",
                 *(f"{event}" for event in self.stream.events()[-5:]),
             ]
         )
@@ -286,7 +291,7 @@ class Scene:
 
 @contextmanager
 def running(stream: Stream, producer: SteadyProducer, wait_for: Callable[..., Any]) -> Iterator[Scene]:
-    """`stream` reads and `producer` writes from some rows before the body to the last acknowledged one after it."""
+    """Run `producer` and `stream`: the body starts after some rows, and all acknowledged rows are read after it."""
     scene = Scene(stream, producer, wait_for)
     try:
         with stream:

@@ -1,5 +1,4 @@
-"""A reader whose events get into trouble on their way out, round after round; as a program, with a folder of its own to
-mount and break."""
+"""A reader whose event sink fails, in rounds. As a program it mounts and breaks a file system for the events."""
 
 from __future__ import annotations
 
@@ -21,16 +20,15 @@ from pyspark_kafka_meta.telemetry.publisher_factory import new_publisher
 from tests.kafka.harness import Stream
 from tests.unit.written_events import events_in
 
-Told = list[tuple[int, int]]
-"""Sequence and `dropped_before` of each event that got through, in order."""
+Sequences = list[tuple[int, int]]
+"""Sequence and `dropped_before` of each delivered event, in order."""
 
 
 class Rounds(Stream):
-    """A stream of one topic whose events go where its options say. Each round writes a record, makes news for the
-    reader's cache, and reads a batch.
+    """A stream of one topic. Each round writes a record, refreshes the reader's cache and reads a batch.
 
     Args:
-        open_servers: where anybody may write, if not at `bootstrap_servers`.
+        open_servers: addresses that need no login, to write at; None for `bootstrap_servers`.
     """
 
     def __init__(
@@ -46,7 +44,7 @@ class Rounds(Stream):
         return self.reader_client.cache.cache_id
 
     def play(self, rounds: int) -> None:
-        """Play on; whoever changes or reads the place for events then finds it at rest."""
+        """Play rounds, then wait until the event sinks are idle."""
         for _ in range(rounds):
             self._producer.produce(self._topic, str(self._written))
             assert self._producer.flush(30) == 0
@@ -56,8 +54,8 @@ class Rounds(Stream):
         self.settle()
 
     def assert_unharmed(self) -> None:
-        """Every record was read, and no flush held its batch up: it may wait 0.2 s, which a slow machine makes some
-        seconds, and Kafka's own producer would wait 30 s."""
+        """Every record was read, and no flush delayed its batch. A flush may wait 0.2 s, or seconds on a slow machine.
+        Kafka's producer would wait 30 s."""
         assert sorted(int(row.value) for row in self.rows) == list(range(self._written))
         assert max(self.waited_s) < 10
 
@@ -74,21 +72,19 @@ class Rounds(Stream):
         return KafkaClient(options, publisher)
 
 
-def told(events: Iterable[Mapping[str, Any]], cache_id: str) -> Told:
-    """A record whose acknowledgement was lost may have come twice."""
-    return sorted({(one["sequence"], one["dropped_before"]) for one in events if one["cache_id"] == cache_id})
+def sequences(events: Iterable[Mapping[str, Any]], cache_id: str) -> Sequences:
+    """Distinct, because a record whose acknowledgement was lost may be written twice."""
+    return sorted({(event["sequence"], event["dropped_before"]) for event in events if event["cache_id"] == cache_id})
 
 
-def drops_told(found: Told) -> int:
-    """How many events are missing, once those that got through have told as many.
-
-    Returns 0 while they have not."""
+def reported_drops(found: Sequences) -> int:
+    """The number of missing events, or 0 while the delivered events do not report the same number."""
     missing = found[-1][0] - len(found) if found else 0
     return missing if missing == sum(dropped for _, dropped in found) else 0
 
 
 def main(servers: str, topic: str, folder: str, fault: str) -> None:
-    """Play in a namespace of mounts of this process's own. Prints what the events told, as JSON."""
+    """Play in a mount namespace of this process. Prints the sequences of the events as JSON."""
     metrics = Path(folder)
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder]
     subprocess.run(mount, check=True)
@@ -101,7 +97,7 @@ def main(servers: str, topic: str, folder: str, fault: str) -> None:
     stream.play(3)
     stream.close()
     stream.assert_unharmed()
-    print(json.dumps(told(events_in(metrics), stream.cache_id)))  # noqa: T201
+    print(json.dumps(sequences(events_in(metrics), stream.cache_id)))  # noqa: T201
 
 
 def remount(how: str) -> Callable[[Path], None]:

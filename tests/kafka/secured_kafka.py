@@ -1,4 +1,4 @@
-"""A secured broker for tests: its users and what they may do, each way to log in, and what gets in by it."""
+"""A secured broker for tests: its users, their ACLs and their logins."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ RIGHTS = [
     *((user, AclOperation.READ, *TOPIC_ITSELF) for user in ("carol", "erin", "frank")),
     ("dora", AclOperation.DESCRIBE, *TOPIC_ITSELF),
 ]
-"""Mallory may do nothing. Carol, Erin and Frank are for one test each, which changes what they can do."""
+"""Mallory has no ACLs. Carol, Erin and Frank each belong to one test, which changes their login or ACLs."""
 MECHANISMS = {
     "SSL": (),
     "SASL_PLAINTEXT": ("SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"),
@@ -53,8 +53,8 @@ TLS = [protocol for protocol in MECHANISMS if protocol.endswith("SSL")]
 
 
 def unsecured_token(user: str) -> str:
-    """What Kafka's OAuthBearerUnsecuredValidatorCallbackHandler takes."""
-    issued = int(time.time()) - 1  # lest rounding puts it into the future
+    """A token that Kafka's OAuthBearerUnsecuredValidatorCallbackHandler accepts."""
+    issued = int(time.time()) - 1  # rounding must not put it into the future
     parts = ({"alg": "none"}, {"sub": user, "iat": issued, "exp": issued + 3600})
     encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts]
     return ".".join(encoded) + "."
@@ -70,7 +70,7 @@ class SecuredKafka:
     """One broker with `RECORDS` records in `TOPIC`.
 
     Attributes:
-        token_url: an endpoint that gives out tokens for Alice.
+        token_url: an endpoint that issues tokens for Alice.
     """
 
     kafka: LocalKafka
@@ -85,7 +85,7 @@ class SecuredKafka:
         return {**self.kafka.client_options(user), **more}
 
     def logins(self) -> dict[str, dict[str, str]]:
-        """Each way in for Alice, as options."""
+        """The options of each login of Alice."""
         if self.protocol == "SSL":
             return {"certificate": self.options()}
         by_password = [name for name in MECHANISMS[self.protocol] if name != "OAUTHBEARER"]
@@ -106,7 +106,7 @@ class SecuredKafka:
         }
 
     def read(self, folder: Path, options: dict[str, str], servers: str | None = None) -> int:
-        """How many records a planner and a reader get out of the topic."""
+        """The number of records that a planner and a reader read from the topic."""
         stream = Stream(servers or self.servers, [TOPIC], folder, **options)
         try:
             stream.run_batch()
@@ -115,7 +115,7 @@ class SecuredKafka:
             stream.close()
 
     def admin(self) -> AdminClient:
-        """One that may do all. Keep it in a variable: its requests end with it."""
+        """A client without ACLs. Keep it in a variable: its requests are cancelled when it is collected."""
         return AdminClient({"bootstrap.servers": self.kafka.admin_servers, "log_level": 0})
 
     def create_topic(self, topic: str) -> None:
@@ -125,16 +125,16 @@ class SecuredKafka:
 
     def allow(self, user: str, operation: AclOperation, topic: str) -> None:
         admin = self.admin()
-        one = acl(user, operation, ResourceType.TOPIC, topic, ResourcePatternType.LITERAL)
-        assert admin.create_acls([one])[one].result(60) is None
+        binding = acl(user, operation, ResourceType.TOPIC, topic, ResourcePatternType.LITERAL)
+        assert admin.create_acls([binding])[binding].result(60) is None
 
     def forbid(self, user: str) -> None:
-        """Take all rights from a user."""
+        """Remove all ACLs of a user."""
         anything: Any = None
         all_acls = (f"User:{user}", anything, AclOperation.ANY, AclPermissionType.ANY)
-        taken = AclBindingFilter(ResourceType.ANY, anything, ResourcePatternType.ANY, *all_acls)
+        all_of_user = AclBindingFilter(ResourceType.ANY, anything, ResourcePatternType.ANY, *all_acls)
         admin = self.admin()
-        assert admin.delete_acls([taken])[taken].result(60)
+        assert admin.delete_acls([all_of_user])[all_of_user].result(60)
 
 
 def acl(user: str, operation: AclOperation, kind: ResourceType, name: str, pattern: ResourcePatternType) -> AclBinding:
@@ -142,7 +142,7 @@ def acl(user: str, operation: AclOperation, kind: ResourceType, name: str, patte
 
 
 def produce(settings: dict[str, Any], topic: str = TOPIC) -> None:
-    """Write so many `RECORDS`."""
+    """Write `RECORDS` records."""
     producer = Producer({**settings, "log_level": 0})
     delivered: list[Any] = []
     for number in range(RECORDS):
@@ -155,10 +155,10 @@ def produce(settings: dict[str, Any], topic: str = TOPIC) -> None:
 def secured_kafka(protocol: Any) -> Iterator[SecuredKafka]:
     token = {"access_token": unsecured_token("alice"), "token_type": "Bearer", "expires_in": 3600}
     config = {"connections.max.reauth.ms": str(SESSION_MS)}
-    offered = MECHANISMS[protocol]
+    mechanisms = MECHANISMS[protocol]
     with (
         token_endpoint(200, token) as (url, _),
-        LocalKafka(1, config=config, security=protocol, mechanisms=offered, users=USERS, acls=True) as kafka,
+        LocalKafka(1, config=config, security=protocol, mechanisms=mechanisms, users=USERS, acls=True) as kafka,
     ):
         secured = SecuredKafka(kafka, protocol, url)
         secured.create_topic(TOPIC)

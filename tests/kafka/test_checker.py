@@ -1,4 +1,4 @@
-"""The checker finds each anomaly that it is there for, and nothing in a history without one."""
+"""The checker finds each kind of anomaly, and no anomaly in a correct history."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.kafka.checker import (
     Event,
     Record,
     assert_all_read,
-    assert_tells_all,
+    assert_events_complete,
     busiest_second,
     duplicates,
     inconsistent_offsets,
@@ -66,8 +66,8 @@ def test_anomaly_is_found(name: str) -> None:
 
 def one_record_wrong() -> dict[str, list[Record]]:
     histories = {}
-    for at, row in enumerate(ACKED):
-        before, behind = ACKED[:at], ACKED[at + 1 :]
+    for index, row in enumerate(ACKED):
+        before, behind = ACKED[:index], ACKED[index + 1 :]
         histories[f"{row.value} lost"] = before + behind
         histories[f"{row.value} repeated at once"] = [*before, row, row, *behind]
         histories[f"{row.value} repeated later"] = [*ACKED, row]
@@ -82,34 +82,34 @@ def test_any_record_that_is_lost_repeated_or_reordered_is_found(rows: list[Recor
         assert_all_read(ACKED, rows)
 
 
-def test_record_of_which_no_offset_was_told_is_lost_only_if_it_was_not_read() -> None:
+def test_record_without_a_reported_offset_is_lost_only_if_it_was_not_read() -> None:
     assert_all_read([A0, A1_SOMEWHERE, A2], [A0, A1, A2])
     assert lost_writes([A0, A1_SOMEWHERE], [A0]) == [A1_SOMEWHERE]
 
 
-def test_offset_that_no_broker_told_is_not_believed(
+def test_offset_that_no_broker_reported_is_unknown(
     mock_cluster: MockCluster, wait_for: Callable[[Callable[[], object]], object]
 ) -> None:
     mock_cluster.create_topic("t")
     with SteadyProducer(mock_cluster.bootstrap_servers, "t", 1) as producer:
         wait_for(lambda: len(producer.acked) > 50)
         mock_cluster.push_partition_errors("t", 0, PRODUCE, DUPLICATE_SEQUENCE_NUMBER)
-        wait_for(lambda: any(one.offset == UNKNOWN_OFFSET for one in producer.acked))
+        wait_for(lambda: any(record.offset == UNKNOWN_OFFSET for record in producer.acked))
         written = len(producer.acked)
         wait_for(lambda: len(producer.acked) > written + 50)
-    told = [one.offset for one in producer.acked if one.offset != UNKNOWN_OFFSET]
+    offsets = [record.offset for record in producer.acked if record.offset != UNKNOWN_OFFSET]
 
-    assert told == list(range(len(told)))
-    assert [int(one.value) for one in producer.acked] == list(range(len(producer.acked)))
+    assert offsets == list(range(len(offsets)))
+    assert [int(record.value) for record in producer.acked] == list(range(len(producer.acked)))
 
 
-def test_whole_history_has_none_in_whatever_order_logs_take_turns() -> None:
+def test_complete_history_has_no_anomaly_in_any_order_of_its_logs() -> None:
     assert found([B0, A0, A1, A2]) == found([A0, A1, B0, A2]) == set()
     assert_all_read(ACKED, [A0, A1, A2, B0])
 
 
 def moved_twice() -> Scene:
-    """A cache that learned topic t, and later that another broker leads t-0, and then another one."""
+    """A cache that learned topic t and then two leader changes of t-0."""
     scene = Scene()
     scene.refresh_when_due()
     for leader in (2, 3):
@@ -120,13 +120,13 @@ def moved_twice() -> Scene:
     return scene
 
 
-def as_written(events: Sequence[RefreshEvent]) -> list[Event]:
+def written(events: Sequence[RefreshEvent]) -> list[Event]:
     return [json.loads(event.to_json()) for event in events]
 
 
-def test_cache_whose_events_tell_all_is_right() -> None:
+def test_complete_events_pass() -> None:
     scene = moved_twice()
-    assert_tells_all(as_written(scene.events), scene.cache)
+    assert_events_complete(written(scene.events), scene.cache)
 
 
 HIDDEN: dict[str, Callable[[list[Event]], list[Event]]] = {
@@ -134,7 +134,7 @@ HIDDEN: dict[str, Callable[[list[Event]], list[Event]]] = {
     "the last event is missing": lambda events: events[:-1],
     "a change is missing": lambda events: [events[0], {**events[1], "leaders_changed": []}, events[2]],
     "the last change is missing": lambda events: [*events[:2], {**events[2], "leaders_changed": []}],
-    "all changes of a partition are missing": lambda events: [{**one, "leaders_changed": []} for one in events],
+    "all changes of a partition are missing": lambda events: [{**event, "leaders_changed": []} for event in events],
     "another old leader": lambda events: [
         *events[:2],
         {**events[2], "leaders_changed": [{**events[2]["leaders_changed"][0], "old_leader_id": 1}]},
@@ -147,10 +147,10 @@ HIDDEN: dict[str, Callable[[list[Event]], list[Event]]] = {
 
 
 @pytest.mark.parametrize("hide", HIDDEN.values(), ids=HIDDEN.keys())
-def test_change_that_no_event_tells_is_found(hide: Callable[[list[Event]], list[Event]]) -> None:
+def test_change_without_an_event_is_found(hide: Callable[[list[Event]], list[Event]]) -> None:
     scene = moved_twice()
     with pytest.raises(AssertionError):
-        assert_tells_all(hide(as_written(scene.events)), scene.cache)
+        assert_events_complete(hide(written(scene.events)), scene.cache)
 
 
 def test_busiest_second_counts_requests_but_no_hints() -> None:

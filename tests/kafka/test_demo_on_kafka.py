@@ -1,4 +1,4 @@
-"""The demo's Apache Kafka: brokers that were killed lead again once restored, and a topic grows more than once."""
+"""The demo on Apache Kafka: restored brokers lead again, and partitions are added twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark_kafka_meta.testing import LocalKafka
 
 
 def leaders(cluster: Real) -> list[int | None]:
-    """By partition, as the first broker that answers sees it."""
+    """The leader of each partition, by the first Metadata response."""
     return [row.leader_id for row in partition_rows(ClientOptions.parse(cluster.options), [TOPIC])]
 
 

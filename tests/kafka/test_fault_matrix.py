@@ -1,4 +1,4 @@
-"""Brokers crash, hang, stop and move under a stream: nothing is lost, nothing comes twice, and every batch ends."""
+"""Brokers crash, hang, stop and move under a stream: no record is lost or repeated, and every batch ends in time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark_kafka_meta.errors import NoLeaderError
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID
-from tests.kafka.checker import leaders_given
+from tests.kafka.checker import leaders_learned
 from tests.kafka.cluster_tools import create_topic, in_sync, leads_once_elected
 from tests.kafka.harness import Stage, Stream
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture
 def another_leads(leader_of: Callable[[str, int], int], wait_for: Callable[..., Any]) -> Callable[[str, int], int]:
-    """Waits until a broker other than the one given leads partition 0, and tells which."""
+    """Waits until a broker other than `node_id` leads partition 0, and returns its id."""
 
     def wait(topic: str, node_id: int) -> int:
         wait_for(lambda: leader_of(topic, 0) not in (-1, node_id), timeout_s=60)
@@ -43,7 +43,7 @@ def test_r1_a_crashed_leader(
         scene.read_on()
     scene.assert_invariants(batch_deadline_s=15)
     events = scene.stream.events()
-    assert ("connection_lost", new_leader) in leaders_given(events, TopicPartition(topic, 0))
+    assert ("connection_lost", new_leader) in leaders_learned(events, TopicPartition(topic, 0))
     assert {event["cause_node_id"] for event in events if event["reason"] == "connection_lost"} == {victim}
 
 
@@ -58,7 +58,7 @@ def test_r2_a_hung_leader_is_left_long_before_the_request_timeout(
         breakable_kafka.resume(victim)
         scene.read_on()
     scene.assert_invariants(batch_deadline_s=15)
-    assert ("request_timeout", new_leader) in leaders_given(scene.stream.events(), TopicPartition(topic, 0))
+    assert ("request_timeout", new_leader) in leaders_learned(scene.stream.events(), TopicPartition(topic, 0))
 
 
 def test_r3_a_leader_that_shuts_down_in_order_is_nothing_to_report(
@@ -75,8 +75,8 @@ def test_r3_a_leader_that_shuts_down_in_order_is_nothing_to_report(
         another_leads(topic, victim)
         scene.read_on()
     scene.assert_invariants(batch_deadline_s=10)
-    ours = [one for one in caplog.records if one.name.startswith(pyspark_kafka_meta.__name__)]
-    assert [one.getMessage() for one in ours if one.levelno >= logging.WARNING] == []
+    records = [record for record in caplog.records if record.name.startswith(pyspark_kafka_meta.__name__)]
+    assert [record.getMessage() for record in records if record.levelno >= logging.WARNING] == []
 
 
 def test_r5_a_crashed_controller_is_not_noticed(breakable_kafka: LocalKafka, stage: Stage, topic: str) -> None:
@@ -85,11 +85,11 @@ def test_r5_a_crashed_controller_is_not_noticed(breakable_kafka: LocalKafka, sta
         planned, read = len(scene.stream.events("planner")), len(scene.stream.events())
         scene.wait_for(lambda: len(scene.stream.events("planner")) > planned)
         scene.read_on()
-        # Until here: a controller that is back may miss a heartbeat, and give a broker's partitions to others.
+        # Events before the restart: the restarted controller may miss a heartbeat and elect other leaders.
         of_planner, of_reader = scene.stream.events("planner")[planned:], scene.stream.events()[read:]
         breakable_kafka.start(CONTROLLER_ID)
     scene.assert_invariants(batch_deadline_s=10)
-    # A broker that is slow is asked about, without anything having changed.
+    # A slow broker causes a refresh although nothing has changed.
     assert {event["reason"] for event in of_planner} <= {"max_age", "request_timeout"}
     assert {event["reason"] for event in of_reader} <= {"request_timeout"}
     assert not any(event["leaders_changed"] or event["brokers_removed"] for event in of_planner + of_reader)
@@ -130,8 +130,8 @@ def test_r13_without_its_only_replica_a_batch_fails_in_time_or_waits_for_it(
 ) -> None:
     topic, home = f"r13-{uuid.uuid4().hex}", breakable_kafka.broker_ids[-1]
     create_topic(breakable_kafka, topic, [[home]], {"min.insync.replicas": "1"})
-    hasty = {"kafka.default.api.timeout.ms": "3000", "kafkaConsumer.pollTimeoutMs": "3000"}
-    impatient = Stream(breakable_kafka.bootstrap_servers, [topic], tmp_path / "impatient", **hasty)
+    short_timeouts = {"kafka.default.api.timeout.ms": "3000", "kafkaConsumer.pollTimeoutMs": "3000"}
+    impatient = Stream(breakable_kafka.bootstrap_servers, [topic], tmp_path / "impatient", **short_timeouts)
     with stage(topic, partitions=1) as scene:
         breakable_kafka.kill(home)
         with pytest.raises(NoLeaderError, match=f"{topic}-0"):

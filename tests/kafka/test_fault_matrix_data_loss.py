@@ -1,5 +1,5 @@
-"""Records vanish before they are read: a query fails and says what is gone, or goes on where that is allowed, and never
-takes records of one log for those of another."""
+"""Unread records are lost: a query fails and names the lost offsets, or continues where an option allows it. It never
+mixes the records of two logs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pyspark_kafka_meta.wire.messages import EARLIEST_TIMESTAMP
 from tests.kafka.checker import duplicates, inconsistent_offsets, nonmonotonic
 from tests.kafka.cluster_tools import (
     all_brokers_know,
-    as_brokers_know,
     create_topic,
     delete_topic,
     elect,
     in_sync,
     poll_until,
+    topic_on_each_broker,
 )
 from tests.kafka.harness import Stage, SteadyProducer, Stream
 
@@ -36,14 +36,14 @@ Produce = Callable[..., list[int]]
 
 @pytest.fixture
 def open_stream(local_kafka: LocalKafka, tmp_path: Path) -> Iterator[Callable[..., Stream]]:
-    """A stream of topics that fails on data loss, or does not."""
-    with ExitStack() as opened:
+    """Opens a stream with this value of failOnDataLoss."""
+    with ExitStack() as stack:
 
         def make(*topics: str, fail_on_data_loss: bool) -> Stream:
             folder = tmp_path / uuid.uuid4().hex
             option = str(fail_on_data_loss).lower()
             stream = Stream(local_kafka.bootstrap_servers, topics, folder, failOnDataLoss=option)
-            opened.enter_context(closing(stream))
+            stack.enter_context(closing(stream))
             return stream
 
         yield make
@@ -53,16 +53,16 @@ def open_stream(local_kafka: LocalKafka, tmp_path: Path) -> Iterator[Callable[..
 def make_again(local_kafka: LocalKafka, make_topic: Callable[..., str]) -> Callable[[str], None]:
     def make(topic: str) -> None:
         servers = local_kafka.bootstrap_servers
-        [old] = {one.topic_id for one in as_brokers_know(servers, topic) if one is not None}
+        [old] = {entry.topic_id for entry in topic_on_each_broker(servers, topic) if entry is not None}
         delete_topic(local_kafka, topic)
 
         def made() -> bool:
-            with suppress(KafkaException):  # with ZooKeeper topics are deleted in the background
+            with suppress(KafkaException):  # ZooKeeper clusters delete topics in the background
                 return make_topic(name=topic) == topic
             return False
 
         poll_until(made)
-        poll_until(lambda: all_brokers_know(servers, topic, 1, but=old))  # what is gone may be known still
+        poll_until(lambda: all_brokers_know(servers, topic, 1, old_id=old))  # brokers may still report the old topic
 
     return make
 
@@ -137,8 +137,8 @@ def test_r10_a_topic_recreated_under_a_planned_range(
     make_again(topic)
     produce(topic, numbers(0, 40, "new-"))
 
-    with ThreadPoolExecutor() as both:  # each waits before it calls records lost
-        strict_read, lenient_read = both.submit(strict.read, tasks), both.submit(lenient.read, tasks_again)
+    with ThreadPoolExecutor() as pool:  # each read waits before it reports data loss
+        strict_read, lenient_read = pool.submit(strict.read, tasks), pool.submit(lenient.read, tasks_again)
     with pytest.raises(DataLossError, match=f"{planned.topic_id}.*, now "):
         strict_read.result()
     assert lenient_read.result() == []
@@ -162,7 +162,7 @@ def test_r11_records_deleted_under_a_planned_range(
     delete_records(topic, 0, 50)
     produce(topic, numbers(50, 60), partition=0)
     lenient.run_batch()
-    assert values(lenient) == numbers(50, 60), "what was read may be deleted"
+    assert values(lenient) == numbers(50, 60), "records that were read may be deleted"
 
 
 def test_r11_retention_overtakes_the_reader(
@@ -218,23 +218,25 @@ def test_r12_a_log_truncated_by_an_unclean_election(
     wait_for(elected)
 
     assert produce(topic, numbers(20, 30, "new-")) == list(range(20, 30))
-    with ThreadPoolExecutor() as all_three:  # each waits before it calls records lost
-        strict_batch = all_three.submit(strict.run_batch)
-        late_read, strict_read = all_three.submit(late.read, planned), all_three.submit(strict.read, planned)
-    was_cut = rf"log of {log} was truncated to offset 20 \(leader epoch 0, now [1-9]\): records .* 20 to 49 are gone"
-    with pytest.raises(DataLossError, match=was_cut):
+    with ThreadPoolExecutor() as pool:  # each read waits before it reports data loss
+        strict_batch = pool.submit(strict.run_batch)
+        late_read, strict_read = pool.submit(late.read, planned), pool.submit(strict.read, planned)
+    truncated = rf"log of {log} was truncated to offset 20 \(leader epoch 0, now [1-9]\): records .* 20 to 49 are gone"
+    with pytest.raises(DataLossError, match=truncated):
         strict_batch.result()
-    assert [row.value for row in late_read.result()] == numbers(20, 30, "new-"), "what a planned range has left"
+    assert [row.value for row in late_read.result()] == numbers(20, 30, "new-"), (
+        "the records of the planned range that are left"
+    )
     with pytest.raises(DataLossError, match=r"offsets 30 to 49 .* ends at offset 30"):
         strict_read.result()
     early.run_until(lambda: early.positions()[log] == 30)
     produce(topic, numbers(30, 80, "new-"))
-    with pytest.raises(DataLossError, match=was_cut):
+    with pytest.raises(DataLossError, match=truncated):
         strict.run_batch()
     assert len(strict.rows) == 50
     for stream in (lenient, early):
         stream.run_until(lambda stream=stream: stream.positions()[log] == 80)
-        assert values(stream)[50:] == numbers(20, 80, "new-"), "also where the log has grown past what was read"
+        assert values(stream)[50:] == numbers(20, 80, "new-"), "also if the log has grown past the read position"
         [loss] = [event for event in stream.events("planner") if event["kind"] == "data_loss"]
         assert (loss["lost_from_offset"], loss["lost_until_offset"]) == (20, 50)
     assert max(strict.batch_seconds[-2:]) < 25

@@ -1,4 +1,4 @@
-"""A bad network between clients and brokers, records too large for a fetch, quotas: streams read on, late at most."""
+"""Bad networks, records larger than the fetch limits, quotas: a stream continues, delayed at most."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.kafka
 
 BROKERS = 2
 USER = "alice"
-HASTY = {
+SHORT_TIMEOUTS = {
     "kafka.request.timeout.ms": "3000",
     "kafka.socket.connection.setup.timeout.ms": "2000",
     "kafka.fetch.max.wait.ms": "100",
@@ -33,7 +33,7 @@ HASTY = {
 
 @dataclass(frozen=True, slots=True)
 class ProxiedKafka:
-    """Brokers whose clients come through proxies, but for producers and administrators.
+    """Brokers behind proxies. Producers and administrators connect without the proxies.
 
     Attributes:
         proxies: by node id.
@@ -47,7 +47,7 @@ class ProxiedKafka:
         return ",".join(str(proxy.address) for proxy in self.proxies.values())
 
     def create_topic(self, partitions: int = 2, config: dict[str, str] | None = None) -> str:
-        """Partition n is led by broker n of `broker_ids`."""
+        """Broker n of `broker_ids` leads partition n."""
         topic, ids = f"network-{uuid.uuid4().hex}", self.kafka.broker_ids
         replicas = [[ids[number % BROKERS], ids[(number + 1) % BROKERS]] for number in range(partitions)]
         admin = AdminClient({"bootstrap.servers": self.kafka.admin_servers})
@@ -58,7 +58,7 @@ class ProxiedKafka:
 
     def stream(self, topic: str, folder: Path, **options: str) -> Stream:
         login = self.kafka.client_options(USER)
-        return Stream(self.bootstrap_servers, [topic], folder, **{**HASTY, **login, **options})
+        return Stream(self.bootstrap_servers, [topic], folder, **{**SHORT_TIMEOUTS, **login, **options})
 
 
 @pytest.fixture(scope="module")
@@ -90,13 +90,13 @@ def stage(
         proxy.network = Network.GOOD
 
 
-ENDURED = [Network.SLOW]
+TOLERATED = [Network.SLOW]
 ROUNDS = 3
-"""So many refreshes is a network bad: the first may be one that was due anyway."""
-BROKEN = [one for one in Network if one not in (Network.GOOD, *ENDURED)]
+"""The network is bad for this many refreshes: the first may have been due anyway."""
+BROKEN = [network for network in Network if network not in (Network.GOOD, *TOLERATED)]
 
 
-@pytest.mark.parametrize("network", BROKEN, ids=lambda one: one.name.lower())
+@pytest.mark.parametrize("network", BROKEN, ids=lambda network: network.name.lower())
 def test_r14_a_bad_network_to_one_leader_is_survived(
     proxied: ProxiedKafka, stage: Callable[[], AbstractContextManager[Scene]], network: Network
 ) -> None:
@@ -111,12 +111,12 @@ def test_r14_a_bad_network_to_one_leader_is_survived(
 
 
 def refreshes(scene: Scene) -> int:
-    """Good Metadata answers that both caches have got."""
+    """Metadata responses that both caches have applied."""
     clients = (scene.stream.planner_client, scene.stream.reader_client)
     return sum(client.cache.snapshot.generation for client in clients)
 
 
-@pytest.mark.parametrize("network", ENDURED, ids=lambda one: one.name.lower())
+@pytest.mark.parametrize("network", TOLERATED, ids=lambda network: network.name.lower())
 def test_r14_a_slow_network_is_read_through(
     proxied: ProxiedKafka, stage: Callable[[], AbstractContextManager[Scene]], network: Network
 ) -> None:
@@ -133,8 +133,8 @@ def test_r14_a_network_too_slow_for_a_whole_answer_is_read_through_in_smaller_on
 ) -> None:
     topic = proxied.create_topic(1)
     written = [f"{number}-" + "x" * 100_000 for number in range(6)]
-    one_record_a_batch = {"batch.num.messages": 1, "log_level": 0}
-    producer = Producer({"bootstrap.servers": proxied.kafka.admin_servers, **one_record_a_batch})
+    one_record_per_batch = {"batch.num.messages": 1, "log_level": 0}
+    producer = Producer({"bootstrap.servers": proxied.kafka.admin_servers, **one_record_per_batch})
     for text in written:
         producer.produce(topic, text, partition=0)
     assert producer.flush(30) == 0

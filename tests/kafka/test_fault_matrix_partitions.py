@@ -1,4 +1,4 @@
-"""Partitions change hands, homes and number under a stream: nothing is lost, nothing comes twice."""
+"""Leaders, replicas and partition counts change under a stream: no record is lost or repeated."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ import pytest
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.planning import offset_planner
 from pyspark_kafka_meta.testing import LocalKafka
-from tests.kafka.checker import leaders_given
+from tests.kafka.checker import leaders_learned
 from tests.kafka.cluster_tools import create_topic, in_sync, leads_once_elected, reassign
 from tests.kafka.harness import Stage
 
 pytestmark = pytest.mark.kafka
 
-TOLD_BY_THE_EX_LEADER = {"leader_hint", "fenced_epoch", "not_leader"}
+REPORTED_BY_OLD_LEADER = {"leader_hint", "fenced_epoch", "not_leader"}
 
 
-def assert_given(turns: Sequence[int], given: Sequence[tuple[str, int]]) -> None:
-    """Leaders were learned in these turns, and by an error. A broker that misses a heartbeat loses what it leads, so
-    there may be turns in between, and one that is slow is asked about before it tells."""
-    learned = iter([leader for _, leader in given])
-    assert all(leader in learned for leader in turns), given
-    assert set(turns) <= {leader for reason, leader in given if reason in {*TOLD_BY_THE_EX_LEADER, "request_timeout"}}
+def assert_learned(turns: Sequence[int], changes: Sequence[tuple[str, int]]) -> None:
+    """The leaders were learned in this order, by errors. A broker that misses a heartbeat loses its leaderships, so
+    other changes may come in between. A slow broker causes a refresh by request_timeout before its error comes."""
+    learned = iter([leader for _, leader in changes])
+    assert all(leader in learned for leader in turns), changes
+    by_error = {leader for reason, leader in changes if reason in {*REPORTED_BY_OLD_LEADER, "request_timeout"}}
+    assert set(turns) <= by_error
 
 
 def test_r6_preferred_elections_one_after_the_other(breakable_kafka: LocalKafka, stage: Stage, wait_for: Any) -> None:
@@ -35,12 +36,11 @@ def test_r6_preferred_elections_one_after_the_other(breakable_kafka: LocalKafka,
     turns = [*others, first] * 2
     with stage(topic, partitions=1) as scene:
         for leader in turns:
-            reassign(breakable_kafka, topic, 0, [leader, *(one for one in (first, *others) if one != leader)])
+            reassign(breakable_kafka, topic, 0, [leader, *(broker for broker in (first, *others) if broker != leader)])
             wait_for(lambda leader=leader: leads_once_elected(breakable_kafka, topic, 0) == leader)
             scene.read_on()
     scene.assert_invariants(batch_deadline_s=10)
-    given = leaders_given(scene.stream.events(), TopicPartition(topic, 0))
-    assert_given(turns, given)
+    assert_learned(turns, leaders_learned(scene.stream.events(), TopicPartition(topic, 0)))
 
 
 def test_r7_replicas_move_to_brokers_that_had_none(
@@ -55,8 +55,7 @@ def test_r7_replicas_move_to_brokers_that_had_none(
             wait_for(lambda home=home: leader_of(topic, 0) == home)
             scene.read_on()
     scene.assert_invariants(batch_deadline_s=10)
-    given = leaders_given(scene.stream.events(), TopicPartition(topic, 0))
-    assert_given(moves, given)
+    assert_learned(moves, leaders_learned(scene.stream.events(), TopicPartition(topic, 0)))
 
 
 def test_r8_new_partitions_are_read_from_their_start(
@@ -65,7 +64,7 @@ def test_r8_new_partitions_are_read_from_their_start(
     add_partitions: Callable[[str, int], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(offset_planner, "PLANNER_MAX_AGE_MS", 1_000)  # when planners learn of new partitions
+    monkeypatch.setattr(offset_planner, "PLANNER_MAX_AGE_MS", 1_000)  # how soon planners learn of new partitions
     topic = make_topic(partitions=1)
     with stage(topic, partitions=1) as scene:
         for partitions in (2, 6):

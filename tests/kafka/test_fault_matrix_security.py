@@ -1,4 +1,4 @@
-"""Certificates, logins and rights that are wrong, or become so: each costs a typed error soon, no storm, no secret."""
+"""Wrong certificates, logins and ACLs: each ends in a typed error soon, after few connections, and shows no secret."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.kafka
 
 FAILURE_S = 10
 CONNECTIONS = 4
-"""A failure costs as many at most, with those that find out what is wrong: two of the planner, two of the reader."""
+"""Limit per failure, with the connections that diagnose it: two of the planner and two of the reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Failure:
 
 @pytest.fixture
 def connections(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The addresses of all connections that are tried."""
+    """The addresses of all connection attempts."""
     tried: list[Any] = []
     connect = sockets.connect
 
@@ -57,7 +57,8 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def fails(
     secured: SecuredKafka, connections: list[Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> Iterator[Callable[[str, Failure], None]]:
-    """Reads what fails: as told, soon, by a few connections, and with no secret in errors, logs or events."""
+    """Runs a read that must fail: with this error, soon, after few connections, without a secret in errors, logs or
+    events."""
     caplog.set_level(logging.DEBUG)
 
     def read(name: str, failure: Failure) -> None:
@@ -101,17 +102,17 @@ def test_r16_a_tls_failure_says_which(secured: SecuredKafka, fails: Callable[...
 def test_r16_a_broker_that_is_silent_in_the_handshake_is_left_in_time(
     secured: SecuredKafka, connections: list[Any], tmp_path: Path
 ) -> None:
-    hasty = {"kafka.default.api.timeout.ms": "4000", "kafka.socket.connection.setup.timeout.ms": "1000"}
+    short_timeouts = {"kafka.default.api.timeout.ms": "4000", "kafka.socket.connection.setup.timeout.ms": "1000"}
     (broker,) = secured.kafka.broker_ids
     secured.kafka.pause(broker)
     began = time.monotonic()
     try:
         with pytest.raises(ConnectError, match="did not finish the TLS handshake in time: is it a Kafka broker"):
-            secured.read(tmp_path, secured.options(**hasty))
+            secured.read(tmp_path, secured.options(**short_timeouts))
     finally:
         secured.kafka.resume(broker)
     assert time.monotonic() - began < FAILURE_S
-    assert len(connections) <= 2 * 4  # a second each, and one more each that asks without TLS
+    assert len(connections) <= 2 * 4  # attempts of 1 s, each with a second connection without TLS
 
 
 @pytest.mark.parametrize("secured", TLS, indirect=True)
@@ -196,8 +197,8 @@ def test_r18_who_lacks_a_right_is_told_the_topic_and_the_operation(
     secured: SecuredKafka, fails: Callable[..., None]
 ) -> None:
     for user, operation in (("mallory", "DESCRIBE"), ("dora", "READ")):
-        what = f"no ACL allows this user {operation} on topic {TOPIC}"
-        fails(user, Failure(secured.options(user), secured.servers, AuthorizationError, what))
+        sentence = f"no ACL allows this user {operation} on topic {TOPIC}"
+        fails(user, Failure(secured.options(user), secured.servers, AuthorizationError, sentence))
 
 
 @pytest.mark.parametrize("secured", ["SASL_PLAINTEXT"], indirect=True)
@@ -215,7 +216,10 @@ def test_r18_a_pattern_that_acls_leave_nothing_of_is_warned_about(
 def test_r18_a_right_that_is_taken_away_ends_a_running_stream(
     secured: SecuredKafka, connections: list[Any], tmp_path: Path
 ) -> None:
-    for user, goes_on, operation in (("erin", run_on, "(DESCRIBE|READ)"), ("frank", read_on, "READ")):
+    for user, continue_with, operation in (
+        ("erin", run_batches, "(DESCRIBE|READ)"),
+        ("frank", read_planned, "READ"),
+    ):
         stream = Stream(secured.servers, [TOPIC], tmp_path / user, **secured.options(user))
         with contextlib.closing(stream):
             _, tasks = stream.plan()
@@ -224,17 +228,17 @@ def test_r18_a_right_that_is_taken_away_ends_a_running_stream(
             secured.forbid(user)
             began = time.monotonic()
             with pytest.raises(AuthorizationError, match=f"no ACL allows this user {operation} on topic {TOPIC}"):
-                goes_on(stream, tasks)
+                continue_with(stream, tasks)
         assert time.monotonic() - began < FAILURE_S
         assert len(connections) <= CONNECTIONS
 
 
-def run_on(stream: Stream, _: list[Task]) -> None:
-    stream.run_until(lambda: False)  # brokers learn of it a moment later
+def run_batches(stream: Stream, _: list[Task]) -> None:
+    stream.run_until(lambda: False)  # brokers apply the change a moment later
 
 
-def read_on(stream: Stream, tasks: list[Task]) -> None:
-    """As a worker does whose tasks were planned before."""
+def read_planned(stream: Stream, tasks: list[Task]) -> None:
+    """As a worker does with tasks that were planned before the change."""
     deadline = time.monotonic() + FAILURE_S
     while time.monotonic() < deadline:
         stream.read(tasks)

@@ -1,4 +1,4 @@
-"""Partitions without data cost next to nothing: metadata at its max age, no CPU to speak of, no more connections."""
+"""Idle partitions cost little: a refresh at max age, little CPU, no further connections."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP
 pytestmark = [
     pytest.mark.kafka,
     pytest.mark.slow,
-    pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts sockets as Linux tells them"),
+    pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts sockets in /proc"),
 ]
 
 IDLE_S = float(os.environ.get("KAFKAMETA_IDLE_S", "4"))
-"""How long each test looks on; hours show leaks that seconds do not."""
+"""Duration of each test. Hours show leaks that seconds do not show."""
 MAX_AGE_S = IDLE_S / 4
 PARTITIONS = 50
 TRIGGER_S = 0.5
@@ -64,34 +64,34 @@ def make_client(kafka: Any, idle_topic: str, tmp_path: Path) -> Iterator[MakeCli
 
 @contextmanager
 def idle_cost(client: KafkaClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fails unless what happens inside costs as little as it should."""
-    asked: list[float] = []
-    told: list[RefreshReason] = []
-    ask, publish = client.wire.send_metadata, client.cache._publish_event
+    """Fails if the code inside `with` sends more requests, uses more CPU or opens more sockets than it may."""
+    requests: list[float] = []
+    reasons: list[RefreshReason] = []
+    send, publish = client.wire.send_metadata, client.cache._publish_event
 
     def count(*arguments: Any) -> Any:
-        asked.append(time.monotonic())
-        return ask(*arguments)
+        requests.append(time.monotonic())
+        return send(*arguments)
 
     def note(event: RefreshEvent) -> None:
-        told.append(event.reason)
+        reasons.append(event.reason)
         publish(event)
 
     monkeypatch.setattr(client.wire, "send_metadata", count)
     monkeypatch.setattr(client.cache, "_publish_event", note)
     generation = client.cache.snapshot.generation
-    # Of this thread, which does all the work: others here are those of earlier tests.
+    # The CPU time of this thread, which does all the work: other threads belong to earlier tests.
     sockets, cpu_s, began = open_sockets(), time.thread_time(), time.monotonic()
     yield
     lasted_s, cpu_s = time.monotonic() - began, time.thread_time() - cpu_s
     assert lasted_s >= IDLE_S * 0.9
-    # A broker that is slow for a moment is asked about, too.
-    assert 1 <= told.count(RefreshReason.MAX_AGE) <= lasted_s / MAX_AGE_S + 1
-    assert set(told) <= {RefreshReason.MAX_AGE, RefreshReason.REQUEST_TIMEOUT}
-    assert len(told) == len(asked)
-    assert client.cache.snapshot.generation - generation == len(asked), "each of them was answered"
+    # A broker that is slow for a moment causes a refresh, too.
+    assert 1 <= reasons.count(RefreshReason.MAX_AGE) <= lasted_s / MAX_AGE_S + 1
+    assert set(reasons) <= {RefreshReason.MAX_AGE, RefreshReason.REQUEST_TIMEOUT}
+    assert len(reasons) == len(requests)
+    assert client.cache.snapshot.generation - generation == len(requests), "each request got a response"
     assert cpu_s / lasted_s < MAX_CPU_SHARE
-    assert open_sockets() <= sockets + 3, "one more for each broker at most"
+    assert open_sockets() <= sockets + 3, "at most one more per broker"
 
 
 def open_sockets() -> int:
@@ -105,18 +105,18 @@ def test_planner_that_polls_idle_partitions(make_client: MakeClient, monkeypatch
     offset = planner.next_offset(BEGINNING, None, False)
     assert len(offset.positions) == PARTITIONS
     trigger, ends = threading.Event(), time.monotonic() + IDLE_S
-    seen: list[SourceOffset] = []
+    offsets: list[SourceOffset] = []
     with idle_cost(client, monkeypatch):
         while time.monotonic() < ends:
-            seen.append(planner.next_offset(offset, None, False))
+            offsets.append(planner.next_offset(offset, None, False))
             trigger.wait(TRIGGER_S)
 
-    assert all(one.as_dict() == offset.as_dict() for one in seen), "nothing to read is no new micro-batch"
+    assert all(planned.as_dict() == offset.as_dict() for planned in offsets), "no records, no new micro-batch"
 
 
 @pytest.fixture
 def open_transaction(kafka: Any, idle_topic: str) -> Iterator[None]:
-    """Holds back one record in each partition: what a task can be made to wait for as long as it is to."""
+    """Holds back one record in each partition, so that a task waits for it until its poll timeout."""
     settings = {"transactional.id": idle_topic, "transaction.timeout.ms": 900_000, "log_level": 0}
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, **settings})
     producer.init_transactions(60)
@@ -134,7 +134,7 @@ def test_reader_that_waits_for_records(make_client: MakeClient, monkeypatch: pyt
         **{"kafkaConsumer.pollTimeoutMs": str(int(IDLE_S * 1000)), "kafka.isolation.level": "read_committed"}
     )
     partitions = client.partitions(options.topics, client.api_deadline())
-    # Brokers take a moment to lead partitions that were just made.
+    # Brokers take a moment to lead new partitions.
     client.list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP), client.api_deadline())
     topic_id = client.cache.snapshot.topic_id(options.topics[0])
     ranges = [OffsetRange(partition, topic_id, 0, 1) for partition in partitions]

@@ -1,4 +1,4 @@
-"""LocalKafka starts what it says, fails as told and leaves nothing behind; its settings, ports and jars besides."""
+"""LocalKafka: starts and faults of its nodes, errors, cleaning up, settings, ports and jars."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ with LocalKafka(brokers=1) as kafka:
 
 
 def live_brokers(address: Address, timeout_s: float = 5.0) -> set[int]:
-    """The brokers that the one at `address` names; KafkaMetaError if it does not answer."""
+    """The brokers in the Metadata response of the broker at `address`. KafkaMetaError without a response."""
     wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=2000, max_frame_bytes=1 << 20))
     try:
         return {broker.node_id for broker in wire.metadata(address, (), time.monotonic() + timeout_s).brokers}
@@ -46,16 +46,16 @@ def live_brokers(address: Address, timeout_s: float = 5.0) -> set[int]:
         wire.close()
 
 
-def names(kafka: LocalKafka, asked: int, expected: set[int]) -> Callable[[], bool]:
-    """Whether the broker that is asked names these brokers; what does not answer does so not yet."""
+def reports(kafka: LocalKafka, broker_id: int, expected: set[int]) -> Callable[[], bool]:
+    """Whether the Metadata response of this broker has the `expected` brokers. False without a response."""
 
-    def named() -> bool:
+    def reported() -> bool:
         try:
-            return live_brokers(kafka.address(asked)) == expected
+            return live_brokers(kafka.address(broker_id)) == expected
         except KafkaMetaError:
             return False
 
-    return named
+    return reported
 
 
 def is_alive(pid: int) -> bool:
@@ -70,7 +70,7 @@ def is_alive(pid: int) -> bool:
 def test_every_broker_names_all_three(local_kafka: LocalKafka, wait_for: Callable[..., Any]) -> None:
     assert local_kafka.broker_ids == (2, 3, 4)
     for broker_id in (2, 3, 4):
-        wait_for(names(local_kafka, broker_id, {2, 3, 4}))
+        wait_for(reports(local_kafka, broker_id, {2, 3, 4}))
     assert local_kafka.bootstrap_servers.split(",") == [str(local_kafka.address(broker_id)) for broker_id in (2, 3, 4)]
 
 
@@ -83,11 +83,11 @@ def test_the_others_answer_after_a_kill_and_the_killed_one_after_a_restart(
     assert not is_alive(pid)
     with pytest.raises(KafkaMetaError):
         live_brokers(breakable_kafka.address(2))
-    wait_for(names(breakable_kafka, 3, {3, 4}))
+    wait_for(reports(breakable_kafka, 3, {3, 4}))
     breakable_kafka.start(2)
     breakable_kafka.wait_until_up()
     assert breakable_kafka.pid(2) != pid
-    wait_for(names(breakable_kafka, 2, {2, 3, 4}))
+    wait_for(reports(breakable_kafka, 2, {2, 3, 4}))
 
 
 @pytest.mark.kafka
@@ -97,7 +97,7 @@ def test_a_paused_broker_hangs_and_goes_on(breakable_kafka: LocalKafka, wait_for
         live_brokers(breakable_kafka.address(3), timeout_s=0.5)
     breakable_kafka.wait_until_up()
     breakable_kafka.resume(3)
-    wait_for(names(breakable_kafka, 3, {2, 3, 4}))
+    wait_for(reports(breakable_kafka, 3, {2, 3, 4}))
 
 
 @pytest.mark.kafka
@@ -110,20 +110,22 @@ def test_a_stopped_broker_is_missing_at_once_and_comes_back_on_another_port(
     log = breakable_kafka._node(CONTROLLER_ID)._log
     written = log.stat().st_size
     breakable_kafka.stop(4)
-    assert b"broker 4 has requested and been granted" in log.read_bytes()[written:], "of one that dies it is not told"
-    wait_for(names(breakable_kafka, 2, {2, 3}))
+    assert b"broker 4 has requested and been granted" in log.read_bytes()[written:], (
+        "a crashed broker does not request this"
+    )
+    wait_for(reports(breakable_kafka, 2, {2, 3}))
     with pytest.raises(ClusterError, match="Node 4 is not running"):
         breakable_kafka.kill(4)
     breakable_kafka.start(4, port=0)
     breakable_kafka.wait_until_up()
     assert breakable_kafka.address(4) != old
-    wait_for(names(breakable_kafka, 4, {2, 3, 4}))
+    wait_for(reports(breakable_kafka, 4, {2, 3, 4}))
 
 
 @pytest.mark.kafka
 def test_brokers_answer_without_their_controller(breakable_kafka: LocalKafka, wait_for: Callable[..., Any]) -> None:
     breakable_kafka.kill(1)
-    wait_for(names(breakable_kafka, 2, {2, 3, 4}))
+    wait_for(reports(breakable_kafka, 2, {2, 3, 4}))
 
 
 @pytest.mark.kafka
@@ -138,7 +140,7 @@ def test_produced_records_get_the_offsets_that_are_returned(
 
 @pytest.mark.kafka
 def test_a_killed_parent_leaves_neither_java_nor_data(wait_for: Callable[..., Any], tmp_path: Path) -> None:
-    """One of its nodes is paused: such a one must go too."""
+    """One of its nodes is paused: paused nodes must end too."""
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
         [sys.executable, "-c", START_AND_WAIT],
@@ -230,7 +232,7 @@ def test_one_broker_replicates_once(tmp_path: Path) -> None:
 def test_cluster_ids_never_look_like_an_option() -> None:
     ids = {kafka_config.new_cluster_id() for _ in range(100)}
     assert len(ids) == 100
-    assert all(len(one) == 22 and one[0] == "A" for one in ids)
+    assert all(len(cluster_id) == 22 and cluster_id[0] == "A" for cluster_id in ids)
 
 
 def fake_java(folder: Path, script: str) -> Path:
@@ -260,7 +262,7 @@ def test_a_class_archive_that_cannot_be_made_is_done_without(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("told", "version"),
+    ("output", "version"),
     [
         ('openjdk version "17.0.15" 2025-04-15', 17),
         ('java version "1.8.0_402"', 1),
@@ -268,8 +270,8 @@ def test_a_class_archive_that_cannot_be_made_is_done_without(tmp_path: Path) -> 
         ("sh: not Java at all", 0),
     ],
 )
-def test_java_versions(told: str, version: int) -> None:
-    assert java.java_version(told) == version
+def test_java_versions(output: str, version: int) -> None:
+    assert java.java_version(output) == version
 
 
 def test_missing_java_is_one_line_that_names_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

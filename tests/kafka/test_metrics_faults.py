@@ -1,5 +1,4 @@
-"""Whatever happens to the events on their way out, the query reads on at its own speed, and the next event that gets
-through tells how many did not."""
+"""Faults of the event sinks never slow the query down, and the next delivered event counts the lost events."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from pyspark_kafka_meta.telemetry import topic_sink as topic_sink
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 from tests.kafka.harness import Stream
-from tests.kafka.metrics_rounds import FAULTS, Rounds, drops_told, told
+from tests.kafka.metrics_rounds import FAULTS, Rounds, reported_drops, sequences
 from tests.kafka.secured_kafka import SecuredKafka
 from tests.unit.written_events import events_in
 
@@ -34,8 +33,8 @@ PRODUCE, TOPIC_AUTHORIZATION_FAILED = 0, 29
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives an event up, and a topic too, and looks for it again, long before Kafka's clients would."""
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shortens the timeouts of the topic sink for events, for unknown topics and for metadata."""
     for name, ms in (
         ("message.timeout.ms", 1000),
         ("topic.metadata.propagation.max.ms", 500),
@@ -46,21 +45,21 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def play(kafka: Any, topic: str, tmp_path: Path) -> Iterator[Callable[..., Rounds]]:
-    """Opens a stream of records on real brokers; `metrics` are the options about its events."""
-    opened: list[Rounds] = []
+    """Opens a stream on real brokers. `metrics` are its options for events."""
+    streams: list[Rounds] = []
 
     def open_stream(**metrics: str) -> Rounds:
-        opened.append(Rounds(kafka.bootstrap_servers, topic, tmp_path, **metrics))
-        return opened[-1]
+        streams.append(Rounds(kafka.bootstrap_servers, topic, tmp_path, **metrics))
+        return streams[-1]
 
     yield open_stream
-    for stream in opened:
+    for stream in streams:
         stream.close()
 
 
 @pytest.fixture
 def read_topic(tmp_path: Path) -> Callable[[str, str], list[dict[str, Any]]]:
-    """All events that are in a topic of the cluster at these addresses."""
+    """Reads all events of a topic."""
 
     def read(bootstrap_servers: str, topic: str) -> list[dict[str, Any]]:
         with closing(Stream(bootstrap_servers, [topic], tmp_path / "read back")) as stream:
@@ -70,17 +69,17 @@ def read_topic(tmp_path: Path) -> Callable[[str, str], list[dict[str, Any]]]:
     return read
 
 
-def play_until_given_up(stream: Rounds, wait_for: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Until a warning has told that an event is lost."""
+def play_until_loss(stream: Rounds, wait_for: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Play rounds until a warning reports a lost event."""
 
-    def given_up() -> bool:
+    def loss_is_logged() -> bool:
         stream.play(1)
         return "did not reach topic" in caplog.text
 
-    wait_for(given_up)
+    wait_for(loss_is_logged)
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_timeouts")
 def test_a_metrics_topic_that_is_missing_until_it_is_made(
     kafka: Any,
     play: Callable[..., Rounds],
@@ -92,14 +91,14 @@ def test_a_metrics_topic_that_is_missing_until_it_is_made(
 ) -> None:
     missing = f"events-{uuid.uuid4().hex}"
     stream = play(metricsTopic=missing)
-    play_until_given_up(stream, wait_for, caplog)
+    play_until_loss(stream, wait_for, caplog)
     make_topic(name=missing)
 
-    def loss_is_told() -> int:
+    def loss_is_reported() -> int:
         stream.play(1)
-        return drops_told(told(read_topic(kafka.bootstrap_servers, missing), stream.cache_id))
+        return reported_drops(sequences(read_topic(kafka.bootstrap_servers, missing), stream.cache_id))
 
-    wait_for(loss_is_told, timeout_s=60)
+    wait_for(loss_is_reported, timeout_s=60)
     stream.assert_unharmed()
 
 
@@ -108,15 +107,15 @@ def metrics_cluster_down(cluster: MockCluster, is_down: bool) -> None:
     change(NO_BROKER)
 
 
-def unauthorised(cluster: MockCluster, is_refused: bool) -> None:
+def unauthorized(cluster: MockCluster, is_refused: bool) -> None:
     if is_refused:
         cluster.push_request_errors(PRODUCE, *[TOPIC_AUTHORIZATION_FAILED] * 3)
 
 
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("trouble", [metrics_cluster_down, unauthorised])
+@pytest.mark.usefixtures("short_timeouts")
+@pytest.mark.parametrize("trouble", [metrics_cluster_down, unauthorized])
 @pytest.mark.parametrize("from_the_start", [True, False])
-def test_a_metrics_cluster_that_takes_nothing_for_a_while(
+def test_a_metrics_cluster_that_refuses_events_for_a_while(
     mock_cluster: MockCluster,
     play: Callable[..., Rounds],
     read_topic: Any,
@@ -130,37 +129,37 @@ def test_a_metrics_cluster_that_takes_nothing_for_a_while(
     stream.play(0 if from_the_start else 3)
     trouble(mock_cluster, True)
     stream.play(3)
-    play_until_given_up(stream, wait_for, caplog)
+    play_until_loss(stream, wait_for, caplog)
     trouble(mock_cluster, False)
 
-    def loss_is_told() -> int:
+    def loss_is_reported() -> int:
         stream.play(1)
-        return drops_told(told(read_topic(mock_cluster.bootstrap_servers, "events"), stream.cache_id))
+        return reported_drops(sequences(read_topic(mock_cluster.bootstrap_servers, "events"), stream.cache_id))
 
-    wait_for(loss_is_told, timeout_s=60)
+    wait_for(loss_is_reported, timeout_s=60)
     stream.assert_unharmed()
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_timeouts")
 @pytest.mark.parametrize("secured", ["SASL_PLAINTEXT"], indirect=True)
 def test_a_metrics_topic_that_the_user_may_not_write_to(
     secured: SecuredKafka, tmp_path: Path, read_topic: Any, wait_for: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Alice may do all with topics whose names begin with events-."""
+    """Alice has all ACLs for topics with the prefix events-."""
     secured.create_topic("events-source")
     secured.create_topic("private")
-    anybody = secured.kafka.admin_servers
+    open_servers = secured.kafka.admin_servers
     options = secured.options(metricsTopic="private")
-    with closing(Rounds(secured.servers, "events-source", tmp_path, anybody, **options)) as stream:
-        play_until_given_up(stream, wait_for, caplog)
+    with closing(Rounds(secured.servers, "events-source", tmp_path, open_servers, **options)) as stream:
+        play_until_loss(stream, wait_for, caplog)
         assert "TOPIC_AUTHORIZATION_FAILED" in caplog.text
         secured.allow("alice", AclOperation.WRITE, "private")
 
-        def loss_is_told() -> int:
+        def loss_is_reported() -> int:
             stream.play(1)
-            return drops_told(told(read_topic(anybody, "private"), stream.cache_id))
+            return reported_drops(sequences(read_topic(open_servers, "private"), stream.cache_id))
 
-        wait_for(loss_is_told, timeout_s=60)
+        wait_for(loss_is_reported, timeout_s=60)
         stream.assert_unharmed()
 
 
@@ -174,20 +173,20 @@ def test_a_metrics_cluster_that_is_never_there(play: Callable[..., Rounds], answ
         rounds = 60
         stream.play(rounds)
         stream.assert_unharmed()
-        assert sum(stream.waited_s) < rounds * topic_sink.FLUSH_S / 2, "one wait for each role's events, not each round"
+        assert sum(stream.waited_s) < rounds * topic_sink.FLUSH_S / 2, "one wait per role, not per round"
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_metrics_path_on_a_file_system_that_is(fault: str, kafka: Any, topic: str, tmp_path: Path) -> None:
     if subprocess.run([*MOUNTS, "true"], capture_output=True).returncode != 0:
-        pytest.skip("no mounts of our own here (unshare)")
+        pytest.skip("no mount namespaces here (unshare)")
     program = [sys.executable, "-m", "tests.kafka.metrics_rounds"]
     command = [*MOUNTS, *program, kafka.bootstrap_servers, topic, str(tmp_path), fault]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
 
     assert done.returncode == 0, done.stderr[-3000:]
-    assert drops_told([(sequence, dropped) for sequence, dropped in json.loads(done.stdout)]) == 3
+    assert reported_drops([(sequence, dropped) for sequence, dropped in json.loads(done.stdout)]) == 3
 
 
 def test_a_metrics_path_with_a_file_in_the_way(play: Callable[..., Rounds], tmp_path: Path) -> None:
@@ -198,17 +197,19 @@ def test_a_metrics_path_with_a_file_in_the_way(play: Callable[..., Rounds], tmp_
     folder.unlink()
     stream.play(3)
     stream.assert_unharmed()
-    assert drops_told(told(events_in(folder), stream.cache_id)) > 3, "its birth too"
+    assert reported_drops(sequences(events_in(folder), stream.cache_id)) > 3, "the birth event too"
 
 
 def test_a_metrics_path_that_is_removed_while_the_query_runs(play: Callable[..., Rounds], tmp_path: Path) -> None:
     folder = tmp_path / "events"
     stream = play(metricsPath=str(folder))
     stream.play(3)
-    before = told(events_in(folder), stream.cache_id)
+    before = sequences(events_in(folder), stream.cache_id)
     shutil.rmtree(folder)
     stream.play(3)
     stream.assert_unharmed()
-    after = told(events_in(folder), stream.cache_id)
-    assert [one for one, _ in before + after] == list(range(1, len(before + after) + 1)), "the folder is recreated"
+    after = sequences(events_in(folder), stream.cache_id)
+    assert [sequence for sequence, _ in before + after] == list(range(1, len(before + after) + 1)), (
+        "the folder is recreated"
+    )
     assert sum(dropped for _, dropped in after) == 0

@@ -1,4 +1,4 @@
-"""Brokers without topic ids, as before Kafka 2.8: what shows a recreated topic, and what a query cannot notice."""
+"""Brokers without topic ids, as before Kafka 2.8: which recreated topics a query detects, and which it cannot."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from confluent_kafka import KafkaError, KafkaException
 from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.cluster_tools import (
-    as_brokers_know,
     create_topic,
     delete_topic,
     leads_once_elected,
     poll_until,
     reassign,
+    topic_on_each_broker,
 )
 from tests.kafka.harness import Stream, write_numbers
 
@@ -37,23 +37,24 @@ def old_kafka() -> Iterator[LocalKafka]:
 def topic(old_kafka: LocalKafka) -> str:
     name = f"without-id-{uuid.uuid4().hex}"
     create_topic(old_kafka, name, [list(old_kafka.broker_ids)])
-    assert {told.topic_id for told in as_brokers_know(old_kafka.bootstrap_servers, name) if told is not None} == {None}
+    entries = topic_on_each_broker(old_kafka.bootstrap_servers, name)
+    assert {entry.topic_id for entry in entries if entry is not None} == {None}
     return name
 
 
 @pytest.fixture
 def open_stream(old_kafka: LocalKafka, topic: str, tmp_path: Path) -> Iterator[OpenStream]:
-    with ExitStack() as opened:
+    with ExitStack() as stack:
 
         def make(**options: str) -> Stream:
             stream = Stream(old_kafka.bootstrap_servers, [topic], tmp_path / uuid.uuid4().hex, **options)
-            return opened.enter_context(closing(stream))
+            return stack.enter_context(closing(stream))
 
         yield make
 
 
 def move_leader(kafka: LocalKafka, topic: str) -> None:
-    """To the second broker, in a newer leader epoch."""
+    """Move the leader to the second broker, in a newer leader epoch."""
     first, second = kafka.broker_ids
     reassign(kafka, topic, 0, [second, first])
     poll_until(lambda: leads_once_elected(kafka, topic, 0) == second)
@@ -66,7 +67,7 @@ def recreate(kafka: LocalKafka, topic: str) -> None:
         try:
             create_topic(kafka, topic, [list(kafka.broker_ids)])
         except KafkaException as error:
-            assert error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS, error  # its deletion goes on
+            assert error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS, error  # its deletion is not complete
             return False
         return True
 

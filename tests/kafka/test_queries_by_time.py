@@ -1,4 +1,4 @@
-"""Queries that start or end by time while a leader does not answer: what is written meanwhile is read once."""
+"""Queries that start or end by time while a leader hangs: records that are written meanwhile are read once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pyspark_kafka_meta.planning.start_end_offsets import OffsetResolver
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.cluster_tools import create_topic
-from tests.kafka.harness import PRODUCER_PATIENCE_MS, Stream
+from tests.kafka.harness import PRODUCER_TIMEOUT_MS, Stream
 
 pytestmark = pytest.mark.kafka
 
@@ -38,8 +38,8 @@ VALUES = list(map(str, range(40)))
 
 @pytest.fixture
 def slow_topic(breakable_kafka: LocalKafka, produce: Produce) -> str:
-    """An hour ago a record was written to each of two partitions. The leader of the second hangs now; only it has that
-    partition, so that no other takes over before it goes on."""
+    """A topic of two partitions, each with a record of an hour ago. The second partition has one replica, so that no
+    other broker takes over while its leader hangs."""
     topic, (first, second, _) = f"by-time-{uuid.uuid4().hex}", breakable_kafka.broker_ids
     create_topic(breakable_kafka, topic, [[first], [second]], {"min.insync.replicas": "1"})
     for partition in (0, 1):
@@ -51,25 +51,25 @@ def slow_topic(breakable_kafka: LocalKafka, produce: Produce) -> str:
 def planned_while(
     breakable_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[Callable[[], T], Callable[[], object]], T]:
-    """What a plan gives during which something happens: after the first leader has answered the first question of its
-    planner, and before the second has."""
+    """Runs a plan and an action during it: after the first leader's response to the first request of the planner, and
+    before the second leader's."""
     slow = breakable_kafka.broker_ids[1]
-    answered, absorb = threading.Event(), LeaderOffsets._absorb
+    has_response, absorb = threading.Event(), LeaderOffsets._absorb
 
-    def noted(*arguments: Any) -> Any:
+    def absorb_and_signal(*arguments: Any) -> Any:
         try:
             return absorb(*arguments)
         finally:
-            answered.set()
+            has_response.set()
 
-    def planned(plan: Callable[[], T], happens: Callable[[], object]) -> T:
-        monkeypatch.setattr(LeaderOffsets, "_absorb", noted)
+    def planned(plan: Callable[[], T], act: Callable[[], object]) -> T:
+        monkeypatch.setattr(LeaderOffsets, "_absorb", absorb_and_signal)
         with ThreadPoolExecutor() as planning:
             breakable_kafka.pause(slow)
             done = planning.submit(plan)
-            assert answered.wait(30)
-            happens()
-            assert not done.done(), "the second leader did not hold it up"
+            assert has_response.wait(30)
+            act()
+            assert not done.done(), "the plan did not wait for the second leader"
             breakable_kafka.resume(slow)
             return done.result(60)
 
@@ -78,7 +78,7 @@ def planned_while(
 
 @pytest.fixture
 def last_minute(breakable_kafka: LocalKafka, slow_topic: str, tmp_path: Path) -> Callable[..., Stream]:
-    """Opens a stream of the last minute, which plans its first micro-batch."""
+    """Opens a stream of the last minute: this plans its first micro-batch."""
     servers = str(breakable_kafka.address(breakable_kafka.broker_ids[0]))
     return partial(Stream, servers, [slow_topic], tmp_path, startingOffsets="-1m")
 
@@ -95,8 +95,8 @@ def test_transaction_committed_while_a_leader_hangs_is_in_the_last_minute(
     breakable_kafka: LocalKafka, slow_topic: str, planned_while: Any, last_minute: Callable[..., Stream]
 ) -> None:
     servers = str(breakable_kafka.address(breakable_kafka.broker_ids[0]))
-    settings = {"transactional.id": slow_topic, "socket.timeout.ms": PRODUCER_PATIENCE_MS, "log_level": 0}
-    producer = Producer({"bootstrap.servers": servers, **settings})  # its coordinator may be the broker that hangs
+    settings = {"transactional.id": slow_topic, "socket.timeout.ms": PRODUCER_TIMEOUT_MS, "log_level": 0}
+    producer = Producer({"bootstrap.servers": servers, **settings})  # its coordinator may be the hung broker
     producer.init_transactions(60)
     producer.begin_transaction()
     for value in VALUES:
@@ -121,4 +121,4 @@ def test_end_by_time_leaves_records_out_that_are_written_while_a_leader_hangs(
         resolve = partial(OffsetResolver(client, options).resolve, now, partitions, "endingOffsets", is_end=True)
         ends = planned_while(resolve, lambda: produce(slow_topic, VALUES, partition=0))
 
-    assert {one.partition: position.offset for one, position in ends.items()} == {0: 1, 1: 1}
+    assert {log.partition: position.offset for log, position in ends.items()} == {0: 1, 1: 1}

@@ -1,4 +1,4 @@
-"""Reading from the replica of one's own rack (KIP-392), as real brokers do it: each broker is a rack of its own."""
+"""Fetches from the replica in the client's rack (KIP-392) on real brokers, each of which is a rack."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ REQUEST_TIMEOUT_S = 10
 
 
 class RackedWorker:
-    """Reads partition 0 of a topic, and notes whom it asked."""
+    """Reads partition 0 of a topic and records the brokers of its Fetch requests."""
 
     def __init__(self, kafka: LocalKafka, topic: str, rack: str, metrics_path: Path) -> None:
-        where = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "kafka.client.rack": rack}
-        self._options = SourceOptions.parse({**where, "kafka.request.timeout.ms": f"{REQUEST_TIMEOUT_S}000"})
+        options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "kafka.client.rack": rack}
+        self._options = SourceOptions.parse({**options, "kafka.request.timeout.ms": f"{REQUEST_TIMEOUT_S}000"})
         publisher = new_publisher(MetricsOptions(str(metrics_path), None, ()), Origin(role=Role.READER))
         self.client = KafkaClient(self._options.client, publisher)
         self._partition = TopicPartition(topic, 0)
-        self._asked: list[int] = []
+        self._fetched_from: list[int] = []
         send = self.client.wire.send_fetch
 
-        def note_and_send(broker: Broker, request: FetchRequest, deadline: float) -> None:
-            self._asked.append(broker.node_id)
+        def record_and_send(broker: Broker, request: FetchRequest, deadline: float) -> None:
+            self._fetched_from.append(broker.node_id)
             send(broker, request, deadline)
 
-        self.client.wire.send_fetch = note_and_send  # type: ignore[method-assign]
+        self.client.wire.send_fetch = record_and_send  # type: ignore[method-assign]
 
     def read(self) -> list[int]:
-        """All rows; ids of the brokers that were asked for them, each once and in order."""
-        self._asked.clear()
+        """Read all rows. Returns the distinct ids of the brokers of its Fetch requests, in order."""
+        self._fetched_from.clear()
         self.client.partitions([self._partition.topic], self.client.api_deadline())
         topic_id = self.client.cache.snapshot.topic_id(self._partition.topic)
         planned = OffsetRange(self._partition, topic_id, 0, RECORDS)
         rows = sum(batch.num_rows for batch in TaskReader(self.client, self._options, ["offset"]).read([planned]))
         assert rows == RECORDS
-        return list(dict.fromkeys(self._asked))
+        return list(dict.fromkeys(self._fetched_from))
 
 
 MakeWorker = Callable[[str], RackedWorker]
@@ -58,7 +58,7 @@ MakeWorker = Callable[[str], RackedWorker]
 
 @pytest.fixture
 def leader(topic: str, produce: Any, leader_of: Any, local_kafka: LocalKafka) -> int:
-    """Of partition 0, which has records in all replicas."""
+    """The leader of partition 0, whose records all replicas have."""
     produce(topic, [str(number) for number in range(RECORDS)], partition=0, acks="all")
     return int(leader_of(topic, 0))
 
@@ -77,15 +77,16 @@ def make_worker(local_kafka: LocalKafka, topic: str, tmp_path: Path) -> Iterator
 
 
 def settled(make_worker: MakeWorker, broker_id: int, leader: int, wait_for: Callable[..., Any]) -> RackedWorker:
-    """A worker in the rack of this broker, which reads from it once the leader has named it. A replica that lags for a
-    moment is named by no leader, or has not all rows: then another worker tries."""
+    """A worker in the rack of this broker that reads from it once the leader has named it as preferred read replica.
 
-    def tried() -> RackedWorker | None:
+    No leader names a replica that lags for a moment, or the replica lacks rows: then another worker tries."""
+
+    def redirected_worker() -> RackedWorker | None:
         worker = make_worker(f"rack-{broker_id}")
-        asked = [worker.read(), worker.read()]
-        return worker if asked == [list(dict.fromkeys([leader, broker_id])), [broker_id]] else None
+        reads = [worker.read(), worker.read()]
+        return worker if reads == [list(dict.fromkeys([leader, broker_id])), [broker_id]] else None
 
-    return cast(RackedWorker, wait_for(tried))
+    return cast(RackedWorker, wait_for(redirected_worker))
 
 
 def test_each_rack_reads_from_its_own_replica(
@@ -109,5 +110,5 @@ def test_death_of_the_replica_costs_neither_rows_nor_time(
     began = time.monotonic()
 
     assert worker.read() == [replica, leader]
-    assert time.monotonic() - began < REQUEST_TIMEOUT_S, "it is not waited for"
+    assert time.monotonic() - began < REQUEST_TIMEOUT_S, "the read does not wait for the dead replica"
     assert worker.read() == [leader]

@@ -1,4 +1,4 @@
-"""Real brokers with TLS, SASL and ACLs: by each way in, clients read, stream, produce, commit and report events."""
+"""Real brokers with TLS, SASL and ACLs: with each login clients read, stream, produce, commit and report events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def client_options(secured: SecuredKafka, options: dict[str, str]) -> ClientOpti
     return ClientOptions.parse({"kafka.bootstrap.servers": secured.servers, **options})
 
 
-def assert_gets_in(secured: SecuredKafka, login: dict[str, str], folder: Path) -> None:
+def assert_login_works(secured: SecuredKafka, login: dict[str, str], folder: Path) -> None:
     before = secured.read(folder, login)
     client = client_options(secured, login)
     produce(librdkafka_settings(client.security, client.bootstrap_servers))
@@ -48,14 +48,14 @@ def assert_gets_in(secured: SecuredKafka, login: dict[str, str], folder: Path) -
 @by_each_protocol
 def test_every_way_in_reads_produces_and_commits(secured: SecuredKafka, tmp_path: Path) -> None:
     for name, login in secured.logins().items():
-        assert_gets_in(secured, login, tmp_path / name)
+        assert_login_works(secured, login, tmp_path / name)
 
 
 @pytest.mark.parametrize("secured", SASL, indirect=True)
 def test_tokens_of_a_class_of_the_users_get_in(secured: SecuredKafka, tmp_path: Path) -> None:
     login = {**secured.logins()["OAUTHBEARER"], "oauthTokenProvider": "tests.kafka.secured_kafka:AliceTokens"}
     named = {name: text for name, text in login.items() if not name.startswith("kafka.sasl.oauthbearer.")}
-    assert_gets_in(secured, named, tmp_path)
+    assert_login_works(secured, named, tmp_path)
 
 
 @pytest.mark.slow
@@ -69,15 +69,15 @@ def test_spark_reads_streams_and_reports_events_by_every_way_in(
         secured.create_topic(events)
         cluster = {"kafka.bootstrap.servers": secured.servers, **login, "metricsTopic": events}
         assert_batch_and_stream_agree(spark, cluster, tmp_path / name)
-        wait_for(partial(all_roles_told, spark, cluster))
+        wait_for(partial(all_roles_reported, spark, cluster))
 
 
 def assert_batch_and_stream_agree(spark: SparkSession, cluster: dict[str, str], folder: Path) -> None:
-    """That both read the same, and leave no secret behind."""
-    given = {**cluster, "metricsPath": str(folder / "events"), "subscribe": TOPIC, "startingOffsets": "earliest"}
-    rows = spark.read.format("kafkameta").options(**given).load().count()
+    """Both read the same rows, and no file or progress report contains a secret."""
+    options = {**cluster, "metricsPath": str(folder / "events"), "subscribe": TOPIC, "startingOffsets": "earliest"}
+    rows = spark.read.format("kafkameta").options(**options).load().count()
     table = f"secured_{uuid.uuid4().hex}"
-    stream = spark.readStream.format("kafkameta").options(**given).load().writeStream.format("memory")
+    stream = spark.readStream.format("kafkameta").options(**options).load().writeStream.format("memory")
     query = stream.queryName(table).option("checkpointLocation", str(folder / "checkpoint")).start()
     try:
         query.processAllAvailable()
@@ -92,8 +92,8 @@ def assert_batch_and_stream_agree(spark: SparkSession, cluster: dict[str, str], 
     assert "canary" not in str(query.lastProgress)
 
 
-def all_roles_told(spark: SparkSession, cluster: dict[str, str]) -> bool:
-    """Whether refreshes of planners and readers have come to the topic of events, read by the same login."""
+def all_roles_reported(spark: SparkSession, cluster: dict[str, str]) -> bool:
+    """Whether the topic of events, read with the same login, has refreshes of planners and readers."""
     side = spark.read.format("kafkameta").options(**cluster, table="refresh_events").load()
     roles = {row.role for row in side.where("outcome = 'changed'").select("role").distinct().collect()}
     return roles >= {"planner", "reader"}
@@ -112,17 +112,17 @@ def test_a_session_is_renewed_on_the_same_connection(
     monkeypatch.setattr(connection, "log_in", counted)
     security = client_options(secured, secured.options()).security
     settings = ConnectionSettings("test", connect_timeout_ms=5_000, max_frame_bytes=1 << 20, security=security)
-    one = connection.Connection(secured.kafka.address(2), settings, time.monotonic() + 10)
+    client = connection.Connection(secured.kafka.address(2), settings, time.monotonic() + 10)
     request = request_schema(API_VERSIONS, 2).ApiVersionsRequest()
 
-    def ask() -> bool:
-        one.call(API_VERSIONS, request, time.monotonic() + 5)
+    def has_logged_in_again() -> bool:
+        client.call(API_VERSIONS, request, time.monotonic() + 5)
         return len(lifetimes) == 3
 
     try:
-        wait_for(ask)
+        wait_for(has_logged_in_again)
     finally:
-        one.close()
+        client.close()
     assert lifetimes == [pytest.approx(SESSION_MS, rel=0.1)] * 3
 
 

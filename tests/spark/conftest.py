@@ -1,4 +1,4 @@
-"""Spark's own Kafka source beside this one, where its jars can be had."""
+"""Spark's own Kafka source, to compare with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark_kafka_meta.errors import ClusterError
 
 @pytest.fixture(scope="session")
 def jvm_jars(go_without: Callable[[str], NoReturn]) -> list[Path]:
-    """Those of Spark's own Kafka source."""
+    """The jars of Spark's own Kafka source."""
     try:
         return jvm_source_jars()
     except ClusterError as error:
@@ -24,7 +24,7 @@ def jvm_jars(go_without: Callable[[str], NoReturn]) -> list[Path]:
 
 @pytest.fixture(scope="session")
 def jvm_source(spark: SparkSession, jvm_jars: list[Path]) -> str:
-    """The name of Spark's own Kafka source, its jars added to the session."""
+    """The format name of Spark's own Kafka source, whose jars are in the session."""
     for jar in jvm_jars:
         spark.sql(f"ADD JAR '{jar}'")
     return "kafka"

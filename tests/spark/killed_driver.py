@@ -1,6 +1,6 @@
-"""A Spark driver to kill: a rate-limited stream from a topic into a folder of rows, as `start` makes it.
+"""A Spark driver to kill: a rate-limited stream from a topic to a folder of rows.
 
-Started as `python killed_driver.py SERVERS TOPIC FOLDER`; says `begun` once the stream runs, and goes on until killed.
+Tests start it as `python killed_driver.py SERVERS TOPIC FOLDER`. It prints `begun` once the stream runs and never ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 
 def start(spark: SparkSession, servers: str, topic: str, folder: Path, **trigger: Any) -> StreamingQuery:
-    """Goes on from the checkpoint in the folder."""
+    """Start or continue the query from the checkpoint in the folder."""
     source = spark.readStream.format("kafkameta").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
     rows = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "40").load()
     sink = rows.selectExpr("CAST(value AS STRING) AS value", "partition", "offset").writeStream.format("parquet")

@@ -1,7 +1,7 @@
-"""Runs one Python program after another as its main one; Spark sessions of theirs share a JVM, which starts but once.
+"""Runs Python programs one after another in one process, so that their Spark sessions share a JVM.
 
-Started by the tests of examples, as `python programs.py`. Each line of standard input is a program's path and its
-arguments, as a JSON list; what it prints is followed by a line of `END` and its exit code.
+Tests of examples start it as `python programs.py`. Each line of standard input is a JSON list of a program's path and
+its arguments. After the output of each program comes a line of `END` and its exit code.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ END = "\x04"
 def run(path: str) -> object:
     try:
         runpy.run_path(path, run_name="__main__")
-    except SystemExit as ended:
-        return ended.code or 0
+    except SystemExit as error:
+        return error.code or 0
     except Exception:
         traceback.print_exc()
         return 1

@@ -1,9 +1,9 @@
-"""A Spark application that runs queries with secrets in their options and tells what can be seen of them.
+"""A Spark application that runs queries with secrets in their options and prints all that a user can see.
 
-Started as `python secret_queries.py FOLDER` with the options of each query as a JSON list on standard input; prints
-plans, errors, the command lines of all processes, and which files in the folder hold a secret: while it runs, as Spark
-removes its own, and after it, as Spark writes the end of its event log last. All loggers are at DEBUG, but for Py4J's,
-which writes out each call.
+Tests start it as `python secret_queries.py FOLDER` with a JSON list of the options of each query on standard input. It
+prints plans, errors, the command lines of the processes of this session, and the files in the folder that contain a
+secret: before Spark stops, because Spark removes its files, and after, because Spark writes the end of its event log
+last. All loggers are at DEBUG, except Py4J's, which logs each call.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import io
 import json
 import logging
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -19,25 +20,27 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 REDACTED = "(?i)url|keystore[.]key"
-"""As SECURITY.md advises: without it the plan of a stream shows the text of a private key, alone among the secrets."""
+"""From SECURITY.md: without it the plan of a stream shows the text of a private key, but no other secret."""
 TOPIC = rb"{\"t\":"
-"""In the event log: its JSON holds that of offsets as text."""
+"""In the event log, whose JSON has the JSON of offsets as text."""
 
 
 def command_lines() -> str:
+    """Of the processes of this session. Other sessions are those of other tests, which have secrets of their own."""
     lines = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+            if os.getsid(int(folder.name)) == os.getsid(0):
+                lines.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
     return "\n".join(lines)
 
 
 def plans(rows: DataFrame) -> str:
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
         rows.explain(True)
         rows.explain("formatted")
-    return told.getvalue() + repr(rows)
+    return printed.getvalue() + repr(rows)
 
 
 def batch(spark: SparkSession, options: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""A shell in which the examples run: by Python, one after another in a process (`programs.py`), or by spark-submit."""
+"""Runs the examples as a user does: by Python, in one process (`programs.py`), or by spark-submit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT_S = 200
 
 
 class User:
-    """Somebody at a shell, in an environment that has the package and small defaults for Spark."""
+    """A user's shell: an environment with the package and small defaults for Spark."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -51,7 +51,7 @@ class User:
         return subprocess.Popen(list(map(str, command)), env=self.environment, cwd=self.home, **pipes)
 
     def submit(self, *arguments: str | Path) -> str:
-        """What spark-submit prints, once it has ended well."""
+        """The output of spark-submit. Fails unless its exit code is 0."""
         process = self.start(PROGRAMS / "spark-submit", *arguments)
         try:
             out, errors = process.communicate(timeout=TIMEOUT_S)
@@ -61,11 +61,11 @@ class User:
         return out
 
     def run(self, program: str | Path, *options: str | Path) -> str:
-        """What a Python program prints, once it has ended well."""
+        """The output of a Python program. Fails unless its exit code is 0."""
         return "".join(self.lines(program, *options))
 
     def lines(self, program: str | Path, *options: str | Path) -> Iterator[str]:
-        """What a Python program, an example if it is but a name, prints until it has ended well."""
+        """Output lines of a Python program; a name without a folder is an example. Fails unless its exit code is 0."""
         assert self._programs.stdin is not None and self._programs.stdout is not None
         errors_from = self._log.seek(0, os.SEEK_END)
         self._programs.stdin.write(json.dumps([str(EXAMPLES / program), *map(str, options)]) + "\n")

@@ -1,7 +1,7 @@
-"""A Spark application that copies a topic to Parquet and starts a second attempt of each task that is late.
+"""A Spark application with eager speculative execution that copies a topic to Parquet.
 
-Started by `test_speculation.py`, as `python speculative_copy.py batch|stream MASTER FOLDER`. The source's
-options are in FOLDER/options.json.
+`test_speculation.py` starts it as `python speculative_copy.py batch|stream MASTER FOLDER`. FOLDER/options.json has the
+options of the source.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ BOTH_WORKERS = {
 }
 
 
-def main(how: str, master: str, folder: Path) -> None:
+def main(mode: str, master: str, folder: Path) -> None:
     settings: dict[str, Any] = {**EAGER_SPECULATION, **BOTH_WORKERS, "spark.ui.enabled": "false"}
     options = json.loads((folder / "options.json").read_text())
     with SparkSession.builder.master(master).config(map=settings).getOrCreate() as spark:
-        if how == "batch":
+        if mode == "batch":
             rows = spark.read.format("kafkameta").options(**options).load()
             rows.select("partition", "offset").write.parquet(str(folder / "rows"))
         else:

@@ -1,5 +1,5 @@
-"""Spark's standalone cluster with two workers on this machine: as Spark sees it on two hosts, because all of 127/8 is
-this machine, and Spark starts a speculative copy of a task on another host alone. Linux."""
+"""A Spark standalone cluster with two workers at 127.0.0.1 and 127.0.0.2, which Spark treats as two hosts: it starts a
+speculative copy of a task only on another host. Linux only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ END_TIMEOUT_S = 30
 
 @contextmanager
 def standalone_spark(folder: Path) -> Iterator[str]:
-    """The master's URL; two workers of one core each are under way."""
+    """The master's URL. Two workers of one core each are starting."""
     port, *web_ports = free_ports(4)
     master = f"spark://{HOSTS[0]}:{port}"
     with ExitStack() as started:

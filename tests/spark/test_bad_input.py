@@ -1,4 +1,4 @@
-"""What a user gets wrong ends in one clear sentence, soon: at load() or start() where possible, never a hang."""
+"""Mistakes of users end soon in one clear sentence, at load() or start() where possible, and never hang."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_bad_option_is_refused_at_load(spark: SparkSession, options: dict[str,
     assert text in str(caught.value)
 
 
-def test_who_writes_is_told_that_there_is_no_sink(spark: SparkSession) -> None:
+def test_a_write_is_refused_because_there_is_no_sink(spark: SparkSession) -> None:
     sink = spark.range(1).selectExpr("'x' as value").write.format("kafkameta").option("topic", "t")
     with pytest.raises(PySparkException, match="OptionError: kafkameta only reads: write with") as caught:
         sink.option("kafka.bootstrap.servers", NOBODY).mode("append").save()
@@ -111,7 +111,7 @@ def test_ending_offsets_in_a_stream_are_refused_at_start(spark: SparkSession, tm
 
 @pytest.fixture
 def silent_peer() -> Iterator[str]:
-    """Accepts connections and says nothing."""
+    """Accepts connections and sends no response."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
@@ -139,7 +139,7 @@ def test_unreachable_servers_end_within_the_deadline_and_are_all_named(spark: Sp
         ({"subscribe": "%s", "endingOffsets": '{"%s": {"0": 99, "1": -1, "2": -1}}'}, "its log ends at 0"),
     ],
 )
-def test_what_the_cluster_does_not_have_is_said_at_planning(
+def test_missing_topics_partitions_and_offsets_are_reported_at_planning(
     spark: SparkSession, kafka: Any, topic: str, options: dict[str, str], text: str
 ) -> None:
     named = {name: value.replace("%s", topic) for name, value in options.items()}

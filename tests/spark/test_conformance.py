@@ -1,5 +1,4 @@
-"""The rows are those that a librdkafka consumer reads: the same topics on real Kafka, batch and streaming, column by
-column."""
+"""Batches and streams read the same rows as a librdkafka consumer, in every column, on real Kafka."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def send(producer: Producer, topic: str, *records: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def plain_topic(make_topic: Any, kafka: Any) -> str:
-    """Three partitions, every codec, and what keys, values and headers can be."""
+    """Three partitions with every codec and all kinds of keys, values and headers."""
     # Its records are years old: with the default of a week brokers would delete some while they are read.
     topic: str = make_topic(partitions=3, config={"max.message.bytes": "5000000", "retention.ms": "-1"})
     for codec in CODECS:
@@ -43,20 +42,20 @@ def plain_topic(make_topic: Any, kafka: Any) -> str:
         for number, (key, value) in enumerate([*pairs, (b"large", MEGABYTE)]):
             for headers in HEADERS:
                 timestamp = 1_600_000_000_000 + number
-                send_one: dict[str, Any] = {"key": key, "value": value, "headers": headers, "timestamp": timestamp}
-                producer.produce(topic, **send_one, partition=number % 3)
+                record: dict[str, Any] = {"key": key, "value": value, "headers": headers, "timestamp": timestamp}
+                producer.produce(topic, **record, partition=number % 3)
         send(producer, topic, *({"value": b"%d" % number, "partition": number % 3} for number in range(2_000)))
     return topic
 
 
 @pytest.fixture(scope="module")
 def transactional_topic(make_topic: Any, kafka: Any) -> Iterator[str]:
-    """Committed, aborted and interleaved transactions in two partitions, and one that stays open."""
+    """Committed, aborted and interleaved transactions in two partitions, and an open transaction."""
     topic: str = make_topic(partitions=2)
 
     def transactional(name: str) -> Producer:
         settings = {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"{topic}-{name}"}
-        producer = Producer({**settings, "transaction.timeout.ms": 900_000})  # one is open until the last test
+        producer = Producer({**settings, "transaction.timeout.ms": 900_000})  # one stays open until the last test
         producer.init_transactions(30)
         producer.begin_transaction()
         return producer
@@ -80,7 +79,7 @@ def transactional_topic(make_topic: Any, kafka: Any) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def compacted_topic(make_topic: Any, kafka: Any, wait_for: Any) -> str:
-    """One partition in which compaction has removed all but the last record of each of ten keys, at least in part."""
+    """One partition with ten keys, whose older records compaction has removed in part."""
     config = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
     topic: str = make_topic(partitions=1, config=config)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
@@ -105,7 +104,7 @@ def log_append_time_topic(make_topic: Any, kafka: Any) -> str:
 
 
 def consume(bootstrap_servers: str, topic: str, isolation_level: str = "read_uncommitted") -> list[Message]:
-    """All that the topic holds, from each partition's start to its end, as confluent-kafka reads it."""
+    """All records of the topic, from the start to the end of each partition, as confluent-kafka reads them."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -121,7 +120,7 @@ def consume(bootstrap_servers: str, topic: str, isolation_level: str = "read_unc
     messages, ended = [], set[int | None]()
     while len(ended) < len(partitions):
         message = consumer.poll(30)
-        assert message is not None, "the consumer was not told of every partition's end in time"
+        assert message is not None, "the consumer did not reach the end of every partition in time"
         if message.error():
             ended.add(message.partition())
         else:
@@ -181,7 +180,7 @@ def test_rows_equal_those_of_a_confluent_consumer(
     }
     rows = read_batch(spark, options) if how == "batch" else read_available_now(spark, options, tmp_path)
     expected = expected_rows(consume(kafka.bootstrap_servers, topic, isolation_level))
-    assert rows.count() == len(expected) > 0  # what is shown of unequal rows with a megabyte each fits no memory
+    assert rows.count() == len(expected) > 0  # chispa would print unequal rows of a megabyte each
     assert_df_equality(
         rows.orderBy("partition", "offset"),
         spark.createDataFrame(expected, spark_schema(spark, options)).orderBy("partition", "offset"),

@@ -1,4 +1,4 @@
-"""`kafkameta demo`: plays all scenes to their end by itself, tells what was seen, leaves nothing behind."""
+"""`kafkameta demo` plays all scenes, reports the observed changes and leaves no files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kafkameta doctor --executors`: two executors that are well, and Pythons that lack what they need."""
+"""`kafkameta doctor --executors`: two good executors, and a Python without the packages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def run(master: str, python: str, folder: Path, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
-    """Exit code, and what was found about executors, of a Spark whose home is in `folder`: they write logs there."""
+    """Exit code and the rows about executors. SPARK_HOME is in `folder`, where executors write their logs."""
     find_java()
     home = folder / "spark"
     home.mkdir()
@@ -38,21 +38,21 @@ def run(master: str, python: str, folder: Path, *arguments: str) -> tuple[int, l
     }
     command = [sys.executable, "-m", "pyspark_kafka_meta", "doctor", "--executors", *arguments]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=350)
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    return done.returncode, [one for one in found if one["section"] == "Executors"]
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    return done.returncode, [row for row in rows if row["section"] == "Executors"]
 
 
-def test_each_executor_tells_its_python_and_whether_it_reaches_each_broker(
+def test_each_executor_reports_its_python_and_which_brokers_it_reaches(
     mock_cluster: MockCluster, tmp_path: Path
 ) -> None:
     master = "local-cluster[2,1,1024]"
     code, found = run(master, sys.executable, tmp_path, "--bootstrap-servers", mock_cluster.bootstrap_servers)
 
-    assert (code, {one["verdict"] for one in found}) == (0, {"ok"})
-    checks = [one["check"].partition(" on ")[0] for one in found]
+    assert (code, {row["verdict"] for row in found}) == (0, {"ok"})
+    checks = [row["check"].partition(" on ")[0] for row in found]
     assert checks == ["spark", "executor 0", "executor 0", "executor 1", "executor 1"]
-    assert [sys.executable in one["what"] for one in found if ":" not in one["check"]] == [False, True, True]
-    assert {one["what"] for one in found if one["check"].endswith(": brokers")} == {"all 3 can be reached"}
+    assert [sys.executable in row["what"] for row in found if ":" not in row["check"]] == [False, True, True]
+    assert {row["what"] for row in found if row["check"].endswith(": brokers")} == {"all 3 can be reached"}
 
 
 def test_an_executor_without_the_packages_is_named_with_its_python(tmp_path: Path) -> None:

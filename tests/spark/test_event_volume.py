@@ -1,4 +1,4 @@
-"""What a stream leaves of events is bounded: so many for each move of a leader, and none while leaders stay."""
+"""The number of events of a stream is bounded: a few per leader change, and none without leader changes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 MOVES = int(os.environ.get("KAFKAMETA_MOVES", "4"))
-"""One a second, after as many seconds without any."""
+"""Leader changes, one per second, after the same number of seconds without changes."""
 PARTITIONS = 6
-MAX_EVENTS_A_CACHE = 2
-"""As it is born: that, and the first answer. Of each move: a hint, and the refresh that confirms it."""
-SECOND_LOOK = 1
-"""The planner asks a second broker for the partitions that the query begins with."""
-MAX_BYTES_AN_EVENT = 2_000
+MAX_EVENTS_PER_CACHE = 2
+"""At the start: the birth and the first refresh. Per leader change: a hint and the refresh that confirms it."""
+SECOND_BROKER = 1
+"""The planner requests the initial partitions of a query from a second broker, too."""
+MAX_BYTES_PER_EVENT = 2_000
 
 
 def test_a_move_leaves_few_events_and_time_without_one_leaves_none(
@@ -51,29 +51,29 @@ def test_a_move_leaves_few_events_and_time_without_one_leaves_none(
 
     for _ in range(MOVES):
         write_for_a_second()
-    quiet = [event for event in events_in(folder) if event["reason"] != "request_timeout"]  # of a machine that is slow
+    quiet = [event for event in events_in(folder) if event["reason"] != "request_timeout"]  # on a slow machine
     for number in range(MOVES):
         mock_cluster.move_leader("busy", number % PARTITIONS, 1 + (number + number // PARTITIONS) % 3)
         write_for_a_second()
     query.stop()
-    routine = (time.monotonic() - began) * 1000 / PLANNER_MAX_AGE_MS  # told with the next news, as none are lost
+    routine = (time.monotonic() - began) * 1000 / PLANNER_MAX_AGE_MS  # delivered with the next change
     events, files = events_in(folder), list(folder.glob("*.jsonl"))
     caches, written_bytes = caches_of(events), sum(file.stat().st_size for file in files)
 
     logger.info("%d moves: %d events in %d files, %d bytes", MOVES, len(events), len(files), written_bytes)
 
-    assert moves_in(events) == {(number % PARTITIONS, 1 + number // PARTITIONS) for number in range(MOVES)}
-    assert caches >= 2, "the planner's, and those of workers, of which a busy machine starts more"
-    assert len(quiet) <= MAX_EVENTS_A_CACHE * caches_of(quiet) + SECOND_LOOK
-    assert len(events) <= MAX_EVENTS_A_CACHE * caches * (1 + MOVES) + SECOND_LOOK + routine
-    assert len(files) <= caches * (1 + MAX_EVENTS_A_CACHE * MOVES) + SECOND_LOOK
-    assert written_bytes <= MAX_BYTES_AN_EVENT * len(events)
+    assert changes_in(events) == {(number % PARTITIONS, 1 + number // PARTITIONS) for number in range(MOVES)}
+    assert caches >= 2, "one of the planner, and one per worker; a busy machine starts more workers"
+    assert len(quiet) <= MAX_EVENTS_PER_CACHE * caches_of(quiet) + SECOND_BROKER
+    assert len(events) <= MAX_EVENTS_PER_CACHE * caches * (1 + MOVES) + SECOND_BROKER + routine
+    assert len(files) <= caches * (1 + MAX_EVENTS_PER_CACHE * MOVES) + SECOND_BROKER
+    assert written_bytes <= MAX_BYTES_PER_EVENT * len(events)
 
 
 def caches_of(events: list[dict[str, Any]]) -> int:
     return len({event["cache_id"] for event in events})
 
 
-def moves_in(events: list[dict[str, Any]]) -> set[tuple[int, int]]:
-    """Partition and new epoch of each that was told."""
+def changes_in(events: list[dict[str, Any]]) -> set[tuple[int, int]]:
+    """Partition and new epoch of each reported leader change."""
     return {(move["partition"], move["new_epoch"]) for event in events for move in event["leaders_changed"]}

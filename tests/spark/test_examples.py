@@ -1,6 +1,6 @@
-"""The examples print what their docstrings promise, most run by Python one after another, some by spark-submit.
+"""The examples print what their docstrings show. Most run by Python in one process, some by spark-submit.
 
-A docstring's promise is what is indented after "You will see"; numbers in it stand for any number.
+The indented lines after "You will see" in a docstring are its promise, in which a number stands for any number.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from pyspark_kafka_meta.testing import LocalKafka, MockCluster
 from tests.spark.shell import EXAMPLES, PROGRAMS, TIMEOUT_S, User
 
 STEP = 'TOPIC, PARTITIONS, STEP_S = "clicks", 6, 3'
-"""In the notebook: seconds that a broker is down, and up again."""
+"""A line of the notebook: a broker is down for STEP_S seconds, then up for the same time."""
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
-    made = User(tmp_path_factory.mktemp("home"))
-    yield made
-    made.close()
+    shell = User(tmp_path_factory.mktemp("home"))
+    yield shell
+    shell.close()
 
 
 @pytest.fixture(scope="module")
 def views(make_topic: Callable[..., str], produce: Callable[..., list[int]]) -> str:
-    """A topic of two partitions, with a hundred records such as the producer's."""
+    """A topic of two partitions with a hundred records like those of producer.py."""
     topic = make_topic(partitions=2)
     produce(topic, [{"key": f"user-{number % 10}", "value": view(number)} for number in range(100)])
     return topic
@@ -55,7 +55,7 @@ def view(number: int) -> str:
 
 
 def assert_keeps_its_promise(name: str, out: str, topic: str = "topic-0", but_for: str | None = None) -> None:
-    """Lines in which `but_for` is may be others."""
+    """Lines with `but_for` may differ."""
     seen = set(map(shape, out.replace(topic, "topic-0").splitlines()))
     promised = [line for line in promise(name) if shape(line).strip("+-") and not (but_for and but_for in line)]
     assert promised, f"{name} promises nothing"
@@ -74,10 +74,10 @@ def shape(line: str) -> str:
 
 def test_every_example_is_tried_here_and_listed() -> None:
     listed = (EXAMPLES / "README.md").read_text()
-    here = Path(__file__).read_text()
+    source = Path(__file__).read_text()
     for example in EXAMPLES.iterdir():
         if example.suffix in (".py", ".ipynb"):
-            assert f'"{example.name}"' in here
+            assert f'"{example.name}"' in source
             assert f"]({example.name})" in listed
 
 
@@ -95,13 +95,13 @@ def test_the_local_kafka_has_topics_and_brokers_to_kill(user: User) -> None:
         cluster.kill()
     assert cluster.returncode == 0, errors
     assert_keeps_its_promise("local_kafka.py", out)
-    assert out.count("all brokers are alive") == 1, "the second is behind the end"
+    assert out.count("all brokers are alive") == 1, "the second command comes after `end`"
 
 
 def test_words_are_counted_in_windows_that_are_complete(
     user: User, kafka: Any, make_topic: Callable[..., str], produce: Callable[..., list[int]]
 ) -> None:
-    """Through spark-submit. The third window has no record after it yet, so it waits."""
+    """By spark-submit. The third window waits, because no later record closes it."""
     topic, start_ms = make_topic(partitions=1), int(time.time() // 10 - 10) * 10_000
     times_ms = [*range(0, 20_000, 500), 31_000]
     produce(topic, [{"value": view(ms // 500), "timestamp": start_ms + ms} for ms in times_ms])
@@ -121,7 +121,7 @@ def test_the_side_stream_shows_the_refreshes_of_the_main_one(user: User, kafka: 
         feed.communicate()
     assert_keeps_its_promise("side_stream.py", out, but_for="refreshes by reason")
     [reasons] = re.findall(r"^\d+ records read; refreshes by reason: (\{.*\})$", out, re.MULTILINE)
-    assert ast.literal_eval(reasons).keys() >= {"bootstrap", "max_age"}, "a broker that is slow is asked about, too"
+    assert ast.literal_eval(reasons).keys() >= {"bootstrap", "max_age"}, "a slow broker causes further reasons"
 
 
 def test_a_reader_is_stale_after_a_leader_moved(user: User, mock_cluster: MockCluster) -> None:
@@ -133,7 +133,7 @@ def test_a_reader_is_stale_after_a_leader_moved(user: User, mock_cluster: MockCl
     assert producer.flush(30) == 0
     options = ["--bootstrap-servers", mock_cluster.bootstrap_servers, "--once", "--seconds", str(TIMEOUT_S)]
     lines = user.lines("who_is_stale.py", *options)
-    out = next(lines)  # the caches are there
+    out = next(lines)  # the caches have events
     mock_cluster.move_leader("topic-0", 1, broker_id=3)
     out += "".join(lines)
     assert_keeps_its_promise("who_is_stale.py", out)
@@ -141,7 +141,7 @@ def test_a_reader_is_stale_after_a_leader_moved(user: User, mock_cluster: MockCl
 
 
 @pytest.mark.parametrize("name", ["who_is_stale.py", "side_stream.py"])
-def test_ctrl_c_ends_a_program_that_looks_on_and_leaves_no_events(name: str, user: User, at: list[str]) -> None:
+def test_ctrl_c_ends_a_watching_program_and_leaves_no_events(name: str, user: User, at: list[str]) -> None:
     program = user.start(sys.executable, EXAMPLES / name, *at, "--seconds", str(TIMEOUT_S))
     try:
         assert program.stdout is not None
@@ -199,7 +199,7 @@ def test_a_query_of_the_old_source_goes_on_with_this_one(user: User, at: list[st
 
 
 def test_the_test_of_a_pipeline_passes(user: User) -> None:
-    options = ["-q", "-p", "no:cacheprovider", "--capture=sys"]  # the JVM's own output is others' too
+    options = ["-q", "-p", "no:cacheprovider", "--capture=sys"]  # the JVM writes to the real stdout
     out = user.run(PROGRAMS / "pytest", *options, EXAMPLES / "test_my_pipeline.py")
     assert re.search(r"\b3 passed", out)
 
@@ -212,7 +212,7 @@ def test_the_producer_waits_for_a_topic_that_the_cluster_makes_when_asked(
     mock_cluster.start_request_tracking()
     options = ["--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "fresh", "--records", "20"]
     program = user.start(sys.executable, EXAMPLES / "producer.py", *options)
-    wait_for(lambda: [request.api_key for request in mock_cluster.requests()].count(3) > 1)  # it asks again
+    wait_for(lambda: [request.api_key for request in mock_cluster.requests()].count(3) > 1)  # it retries
     mock_cluster.set_topic_error("fresh", 0)
     out, _ = program.communicate(timeout=TIMEOUT_S)
     assert out.startswith("delivered 20 of 20 records")
@@ -244,7 +244,7 @@ def test_the_source_reads_what_every_choice_of_the_producer_wrote(
 def test_the_notebook_plots_the_refreshes_of_a_rolling_restart(user: User) -> None:
     notebook = json.loads((EXAMPLES / "refreshes_during_a_rolling_restart.ipynb").read_text())
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert not any(cell["outputs"] or cell["execution_count"] for cell in cells), "it is kept without outputs"
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in cells), "stored without outputs"
     code = "\n".join("".join(cell["source"]) for cell in cells)
     assert STEP in code
     code = code.replace(STEP, STEP.replace("3", "1"))

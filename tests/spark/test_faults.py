@@ -1,4 +1,4 @@
-"""Brokers fail under a running stream: nothing is lost, nothing is repeated, and the query goes on by itself."""
+"""Brokers fail under a running stream: no record is lost or repeated, and the query continues without a restart."""
 
 from __future__ import annotations
 
@@ -44,4 +44,4 @@ def test_a_killed_leader_costs_the_stream_no_record_and_no_restart(
     query.stop()
 
     values = Counter(row.value for row in spark.read.parquet(str(tmp_path / "rows")).collect())
-    assert values == Counter({record.value for record in producer.acked}), "each acknowledged record is there once"
+    assert values == Counter({record.value for record in producer.acked}), "each acknowledged record once"

@@ -1,4 +1,4 @@
-"""A driver is killed again and again at random moments of a rate-limited stream: the sink holds each record once."""
+"""A driver is killed repeatedly at random moments of a rate-limited stream: the sink has each record once."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SEED = 20
 
 
 class Driver:
-    """A Spark driver in a session of its own, its JVM and Python workers with it."""
+    """A Spark driver with its JVM and Python workers in a new session."""
 
     def __init__(self, kafka: Any, topic: str, folder: Path) -> None:
         program = [sys.executable, str(Path(__file__).parent / "killed_driver.py")]
-        # What a killed process leaves of its temporary files goes with the test's folder.
+        # pytest removes the temporary files of killed processes with the test's folder.
         java = f"-Djava.io.tmpdir={folder} -XX:-UsePerfData"
         environment = {**os.environ, "TMPDIR": str(folder), "JAVA_TOOL_OPTIONS": java}
-        # Python workers have a process group of their own; a session holds all.
+        # Python workers have their own process group, but the same session.
         self.process = subprocess.Popen(
             [*program, kafka.bootstrap_servers, topic, str(folder)],
             stdout=subprocess.PIPE,
@@ -47,7 +47,7 @@ class Driver:
         assert self.process.stdout.readline() == "begun\n", "the driver ended before its query began"
 
     def kill(self, wait_for: Any) -> None:
-        """The whole session at once, as the end of a machine or container would."""
+        """Kill the whole session at once, as the end of a machine or container would."""
         wait_for(lambda: not kill_session(self.process.pid))
         self.process.wait(30)
         assert self.process.stdout is not None
@@ -55,13 +55,13 @@ class Driver:
 
 
 def kill_session(session: int) -> list[int]:
-    """Kill what runs of a session, by Linux's /proc, and return its pids; the JVM first, for it starts workers."""
+    """Kill the processes of a session, found in /proc, and return their pids. The JVM first: it starts workers."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # ended meanwhile
+        with contextlib.suppress(OSError):  # the process has ended
             name, _, rest = (folder / "stat").read_text().rpartition(")")
-            state, _, _, its_session = rest.split()[:4]
-            if int(its_session) == session and state != "Z":
+            state, _, _, session_id = rest.split()[:4]
+            if int(session_id) == session and state != "Z":
                 found.append((not name.endswith("(java"), int(folder.name)))
     for _, pid in sorted(found):
         with contextlib.suppress(ProcessLookupError):
@@ -80,7 +80,7 @@ def test_killed_drivers_cost_no_record_and_repeat_none(
     for number in range(4 * KILLS):
         if number >= KILLS and unfinished:
             break
-        values = [f"{number}-{each}" for each in range(240)]
+        values = [f"{number}-{value}" for value in range(240)]
         produce(topic, values)
         expected += values
         driver = Driver(kafka, topic, tmp_path)
@@ -89,12 +89,12 @@ def test_killed_drivers_cost_no_record_and_repeat_none(
             # Up to two more batches and a second: 240 new records in batches of 40 are enough for that.
             wanted = logged(checkpoint, "offsets") + chance.randrange(3)
             wait_for(lambda wanted=wanted: logged(checkpoint, "offsets") >= wanted, timeout_s=120)
-            with pytest.raises(subprocess.TimeoutExpired):  # unless it ended by itself
+            with pytest.raises(subprocess.TimeoutExpired):  # the driver must still run
                 driver.process.wait(chance.uniform(0, 1))
         finally:
             driver.kill(wait_for)
         unfinished += logged(checkpoint, "offsets") > logged(checkpoint, "commits")
-    assert unfinished, "no driver was killed within a micro-batch: nothing was tried"
+    assert unfinished, "no driver was killed within a micro-batch: the test has shown nothing"
     last = start(spark, kafka.bootstrap_servers, topic, tmp_path, availableNow=True)
     assert last.awaitTermination(120), "the query did not end"
     rows = spark.read.parquet(str(tmp_path / "rows"))

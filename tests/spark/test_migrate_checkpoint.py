@@ -1,4 +1,4 @@
-"""A query begins on Spark's own Kafka source and goes on with this one: no record is lost, and none repeated."""
+"""A query moves from Spark's own Kafka source to this one: no record is lost or repeated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
 class Stream:
-    """One query from a topic to a folder of parquet, whatever source and checkpoint it runs with."""
+    """A query from a topic to a Parquet folder, which runs with any source and checkpoint."""
 
     def __init__(self, spark: SparkSession, bootstrap_servers: str, topic: str, rows: Path) -> None:
         self.spark, self.rows = spark, rows
@@ -22,7 +22,7 @@ class Stream:
 
     def run(self, source: str, checkpoint: Path, starting_offsets: str = "earliest") -> None:
         stream = self.spark.readStream.format(source).options(**self.options, startingOffsets=starting_offsets).load()
-        counted = stream.selectExpr("CAST(value AS STRING) AS value").dropDuplicates(["value"])  # has state
+        counted = stream.selectExpr("CAST(value AS STRING) AS value").dropDuplicates(["value"])  # a stateful operator
         sink = counted.writeStream.format("parquet").option("path", str(self.rows))
         query = sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
         assert query.awaitTermination(120), "the query did not end"
@@ -33,7 +33,7 @@ class Stream:
 
 @pytest.fixture
 def begun(spark: SparkSession, jvm_source: str, kafka: Any, topic: str, produce: Any, tmp_path: Path) -> Stream:
-    """The query after two batches of Spark's own source, the checkpoint in `old`; then come more records."""
+    """The query after two batches of Spark's own source, with its checkpoint in `old`, and more records after it."""
     stream = Stream(spark, kafka.bootstrap_servers, topic, tmp_path / "rows")
     for values in (["a", "b", "c"], ["d", "e"]):
         produce(topic, values)
@@ -62,7 +62,7 @@ def test_a_written_checkpoint_keeps_state_and_batch_numbers_and_goes_on(
 def test_a_batch_that_was_not_committed_is_read_as_it_was_planned(
     begun: Stream, jvm_source: str, tmp_path: Path
 ) -> None:
-    """The sink holds batch 1 already, and knows it by its number."""
+    """The sink already has batch 1, and recognizes its number."""
     for leftover in (tmp_path / "old" / "commits").glob("*1*"):
         leftover.unlink()
     (tmp_path / "old" / "commits" / ".1.crc").unlink(missing_ok=True)

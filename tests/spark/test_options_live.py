@@ -1,4 +1,4 @@
-"""Options that choose what is read, through Spark on real Kafka: topics by pattern, times, limits and groups."""
+"""Options that select records, through Spark on real Kafka: topic patterns, times, limits and groups."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pyspark.sql.streaming import StreamingQuery
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 NOON_MS = int(time.time() * 1000) - 3_600_000
-"""An hour ago: retention removes what is much older."""
+"""An hour ago: retention removes much older records."""
 
 
 class Source:
-    """The records of a topic, with options; the values that a query read."""
+    """Batches and streams over a topic with options, and the values that they read."""
 
     def __init__(self, spark: SparkSession, servers: str, folder: Path, **options: str) -> None:
         self.spark, self.folder = spark, folder
@@ -44,7 +44,7 @@ class Source:
 
 @pytest.fixture
 def source(spark: SparkSession, kafka: Any, topic: str, produce: Any, tmp_path: Path) -> Iterator[Source]:
-    """A topic with a record at noon, one a second and one a minute later, in partitions 0, 0 and 1; 2 is empty."""
+    """A topic with records at noon, a second later and a minute later, in partitions 0, 0 and 1 of three."""
     for value, partition, later_ms in (("noon", 0, 0), ("second", 0, 1000), ("minute", 1, 60_000)):
         produce(topic, [{"value": value, "timestamp": NOON_MS + later_ms}], partition)
     yield Source(spark, kafka.bootstrap_servers, tmp_path, subscribe=topic)
@@ -74,7 +74,7 @@ def test_batch_reads_what_the_options_choose(source: Source, options: dict[str, 
     assert source.batch(**options) == expected
 
 
-def test_topic_without_a_record_as_late_is_an_error_that_says_what_to_set(source: Source) -> None:
+def test_topic_without_a_record_as_late_is_an_error_that_names_the_option(source: Source) -> None:
     with pytest.raises(Exception, match=r"No offset matched from request of topic-partition .*ByTimestampStrategy"):
         source.batch(startingTimestamp=str(NOON_MS))
 
@@ -112,7 +112,7 @@ def test_small_batches_wait_until_there_is_enough_to_read(
 ) -> None:
     query = source.start(sink, startingOffsets="earliest", minOffsetsPerTrigger="3", maxOffsetsPerTrigger="4")
     query.processAllAvailable()
-    assert len(source.values(sink)) == 3, "the first micro-batch waits for nothing"
+    assert len(source.values(sink)) == 3, "the first micro-batch does not wait"
 
     produce(topic, ["1", "2"], 2)
     query.processAllAvailable()
@@ -138,9 +138,9 @@ def test_stream_commits_to_a_group_and_another_starts_there(
 
     def committed() -> dict[int, int]:
         request = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, number) for number in range(3)])
-        with suppress(KafkaException):  # its coordinator is being made
-            answer = admin.list_consumer_group_offsets([request])[group].result(30)
-            return {one.partition: one.offset for one in answer.topic_partitions}
+        with suppress(KafkaException):  # the group coordinator is loading
+            response = admin.list_consumer_group_offsets([request])[group].result(30)
+            return {partition.partition: partition.offset for partition in response.topic_partitions}
         return {}
 
     query = source.start(sink, startingOffsets="earliest", commitOffsetsToGroup=group)

@@ -1,4 +1,4 @@
-"""Batch reads beside Spark's own Kafka source, row by row in the same session: the cases of its KafkaRelationSuite."""
+"""Batches compared with Spark's own Kafka source, row by row in one session: the cases of KafkaRelationSuite."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ RECORDS: tuple[dict[str, Any], ...] = (
 
 @pytest.fixture(scope="module")
 def topics(make_topic: Any, produce: Any, delete_records: Any, kafka: Any) -> Iterator[dict[str, str]]:
-    """Topics by what they are an example of."""
-    kept = {"retention.ms": "-1"}  # its timestamps are of long ago
+    """Topics by kind."""
+    kept = {"retention.ms": "-1"}  # its timestamps are old
     made = {"rich": make_topic(3, kept), "empty": make_topic(2), "trimmed": make_topic(2), "many": make_topic(12)}
     made["transactional"] = make_topic(1)
     for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
@@ -44,7 +44,7 @@ def topics(make_topic: Any, produce: Any, delete_records: Any, kafka: Any) -> It
 
 
 def write_transactions(bootstrap_servers: str, topic: str) -> None:
-    """A record outside of any, a transaction that is aborted, one that is committed."""
+    """A record without a transaction, an aborted transaction and a committed transaction."""
     Producer({"bootstrap.servers": bootstrap_servers}).produce(topic, b"plain")
     producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": topic})
     producer.init_transactions(30)
@@ -57,7 +57,7 @@ def write_transactions(bootstrap_servers: str, topic: str) -> None:
 
 
 def read(spark: SparkSession, source: str, kafka: Any, options: dict[str, Any]) -> DataFrame:
-    """Offsets and assignments may be given as dictionaries, which become JSON."""
+    """Dictionaries in `options` become JSON."""
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
     return spark.read.format(source).options(**{"kafka.bootstrap.servers": kafka.bootstrap_servers}, **texts).load()
 
@@ -67,7 +67,7 @@ def in_order(rows: DataFrame) -> list[Row]:
 
 
 def named(value: Any, topics: dict[str, str]) -> Any:
-    """`value` with `<rich>` and its like replaced by the names of those topics."""
+    """`value` with `<rich>` and the other kinds replaced by the names of the topics."""
     text = json.dumps(value)
     for kind, topic in topics.items():
         text = text.replace(f"<{kind}>", topic)
@@ -81,7 +81,7 @@ NEVER_MS = 4_000_000_000_000
 
 
 def times(*after_ms: int) -> dict[str, dict[str, int]]:
-    """Of the partitions of rich, in order."""
+    """A time for each partition of rich."""
     return {"<rich>": {str(partition): LONG_AGO_MS + ms for partition, ms in enumerate(after_ms)}}
 
 

@@ -1,4 +1,4 @@
-"""Streams beside Spark's own Kafka source: the cases of its KafkaMicroBatchSourceSuite that no other test shows."""
+"""Streams compared with Spark's own Kafka source: the cases of KafkaMicroBatchSourceSuite without another test."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.spark.traces import rows_by_batch
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 KEPT = {"retention.ms": "-1"}
-"""For topics with timestamps of long ago."""
+"""For topics with old timestamps."""
 
 
 class Query:
-    """A stream from a topic to a folder of parquet, which ends when it has read what was there."""
+    """A stream from a topic to a Parquet folder that ends when it has read all records."""
 
     def __init__(self, spark: SparkSession, folder: Path, bootstrap_servers: str, source: str = "kafkameta") -> None:
         self.spark, self.folder, self.source = spark, folder, source
@@ -86,7 +86,7 @@ def test_mb4_specific_offsets_are_honoured_each(query: Query, make_topic: Any, p
     expected = ["0-0", "0-1", "0-2", "2-0", "2-1", "2-2", "3-1", "3-2", "4-2"]
     assert query.values() == expected
     query.run(subscribe=topic, startingOffsets={topic: {"0": 0, "1": 0, "2": 0, "3": 0, "4": 0}})
-    assert query.values() == expected, "once it has a checkpoint, startingOffsets has no say"
+    assert query.values() == expected, "a query with a checkpoint ignores startingOffsets"
 
 
 def test_mb5_a_time_to_begin_at_is_honoured_and_later_partitions_are_read_whole(
@@ -165,11 +165,11 @@ def test_mb11_batches_are_limited_as_sparks_own_source_limits_them(
 
 
 def ends_of(offset: dict[str, Any], topic: str) -> list[int]:
-    """The offsets in a line of the offset log, of either source."""
+    """The offsets in a line of either source's offset log."""
     if "version" in offset:
-        offset = {name: each["partitions"] for name, each in offset["topics"].items()}
-        return [each["offset"] for _, each in sorted(offset[topic].items())]
-    return [each for _, each in sorted(offset[topic].items())]
+        partitions = offset["topics"][topic]["partitions"]
+        return [position["offset"] for _, position in sorted(partitions.items())]
+    return [end for _, end in sorted(offset[topic].items())]
 
 
 def test_mb14_available_now_does_not_read_what_comes_after_it_began(
@@ -273,7 +273,7 @@ def test_mb24_the_timestamp_drives_a_watermark(
     found = {
         (row.start - hour // 1000, row["count"]) for row in spark.read.parquet(str(query.folder / "rows")).collect()
     }
-    assert found == {(0, 2), (10, 1)}, "windows behind the watermark, and no other"
+    assert found == {(0, 2), (10, 1)}, "the windows before the watermark"
 
 
 def test_mb25_a_stream_joined_with_itself_reads_each_record_on_both_sides(
@@ -323,7 +323,7 @@ def test_d2_topics_that_come_and_go_under_a_pattern_never_fail_a_query_that_allo
     alive, lasting = dict[str, int](), make_topic(1, name=f"{name}-lasting")
     for turn in range(6):
         produce(lasting, [f"kept-{turn}-{number}" for number in range(10)])
-        for topic in [one for one in alive if chance.random() < 0.5]:
+        for topic in [topic for topic in alive if chance.random() < 0.5]:
             delete(kafka, topic)
             del alive[topic]
         fresh = make_topic(chance.randrange(1, 4), name=f"{name}-{turn}")
@@ -333,5 +333,5 @@ def test_d2_topics_that_come_and_go_under_a_pattern_never_fail_a_query_that_allo
         query.run(**options)
     values = query.values()
     kept = [value for value in values if value.startswith("kept")]
-    assert kept == sorted(f"kept-{turn}-{number}" for turn in range(6) for number in range(10)), "none is lost"
-    assert max(Counter(values).values()) == 1, "nothing is read twice"
+    assert kept == sorted(f"kept-{turn}-{number}" for turn in range(6) for number in range(10)), "no record is lost"
+    assert max(Counter(values).values()) == 1, "no record is repeated"

@@ -1,4 +1,4 @@
-"""That the socket between Spark and its Python workers is found where this release of Spark has it."""
+"""The socket between this release of Spark and its Python workers is found, and TCP_NODELAY is set on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyspark_kafka_meta.spark.prompt_tasks import PromptReader, file_number
 def test_what_a_task_sends_to_spark_waits_for_nothing(spark: SparkSession) -> None:
     class Reader(PromptReader, DataSourceReader):
         def __init__(self) -> None:
-            self.has_state = True  # what has none is unpickled without __setstate__
+            self.has_state = True  # unpickling calls __setstate__ only for objects with state
 
         def read(self, partition: object) -> Iterator[tuple[bool]]:
             number = file_number(sys._getframe())

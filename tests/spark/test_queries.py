@@ -1,4 +1,4 @@
-"""docs/queries.md is true: every query runs, and finds what it is there to find."""
+"""Every query of docs/queries.md runs and finds what its heading says."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ FOUND: dict[str, dict[str, Any]] = {
     },
     "Which partitions lag behind?": {"topic": "t", "partition": 1, "records_behind": 2},
 }
-"""By heading, what one row must hold."""
+"""Columns that a row of each query must have, by heading."""
 
 
 def events(now_ms: int) -> list[RefreshEvent]:
-    """Executor 1 missed two elections that executor 2 saw; broker 9 is slow; some events of a third cache are gone."""
+    """Executor 1 missed two elections that executor 2 saw, broker 9 is slow, and events of a third cache are lost."""
     slow = {"broker_id": 9, "broker_host": "slow", "request_bytes": 10, "response_bytes": 100, "throttle_ms": 7}
     fetched = {"fetches": (BrokerFetches(3, 5, 5_000),), "fetch_throttle_ms": 70}
     recovered = {"recovery_ms": 4_000.0}
@@ -91,7 +91,7 @@ def events(now_ms: int) -> list[RefreshEvent]:
 
 @pytest.fixture(scope="module")
 def views(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The views of the page, over a stream's events and those above; the stream has read all but two records."""
+    """The views of the page over the events of a stream and `events`. The stream has read all records except two."""
     folder = tmp_path_factory.mktemp("queries")
     with MockCluster() as cluster:
         cluster.create_topic("t", partitions=2)
@@ -107,14 +107,14 @@ def views(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
         assert query.awaitTermination(120)
         produce(cluster, 2)
         cluster_id = AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(timeout=30).cluster_id
-        told = events(int(time.time() * 1000))
-        write(folder / "events", *(replace(event, cluster_id=cluster_id) for event in told))
+        made_up = events(int(time.time() * 1000))
+        write(folder / "events", *(replace(event, cluster_id=cluster_id) for event in made_up))
         (setup,) = SETUP
         replaced = setup.replace("/data/events", str(folder / "events"))
         exec(replaced.replace("localhost:19092", cluster.bootstrap_servers), {"spark": spark, "query": query})
         for view in VIEWS:
             spark.catalog.cacheTable(view)
-            assert spark.table(view).count() > 0  # read once, for all queries
+            assert spark.table(view).count() > 0  # reads the table once for all queries
     yield spark
     for view in VIEWS:
         spark.catalog.dropTempView(view)
@@ -137,12 +137,12 @@ def test_a_query_finds_what_it_is_for(heading: str, views: SparkSession) -> None
     assert [row for row in rows if FOUND[heading].items() <= row.items()], rows
 
 
-def test_nobody_is_stale_but_who_missed_the_elections(views: SparkSession) -> None:
+def test_only_the_cache_that_missed_the_elections_is_stale(views: SparkSession) -> None:
     rows = views.sql(QUERIES["Who is stale, and since when?"]).collect()
     assert [(row.executor_id, row.partition, row.known_since is None) for row in rows] == [("1", 0, False)]
 
 
-def test_who_knows_a_topic_that_was_recreated_is_stale_whatever_its_epoch(views: SparkSession) -> None:
+def test_cache_of_a_recreated_topic_is_stale_with_any_epoch(views: SparkSession) -> None:
     other = "(SELECT * EXCEPT (topic_id, leader_epoch), 'old' AS topic_id, 99 AS leader_epoch FROM caches)"
     query = QUERIES["Who is stale, and since when?"].replace("caches AS cached", f"{other} AS cached")
     rows = views.sql(query).collect()
@@ -150,7 +150,7 @@ def test_who_knows_a_topic_that_was_recreated_is_stale_whatever_its_epoch(views:
     assert {(row.topic, row.partition, row.known_since) for row in rows} == {("t", 0, None), ("t", 1, None)}
 
 
-def test_those_who_disagree_are_named_with_what_they_know(views: SparkSession) -> None:
+def test_disagreeing_caches_are_named_with_their_leaders(views: SparkSession) -> None:
     (row,) = views.sql(QUERIES["Which executors disagree now?"]).collect()
     assert {"reader 1 11 1@0", "reader 2 22 3@2"} <= set(row.views)
 
@@ -160,6 +160,6 @@ def test_an_executor_that_does_not_know_its_id_fetches_too(views: SparkSession) 
     assert (None, 8, 1, 10, 9) in rows
 
 
-def test_what_was_recreated_is_found_beside_what_was_lost(views: SparkSession) -> None:
+def test_recreated_topics_are_found_beside_lost_records(views: SparkSession) -> None:
     first, *_ = views.sql(QUERIES["What was lost, or recreated?"]).collect()
     assert (first.what, first.topic, first.detail) == ("recreated", "u", "old to new")

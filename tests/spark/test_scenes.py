@@ -1,7 +1,6 @@
-"""The scenes that Kafka's client metadata plays, each seen in the side tables (tests/scenes.toml).
+"""The metadata scenes of tests/scenes.toml, each observed in the side tables.
 
-Most share one stream over mock brokers, whose leaders move when told to; where those do not tell the truth, real ones
-take their place.
+Most scenes share a stream over mock brokers, where the test moves leaders. The others need real brokers.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 FETCH = 1
 NOT_LEADER_OR_FOLLOWER = 6
 PARTITIONS = 4
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
 
 class Stage:
-    """A streaming query over topic `topic`, and the tables over the cluster and over the query's events."""
+    """A streaming query over `topic`, and the side tables of the cluster and of the query's events."""
 
     def __init__(self, spark: SparkSession, servers: str, topic: str, folder: Path, **options: str) -> None:
         self.spark, self.servers, self.topic, self.folder = spark, servers, topic, folder
         self.cluster = {"kafka.bootstrap.servers": servers}
         self.metrics: dict[str, Any] = {"metricsPath": str(folder / "events")}
-        where = {**self.cluster, "subscribe": topic, "startingOffsets": "earliest"}
-        self.options = {**where, **self.metrics, **options}
+        source = {**self.cluster, "subscribe": topic, "startingOffsets": "earliest"}
+        self.options = {**source, **self.metrics, **options}
         self.written: list[str] = []
-        self._known = 0  # partitions
+        self._known_partitions = 0
         self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 0, "log_level": 0})
 
     def start(self) -> None:
@@ -57,10 +56,10 @@ class Stage:
         self.query = sink.trigger(processingTime="200 milliseconds").start()
 
     def write(self, partitions: int) -> None:
-        """A record to each partition."""
-        if partitions > self._known:
-            self._producer.list_topics(self.topic, timeout=30)  # which tells the producer of new ones
-            self._known = partitions
+        """Write a record to each partition."""
+        if partitions > self._known_partitions:
+            self._producer.list_topics(self.topic, timeout=30)  # the producer learns new partitions
+            self._known_partitions = partitions
         for partition in range(partitions):
             self.written.append(str(len(self.written)))
             self._producer.produce(self.topic, self.written[-1], partition=partition)
@@ -72,21 +71,21 @@ class Stage:
         self.query.processAllAvailable()
 
     def play_until(
-        self, told: Callable[[], object], wait_for: Callable[..., Any], partitions: int = PARTITIONS
+        self, condition: Callable[[], object], wait_for: Callable[..., Any], partitions: int = PARTITIONS
     ) -> None:
-        """`play` until the tables tell something."""
+        """`play` until the condition on the tables holds."""
 
-        def tells() -> object:
+        def play_and_check() -> object:
             self.play(partitions)
-            return told()
+            return condition()
 
-        wait_for(tells, timeout_s=PATIENCE_S)
+        wait_for(play_and_check, timeout_s=TIMEOUT_S)
 
     def read(self) -> list[Row]:
         return self.spark.read.parquet(str(self.folder / "rows")).collect()
 
     def events(self, where: str = "true") -> list[Row]:
-        """Those that a condition holds for, in the order in which they happened."""
+        """Events that match the SQL condition, in the order of time."""
         return (
             kafkameta.refresh_events(self.spark, **self.metrics).where(where).orderBy("time_ms", "sequence").collect()
         )
@@ -114,30 +113,30 @@ def brokers() -> Iterator[MockCluster]:
 
 @pytest.fixture(scope="module")
 def stage(spark: SparkSession, brokers: MockCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """The stream that most scenes share; its caches refresh every two seconds."""
+    """The stream that most scenes share. The max age of its caches is two seconds."""
     folder = tmp_path_factory.mktemp("scenes")
     age = {"kafka.metadata.max.age.ms": "2000"}
-    # Brokers call themselves by number: a bootstrap address is another one than theirs.
+    # The brokers advertise 127.0.0.1, so the bootstrap addresses differ from theirs.
     servers = brokers.bootstrap_servers.replace("127.0.0.1", "localhost")
-    made = Stage(spark, servers, "t", folder, **age)
-    made.start()
-    made.play()
-    yield made
-    made.query.stop()
+    shared = Stage(spark, servers, "t", folder, **age)
+    shared.start()
+    shared.play()
+    yield shared
+    shared.query.stop()
 
 
 def led_by(changes: Sequence[Row], partition: int) -> list[tuple[int, int]]:
-    """Old and new leader of each change of leaders that is about the partition."""
-    return [(one.old_leader_id, one.new_leader_id) for one in changes if one.partition == partition]
+    """Old and new leader of each leader change of the partition."""
+    return [(change.old_leader_id, change.new_leader_id) for change in changes if change.partition == partition]
 
 
 def test_scene_01_ask_one_broker_learn_them_all(stage: Stage, kafka: Any, topic: str, leader_of: Any) -> None:
     servers = kafka.bootstrap_servers.split(",")
-    one = {"kafka.bootstrap.servers": servers[0]}
-    found = kafkameta.brokers(stage.spark, **one).collect()
-    partitions = kafkameta.partitions(stage.spark, **one, subscribe=topic).collect()
+    first_broker = {"kafka.bootstrap.servers": servers[0]}
+    found = kafkameta.brokers(stage.spark, **first_broker).collect()
+    partitions = kafkameta.partitions(stage.spark, **first_broker, subscribe=topic).collect()
     answered = "reason = 'bootstrap' AND kind = 'refresh' AND outcome <> 'failed'"
-    told = {tuple(row.brokers_added) for row in stage.events(answered)}
+    learned = {tuple(row.brokers_added) for row in stage.events(answered)}
 
     assert {f"{row.host}:{row.port}" for row in found} == set(servers)
     assert {row.answered_by for row in found} == {servers[0]}
@@ -145,11 +144,11 @@ def test_scene_01_ask_one_broker_learn_them_all(stage: Stage, kafka: Any, topic:
     assert len({row.cluster_id for row in found} - {None}) == 1
     assert [row.leader_id for row in partitions] == [leader_of(topic, number) for number in range(3)]
     assert {row.leader_id for row in partitions} <= {row.node_id for row in found}
-    assert told == {(1, 2, 3)}, "the first answer to each cache"
+    assert learned == {(1, 2, 3)}, "by the first response to each cache"
 
 
 def test_scene_02_bootstrap_fail_over(stage: Stage, tmp_path: Path) -> None:
-    dead = [f"127.0.0.{number}:1" for number in range(2, 42)]  # addresses are tried in random order
+    dead = [f"127.0.0.{number}:1" for number in range(2, 42)]  # clients try addresses in random order
     servers = ",".join([*dead, stage.servers.split(",")[0]])
     other = Stage(stage.spark, servers, "t", tmp_path)
     batch = stage.spark.read.format("kafkameta").options(**other.options).load()
@@ -157,7 +156,7 @@ def test_scene_02_bootstrap_fail_over(stage: Stage, tmp_path: Path) -> None:
     failed = other.events("reason = 'bootstrap' AND outcome = 'failed'")
     answered = other.events("reason = 'bootstrap' AND outcome = 'changed'")
 
-    refused = [row for row in failed if f"{row.broker_host}:{row.broker_port}" in dead]  # the one alive may be slow
+    refused = [row for row in failed if f"{row.broker_host}:{row.broker_port}" in dead]  # the living broker may be slow
     assert refused and all(row.latency_ms is not None and "refused" in row.error for row in refused), "the time lost"
     assert {f"{row.broker_host}:{row.broker_port}" for row in answered} == {stage.servers.split(",")[0]}
     attempts = {row.cache_id: row.attempt for row in answered}
@@ -177,12 +176,12 @@ def test_scene_03_the_answer_replaces_the_bootstrap_list(
         stage.play()
         return bool(stage.events(f"reason = 'rebootstrap' AND time_ms > {began}"))
 
-    wait_for(rebootstrapped, timeout_s=PATIENCE_S)
+    wait_for(rebootstrapped, timeout_s=TIMEOUT_S)
     [first, *_] = stage.events(f"reason = 'rebootstrap' AND time_ms > {began}")
     assert first.broker_host == "localhost"
     known = stage.events("kind = 'refresh' AND generation_before > 0 AND reason <> 'rebootstrap'")
     assert {row.broker_id for row in known} <= {1, 2, 3}
-    assert {row.broker_host for row in known} == {"127.0.0.1"}, "the addresses that brokers tell, not the given ones"
+    assert {row.broker_host for row in known} == {"127.0.0.1"}, "the advertised addresses, not the bootstrap addresses"
 
 
 def test_scene_04_no_request_asks_for_what_is_known(
@@ -202,7 +201,7 @@ def test_scene_04_no_request_asks_for_what_is_known(
     refreshes = other.events("kind = 'refresh'")
     learned = Counter(row.cache_id for row in refreshes if row.outcome == "changed")
 
-    assert {learned[row.cache_id] for row in readers} == {1}, "later ones, about a slow broker say, tell nothing new"
+    assert {learned[row.cache_id] for row in readers} == {1}, "later refreshes, of slow brokers, change nothing"
     assert len(refreshes) < len(fetches)
     assert {row.partition for row in readers} == set(range(PARTITIONS))
     assert all(row.generation_at_least >= 1 and row.age_at_most_ms >= 0 for row in readers)
@@ -224,7 +223,7 @@ def test_scene_05_periodic_refresh(
     other.query.processAllAvailable()
     brokers.create_topic("new", 1)
     other.play(1)
-    wait_for(lambda: other.events("reason = 'max_age' AND array_contains(topics_added, 'new')"), timeout_s=PATIENCE_S)
+    wait_for(lambda: other.events("reason = 'max_age' AND array_contains(topics_added, 'new')"), timeout_s=TIMEOUT_S)
     other.query.stop()
 
     assert all(row.age_ms >= 1600 for row in aged), "two seconds, or up to a fifth less"
@@ -233,9 +232,8 @@ def test_scene_05_periodic_refresh(
 def test_scene_06_refresh_on_error(
     stage: Stage, brokers: MockCluster, tmp_path: Path, wait_for: Callable[..., Any]
 ) -> None:
-    """By caches that keep metadata for minutes: those of `stage` learn by age, where micro-batches take seconds. A
-    planner, whose cache does too, or a new worker may know of a move before a fetch meets the error: then the leader
-    moves again."""
+    """With caches that keep metadata for minutes: those of `stage` may learn by age if micro-batches take seconds. A
+    planner or a new worker may learn a move before a fetch gets the error. Then the leader moves again."""
     brokers.create_topic("moves", 1)
     brokers.move_leader("moves", 0, 1)
     other = Stage(stage.spark, stage.servers, "moves", tmp_path)
@@ -243,21 +241,21 @@ def test_scene_06_refresh_on_error(
     other.play(1)
     leaders = itertools.cycle((2, 1))
     by_error = "reason IN ('not_leader', 'leader_hint', 'fenced_epoch')"
-    moved = "exists(leaders_changed, one -> one.old_leader_id <> one.new_leader_id)"
+    moved = "exists(leaders_changed, change -> change.old_leader_id <> change.new_leader_id)"
 
-    def told() -> list[Row]:
+    def learned_by_error() -> list[Row]:
         brokers.move_leader("moves", 0, next(leaders))
         other.play(1)
         return other.events(f"{by_error} AND {moved}")
 
-    found = wait_for(told, timeout_s=PATIENCE_S)
+    found = wait_for(learned_by_error, timeout_s=TIMEOUT_S)
     other.query.processAllAvailable()
     other.query.stop()
 
     [change] = found[0].leaders_changed
     assert {change.old_leader_id, change.new_leader_id} == {1, 2}
     assert change.new_epoch > change.old_epoch
-    assert found[0].recovery_ms >= 0, "0 where a hint came with the very error"
+    assert found[0].recovery_ms >= 0, "0 if a hint came with the error"
     assert sorted(row.value for row in other.read()) == sorted(other.written), "no record lost or repeated"
 
 
@@ -287,12 +285,12 @@ def test_scene_08_every_client_has_a_cache_of_its_own(
     assert len({row.pid for row in caches.values()}) > 1
     stage.query.stop()
     brokers.move_leader("t", 1, 3)
-    assert stale(readers) == readers, "nobody reads, so nobody learns"
+    assert stale(readers) == readers, "no reader runs, so no cache learns"
 
     stage.start()
     stage.play_until(lambda: stale(readers) < readers, wait_for)
-    learned = stage.events("exists(leaders_changed, one -> one.partition = 1 AND one.new_leader_id = 3)")
-    assert {row.cache_id for row in learned} & readers, "who learns it by an event of its own"
+    learned = stage.events("exists(leaders_changed, change -> change.partition = 1 AND change.new_leader_id = 3)")
+    assert {row.cache_id for row in learned} & readers, "each cache learns by its own event"
 
 
 def test_scene_10_requests_go_to_the_leader_and_one_that_does_not_heals(
@@ -306,13 +304,13 @@ def test_scene_10_requests_go_to_the_leader_and_one_that_does_not_heals(
     epoch = other.live()[0].leader_epoch
 
     def fetched_from() -> set[int]:
-        return {one.broker_id for row in other.events("role = 'reader'") for one in row.fetches}
+        return {fetches.broker_id for row in other.events("role = 'reader'") for fetches in row.fetches}
 
     other.play_until(fetched_from, wait_for, partitions=1)
     assert fetched_from() == {1}
 
     def has_healed() -> bool:
-        brokers.push_leader_response("direct", 0, 2, epoch)  # a wrong leader for whoever refreshes next
+        brokers.push_leader_response("direct", 0, 2, epoch)  # a wrong leader for the next refresh
         rows = other.events(f"role = 'reader' AND (cause_error_code = {NOT_LEADER_OR_FOLLOWER} OR kind = 'hint')")
         return (2, 1) in [pair for row in rows for pair in led_by(row.leaders_changed, 0)]
 
@@ -346,7 +344,7 @@ def test_scene_13_the_request_itself(stage: Stage) -> None:
     for row in answered:
         assert row.api_version >= 9 and row.correlation_id >= 0 and row.attempt >= 1
         assert 0 < row.request_bytes < row.response_bytes and row.latency_ms > 0
-        assert row.broker_id in (1, 2, 3) or row.broker_host == "localhost", "a bootstrap address is no broker's"
+        assert row.broker_id in (1, 2, 3) or row.broker_host == "localhost", "a bootstrap address has no broker id"
     assert all(row.error and row.latency_ms is not None and row.correlation_id is None for row in failed)
 
 
@@ -361,7 +359,7 @@ def test_scene_09_kill_a_broker_and_watch_the_leaders_move(
     scene.play(1)
 
     breakable_kafka.kill(victim)
-    wait_for(lambda: scene.live()[0].leader_id in others, timeout_s=PATIENCE_S)
+    wait_for(lambda: scene.live()[0].leader_id in others, timeout_s=TIMEOUT_S)
     assert victim not in scene.live()[0].isr
     assert victim not in {row.node_id for row in kafkameta.brokers(spark, **scene.cluster).collect()}
     new_leader = scene.live()[0].leader_id
@@ -369,8 +367,8 @@ def test_scene_09_kill_a_broker_and_watch_the_leaders_move(
 
     breakable_kafka.start(victim)
     breakable_kafka.wait_until_up()
-    wait_for(lambda: victim in scene.live()[0].isr, timeout_s=PATIENCE_S)
-    wait_for(lambda: leads_once_elected(breakable_kafka, topic, 0) == victim, timeout_s=PATIENCE_S)
+    wait_for(lambda: victim in scene.live()[0].isr, timeout_s=TIMEOUT_S)
+    wait_for(lambda: leads_once_elected(breakable_kafka, topic, 0) == victim, timeout_s=TIMEOUT_S)
     scene.play_until(lambda: (new_leader, victim) in moves_of(scene), wait_for, partitions=1)
     scene.query.stop()
     assert (victim, new_leader) in moves_of(scene)
@@ -378,7 +376,7 @@ def test_scene_09_kill_a_broker_and_watch_the_leaders_move(
 
 
 def moves_of(scene: Stage) -> list[tuple[int, int]]:
-    """Old and new leader of partition 0, as the events tell."""
+    """Old and new leader of partition 0 in each event."""
     return [pair for row in scene.events("size(leaders_changed) > 0") for pair in led_by(row.leaders_changed, 0)]
 
 
@@ -391,8 +389,8 @@ def test_scene_11_add_partitions_to_a_topic(
     add_partitions(topic, 4)
     assert sorted(scene.live()) == [0, 1, 2, 3]
     scene.play(4)
-    told = "exists(partitions_added, one -> one.partition = 3)"
-    scene.play_until(lambda: scene.events(told), wait_for)
+    added = "exists(partitions_added, log -> log.partition = 3)"
+    scene.play_until(lambda: scene.events(added), wait_for)
     scene.query.processAllAvailable()
     scene.query.stop()
 

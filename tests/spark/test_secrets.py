@@ -1,4 +1,4 @@
-"""No secret of a query is in anything that Spark, its workers or this package write or print, work they or fail."""
+"""No secret of a query is in any output or file of Spark, its workers or this package, also if the query fails."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CLIENT = "kafka.sasl.oauthbearer.client.credentials.client"
 
 
 def kafka(peer: socket.socket) -> None:
-    """A broker with one record in topic t, for whoever logs in."""
+    """A broker with one record in topic t that accepts any login."""
     answer_versions(peer, metadata=12, list_offsets=7)
     agree_on_mechanism(peer)
     authenticate(peer, lambda _: b"")
@@ -59,34 +59,34 @@ def kafka(peer: socket.socket) -> None:
 
 
 def offsets_frame(request: bytes, correlation_id: int) -> bytes:
-    """The log of t-0 begins at 0 and ends at 1."""
+    """The log of t-0 starts at 0 and ends at 1."""
     kind = offsets_asked.ListOffsetsRequest
     _, size = entity_reader(kind.__header_schema__)(request, 0)
-    asked, _ = entity_reader(kind)(request, size)
-    offset = 1 if asked.topics[0].partitions[0].timestamp == -1 else 0
-    answer = offsets.ListOffsetsPartitionResponse(
+    parsed, _ = entity_reader(kind)(request, size)
+    offset = 1 if parsed.topics[0].partitions[0].timestamp == -1 else 0
+    partition = offsets.ListOffsetsPartitionResponse(
         partition_index=0,
         error_code=ErrorCode.none,
         timestamp=-1,
         offset=offset,
         leader_epoch=0,
     )
-    topic = offsets.ListOffsetsTopicResponse(name="t", partitions=(answer,))
+    topic = offsets.ListOffsetsTopicResponse(name="t", partitions=(partition,))
     return frame(offsets.ListOffsetsResponse(throttle_time=milliseconds(0), topics=(topic,)), correlation_id)
 
 
 @contextmanager
 def token_parrot() -> Iterator[str]:
-    """A token endpoint that refuses, and repeats what it was sent, the client's secret decoded too."""
+    """A token endpoint that refuses each request and repeats it, with the decoded client secret."""
 
     class Parrot(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            said = self.rfile.read(int(self.headers["Content-Length"])) + str(self.headers).encode()
-            said += base64.b64decode(self.headers["Authorization"].removeprefix("Basic "))
+            body = self.rfile.read(int(self.headers["Content-Length"])) + str(self.headers).encode()
+            body += base64.b64decode(self.headers["Authorization"].removeprefix("Basic "))
             self.send_response(401)
-            self.send_header("Content-Length", str(len(said)))
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -115,8 +115,8 @@ def real_kafka(stack: ExitStack) -> LocalKafka:
 
 
 def queries(stack: ExitStack, folder: Path, real: LocalKafka) -> list[dict[str, str]]:
-    """The options of each: the first three work, and each canary is in one option. All send their events to a topic of
-    the cluster they read from, which only the real one has."""
+    """Options of the queries, each with a canary in one option. The first three queries succeed. All write their events
+    to a topic that only the real cluster has."""
     login = {"kafka.sasl.mechanism": "PLAIN", "kafka.sasl.username": "alice"}
     plain = {"kafka.security.protocol": "SASL_PLAINTEXT", **login}
     secured = {
@@ -148,7 +148,7 @@ def queries(stack: ExitStack, folder: Path, real: LocalKafka) -> list[dict[str, 
         "kafka.ssl.keystore.password": "canary-keystore",
     }
     trusting = real.client_options("alice")
-    given = [
+    by_servers = [
         (over_encrypted, secured),
         (real.bootstrap_servers, trusting),
         (start(stack, kafka), {**plain, "kafka.sasl.password": "canary-plaintext"}),
@@ -167,7 +167,7 @@ def queries(stack: ExitStack, folder: Path, real: LocalKafka) -> list[dict[str, 
         (silent, {**plain, "kafka.sasl.pasword": "canary-misspelt", "kafka.sasl.password": ""}),
         (silent, {**plain, "kafka.sasl.jaas.config": "canary-unreadable"}),
     ]
-    hasty = {
+    short_timeouts = {
         "kafka.default.api.timeout.ms": "1500",
         "kafka.socket.connection.setup.timeout.ms": "500",
         "kafkaConsumer.pollTimeoutMs": "3000",
@@ -175,7 +175,7 @@ def queries(stack: ExitStack, folder: Path, real: LocalKafka) -> list[dict[str, 
         "metricsTopic": EVENTS,
         "subscribe": "t",
     }
-    return [{"kafka.bootstrap.servers": servers, **hasty, **options} for servers, options in given]
+    return [{"kafka.bootstrap.servers": servers, **short_timeouts, **options} for servers, options in by_servers]
 
 
 def test_no_secret_is_in_anything_written_or_printed(tmp_path: Path) -> None:
@@ -195,20 +195,21 @@ def test_no_secret_is_in_anything_written_or_printed(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             timeout=220,
+            start_new_session=True,
         )
-        told = stack.enter_context(closing(Stream(real.admin_servers, [EVENTS], tmp_path / "told")))
-        told.run_batch()
+        events = stack.enter_context(closing(Stream(real.admin_servers, [EVENTS], tmp_path / "read back")))
+        events.run_batch()
 
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("1 rows") == 3
     assert "refused the PLAIN login" in done.stdout
-    assert told.rows
-    assert not any("canary" in row.value for row in told.rows)
+    assert events.rows
+    assert not any("canary" in row.value for row in events.rows)
     assert "pyspark_kafka_meta.wire.security.librdkafka_config" in done.stderr
     assert "DEBUG:pyspark_kafka_meta" in done.stderr or "INFO:pyspark_kafka_meta.events" in done.stderr
     assert {"checkpoint", "events", "local", "log"} <= {path.name for path in folder.iterdir()}
     assert "files with a secret: []" in done.stdout
-    assert "files of the event log with the topic: 1" in done.stdout, "it can be searched"
+    assert "files of the event log with the topic: 1" in done.stdout, "the event log is searched"
     assert "canary" not in done.stdout + done.stderr
     assert "\x1b[31m" not in done.stdout + done.stderr
     assert not any(line.startswith("FATAL") for line in (done.stdout + done.stderr).splitlines())

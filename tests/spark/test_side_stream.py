@@ -1,5 +1,5 @@
-"""A second query reads the events of the first while leaders move, stopped and started again at any moment: nothing
-is lost and nothing comes twice."""
+"""A second query reads the events of the first query while leaders change, and restarts at random moments: no event is
+lost or repeated."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tests.spark.traces import Key, gapless, keys, logged
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 WAIT_FOR = ("offsets", "", "commits", "", "offsets", "commits")
-"""By round: a new micro-batch in this log of the checkpoint, planned or done, or nothing."""
+"""For each round: wait for a new micro-batch in this log of the checkpoint, or do not wait."""
 
 
 def start(rows: DataFrame, folder: Path, **trigger: Any) -> StreamingQuery:
-    """A query into a folder of rows that goes on from its checkpoint."""
+    """Start or continue a query to a folder of rows from its checkpoint."""
     sink = rows.writeStream.format("parquet").option("path", str(folder / "rows"))
     return sink.option("checkpointLocation", str(folder / "checkpoint")).trigger(**trigger).start()
 
 
-@pytest.mark.parametrize("way", ["path", "topic"])
+@pytest.mark.parametrize("sink", ["path", "topic"])
 def test_side_stream_survives_its_own_restarts_without_a_gap_or_a_repeat(
     spark: SparkSession,
     kafka: Any,
@@ -37,13 +37,13 @@ def test_side_stream_survives_its_own_restarts_without_a_gap_or_a_repeat(
     make_topic: Callable[..., str],
     wait_for: Callable[..., Any],
     tmp_path: Path,
-    way: str,
+    sink: str,
 ) -> None:
     mock_cluster.create_topic("t", partitions=3)
     servers = mock_cluster.bootstrap_servers
     metrics: dict[str, Any]
     source: dict[str, Any]
-    if way == "path":
+    if sink == "path":
         metrics = source = {"metricsPath": str(tmp_path / "events")}
     else:
         metrics = {"metricsTopic": make_topic(), "metricsBootstrapServers": kafka.bootstrap_servers}
@@ -70,17 +70,17 @@ def test_side_stream_survives_its_own_restarts_without_a_gap_or_a_repeat(
     first.processAllAvailable()
     assert first.exception() is None
     first.stop()
-    there = wait_for(lambda: settled(lambda: keys(kafkameta.refresh_events(spark, **source))))
+    expected = wait_for(lambda: settled(lambda: keys(kafkameta.refresh_events(spark, **source))))
     assert start(events(), tmp_path / "side", availableNow=True).awaitTermination(60)
     rows = spark.read.parquet(str(tmp_path / "side" / "rows"))
 
-    assert keys(rows) == there
-    assert there == gapless(there)
+    assert keys(rows) == expected
+    assert expected == gapless(expected)
     assert {row.role for row in rows.collect()} == {"planner", "reader"}
     assert rows.where("size(leaders_changed) > 0").count() > 0
 
 
-def settled(look: Callable[[], list[Key]]) -> list[Key]:
-    """What two looks in a row see; nothing while they differ."""
-    before, after = look(), look()
+def settled(read: Callable[[], list[Key]]) -> list[Key]:
+    """The result of two equal reads in a row; empty while they differ."""
+    before, after = read(), read()
     return after if before == after else []

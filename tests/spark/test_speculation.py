@@ -1,5 +1,5 @@
-"""Two attempts of one task at the same time, by Spark's speculative execution: the sink has each row once, and events
-name both attempts."""
+"""Two concurrent attempts of a task by Spark's speculative execution: the sink has each row once, and the events name
+both attempts."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ ROOT = Path(__file__).parent.parent.parent
 PARTITIONS, RECORDS = 3, 3_000
 HOLD_TIMEOUT_S = 60
 SUSPECTED_AFTER_S = 5
-"""By then each attempt has asked who leads the partition of the late Fetch: an event that names the attempt."""
+"""By then each attempt has refreshed the leader of the late Fetch, in an event that names the attempt."""
 
 
 @dataclass
 class SlowLeader:
-    """Keeps Fetch requests back until `released`, and lets all others pass.
+    """Delays Fetch requests until `released`.
 
     Attributes:
-        held: Fetch requests that were kept back, each of another connection and so of another attempt.
+        held: number of delayed Fetch requests, each of another connection and so of another attempt.
     """
 
     released: threading.Event = field(default_factory=threading.Event)
@@ -52,12 +52,12 @@ class SlowLeader:
     def watch(self) -> Watcher:
         requests = Requests()
 
-        def look(chunk: bytes) -> None:
+        def watch_chunk(chunk: bytes) -> None:
             if "Fetch" in set(requests.feed(chunk)) and not self.released.is_set():
                 self.held += 1
                 self.released.wait(HOLD_TIMEOUT_S)
 
-        return look
+        return watch_chunk
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def slow_leader() -> SlowLeader:
 
 @pytest.fixture(scope="module")
 def slow_kafka(slow_leader: SlowLeader) -> Iterator[LocalKafka]:
-    """Broker 2, which leads partition 0 of `copied`, is behind the slow leader's proxy."""
+    """A cluster whose broker 2, the leader of partition 0 of `copied`, is behind the proxy of `slow_leader`."""
     proxy, ports = TcpProxy(slow_leader.watch), free_ports(PARTITIONS)
     users = {"alice": "canary-alice"}
     kafka = LocalKafka(
@@ -84,7 +84,7 @@ def slow_kafka(slow_leader: SlowLeader) -> Iterator[LocalKafka]:
 
 @pytest.fixture(scope="module")
 def copied_topic(slow_kafka: LocalKafka, wait_for: Callable[..., Any]) -> str:
-    """Each partition has its own leader; partition 0 the slow one."""
+    """A topic whose partitions have different leaders. The slow leader has partition 0."""
     topic, ids = "copied", slow_kafka.broker_ids
     admin = AdminClient({"bootstrap.servers": slow_kafka.admin_servers})
     replicas = [[ids[number], ids[number - 1]] for number in range(PARTITIONS)]
@@ -103,9 +103,9 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-@pytest.mark.parametrize("how", ["batch", "stream"])
+@pytest.mark.parametrize("mode", ["batch", "stream"])
 def test_two_attempts_of_a_task_leave_each_row_once(
-    how: str,
+    mode: str,
     master: str,
     slow_leader: SlowLeader,
     slow_kafka: LocalKafka,
@@ -115,7 +115,7 @@ def test_two_attempts_of_a_task_leave_each_row_once(
 ) -> None:
     slow_leader.released.clear()
     slow_leader.held = 0
-    with copying(how, master, slow_kafka, copied_topic, tmp_path) as copy:
+    with copying(mode, master, slow_kafka, copied_topic, tmp_path) as copy:
 
         def both_attempts_fetch() -> bool:
             assert copy.poll() is None, (tmp_path / "spark.log").read_text()[:3000]
@@ -127,17 +127,16 @@ def test_two_attempts_of_a_task_leave_each_row_once(
         slow_leader.released.set()
         assert copy.wait(90) == 0, (tmp_path / "spark.log").read_text()[:3000]
     attempts = attempts_by_task(tmp_path)
-    [copied_twice] = [task for task, of_task in attempts.items() if len(of_task) > 1]
-    assert attempts[copied_twice] == {0, 1}
+    assert [numbers for numbers in attempts.values() if len(numbers) > 1] == [{0, 1}]
     assert sink_positions(tmp_path / "rows") == [
         (partition, offset) for partition in range(PARTITIONS) for offset in range(RECORDS // PARTITIONS)
     ]
 
 
 @contextmanager
-def copying(how: str, master: str, kafka: LocalKafka, topic: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`speculative_copy.py` at work."""
-    given = {
+def copying(mode: str, master: str, kafka: LocalKafka, topic: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs `speculative_copy.py`."""
+    options = {
         **kafka.client_options("alice"),
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "subscribe": topic,
@@ -145,8 +144,8 @@ def copying(how: str, master: str, kafka: LocalKafka, topic: str, folder: Path) 
         "startingOffsets": "earliest",
         "minPartitions": str(PARTITIONS),
     }
-    (folder / "options.json").write_text(json.dumps(given))
-    program = [sys.executable, str(Path(__file__).parent / "speculative_copy.py"), how, master, str(folder)]
+    (folder / "options.json").write_text(json.dumps(options))
+    program = [sys.executable, str(Path(__file__).parent / "speculative_copy.py"), mode, master, str(folder)]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path}
     with (
@@ -160,7 +159,7 @@ def copying(how: str, master: str, kafka: LocalKafka, topic: str, folder: Path) 
 
 
 def attempts_by_task(folder: Path) -> dict[tuple[int, int], set[int]]:
-    """By stage and partition of Spark's tasks, the attempts that the readers' events name."""
+    """Attempt numbers in the readers' events by stage and partition of Spark's tasks."""
     attempts: dict[tuple[int, int], set[int]] = defaultdict(set)
     for event in events_in(folder / "events"):
         if event["role"] == "reader" and event["task_attempt"] is not None:

@@ -1,5 +1,4 @@
-"""A streaming query gives each record once: through restarts at any point, through a crash in batch 0, under a rate
-limit."""
+"""A streaming query reads each record once: with restarts at any point, a crash in batch 0, and a rate limit."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
 class Pipeline:
-    """A query from a topic to a checkpointed parquet sink, which a test starts, stops and starts again."""
+    """A query from a topic to a checkpointed Parquet sink, which tests restart."""
 
     def __init__(self, spark: SparkSession, options: dict[str, str], folder: Path) -> None:
         self.spark, self.options, self.folder = spark, options, folder
@@ -65,7 +64,7 @@ def test_each_record_once_when_stopped_at_any_point(
         expected += values
         before = logged(pipeline.checkpoint, log)
         query = pipeline.start(processingTime="0 seconds")
-        # Once a batch is planned or done, or from at once to a while later, maybe in the middle of planning.
+        # Stop after a batch is planned or committed, or after a random time, maybe while a batch is planned.
         if log:
             wait_for(lambda log=log, before=before: logged(pipeline.checkpoint, log) > before)
         query.awaitTermination(chance.choice([0.001, 0.1, 0.5]))  # type: ignore[arg-type]
@@ -90,7 +89,7 @@ def test_a_batch_whose_commit_was_lost_is_read_again_as_it_was_planned(
 def test_latest_is_pinned_even_if_batch_0_never_commits(
     pipeline: Pipeline, topic: str, produce: Any, wait_for: Any
 ) -> None:
-    """Spark asks for the initial offset again after such a crash, and stores none for a Python source."""
+    """After such a crash Spark requests the initial offset again: it stores none for a Python source."""
     pipeline.options["startingOffsets"] = "latest"
     produce(topic, ["before the query"])
     offset_log = pipeline.checkpoint / "offsets" / "0"
@@ -138,7 +137,7 @@ def test_latest_is_pinned_even_if_the_driver_is_killed_in_batch_0(
     assert pipeline.values() == ["while it was down"]
 
 
-def test_batch_0_is_replayed_though_its_options_fit_the_topic_no_more(
+def test_batch_0_is_replayed_although_its_options_no_longer_fit_the_topic(
     pipeline: Pipeline, topic: str, produce: Any, add_partitions: Any
 ) -> None:
     pipeline.options["startingOffsets"] = json.dumps({topic: {"0": 0, "1": 0, "2": 0}})
@@ -152,7 +151,7 @@ def test_batch_0_is_replayed_though_its_options_fit_the_topic_no_more(
 
 
 def pids(events: Path, role: str) -> set[int]:
-    """Of the processes whose caches have that role."""
+    """Pids of the processes whose caches have this role."""
     return {event["pid"] for event in events_in(events) if event["role"] == role}
 
 
@@ -165,7 +164,7 @@ def test_killed_workers_cost_no_record_and_repeat_none(
     killed: set[int] = set()
     expected = []
     for number in range(3):
-        values = [f"{number}-{each}" for each in range(120)]
+        values = [f"{number}-{value}" for value in range(120)]
         produce(topic, values)
         expected += values
         wait_for(lambda: pids(events, "reader") - killed)
@@ -176,7 +175,7 @@ def test_killed_workers_cost_no_record_and_repeat_none(
     query.stop()
     assert Counter(pipeline.values()) == Counter(expected)
     attempts = {event["task_attempt"] for event in events_in(events) if event["role"] == "reader"}
-    assert attempts > {0}, "tasks whose worker was killed were tried again, and their events say so"
+    assert attempts > {0}, "Spark retried the tasks of killed workers, and events name the attempts"
 
 
 def test_a_query_whose_planner_is_killed_fails_and_goes_on_from_its_checkpoint(
@@ -184,7 +183,7 @@ def test_a_query_whose_planner_is_killed_fails_and_goes_on_from_its_checkpoint(
 ) -> None:
     events = pipeline.folder / "events"
     pipeline.options |= {"metricsPath": str(events), "maxOffsetsPerTrigger": "40"}
-    produce(topic, [f"before {each}" for each in range(240)])
+    produce(topic, [f"before {number}" for number in range(240)])
     query = pipeline.start(processingTime="0 seconds")
     (planner,) = wait_for(lambda: pids(events, "planner"))
     wait_for(lambda: logged(pipeline.checkpoint, "commits") > 1)
@@ -192,7 +191,7 @@ def test_a_query_whose_planner_is_killed_fails_and_goes_on_from_its_checkpoint(
     produce(topic, ["after"])
     wait_for(lambda: query.exception() is not None)
     pipeline.run_to_the_end()
-    assert Counter(pipeline.values()) == Counter(["after", *(f"before {each}" for each in range(240))])
+    assert Counter(pipeline.values()) == Counter(["after", *(f"before {number}" for number in range(240))])
 
 
 def test_available_now_keeps_the_rate_limit_and_ends(pipeline: Pipeline, topic: str, produce: Any) -> None:
@@ -232,7 +231,7 @@ def offsets_in(text: str, topic: str) -> list[int]:
 
 
 def forget_last_commit(checkpoint: Path) -> None:
-    """What a crash between the sink's commit and the query's leaves behind."""
+    """The state after a crash between the commit of the sink and the commit of the query."""
     commits = checkpoint / "commits"
     last = max(int(file.name) for file in commits.iterdir() if file.name.isdigit())
     (commits / str(last)).unlink()

@@ -1,4 +1,4 @@
-"""The side tables through Spark: what a streaming query's caches did, what they know, and what the brokers say."""
+"""The side tables through Spark: refresh events and caches of a streaming query, and the live cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
 class Scene:
-    """A streaming query whose events go to a folder, and the tables over both."""
+    """A streaming query with its events in a folder, and the side tables of both."""
 
     def __init__(self, spark: SparkSession, kafka: Any, topic: str, folder: Path) -> None:
         self.spark, self.topic, self.folder = spark, topic, folder
@@ -26,13 +26,13 @@ class Scene:
         self.metrics: dict[str, Any] = {"metricsPath": str(folder / "events")}
 
     def read_all(self, **options: str) -> StreamingQuery:
-        """One run of the query to the end of its topic; each has caches of its own, if not of its own workers."""
+        """Run the query to the end of its topic. Each run has new caches."""
         options = {**self.cluster, **self.metrics, "subscribe": self.topic, "startingOffsets": "earliest", **options}
         rows = self.spark.readStream.format("kafkameta").options(**options).load()
         return self.finish(rows, "records")
 
     def follow(self, name: str = "followed", **options: str) -> list[int]:
-        """One run of a stream of events into a folder of rows; how many events each of its micro-batches had."""
+        """Stream the events to a folder of rows. Returns the number of events of each micro-batch."""
         events = kafkameta.refresh_events(self.spark, stream=True, **{**self.metrics, **options})
         query = self.finish(events, name)
         return [report["numInputRows"] for report in query.recentProgress if report["numInputRows"]]
@@ -69,10 +69,10 @@ def test_events_of_a_stream_are_read_back_by_a_batch_and_by_a_stream_through_res
     scene.read_all()
     second = scene.follow()
     third = scene.follow()
-    there = keys(scene.events())
+    expected = keys(scene.events())
 
-    assert keys(scene.rows_of("followed")) == there, "each event once, none left out"
-    assert there == gapless(there)
+    assert keys(scene.rows_of("followed")) == expected, "each event once"
+    assert expected == gapless(expected)
     assert len(first) > 1, "the limit holds"
     assert (len(second), third) == (1, [])
     assert {row.role for row in scene.events().select("role").collect()} == {"planner", "reader"}
@@ -94,13 +94,13 @@ def test_a_stream_beside_the_query_loses_and_repeats_nothing(
     assert query.exception() is None
     query.stop()
     scene.follow()
-    there = keys(scene.events())
+    expected = keys(scene.events())
 
-    assert keys(scene.rows_of("followed")) == there
-    assert there == gapless(there)
+    assert keys(scene.rows_of("followed")) == expected
+    assert expected == gapless(expected)
 
 
-def test_an_event_row_tells_what_happened_where_and_when(scene: Scene) -> None:
+def test_an_event_row_has_the_change_the_process_and_the_time(scene: Scene) -> None:
     scene.read_all()
     learned = (
         scene.events()
@@ -133,13 +133,13 @@ def test_a_stream_from_latest_passes_over_what_is_there(scene: Scene, produce: A
 def test_events_out_of_a_topic_are_those_of_the_files(scene: Scene, make_topic: Any) -> None:
     metrics = {"metricsTopic": make_topic()}
     scene.read_all(**metrics)
-    there = keys(scene.events())
+    expected = keys(scene.events())
     source = {**scene.cluster, **metrics}
     query = scene.finish(kafkameta.refresh_events(scene.spark, stream=True, **source), "from-topic")
 
-    assert there
-    assert keys(kafkameta.refresh_events(scene.spark, **source)) == there
-    assert keys(scene.rows_of("from-topic")) == there
+    assert expected
+    assert keys(kafkameta.refresh_events(scene.spark, **source)) == expected
+    assert keys(scene.rows_of("from-topic")) == expected
     assert query.exception() is None
     assert kafkameta.caches(scene.spark, **source).count() == kafkameta.caches(scene.spark, **scene.metrics).count()
 
@@ -197,7 +197,7 @@ def test_lag_is_counted_in_records_and_seconds(scene: Scene, produce: Any) -> No
 
 
 @pytest.mark.parametrize("table", ["caches", "brokers", "partitions"])
-def test_a_stream_of_what_is_known_now_is_refused(scene: Scene, table: str) -> None:
+def test_a_stream_of_a_current_state_table_is_refused(scene: Scene, table: str) -> None:
     options = scene.metrics if table == "caches" else scene.cluster
     rows = scene.spark.readStream.format("kafkameta").option("table", table).options(**options)
 

@@ -1,7 +1,8 @@
-"""What tests of streams look at: batches in a checkpoint and in progress reports, and the events of caches."""
+"""Reads the traces of streams: batches in checkpoints and in progress reports, and the events of caches."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -11,12 +12,12 @@ Key = tuple[str, int]
 
 
 def logged(checkpoint: Path, log: str) -> int:
-    """Micro-batches in one of the checkpoint's logs: offsets, once planned; commits, once done."""
+    """Number of micro-batches in a log of the checkpoint: `offsets` has the planned, `commits` the completed ones."""
     return sum(file.name.isdecimal() for file in (checkpoint / log).glob("*"))
 
 
 def rows_by_batch(query: StreamingQuery) -> list[int]:
-    """Of the batches that had any."""
+    """Row counts of the batches that have rows."""
     return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
 
 
@@ -25,6 +26,6 @@ def keys(events: DataFrame) -> list[Key]:
 
 
 def gapless(found: list[Key]) -> list[Key]:
-    """What there would be of these caches, each from its first event on."""
-    counts = {cache_id: sum(one == cache_id for one, _ in found) for cache_id, _ in found}
+    """The same number of events of each cache, with sequences from 1 on and no gap."""
+    counts = Counter(cache_id for cache_id, _ in found)
     return sorted((cache_id, number) for cache_id, count in counts.items() for number in range(1, count + 1))

@@ -1,7 +1,7 @@
-"""A Spark application with two executors of one core, which reads a topic and answers SQL about its caches.
+"""A Spark application with two executors of one core that streams a topic and runs SQL queries on its side tables.
 
-Started by the tests that need executors of their own, as `python two_executors.py SERVERS TOPIC FOLDER`. Each line of
-its standard input is `start`, `stop` or a SQL query; it answers each with one line of JSON: null, or the rows.
+Tests start it as `python two_executors.py SERVERS TOPIC FOLDER`. Each line of standard input is `start`, `stop` or a
+SQL query. The reply is one line of JSON: null or the rows.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def start(spark: SparkSession, options: dict[str, str], folder: Path) -> Streami
 
 
 def main(servers: str, topic: str, folder: Path) -> None:
-    with spark_session(folder) as spark:  # as the demo: what executors leave in the work folder goes with them
+    with spark_session(folder) as spark:  # as in the demo: the work folder of the executors is removed
         spark.sparkContext.setLogLevel("ERROR")
         spark.conf.set("spark.sql.shuffle.partitions", "2")
-        answer_all(spark, servers, topic, folder)
+        run_commands(spark, servers, topic, folder)
 
 
-def answer_all(spark: SparkSession, servers: str, topic: str, folder: Path) -> None:
+def run_commands(spark: SparkSession, servers: str, topic: str, folder: Path) -> None:
     options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "metricsPath": str(folder / "events")}
     tables = {
         "refresh_events": {"metricsPath": options["metricsPath"]},
@@ -39,18 +39,18 @@ def answer_all(spark: SparkSession, servers: str, topic: str, folder: Path) -> N
     }
     query: StreamingQuery | None = None
     for command in map(str.strip, sys.stdin):
-        answer = None
+        reply = None
         if command == "start":
             query = start(spark, options, folder)
         elif command == "stop":
             assert query is not None
             query.stop()
         else:
-            for table in (one for one in tables if one in command):  # anew for each question: they are of the moment
+            for table in (name for name in tables if name in command):  # loaded for each query, to be current
                 rows = spark.read.format("kafkameta").options(**tables[table], table=table)
                 rows.load().createOrReplaceTempView(table)
-            answer = [row.asDict(recursive=True) for row in spark.sql(command).collect()]
-        sys.stdout.write(json.dumps(answer, default=str) + "\n")
+            reply = [row.asDict(recursive=True) for row in spark.sql(command).collect()]
+        sys.stdout.write(json.dumps(reply, default=str) + "\n")
         sys.stdout.flush()
 
 
