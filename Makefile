@@ -26,6 +26,7 @@ lint: $(INSTALLED) ## check style, formatting and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 docs: $(INSTALLED) ## write the generated parts of the documentation
 	$(BIN)/python -m docs.generate

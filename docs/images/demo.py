@@ -14,10 +14,11 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 from rich.terminal_theme import MONOKAI
 
-from pyspark_kafka_meta.demo import demo_frames
-from pyspark_kafka_meta.demo.play import own_cluster, set_stage
+from pyspark_kafka_meta.demo import demo_screen
+from pyspark_kafka_meta.demo.demo_runner import own_cluster, start_query
 from pyspark_kafka_meta.demo.scenes import Scene, scenes_of
-from pyspark_kafka_meta.monitor.cluster_state import State, is_stale, newest_caches
+from pyspark_kafka_meta.monitor.cluster_state import State, caches_by_process
+from pyspark_kafka_meta.monitor.staleness import is_stale
 from pyspark_kafka_meta.monitor.watcher import Watcher
 
 PICTURE = Path(__file__).with_suffix(".svg")
@@ -28,20 +29,20 @@ POLL_S = 0.05
 
 
 def main() -> None:
-    with ExitStack() as stage:
-        cluster = stage.enter_context(own_cluster(None, Console()))
-        played = stage.enter_context(set_stage(cluster, Console(), is_fed=True))
-        scene = next(one for one in scenes_of(cluster, played.events) if one.number == 8)
-        state = one_is_stale(played.watcher, scene)
-        assert played.feed is not None
-        draw(demo_frames.frame(state, demo_frames.heading(scene), played.feed.produced))
+    with ExitStack() as opened:
+        cluster = opened.enter_context(own_cluster(None, Console()))
+        query = opened.enter_context(start_query(cluster, Console(), is_fed=True))
+        scene = next(scene for scene in scenes_of(cluster, query.events) if scene.number == 8)
+        state = wait_until_one_is_stale(query.watcher, scene)
+        assert query.feed is not None
+        draw(demo_screen.frame(state, demo_screen.heading(scene), query.feed.produced))
 
 
-def one_is_stale(watcher: Watcher, scene: Scene) -> State:
-    """Play the scene's act, again and again, until one of two executors knows the new leader and the other does not."""
+def wait_until_one_is_stale(watcher: Watcher, scene: Scene) -> State:
+    """Repeat the scene's act until exactly one of the two executors is stale."""
     began = acted_at = time.monotonic()
     while (now := time.monotonic()) < began + TIMEOUT_S:
-        state = watcher.look()
+        state = watcher.state()
         stale = stale_executors(state)
         if stale == [False, True]:
             return state
@@ -49,13 +50,13 @@ def one_is_stale(watcher: Watcher, scene: Scene) -> State:
             scene.acts[0](state)
             acted_at = now
         time.sleep(POLL_S)
-    raise TimeoutError(f"in {TIMEOUT_S:.0f} s there was no moment when one executor alone was stale: try again")
+    raise TimeoutError(f"in {TIMEOUT_S:.0f} s exactly one executor was never stale: try again")
 
 
 def stale_executors(state: State) -> list[bool]:
-    """Of each executor whether anything in its cache is stale, sorted."""
-    caches = {place: rows for place, rows in newest_caches(state.caches).items() if place[0] == "reader"}
-    return sorted(any(is_stale(row, state.live()) for row in rows.values()) for rows in caches.values())
+    """Whether each executor has a stale entry, sorted."""
+    caches = [rows for name, rows in caches_by_process(state.caches).items() if name.startswith("executor")]
+    return sorted(any(is_stale(row, state.leaders()) for row in rows.values()) for rows in caches)
 
 
 def draw(frame: RenderableType) -> None:

@@ -16,23 +16,23 @@ from pyspark_kafka_meta.cli.parameters import (
     Application,
     AsJson,
     Config,
-    DemoCluster,
     EventsPath,
     EventsTopic,
     JsonOrPipe,
     Options,
     Servers,
     TimeoutMs,
-    answer_within,
     check_demo,
     cluster_options,
     events_options,
     since_ms,
 )
+from pyspark_kafka_meta.demo import DemoCluster
 from pyspark_kafka_meta.doctor.machine_checks import DISTRIBUTION, version_of
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.refresh_events import Role
 from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.monitor.cluster_access import timeout_options
 from pyspark_kafka_meta.monitor.console import WARNINGS, end_in_good_order, for_people, reporting
 
 app = typer.Typer(
@@ -82,9 +82,10 @@ def metadata(
     """Ask one broker, learn them all: brokers, topics, and the leader of each partition."""
     from rich.console import Console
 
-    from pyspark_kafka_meta.cli.metadata_command import check_topics, look_at, show
+    from pyspark_kafka_meta.cli.metadata_command import look_at, show
     from pyspark_kafka_meta.cli.metadata_command import watch as keep_watch
     from pyspark_kafka_meta.cli.own_cache import OwnCache
+    from pyspark_kafka_meta.monitor.cluster_access import check_topics
     from pyspark_kafka_meta.options import ClientOptions
 
     console = None if as_json else Console()
@@ -92,7 +93,7 @@ def metadata(
         if count is not None and watch is None:
             raise OptionError("--count ends a --watch: give both, or leave it out")
         cluster = cluster_options(bootstrap_servers, option, config)
-        client = ClientOptions.parse({**cluster, **answer_within(timeout_ms)})
+        client = ClientOptions.parse({**cluster, **timeout_options(timeout_ms)})
         own_cache = opened.enter_context(closing(OwnCache(client))) if refresh else None
         if watch is None:
             seen = look_at(client, topic, own_cache)
@@ -189,13 +190,15 @@ def doctor(
     config: Config = None,
 ) -> None:
     """Say what would go wrong here, at the brokers and on the executors, and how to fix it."""
-    from pyspark_kafka_meta.cli.doctor_command import examine, show_findings
+    from pyspark_kafka_meta.cli.doctor_command import show_findings
+    from pyspark_kafka_meta.doctor.run_checks import run_checks
 
     with reporting():
         cluster = cluster_options(bootstrap_servers, option, config)
         if topic and not cluster:
             raise OptionError("--topic is one of a cluster: give --bootstrap-servers too")
-        if not show_findings(examine(cluster, topic or (), executors, timeout_ms), for_people(as_json)):
+        cluster |= timeout_options(timeout_ms) if cluster else {}
+        if not show_findings(run_checks(cluster, topic or (), executors), for_people(as_json)):
             raise typer.Exit(1)
 
 
@@ -215,8 +218,8 @@ def demo(
     """
     from rich.console import Console
 
-    from pyspark_kafka_meta.demo.demo_clusters import Yours
-    from pyspark_kafka_meta.demo.play import own_cluster, run_demo
+    from pyspark_kafka_meta.demo.demo_clusters import UserCluster
+    from pyspark_kafka_meta.demo.demo_runner import own_cluster, run_demo
 
     console = Console()
     end_in_good_order()
@@ -224,7 +227,7 @@ def demo(
         yours = cluster_options(bootstrap_servers, option, config)
         check_demo(cluster, topic, feed, yours)
         if topic is not None:
-            seen = run_demo(Yours(yours, topic), console, feed, interactive)
+            seen = run_demo(UserCluster(yours, topic), console, feed, interactive)
         else:
             seen = run_demo(opened.enter_context(own_cluster(cluster, console)), console, True, interactive)
         if not seen:
@@ -250,18 +253,18 @@ def page(
     with reporting(until_ended=True):
         if find_spec("nicegui") is None:
             raise OptionError(f"the page needs more packages: pip install '.[page]' in a clone of {DISTRIBUTION}")
-        from pyspark_kafka_meta.page.stage import Where, serve_demo, serve_events
+        from pyspark_kafka_meta.page.start_page import PageAddress, serve_demo, serve_events
 
         yours = cluster_options(bootstrap_servers, option, config)
-        where = Where(host, port, open_browser)
+        at = PageAddress(host, port, open_browser)
         if path is None and topic is None:
             if yours:
                 raise OptionError("--bootstrap-servers, --option and --config are for events: give --path or --topic")
-            serve_demo(cluster, where)
+            serve_demo(cluster, at)
         elif cluster is not None:
             raise OptionError("--cluster starts one, --path and --topic name events of yours: give one of them")
         else:
-            serve_events(events_options(path, topic, yours, asks_brokers=True), yours, where)
+            serve_events(events_options(path, topic, yours, asks_brokers=True), yours, at)
 
 
 @app.command()

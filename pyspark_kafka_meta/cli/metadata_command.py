@@ -17,14 +17,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pyspark_kafka_meta.cli.events_command import EventsTable
 from pyspark_kafka_meta.cli.own_cache import OwnCache
-from pyspark_kafka_meta.errors import UnknownTopicError
 from pyspark_kafka_meta.kafka_errors import describe
 from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS
 from pyspark_kafka_meta.metadata.refresh_events import Outcome
 from pyspark_kafka_meta.model import MetadataResponse
-from pyspark_kafka_meta.monitor.console import error_text, note, plain, print_json
+from pyspark_kafka_meta.monitor.console import error_text, note, print_json
+from pyspark_kafka_meta.monitor.formatting import EventsTable, plain
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tables.cluster_query import Told, ask_cluster
@@ -73,15 +72,6 @@ def show(seen: Look, console: Console | None) -> None:
         print_json(seen.as_dict())
     else:
         console.print(_tables(seen))
-
-
-def check_topics(answer: MetadataResponse) -> None:
-    """Raises UnknownTopicError: a topic that was asked for is not there, or may not be seen."""
-    for topic in answer.topics:
-        if topic.error_code:
-            raise UnknownTopicError(
-                f"topic {topic.name} cannot be read ({describe(topic.error_code)}): correct --topic"
-            )
 
 
 def watch(look: Callable[[], Look], console: Console | None, every_s: float, times: int | None) -> bool:

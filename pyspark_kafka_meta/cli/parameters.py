@@ -6,13 +6,13 @@ A file for `--config` is a properties file, as Kafka's own tools take with `--co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pyspark_kafka_meta.cli.properties_file import parse_properties, split_pair
+from pyspark_kafka_meta.demo import DemoCluster
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.monitor.console import note
 from pyspark_kafka_meta.options import ALL_OPTIONS
@@ -51,11 +51,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON, one line each.")]
 JsonOrPipe = Annotated[bool, typer.Option("--json", help="JSON, one line each, as without a terminal.")]
 
 
-class DemoCluster(StrEnum):
-    EMBEDDED = "embedded"
-    KAFKA = "kafka"
-
-
 def cluster_options(servers: str | None, options: Sequence[str] | None, config: Path | None) -> dict[str, str]:
     """The `kafka.*` options; what is on the command line goes before what is in the file.
 
@@ -68,12 +63,6 @@ def cluster_options(servers: str | None, options: Sequence[str] | None, config: 
     except ValueError:
         raise OptionError("--option must be NAME=VALUE") from None
     return found if servers is None else {**found, "kafka.bootstrap.servers": servers}
-
-
-def answer_within(timeout_ms: int) -> dict[str, str]:
-    """The `kafka.*` options by which brokers have this time to answer: a user at a screen does not wait a minute."""
-    names = ("kafka.socket.connection.setup.timeout.ms", "kafka.default.api.timeout.ms")
-    return dict.fromkeys(names, str(timeout_ms))
 
 
 def events_options(

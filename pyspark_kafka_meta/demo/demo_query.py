@@ -1,4 +1,4 @@
-"""The demo's Spark application: two executors of one core each (`local-cluster`), and a stream that they read."""
+"""The demo's Spark application: a streaming query on two executors of one core each (`local-cluster`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MASTER = "local-cluster[2,1,1024]"
 MAX_AGE_MS = 15_000
-"""Much longer than a micro-batch on a busy machine: a cache that refreshes by age at each one meets no error."""
+"""Much longer than a micro-batch on a busy machine: a cache that refreshes by age in each batch meets no error."""
 OFFSETS_PER_TRIGGER = 20_000
 
 
@@ -36,11 +36,11 @@ class StreamFailedError(KafkaMetaError):
     """The demo's own query ended with an error, or reads nothing."""
 
 
-def sentence(text: str) -> str:
-    """The gist of a StreamingQueryException: what the error of ours says that is the cause, else the first line."""
+def root_cause(text: str) -> str:
+    """The text of the last KafkaMetaError in a StreamingQueryException, else the first line."""
     lines = text.strip().splitlines()
-    ours = [said for line in lines if (said := line.partition("pyspark_kafka_meta.errors.")[2])]
-    return ours[-1].partition(": ")[2] if ours else lines[0]
+    errors = [error for line in lines if (error := line.partition("pyspark_kafka_meta.errors.")[2])]
+    return errors[-1].partition(": ")[2] if errors else lines[0]
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    # The files by which caches on one machine find each other lie among the temporary ones.
+    # Caches on one machine find each other by files in the temporary folder.
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings: dict[str, bool | float | int | str | None] = {
@@ -61,13 +61,13 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
     }
     spark = SparkSession.builder.master(MASTER).appName("kafkameta demo").config(map=settings).getOrCreate()
     application_id = spark.sparkContext.applicationId
-    # pyspark's handler cancels jobs first, which would look like a query that fails.
+    # pyspark's handler cancels jobs first, which would look like a failed query.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield spark
     finally:
         spark.stop()
-        # Executors write their logs there, and local-cluster offers no other place.
+        # local-cluster has no other place for the logs of executors.
         home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
         shutil.rmtree(Path(home, "work", application_id), ignore_errors=True)
 
@@ -91,7 +91,7 @@ class Stream:
         self._records_per_s = 0.0
 
     def progress(self) -> tuple[Positions, Positions, float]:
-        """Where it began, where it reads on, and rows a second of the last micro-batch that had some.
+        """First offsets, next offsets, and the rows per second of the last micro-batch with rows.
 
         Raises:
             StreamFailedError: the query ended.
@@ -99,14 +99,14 @@ class Stream:
         with uninterrupted():
             error, last = self._query.exception(), self._query.lastProgress
         if error is not None:
-            raise StreamFailedError(f"the demo's query failed: {sentence(str(error))}")
+            raise StreamFailedError(f"the demo's query failed: {root_cause(str(error))}")
         offset = None if last is None else _end_offset(last)
         if last is None or offset is None:
             return {}, {}, 0.0
         if not self._begins:
             with uninterrupted():
                 ends = map(_end_offset, self._query.recentProgress)
-            self._begins = next(one.start for one in ends if one is not None)
+            self._begins = next(end.start for end in ends if end is not None)
         if last.numInputRows:
             self._records_per_s = last.processedRowsPerSecond
         return self._begins, offset.positions, self._records_per_s
@@ -116,6 +116,6 @@ class Stream:
 
 
 def _end_offset(progress: StreamingQueryProgress) -> SourceOffset | None:
-    """None before the first batch, of which Spark reports too that it waits."""
+    """None before the first batch: Spark reports progress while it waits, too."""
     text = progress.sources[0].endOffset
     return None if text in (None, "null") else SourceOffset.parse(json.loads(text))

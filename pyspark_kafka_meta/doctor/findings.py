@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -50,6 +51,10 @@ class Finding:
     verdict: Verdict
     what: str
     fix: str = ""
+
+
+Section = tuple[str, Iterable[Finding]]
+"""A title, and the findings below it."""
 
 
 def ok(check: str, what: str) -> Finding:

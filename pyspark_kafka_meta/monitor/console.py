@@ -16,10 +16,10 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.metadata import cache_state
+from pyspark_kafka_meta.monitor.formatting import printable
 from pyspark_kafka_meta.options.option_checks import NO_SERVERS
 
 ENDS = (signal.SIGINT, signal.SIGTERM)
@@ -27,17 +27,6 @@ INTERRUPTED = 128 + signal.SIGINT
 GIVEN_AS = {"metricsPath": "--path", "metricsTopic": "--topic", "kafka.bootstrap.servers": "--bootstrap-servers"}
 """Options of the source, and what the command line calls them."""
 _NAMED = re.compile(rf"(?:Option )?('?)\b({'|'.join(map(re.escape, GIVEN_AS))})\b\1")
-
-
-def printable(text: str) -> str:
-    """`text` with an escape, such as `\\x1b`, for each character that is no glyph: controls, direction marks."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-
-
-def plain(value: object, style: str = "") -> Text:
-    """A cell that shows brackets as brackets, not as rich's markup, and a name too long for it in several lines; empty
-    for None."""
-    return Text("" if value is None else printable(str(value)), style, overflow="fold")
 
 
 def for_people(as_json: bool) -> Console | None:

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from pyspark_kafka_meta.cli.parameters import answer_within
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.monitor.cluster_access import timeout_options
 from pyspark_kafka_meta.monitor.console import note
 from pyspark_kafka_meta.options import EventsOptions, SourceOptions
 from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING, SourceOffset, ranges
@@ -26,7 +26,7 @@ from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 FILES_AT_ONCE = 200
 NAMED = 3
 """This many of the other applications are named."""
-TOPIC_DEFAULTS = {**answer_within(10_000), "kafkaConsumer.pollTimeoutMs": "10000"}
+TOPIC_DEFAULTS = {**timeout_options(10_000), "kafkaConsumer.pollTimeoutMs": "10000"}
 
 
 class EventSource(Protocol):

@@ -1,35 +1,35 @@
-"""Looks at the side tables and the query's progress, again and again, without Spark's help for the tables."""
+"""Reads events, cluster and query progress again and again; the tables are built without Spark."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from pyspark_kafka_meta.cli.events_command import order
-from pyspark_kafka_meta.cli.parameters import answer_within
 from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError
+from pyspark_kafka_meta.metadata.refresh_events import Outcome
 from pyspark_kafka_meta.model import Positions
-from pyspark_kafka_meta.monitor.cluster_state import State, kept, told_by_caches
+from pyspark_kafka_meta.monitor.cluster_access import timeout_options
+from pyspark_kafka_meta.monitor.cluster_state import State, event_order, known_brokers
 from pyspark_kafka_meta.monitor.event_sources import EventSource
+from pyspark_kafka_meta.monitor.staleness import newest_leaders
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.tables.caches_from_events import Event, fold
+from pyspark_kafka_meta.tables.caches_from_events import Event, ended_caches, fold
 from pyspark_kafka_meta.tables.cluster_query import ask_cluster, broker_rows, partition_rows
 from pyspark_kafka_meta.tables.table_rows import BrokerRow, CacheRow, PartitionRow
 
-LOOK_TIMEOUT_MS = 2_000
+CLUSTER_TIMEOUT_MS = 2_000
+KEEP_EVENTS_MS = 3_600_000
 
 Progress = Callable[[], tuple[Positions, Positions, float]]
 """As `Stream.progress`."""
 
 
 class Watcher:
-    """One look after the other.
-
-    Args:
-        source: of the events.
-        options: how to reach the cluster, `kafka.*`; none where the caches alone know of it.
-        topics: which are looked at, given what the caches know.
-        progress: of the query.
+    """Args:
+    source: of the events.
+    options: of the cluster, `kafka.*`; empty to take brokers and leaders from the caches.
+    topics: to show, given what the caches know.
+    progress: of the query.
     """
 
     def __init__(
@@ -40,19 +40,19 @@ class Watcher:
         progress: Progress,
     ) -> None:
         self._source = source
-        self._client = ClientOptions.parse({**options, **answer_within(LOOK_TIMEOUT_MS)}) if options else None
+        self._client = ClientOptions.parse({**options, **timeout_options(CLUSTER_TIMEOUT_MS)}) if options else None
         self._topics = topics
         self._progress = progress
         self._events: list[Event] = []
         self._brokers: Sequence[BrokerRow] = ()
         self._partitions: Sequence[PartitionRow] = ()
-        self._refused: str | None = None  # why the cluster is not asked again
+        self._refused: str | None = None
 
-    def look(self) -> State:
-        """What is there now. Raises KafkaMetaError: the query ended, or no events can be read."""
+    def state(self) -> State:
+        """The state now. Raises KafkaMetaError: the query ended, or the events cannot be read."""
         begins, positions, records_per_s = self._progress()
         now_ms = int(time.time() * 1000)
-        self._events = kept(sorted([*self._events, *self._source.read()], key=order), now_ms)
+        self._events = without_old_events(sorted([*self._events, *self._source.read()], key=event_order), now_ms)
         caches = fold(self._events, now_ms)
         trouble = self._ask(caches)
         return State(
@@ -68,10 +68,11 @@ class Watcher:
         )
 
     def _ask(self, caches: Sequence[CacheRow]) -> str | None:
-        """Ask the cluster; returns why it did not answer. After a refused login no more requests are sent: an
-        account may be locked for that."""
+        """Ask the cluster; returns why it did not answer. After a refused login it is not asked again: repeated
+        attempts may lock the account."""
         if self._client is None:
-            self._brokers, self._partitions = told_by_caches(self._events, caches)
+            self._partitions = tuple(newest_leaders(caches).values())
+            self._brokers = known_brokers(self._events, self._partitions)
             return None
         if self._refused is not None:
             return self._refused
@@ -80,8 +81,20 @@ class Watcher:
             topics = tuple(self._topics(caches))
             self._partitions = partition_rows(self._client, topics) if topics else ()
         except AuthenticationError as error:
-            self._refused = f"{error} (this is not tried again: start anew)"
+            self._refused = f"{error} (not tried again: restart the command)"
             return self._refused
         except KafkaMetaError as error:
             return str(error)
         return None
+
+
+def without_old_events(events: Sequence[Event], now_ms: int) -> list[Event]:
+    """Without the events older than `KEEP_EVENTS_MS`, unless they say what a live cache knows: a page may stay open for
+    days."""
+    ended = ended_caches(events)
+    return [
+        event
+        for event in events
+        if event["time_ms"] >= now_ms - KEEP_EVENTS_MS
+        or (event["outcome"] == Outcome.CHANGED and event["cache_id"] not in ended)
+    ]

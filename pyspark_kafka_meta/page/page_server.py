@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from nicegui import ui
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.page.request_guard import Guard
+from pyspark_kafka_meta.page.request_guard import RequestGuard
 
 ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><rect width="16" height="16" rx="4" fill="#1f56c3"/>'
@@ -18,17 +18,17 @@ ICON = (
 )
 CLOSE_TIMEOUT_S = 2
 RECONNECT_TIMEOUT_S = 30
-"""How long a browser may be away, asleep for example, before its page reloads."""
+"""A browser that is away for longer, asleep for example, reloads its page."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Raises OptionError: that address cannot be listened on."""
+    """Raises OptionError: the address cannot be used."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        why = str(error.strerror).partition(" (while")[0]  # Python adds the address
+        reason = str(error.strerror).partition(" (while")[0]  # Python adds the address
         raise OptionError(
-            f"cannot listen on {host}, port {port}: {why}. Give a --host of this machine and a --port, 0 for a free one"
+            f"cannot listen on {host}, port {port}: {reason}. Give a --host of this machine and a free --port, or 0"
         ) from None
 
 
@@ -37,13 +37,13 @@ def address(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-def serve(listening: socket.socket, host: str, draw: Callable[[], None]) -> None:
+def serve(listening: socket.socket, host: str, draw: Callable[[], object]) -> None:
     """Args:
-    host: that was asked for.
-    draw: the page, for one browser.
+    host: as the user named it.
+    draw: draws the page for each browser that opens it.
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(Guard, named=host)
+    app.add_middleware(RequestGuard, named=host)
     ui.run_with(
         app,
         root=draw,

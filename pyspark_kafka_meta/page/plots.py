@@ -4,44 +4,37 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
 
-from pyspark_kafka_meta.cli.events_command import UNKNOWN
 from pyspark_kafka_meta.metadata.refresh_events import Outcome
+from pyspark_kafka_meta.monitor.formatting import UNKNOWN
 from pyspark_kafka_meta.tables.caches_from_events import Event
 
 WINDOW_MS = 180_000
 POINTS = 400
-"""In a plot; the newest."""
+"""A plot shows this many points, the newest."""
 BLUE, GREY, RED = "#3b77e8", "#8591a3", "#d9534f"
 LINES = {"lineStyle": {"color": "rgba(133, 145, 163, 0.3)"}}
-"""Legible on light and on dark ground."""
+"""Visible on light and on dark ground."""
 SERIES = {
     Outcome.CHANGED: ("changed", "circle", BLUE),
     Outcome.UNCHANGED: ("unchanged", "rect", GREY),
     Outcome.FAILED: ("failed", "triangle", RED),
 }
-"""Outcomes differ by shape, too."""
+"""Each outcome has a shape, too."""
 
 
 class Sample(NamedTuple):
-    """The query at one look."""
+    """The query at one moment."""
 
     time_ms: int
     records_per_s: float
     records_behind: int
 
 
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """One plot of the page.
-
-    Attributes:
-        options: for ECharts.
-        summary: what is to be seen, in words.
-    """
+class Plot(NamedTuple):
+    """ECharts options, and the same in words."""
 
     options: dict[str, Any]
     summary: str

@@ -1,5 +1,5 @@
-"""Lets none but the page itself talk to the page: a name in DNS can be pointed at this machine by any site (DNS
-rebinding), and any site can open a websocket to it."""
+"""Refuses requests of other sites: any site can point a name in DNS at this machine (DNS rebinding), and open a
+websocket to it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 
-def is_ours(host: str | None, origin: str | None, named: str) -> bool:
-    """Whether a request is for this page, and from it.
+def is_own_request(host: str | None, origin: str | None, named: str) -> bool:
+    """Whether a request is for this page, and comes from it.
 
     Args:
-        host, origin: the headers; a browser sends the second with all that another site could misuse.
-        named: what the page listens on. Addresses go through, too: they cannot be rebound.
+        host, origin: the headers; a browser sends Origin with every request that another site could misuse.
+        named: the host that the page listens on. IP addresses are accepted, too: they cannot be rebound.
     """
     try:
         name = urlsplit(f"//{host}").hostname
@@ -28,8 +28,8 @@ def is_ours(host: str | None, origin: str | None, named: str) -> bool:
     return origin is None or origin in (f"http://{host}", f"https://{host}")
 
 
-class Guard:
-    """Middleware that refuses what is not ours, and framing by other sites (clickjacking)."""
+class RequestGuard:
+    """Middleware that refuses requests of other sites, and framing by them (clickjacking)."""
 
     def __init__(self, app: ASGIApp, named: str) -> None:
         self._app = app
@@ -46,12 +46,12 @@ class Guard:
                 message["headers"] = [*message["headers"], (b"content-security-policy", b"frame-ancestors 'none'")]
             await send(message)
 
-        if is_ours(headers.get("host"), headers.get("origin"), self._named):
+        if is_own_request(headers.get("host"), headers.get("origin"), self._named):
             await self._app(scope, receive, send_unframed)
         elif scope["type"] == "websocket":
             await WebSocketClose()(scope, receive, send)
         else:
-            refusal = "Refused: open this page by the address that kafkameta page printed.\n"
+            refusal = "Refused: open this page at the address that kafkameta page printed.\n"
             await PlainTextResponse(refusal, 403)(scope, receive, send)
 
 

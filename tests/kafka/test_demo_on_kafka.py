@@ -1,4 +1,4 @@
-"""The demo on Apache Kafka: restored brokers lead again, and partitions are added twice."""
+"""The demo's Apache Kafka: brokers that were killed lead again once restored, and a topic grows more than once."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.demo.demo_clusters import TOPIC, Real
+from pyspark_kafka_meta.demo.demo_clusters import TOPIC, LocalKafkaCluster
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.testing import LocalKafka
 
 
-def leaders(cluster: Real) -> list[int | None]:
-    """The leader of each partition, by the first Metadata response."""
+def leaders(cluster: LocalKafkaCluster) -> list[int | None]:
+    """By partition, as the first broker that answers sees it."""
     return [row.leader_id for row in partition_rows(ClientOptions.parse(cluster.options), [TOPIC])]
 
 
@@ -22,12 +22,12 @@ def leaders(cluster: Real) -> list[int | None]:
 def test_a_restored_broker_leads_again_though_another_is_dead_and_a_topic_grows_twice(
     breakable_kafka: LocalKafka, wait_for: Any
 ) -> None:
-    cluster = Real(breakable_kafka)
+    cluster = LocalKafkaCluster(breakable_kafka)
     cluster.kill(2)
     cluster.kill(4)
-    cluster.revive(2)
+    cluster.restore(2)
     wait_for(lambda: leaders(cluster)[0] == leaders(cluster)[3] == 2)
-    cluster.revive(4)
+    cluster.restore(4)
     added = [cluster.grow(), cluster.grow()]
 
     assert added == [TopicPartition(TOPIC, 4), TopicPartition(TOPIC, 5)]

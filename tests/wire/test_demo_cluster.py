@@ -10,8 +10,8 @@ from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.demo import demo_clusters, play
-from pyspark_kafka_meta.demo.demo_clusters import TOPIC, Embedded, Real
+from pyspark_kafka_meta.demo import demo_clusters, demo_runner
+from pyspark_kafka_meta.demo.demo_clusters import TOPIC, EmbeddedCluster, LocalKafkaCluster
 from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.cluster_query import ask_cluster
@@ -21,11 +21,11 @@ FIRST = TopicPartition(TOPIC, 0)
 
 
 @pytest.fixture
-def cluster(mock_cluster: MockCluster) -> Embedded:
-    return Embedded(mock_cluster)
+def cluster(mock_cluster: MockCluster) -> EmbeddedCluster:
+    return EmbeddedCluster(mock_cluster)
 
 
-def leaders(cluster: Embedded) -> list[int]:
+def leaders(cluster: EmbeddedCluster) -> list[int]:
     """Of all partitions, by topic and number."""
     topics = ask_cluster(ClientOptions.parse(cluster.options), cluster.topics).answer.topics
     return [
@@ -42,15 +42,15 @@ def leaders(cluster: Embedded) -> list[int]:
         ([lambda one: one.move_leader(FIRST, 1)], [2, 2, 3, 1]),
         ([lambda one: one.move_leader(FIRST, 1), lambda one: one.kill(2)], [3, 3, 3, 1]),
         ([lambda one: one.kill(2), lambda one: one.kill(3)], [1, 1, 1, 1]),
-        ([lambda one: one.kill(2), lambda one: one.kill(3), lambda one: one.revive(2)], [1, 2, 1, 1]),
-        ([lambda one: one.kill(2), lambda one: one.revive(2)], [1, 2, 3, 1]),
+        ([lambda one: one.kill(2), lambda one: one.kill(3), lambda one: one.restore(2)], [1, 2, 1, 1]),
+        ([lambda one: one.kill(2), lambda one: one.restore(2)], [1, 2, 3, 1]),
         ([lambda one: one.kill(3), lambda one: one.move_leader(FIRST, 2)], [1, 2, 1, 1]),
         ([lambda one: one.grow(), lambda one: one.grow(), lambda one: one.kill(3)], [1, 2, 1, 1, 1, 1]),
     ],
     ids=range(8),
 )
 def test_a_broker_that_runs_leads(
-    cluster: Embedded, acts: list[Callable[[Embedded], None]], expected: list[int]
+    cluster: EmbeddedCluster, acts: list[Callable[[EmbeddedCluster], None]], expected: list[int]
 ) -> None:
     for act in acts:
         act(cluster)
@@ -59,12 +59,12 @@ def test_a_broker_that_runs_leads(
 
 
 def test_a_topic_of_yours_that_is_missing_is_told_before_anything_starts(
-    cluster: Embedded, monkeypatch: pytest.MonkeyPatch
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start() -> NoReturn:
         pytest.fail("something was started")
 
-    monkeypatch.setattr(play, "find_java", start)
+    monkeypatch.setattr(demo_runner, "find_java", start)
     arguments = ["demo", "--bootstrap-servers", cluster.options["kafka.bootstrap.servers"], "--topic", "nope"]
     result = CliRunner().invoke(app, arguments)
 
@@ -72,19 +72,19 @@ def test_a_topic_of_yours_that_is_missing_is_told_before_anything_starts(
     assert "topic nope cannot be read (UNKNOWN_TOPIC_OR_PARTITION (error 3)): correct --topic" in result.stderr
 
 
-def test_nobody_leads_while_all_are_dead_and_who_comes_back_leads_all(cluster: Embedded) -> None:
+def test_nobody_leads_while_all_are_dead_and_who_comes_back_leads_all(cluster: EmbeddedCluster) -> None:
     for broker_id in (1, 2, 3):
         cluster.kill(broker_id)
-    with pytest.raises(ClusterError, match="restore one first"):
+    with pytest.raises(ClusterError, match="restore a broker first"):
         cluster.move_leader(FIRST, NO_LEADER)
-    cluster.revive(2)
+    cluster.restore(2)
 
     assert leaders(cluster) == [2, 2, 2, 2]
 
 
 def test_that_no_real_broker_answers_is_told_as_a_cluster_in_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_clusters, "PATIENCE_S", 0.1)
-    real: Any = Real.__new__(Real)
+    monkeypatch.setattr(demo_clusters, "ADMIN_TIMEOUT_S", 0.1)
+    real: Any = LocalKafkaCluster.__new__(LocalKafkaCluster)
     real._admin = AdminClient({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
 
     with pytest.raises(ClusterError, match=f"broker 2 is not in sync in {FIRST}"):

@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.demo.demo_clusters import REPLICAS, TOPIC, Embedded
-from pyspark_kafka_meta.demo.live_feed import Feed, records_a_round
+from pyspark_kafka_meta.demo.demo_clusters import REPLICAS, TOPIC, EmbeddedCluster
+from pyspark_kafka_meta.demo.record_feed import RecordFeed, records_per_round
 from pyspark_kafka_meta.testing import MockCluster
 
 
 def test_records_that_brokers_took_are_counted(mock_cluster: MockCluster, wait_for: Callable[..., Any]) -> None:
-    with Feed(Embedded(mock_cluster)) as feed:
+    with RecordFeed(EmbeddedCluster(mock_cluster)) as feed:
         wait_for(lambda: feed.produced)
 
 
 def test_records_that_brokers_refuse_are_not_counted_and_the_first_error_is_told(
     mock_cluster: MockCluster, wait_for: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster = Embedded(mock_cluster)
+    cluster = EmbeddedCluster(mock_cluster)
     mock_cluster.set_topic_error(TOPIC, 29)
-    with Feed(cluster) as feed:
+    with RecordFeed(cluster) as feed:
         told = wait_for(lambda: capsys.readouterr().err)
 
     assert "authorization failed" in told.lower()
@@ -30,6 +30,6 @@ def test_records_that_brokers_refuse_are_not_counted_and_the_first_error_is_told
 
 
 def test_each_partition_of_an_added_topic_gets_as_many_records_as_those_of_the_first() -> None:
-    first, added = records_a_round(["clicks", "clicks-more-1"]).values()
+    first, added = records_per_round(["clicks", "clicks-more-1"]).values()
 
     assert first == added * len(REPLICAS)

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pyspark_kafka_meta.cli.caches_command import KnownCaches, known_caches, stale_rows
+from pyspark_kafka_meta.cli.caches_command import KnownCaches, known_caches
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.metadata.snapshot_changes import PartitionLearned, SnapshotChanges, TopicRecreated
-from pyspark_kafka_meta.model import PartitionMetadata, TopicPartition
+from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.monitor.event_sources import FolderEvents
+from pyspark_kafka_meta.monitor.staleness import StaleEntry, stale_entries
+from pyspark_kafka_meta.tables.table_rows import PartitionRow
 from pyspark_kafka_meta.telemetry.event_folders import default_root
 from tests.unit.written_events import learning, made, moving, write
 
@@ -48,8 +50,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def live(epoch: int) -> dict[TopicPartition, PartitionMetadata]:
-    return {TopicPartition("t", 1): PartitionMetadata(1, leader_id=3, leader_epoch=epoch)}
+def stale(known: KnownCaches, epoch: int, topic_id: str | None = None, partition: int = 1) -> list[StaleEntry]:
+    """The stale entries if the live cluster has this leader epoch and topic id."""
+    leader = PartitionRow(topic="t", partition=partition, topic_id=topic_id, leader_id=3, leader_epoch=epoch)
+    leaders = {TopicPartition("t", partition): leader}
+    return list(stale_entries(known.rows, leaders, known.events, known.now_ms))
 
 
 def known(folder: Path) -> KnownCaches:
@@ -104,7 +109,7 @@ def test_a_cache_that_died_on_this_machine_is_not_shown_as_if_it_lived(
 
     left.with_name(f"{NEW}.events.alive").touch()
     (line,) = run(folder).stderr.splitlines()
-    assert "no cache is alive: run a query and look while it runs; kafkameta events shows what was" in line
+    assert "no cache is alive: look while a query runs, or see kafkameta events" in line
 
 
 def test_more_caches_than_fit_are_shown_in_several_tables(folder: Path) -> None:
@@ -113,34 +118,33 @@ def test_more_caches_than_fit_are_shown_in_several_tables(folder: Path) -> None:
 
 
 def test_what_is_older_than_the_live_cluster_is_stale_since_another_cache_knew_better(folder: Path) -> None:
-    (stale,) = stale_rows(known(folder), live(epoch=5), {})
-    assert (stale.row.cache_id, stale.row.leader_epoch, stale.behind_ms) == (OLD, 4, 8_000)
+    (entry,) = stale(known(folder), epoch=5)
+    assert (entry.row.cache_id, entry.row.leader_epoch, entry.behind_ms) == (OLD, 4, 8_000)
 
 
 def test_nobody_can_say_since_when_the_best_informed_cache_is_stale(folder: Path) -> None:
-    assert [(one.row.cache_id, one.behind_ms) for one in stale_rows(known(folder), live(epoch=6), {})] == [
+    assert [(entry.row.cache_id, entry.behind_ms) for entry in stale(known(folder), epoch=6)] == [
         (OLD, 8_000),
         (NEW, None),
     ]
 
 
 @pytest.mark.parametrize(
-    ("cached_id", "live_id", "stale"),
+    ("cached_id", "live_id", "recreated"),
     [("old", "new", [True]), ("new", "new", []), (None, "new", []), ("old", None, [])],
 )
 def test_a_cache_of_a_topic_that_was_recreated_is_stale_whatever_its_epoch(
-    cached_id: str | None, live_id: str | None, stale: list[bool], tmp_path: Path
+    cached_id: str | None, live_id: str | None, recreated: list[bool], tmp_path: Path
 ) -> None:
     learned = SnapshotChanges(partitions_learned=(PartitionLearned("t", 1, 2, 5, cached_id),))
     write(tmp_path, made(OLD, 1, NOW_MS - 20_000, changes=learned))
-    live_ids = {} if live_id is None else {"t": live_id}
-    rows = list(stale_rows(known(tmp_path), live(epoch=0), live_ids))
+    entries = stale(known(tmp_path), epoch=0, topic_id=live_id)
 
-    assert [one.recreated for one in rows] == stale
-    assert [one.behind_ms for one in rows] == [None] * len(stale)
+    assert [entry.is_recreated for entry in entries] == recreated
+    assert [entry.behind_ms for entry in entries] == [None] * len(recreated)
 
 
-def test_epochs_of_a_topic_that_was_recreated_say_nothing_of_the_new_one(tmp_path: Path) -> None:
+def test_entries_of_a_recreated_topic_are_stale_whatever_their_epoch(tmp_path: Path) -> None:
     old = SnapshotChanges(partitions_learned=(PartitionLearned("t", 1, 2, 9, "old"),))
     new = SnapshotChanges(
         partitions_learned=(PartitionLearned("t", 1, 2, 4, "new"),),
@@ -148,10 +152,18 @@ def test_epochs_of_a_topic_that_was_recreated_say_nothing_of_the_new_one(tmp_pat
     )
     write(tmp_path, made(OLD, 1, NOW_MS - 20_000, changes=old), made(NEW, 1, NOW_MS - 20_000, changes=old))
     write(tmp_path, made(NEW, 2, NOW_MS - 8_000, changes=new))
-    behind = {one.row.cache_id: one.behind_ms for one in stale_rows(known(tmp_path), live(epoch=5), {"t": "new"})}
+    behind = {entry.row.cache_id: entry.behind_ms for entry in stale(known(tmp_path), epoch=5, topic_id="new")}
 
     assert behind == {OLD: None, NEW: None}
-    assert "*" not in run(tmp_path, env=TERMINAL).stdout
+    assert table(run(tmp_path, env=TERMINAL).stdout) == {"1": ["2@9*", "2@4"]}
+
+
+def test_caches_of_another_cluster_do_not_make_a_cache_stale(tmp_path: Path) -> None:
+    for cache, cluster, epoch, time_ms in ((OLD, "first", 4, NOW_MS - 9_000), (NEW, "second", 9, NOW_MS - 8_000)):
+        learned = SnapshotChanges(partitions_learned=(PartitionLearned("t", 1, 2, epoch, cluster),))
+        write(tmp_path, made(cache, 1, time_ms, cluster_id=cluster, changes=learned))
+
+    assert "*" not in run(tmp_path, "--since", "9999d", env=TERMINAL).stdout
 
 
 def test_staleness_without_brokers_to_ask_is_a_mistake_told_in_one_line(folder: Path) -> None:
@@ -178,7 +190,7 @@ def test_caches_of_one_application_are_chosen(tmp_path: Path) -> None:
 
     none = run(tmp_path, "--application", "app-3")
     assert (none.exit_code, none.stdout) == (0, "")
-    assert "no cache of application app-3 is alive: run a query" in none.stderr
+    assert "no cache of application app-3 is alive" in none.stderr
 
 
 @pytest.fixture
@@ -198,10 +210,9 @@ def odd_folder(tmp_path: Path) -> Path:
 
 def test_parts_that_are_not_there_say_nothing(odd_folder: Path) -> None:
     known = known_caches(FolderEvents(str(odd_folder)), 0, NOW_MS)
-    live = {TopicPartition("t", 0): PartitionMetadata(0, leader_id=3, leader_epoch=5)}
 
     assert [(row.cache_id[0], row.leader_epoch) for row in known.rows] == [("a", 4), ("b", None)]
-    assert [(one.row.cache_id[0], one.behind_ms) for one in stale_rows(known, live, {})] == [("a", None)]
+    assert [(entry.row.cache_id[0], entry.behind_ms) for entry in stale(known, epoch=5, partition=0)] == [("a", None)]
 
 
 @pytest.mark.parametrize("command", ["caches", "events"])
@@ -215,7 +226,10 @@ def test_commands_read_events_that_lack_parts(command: str, env: dict[str, str],
     ("options", "reason"),
     [
         ([], "no cache had an event since then: --since 1d goes back further"),
-        (["--application", "x"], "no cache of application x is alive: run a query and look while it runs; kafkameta "),
+        (
+            ["--application", "x"],
+            "no cache of application x is alive: look while a query runs, or see kafkameta events",
+        ),
     ],
 )
 def test_staleness_without_a_cache_is_one_sentence_and_exit_code_1(

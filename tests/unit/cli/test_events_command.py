@@ -14,10 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.cli import events_command as events_module
-from pyspark_kafka_meta.cli.events_command import EventFilter, follow_events, who
+from pyspark_kafka_meta.cli.events_command import EventFilter, follow_events
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, Role
 from pyspark_kafka_meta.monitor.event_sources import FolderEvents, open_events
+from pyspark_kafka_meta.monitor.formatting import cache_text
 from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.telemetry.event_folders import DefaultFolder, default_root
 from pyspark_kafka_meta.telemetry.event_sinks import FolderSink
@@ -236,7 +237,10 @@ def test_an_event_of_another_version_that_lacks_fields_is_shown(tmp_path: Path) 
 
 
 def test_of_a_process_that_is_not_told_the_host_alone_is_named() -> None:
-    assert who(made("c" * 32, 1, origin=Origin(role=Role.READER, host="worker")).to_dict()) == "reader worker cccccccc"
+    assert (
+        cache_text(made("c" * 32, 1, origin=Origin(role=Role.READER, host="worker")).to_dict())
+        == "reader worker cccccccc"
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.demo.demo_query import Stream, sentence
+from pyspark_kafka_meta.demo.demo_query import Stream, root_cause
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
 
@@ -33,7 +33,7 @@ pyspark_kafka_meta.errors.NoLeaderError: no offsets of t-0 in 60000 ms: b:9092 i
     ids=["ours", "Spark's"],
 )
 def test_the_cause_is_told_rather_than_what_spark_was_doing(text: str, told: str) -> None:
-    assert sentence(text) == told
+    assert root_cause(text) == told
 
 
 def test_a_query_that_had_to_wait_for_its_first_record_began_with_its_first_batch() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,16 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.demo import play, scene_conditions
-from pyspark_kafka_meta.demo.demo_clusters import Yours
-from pyspark_kafka_meta.demo.demo_frames import SceneResult, event_line, frame, is_news, result_line, summary
-from pyspark_kafka_meta.demo.scene_conditions import Condition
-from pyspark_kafka_meta.demo.scenes import Scene, scenes_of
+from pyspark_kafka_meta.demo import demo_runner, scene_checks
+from pyspark_kafka_meta.demo.demo_clusters import UserCluster
+from pyspark_kafka_meta.demo.demo_screen import frame, result_line, summary
+from pyspark_kafka_meta.demo.scene_checks import Check
+from pyspark_kafka_meta.demo.scenes import Scene, SceneResult, scenes_of
 from pyspark_kafka_meta.metadata.refresh_events import BrokerFetches, Origin, Outcome, RefreshEvent, Role
 from pyspark_kafka_meta.metadata.snapshot_changes import SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.monitor.cluster_state import State, newest_caches
+from pyspark_kafka_meta.monitor.cluster_state import State, caches_by_process
+from pyspark_kafka_meta.monitor.formatting import event_line, is_notable
 from pyspark_kafka_meta.tables.caches_from_events import Event
 from tests.partitions import T1
 from tests.unit.monitor.states import EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, state
@@ -58,7 +60,7 @@ def test_a_frame_tells_throughput_and_lag() -> None:
 
 def test_of_an_executor_the_process_that_spoke_last_counts() -> None:
     reborn = made(SECOND, 1, NOW_MS, **learning("t", 1, 3, epoch=5))
-    (known,) = newest_caches(state(FIRST_IS_STALE[0], reborn).caches).values()
+    (known,) = caches_by_process(state(FIRST_IS_STALE[0], reborn).caches).values()
     assert known[T1].cache_id == SECOND
 
 
@@ -83,74 +85,99 @@ MOVED = made(FIRST, 2, NOW_MS, **moving("t", 1, (2, 3), (4, 5)))
 MOVED_LATER = made(SECOND, 2, NOW_MS + 2_500, **moving("t", 1, (2, 3), (4, 5)), **EXECUTOR_2)
 ASKED_AGAIN = made(FIRST, 5, NOW_MS, reason=RefreshReason.REBOOTSTRAP, broker_id=None, outcome=Outcome.FAILED)
 
-CASES: list[tuple[str, Condition, State, State]] = [
+CASES: list[tuple[str, Check, State, State]] = [
     (
         "all brokers come with the first answer",
-        scene_conditions.one_told_all,
+        scene_checks.all_learned_from_first_answer,
         state(first_answer()),
         state(first_answer(), leaders=((1, 4), (-1, 5))),
     ),
     (
         "a dead address, then one that answers",
-        scene_conditions.failed_over({"dead:9092"}, NOW_MS),
+        partial(scene_checks.bootstrap_failed_over, dead={"dead:9092"}, since_ms=NOW_MS),
         state(refusal(), first_answer(**CLI)),
         state(first_answer(**CLI)),
     ),
-    ("brokers asked by id", scene_conditions.asked_by_id, state(MOVED), state(MOVED, aging(NOW_MS, broker_id=None))),
+    (
+        "brokers asked by id",
+        scene_checks.brokers_asked_by_id,
+        state(MOVED),
+        state(MOVED, aging(NOW_MS, broker_id=None)),
+    ),
     (
         "the bootstrap list tried again, and an answer after that",
-        scene_conditions.rebootstrapped(NOW_MS),
+        partial(scene_checks.rebootstrapped, since_ms=NOW_MS),
         state(MOVED, ASKED_AGAIN, aging(NOW_MS + 1)),
         state(MOVED, aging(NOW_MS + 1)),
     ),
-    ("more fetches than requests", scene_conditions.fetched_without_asking, state(fetching()), state(MOVED)),
-    ("a cache that was old", scene_conditions.aged(NOW_MS), state(aging(NOW_MS)), state(aging(NOW_MS - 1))),
-    ("an error healed", scene_conditions.healed(T1, 2, NOW_MS), state(MOVED), state(aging(NOW_MS))),
-    ("an error in another partition", scene_conditions.healed(T1, 2, NOW_MS), state(MOVED), state(FIRST_IS_STALE[0])),
+    ("more fetches than requests", scene_checks.more_fetches_than_refreshes, state(fetching()), state(MOVED)),
+    (
+        "a cache that was old",
+        partial(scene_checks.refreshed_by_age, since_ms=NOW_MS),
+        state(aging(NOW_MS)),
+        state(aging(NOW_MS - 1)),
+    ),
+    (
+        "an error healed",
+        partial(scene_checks.refreshed_by_error, partition=T1, old=2, since_ms=NOW_MS),
+        state(MOVED),
+        state(aging(NOW_MS)),
+    ),
+    (
+        "an error in another partition",
+        partial(scene_checks.refreshed_by_error, partition=T1, old=2, since_ms=NOW_MS),
+        state(MOVED),
+        state(FIRST_IS_STALE[0]),
+    ),
     (
         "a refresh on demand",
-        scene_conditions.demanded(NOW_MS),
+        partial(scene_checks.refreshed_on_demand, since_ms=NOW_MS),
         state(made(FIRST, 2, NOW_MS, reason=RefreshReason.ON_DEMAND, **CLI)),
         state(MOVED),
     ),
-    ("a cache in each executor", scene_conditions.side_by_side, state(*FIRST_IS_STALE), state(FIRST_IS_STALE[0])),
+    ("a cache in each executor", scene_checks.one_cache_per_executor, state(*FIRST_IS_STALE), state(FIRST_IS_STALE[0])),
     (
         "executors that learn apart",
-        scene_conditions.learned_apart(T1, 4, NOW_MS),
+        partial(scene_checks.learned_separately, partition=T1, epoch=4, since_ms=NOW_MS),
         state(MOVED, MOVED_LATER),
         state(MOVED),
     ),
     (
         "a broker that leads no more",
-        scene_conditions.left(2, NOW_MS),
+        partial(scene_checks.broker_leads_nothing, broker_id=2, since_ms=NOW_MS),
         state(MOVED),
         state(MOVED, leaders=((2, 4), (3, 5))),
     ),
     (
         "a broker that leads again",
-        scene_conditions.led_again(3, NOW_MS),
+        partial(scene_checks.broker_leads_again, broker_id=3, since_ms=NOW_MS),
         state(MOVED),
         state(MOVED, leaders=((1, 4), (2, 5))),
     ),
-    ("a fetch refused", scene_conditions.refused(T1, 2, NOW_MS), state(MOVED, fetching()), state(fetching())),
+    (
+        "a fetch refused",
+        partial(scene_checks.old_leader_refused, partition=T1, old=2, since_ms=NOW_MS),
+        state(MOVED, fetching()),
+        state(fetching()),
+    ),
     (
         "a new partition read from its start",
-        scene_conditions.grew(T1, NOW_MS),
+        partial(scene_checks.new_partition_read, partition=T1, since_ms=NOW_MS),
         state(made(FIRST, 2, NOW_MS, **learning("t", 1, 2)), read=3),
         state(made(FIRST, 2, NOW_MS, **learning("t", 1, 2))),
     ),
 ]
 
 
-@pytest.mark.parametrize(("condition", "yes", "no"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_a_scene_is_seen_by_its_own_events_alone(condition: Condition, yes: State, no: State) -> None:
-    assert condition(yes) is not None
-    assert condition(no) is None
-    assert condition(state(leaders=())) is None
+@pytest.mark.parametrize(("check", "yes", "no"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_a_scene_is_seen_by_its_own_events_alone(check: Check, yes: State, no: State) -> None:
+    assert check(yes) is not None
+    assert check(no) is None
+    assert check(state(leaders=())) is None
 
 
 def test_the_figures_say_how_long_one_executor_was_stale_after_the_other_knew() -> None:
-    told = scene_conditions.learned_apart(T1, 4, NOW_MS)(state(MOVED, MOVED_LATER))
+    told = partial(scene_checks.learned_separately, partition=T1, epoch=4, since_ms=NOW_MS)(state(MOVED, MOVED_LATER))
     assert told == "executor 1 knew first; executor 2 was stale for 2.5 s more"
 
 
@@ -162,10 +189,12 @@ def test_executors_that_do_not_know_their_ids_are_told_apart_by_process() -> Non
 
     assert "executor with pid 7" in shown(state(*learned))
     told = "executor with pid 7: cache aaaaaaaa; executor with pid 9: cache bbbbbbbb"
-    assert scene_conditions.side_by_side(state(*learned)) == told
-    assert (scene_conditions.healed(T1, 2, NOW_MS)(state(*moved)) or "").startswith("executor with pid 7: not_leader")
+    assert scene_checks.one_cache_per_executor(state(*learned)) == told
+    assert (
+        partial(scene_checks.refreshed_by_error, partition=T1, old=2, since_ms=NOW_MS)(state(*moved)) or ""
+    ).startswith("executor with pid 7: not_leader")
     told = "executor with pid 7 knew first; executor with pid 9 was stale for 2.5 s more"
-    assert scene_conditions.learned_apart(T1, 4, NOW_MS)(state(*moved)) == told
+    assert partial(scene_checks.learned_separately, partition=T1, epoch=4, since_ms=NOW_MS)(state(*moved)) == told
 
 
 def test_until_the_first_batch_a_frame_says_that_executors_are_starting() -> None:
@@ -188,14 +217,14 @@ def test_a_scene_that_was_not_seen_says_so_in_the_summary() -> None:
     assert result_line(SceneResult(scene, None, 60.0)) == "   NOT SEEN in 60 s"
 
 
-def test_a_pipe_is_told_of_what_is_news() -> None:
+def test_a_pipe_is_told_of_what_is_notable() -> None:
     assert "not_leader: t-1, broker 2, NOT_LEADER_OR_FOLLOWER" in event_line(as_read(MOVED))
-    assert is_news(as_read(MOVED)) and is_news(as_read(refusal())) and not is_news(as_read(aging(NOW_MS)))
+    assert is_notable(as_read(MOVED)) and is_notable(as_read(refusal())) and not is_notable(as_read(aging(NOW_MS)))
 
 
 def test_on_your_cluster_only_scenes_that_change_nothing_are_played(tmp_path: Path) -> None:
-    yours = Yours({"kafka.bootstrap.servers": "b1:9092"}, "orders")
-    assert [scene.number for scene in scenes_of(yours, tmp_path)] == [1, 2, 3, 4, 5, 7, 8]
+    cluster = UserCluster({"kafka.bootstrap.servers": "b1:9092"}, "orders")
+    assert [scene.number for scene in scenes_of(cluster, tmp_path)] == [1, 2, 3, 4, 5, 7, 8]
 
 
 @pytest.mark.parametrize(
@@ -223,16 +252,16 @@ class Stage:
     def monotonic(self) -> float:
         return self.now
 
-    def look(self) -> State:
+    def update(self) -> State:
         return state()
 
-    def pause(self) -> State:
+    def wait(self) -> State:
         self.now += 1
         return state()
 
-    def submit(self, act: Any, seen: State) -> Future[Condition]:
+    def submit(self, act: Any, seen: State) -> Future[Check]:
         self.acted.append(self.now)
-        done: Future[Condition] = Future()
+        done: Future[Check] = Future()
         done.set_result(act(seen))
         return done
 
@@ -242,8 +271,8 @@ def test_an_act_is_repeated_at_most_as_soon_as_its_effect_could_have_shown(
     is_repeatable: bool, acted: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage: Any = Stage()
-    monkeypatch.setattr(play, "time", stage)
+    monkeypatch.setattr(demo_runner, "time", stage)
     scene = Scene(10, "a title", "a line", (lambda _: lambda _: None,), is_repeatable)
 
-    assert play.play_one(scene, stage, stage) == SceneResult(scene, None, play.SCENE_TIMEOUT_S)
+    assert demo_runner.play_scene(scene, stage, stage) == SceneResult(scene, None, demo_runner.SCENE_TIMEOUT_S)
     assert stage.acted == acted

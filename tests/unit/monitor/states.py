@@ -20,8 +20,10 @@ FIRST_IS_STALE = (
     made(SECOND, 2, NOW_MS - 8_000, **moving("t", 1, (2, 3), (4, 5)), **EXECUTOR_2),
 )
 BROKERS = [
-    BrokerRow(node_id=one, host=f"b{one}", port=9, rack=None, is_controller=False, cluster_id="c", answered_by="b1:9")
-    for one in (1, 2, 3)
+    BrokerRow(
+        node_id=number, host=f"b{number}", port=9, rack=None, is_controller=False, cluster_id="c", answered_by="b1:9"
+    )
+    for number in (1, 2, 3)
 ]
 
 
@@ -32,10 +34,10 @@ def state(
     now_ms: int = NOW_MS,
 ) -> State:
     """Partitions 0, 1 ... of t have these leaders and epochs; of each `read` of 10 records were read."""
-    told = [event.to_dict() for event in events]
+    rows_of_events = [event.to_dict() for event in events]
     rows = [
         PartitionRow(topic="t", partition=number, leader_id=leader, leader_epoch=epoch, end_offset=10)
         for number, (leader, epoch) in enumerate(leaders)
     ]
     positions = {TopicPartition("t", number): Position(read) for number in range(len(rows))}
-    return State(now_ms, BROKERS, rows, None, told, fold(told, now_ms), positions, {}, 480.0)
+    return State(now_ms, BROKERS, rows, None, rows_of_events, fold(rows_of_events, now_ms), positions, {}, 480.0)

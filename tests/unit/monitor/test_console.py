@@ -15,8 +15,9 @@ from typing import NoReturn
 import pytest
 from typer.testing import CliRunner
 
-from pyspark_kafka_meta.cli import doctor_command, events_command, metadata_command, migrate_command
+from pyspark_kafka_meta.cli import events_command, metadata_command, migrate_command
 from pyspark_kafka_meta.cli.main import app
+from pyspark_kafka_meta.doctor import run_checks
 from pyspark_kafka_meta.monitor.console import WARNINGS, uninterrupted
 
 ENDS = (signal.SIGINT, signal.SIGTERM)
@@ -24,12 +25,12 @@ ENDS = (signal.SIGINT, signal.SIGTERM)
 
 @pytest.fixture
 def came() -> Iterator[list[int]]:
-    """The signals that the program was told of, in order."""
+    """The signals that arrived, in order."""
     numbers: list[int] = []
-    before = {one: signal.signal(one, lambda number, _: numbers.append(number)) for one in ENDS}
+    before = {end: signal.signal(end, lambda number, _: numbers.append(number)) for end in ENDS}
     yield numbers
-    for one, handler in before.items():
-        signal.signal(one, handler)
+    for end, handler in before.items():
+        signal.signal(end, handler)
 
 
 @pytest.mark.parametrize("number", ENDS)
@@ -103,7 +104,7 @@ def test_the_version_is_that_of_the_package() -> None:
 @pytest.mark.parametrize(
     ("command", "busy", "code"),
     [
-        (["doctor"], (doctor_command, "machine_findings"), 130),
+        (["doctor"], (run_checks, "machine_findings"), 130),
         (["migrate-checkpoint", "old"], (migrate_command, "starting_offsets"), 130),
         (["events", "--path", "."], (events_command, "show_events"), 130),
         (["events", "--path", ".", "--follow"], (events_command, "sleep"), 0),

@@ -14,18 +14,18 @@ from pyspark_kafka_meta.monitor.watcher import Watcher
 
 
 @pytest.mark.parametrize(("error", "times"), [(ConnectError("nobody there"), 3), (AuthenticationError("no"), 1)])
-def test_the_cluster_is_asked_again_only_where_that_may_help(
+def test_the_cluster_is_requests_again_only_where_that_may_help(
     error: KafkaMetaError, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    requests = []
 
     def fail(*_: object) -> NoReturn:
-        asked.append(1)
+        requests.append(1)
         raise error
 
     monkeypatch.setattr(watcher, "ask_cluster", fail)
     options = {"kafka.bootstrap.servers": "b:9"}
     watched = Watcher(FolderEvents(str(tmp_path)), options, lambda _: (), lambda: ({}, {}, 0.0))
 
-    assert [str(watched.look().trouble).startswith(str(error)) for _ in range(3)] == [True] * 3
-    assert len(asked) == times
+    assert [str(watched.state().trouble).startswith(str(error)) for _ in range(3)] == [True] * 3
+    assert len(requests) == times

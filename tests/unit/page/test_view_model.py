@@ -17,13 +17,16 @@ from pyspark_kafka_meta.cli import main
 from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, Role
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.monitor.cluster_state import KEPT_MS, State, kept, told_by_caches
-from pyspark_kafka_meta.page import poller, stage
-from pyspark_kafka_meta.page.page_view import MOVED_SHOWN_MS, Move, moves_since, view_of
+from pyspark_kafka_meta.monitor.cluster_state import State, known_brokers
+from pyspark_kafka_meta.monitor.formatting import reason_text
+from pyspark_kafka_meta.monitor.staleness import newest_leaders
+from pyspark_kafka_meta.monitor.watcher import KEEP_EVENTS_MS, without_old_events
+from pyspark_kafka_meta.page import start_page, state_poller
+from pyspark_kafka_meta.page.html_templates import render
 from pyspark_kafka_meta.page.plots import Sample, latencies, recoveries, throughput, timeline
-from pyspark_kafka_meta.page.poller import Looker
-from pyspark_kafka_meta.page.render import render
-from pyspark_kafka_meta.page.request_guard import is_ours
+from pyspark_kafka_meta.page.request_guard import is_own_request
+from pyspark_kafka_meta.page.state_poller import StatePoller
+from pyspark_kafka_meta.page.view_model import MOVE_SHOWN_MS, Move, moves_since, view_of
 from pyspark_kafka_meta.tables.table_rows import BrokerRow
 from tests.partitions import T0, T1
 from tests.unit.monitor.states import BROKERS, EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, state
@@ -33,9 +36,9 @@ STALE = (*FIRST_IS_STALE, made(SECOND, 3, NOW_MS - 7_000, **EXECUTOR_2))
 KNOWN = {row.node_id: row for row in BROKERS}
 
 
-@pytest.mark.parametrize("by_place", [True, False])
-def test_only_the_cell_that_is_behind_the_cluster_is_stale(by_place: bool) -> None:
-    table = view_of(state(*STALE), KNOWN, (), {}, by_place).caches
+@pytest.mark.parametrize("by_process", [True, False])
+def test_only_the_cell_that_is_behind_the_cluster_is_stale(by_process: bool) -> None:
+    table = view_of(state(*STALE), KNOWN, (), {}, by_process).caches
     stale = {
         (name, partition, cell.text)
         for partition, _, cells in table.rows
@@ -44,7 +47,7 @@ def test_only_the_cell_that_is_behind_the_cluster_is_stale(by_place: bool) -> No
     }
 
     assert sorted(name for name, _ in table.names) == (
-        ["executor 1", "executor 2"] if by_place else ["reader 1", "reader 2"]
+        ["executor 1", "executor 2"] if by_process else ["reader 1", "reader 2"]
     )
     assert [(partition, truth) for partition, truth, _ in table.rows] == [(T0, "1@4"), (T1, "3@5")]
     assert [(partition, text) for _, partition, text in stale] == [(T1, "2@4")]
@@ -63,13 +66,13 @@ def test_a_move_is_told_for_a_while_with_where_the_leader_came_from() -> None:
 
     assert moves == {T0: Move(2, NOW_MS)}
     assert (led.partition, led.old_leader_id) == (T0, 2)
-    assert moves_since(moves, state(), state(now_ms=NOW_MS + MOVED_SHOWN_MS)) == {}
+    assert moves_since(moves, state(), state(now_ms=NOW_MS + MOVE_SHOWN_MS)) == {}
 
 
 def test_events_that_bring_nothing_are_in_the_timeline_alone() -> None:
     view, plot = view_of(state(*STALE), KNOWN, (), {}, True), timeline(state(*STALE).events, NOW_MS)
 
-    assert [row.why.split(":")[0] for row in view.events] == ["not_leader", "bootstrap", "bootstrap"]
+    assert [reason_text(event).split(":")[0] for event in view.events] == ["not_leader", "bootstrap", "bootstrap"]
     assert "t-1: 2 to 3" in view.last_event
     assert plot.summary == "4 events in three minutes: bootstrap 2, not_leader 1, max_age 1."
     assert plot.options["yAxis"]["data"] == ["bootstrap", "max_age", "not_leader"]
@@ -111,7 +114,7 @@ def test_a_query_that_reads_has_its_figures_and_no_word_of_starting() -> None:
 
 @pytest.mark.parametrize("term", ["2@4", "raises the epoch", "planner", "executors"])
 def test_what_caches_know_is_explained_beside_it(term: str) -> None:
-    html = render("caches", view=view_of(state(*STALE), KNOWN, (), {}, True), truth="Cluster now")
+    html = render("caches", view=view_of(state(*STALE), KNOWN, (), {}, True), leaders_title="Cluster now")
     above = " ".join(html.partition('<div class="scroll"')[0].split())
 
     assert term in above, "what scrolls is cut off on a phone"
@@ -142,19 +145,19 @@ def test_what_events_say_is_shown_as_text() -> None:
 
 def test_leaders_come_from_the_newest_cache_where_no_cluster_is_asked() -> None:
     seen = state(*STALE)
-    brokers, partitions = told_by_caches(seen.events, seen.caches)
+    leaders = newest_leaders(seen.caches).values()
 
-    assert [(row.node_id, row.host) for row in brokers] == [(1, "broker-1"), (3, "")]
-    assert [(row.partition, row.leader_id, row.leader_epoch) for row in partitions] == [(0, 1, 4), (1, 3, 5)]
+    assert [(row.node_id, row.host) for row in known_brokers(seen.events, leaders)] == [(1, "broker-1"), (3, "")]
+    assert [(row.partition, row.leader_id, row.leader_epoch) for row in leaders] == [(0, 1, 4), (1, 3, 5)]
 
 
 def test_old_events_are_forgotten_but_for_what_live_caches_know() -> None:
     third = made("c" * 32, 1, NOW_MS - 9_000, **learning("t", 1))
     ended = made("c" * 32, 2, NOW_MS - 9_000, kind=EventKind.CLOSED, reason=RefreshReason.CLOSED)
     events = state(*STALE, third, ended).events
-    left = kept(events, NOW_MS + KEPT_MS)
+    left = without_old_events(events, NOW_MS + KEEP_EVENTS_MS)
 
-    assert kept(events, NOW_MS) == events
+    assert without_old_events(events, NOW_MS) == events
     assert {one["cache_id"] for one in left} == {FIRST, SECOND}
     assert {one["outcome"] for one in left} == {Outcome.CHANGED}
 
@@ -177,7 +180,7 @@ def test_old_events_are_forgotten_but_for_what_live_caches_know() -> None:
     ],
 )
 def test_only_the_page_itself_gets_through(host: str | None, origin: str | None, ours: bool) -> None:
-    assert is_ours(host, origin, "page.internal") is ours
+    assert is_own_request(host, origin, "page.internal") is ours
 
 
 def test_a_mistake_of_the_program_is_told_and_the_page_looks_on(wait_for: Callable[..., Any]) -> None:
@@ -193,12 +196,12 @@ def test_a_mistake_of_the_program_is_told_and_the_page_looks_on(wait_for: Callab
         raise ZeroDivisionError
 
     told: list[str] = []
-    with Looker(look, by_place=False) as looker:
+    with StatePoller(look, by_process=False) as poller:
         for _ in range(2):
-            told.append(wait_for(lambda: looker.trouble if looker.trouble not in told else None))
-        wait_for(lambda: looker.picture)
-        looker.do("restart", act)
-        said = wait_for(lambda: looker.said)
+            told.append(wait_for(lambda: poller.trouble if poller.trouble not in told else None))
+        wait_for(lambda: poller.snapshot)
+        poller.submit("restart", act)
+        said = wait_for(lambda: poller.result)
 
     assert told == ["RuntimeError, see the log of kafkameta page", "no broker answered"]
     assert said == "restart failed: ZeroDivisionError, see the log of kafkameta page"
@@ -221,7 +224,7 @@ def test_options_that_do_not_fit_together_are_refused(arguments: list[str], comp
 
 
 def test_a_folder_of_events_that_is_not_there_is_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "serve", lambda *_: pytest.fail("an empty page is served"))
+    monkeypatch.setattr(start_page, "serve", lambda *_: pytest.fail("an empty page is served"))
     done = CliRunner().invoke(main.app, ["page", "--port", "0", "--path", str(tmp_path / "typo")])
 
     assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
@@ -259,7 +262,7 @@ def test_a_broker_is_called_alive_only_where_the_cluster_was_asked(answered_by: 
         node_id=1, host="b", port=9, rack=None, is_controller=False, cluster_id=None, answered_by=answered_by
     )
     seen = State(0, [row], [], None, [], [], {}, {}, 0.0)
-    (card,) = view_of(seen, {1: row}, (), {}, by_place=False).brokers
+    (card,) = view_of(seen, {1: row}, (), {}, by_process=False).brokers
     html = render("broker", broker=card)
 
     assert ("badge" in html, "dead" in html) == (badge is not None, False)
@@ -267,7 +270,7 @@ def test_a_broker_is_called_alive_only_where_the_cluster_was_asked(answered_by: 
 
 
 def test_a_look_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poller, "END_S", 0.01)
+    monkeypatch.setattr(state_poller, "CLOSE_TIMEOUT_S", 0.01)
     looks, answered = threading.Event(), threading.Event()
 
     def look() -> State:
@@ -275,7 +278,7 @@ def test_a_look_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPa
         answered.wait(10)
         raise ConnectError("no broker answered")
 
-    with Looker(look, by_place=False):
+    with StatePoller(look, by_process=False):
         assert looks.wait(10)
         began = time.monotonic()
 

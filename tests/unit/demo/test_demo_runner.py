@@ -1,4 +1,4 @@
-"""Where the demo's stage is not set."""
+"""`kafkameta demo` refuses wrong options before anything starts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.demo import play
+from pyspark_kafka_meta.demo import demo_runner
 
 NO_STORE = ["--option", "security.protocol=SSL", "--option", "ssl.truststore.location=/no/such.pem"]
 
@@ -29,7 +29,7 @@ def test_a_mistake_is_told_before_anything_starts(
     def start(*_: object) -> NoReturn:
         pytest.fail("something was started")
 
-    monkeypatch.setattr(play, "find_java", start)
+    monkeypatch.setattr(demo_runner, "find_java", start)
     result = CliRunner().invoke(app, ["demo", "--bootstrap-servers", "b:9", *arguments])
 
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)

@@ -1,4 +1,4 @@
-"""A live feed: a thread that writes records to a cluster's topics until it is stopped."""
+"""Produces records to the demo's topics in a thread, until it is stopped."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ STOP_TIMEOUT_S = 10
 SETTINGS = {"client.id": "kafkameta-demo", "log_level": 0, "topic.metadata.refresh.interval.ms": 1_000}
 
 
-def records_a_round(topics: Sequence[str]) -> dict[str, int]:
-    """How many records each topic gets at a time: topics that the demo adds have one partition, and get its share."""
+def records_per_round(topics: Sequence[str]) -> dict[str, int]:
+    """The records that each topic gets in a round. Topics that the demo adds have one partition, and get its share."""
     first = RECORDS_PER_S // ROUNDS_PER_S
     return {topic: first // len(REPLICAS) if number else first for number, topic in enumerate(topics)}
 
 
-class Feed:
-    """Produces to each topic of the cluster until the end of `with`; the keys spread records over partitions. Raises
-    OptionError where it is made: nobody can produce with the cluster's security options.
+class RecordFeed:
+    """Produces to each topic of the cluster inside `with`; keys spread the records over partitions. The constructor
+    raises OptionError if no producer takes the cluster's security options.
 
     Attributes:
-        produced: records that the brokers took.
+        produced: acknowledged records.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -57,14 +57,14 @@ class Feed:
             try:
                 self._produce()
             except BufferError:
-                pass  # the brokers take nothing just now
-            except KafkaException as error:  # what is known to be refused is not even queued
-                self._tell(error.args[0])
+                pass  # the queue is full: the brokers take nothing just now
+            except KafkaException as error:  # of a record that is not even queued
+                self._report(error.args[0])
             self._producer.poll(0)
         self._producer.flush(STOP_TIMEOUT_S)
 
     def _produce(self) -> None:
-        for topic, count in records_a_round(self._cluster.topics).items():
+        for topic, count in records_per_round(self._cluster.topics).items():
             for _ in range(count):
                 key = str(self._sent)
                 self._producer.produce(topic, value=f"click {key}", key=key, on_delivery=self._on_delivery)
@@ -74,10 +74,10 @@ class Feed:
         if error is None:
             self.produced += 1
         else:
-            self._tell(error)
+            self._report(error)
 
-    def _tell(self, error: KafkaError) -> None:
-        """The first error only: there may be hundreds a second."""
+    def _report(self, error: KafkaError) -> None:
+        """Only the first error: there may be hundreds a second."""
         if not self._failed:
             self._failed = True
-            note(f"the feed could not write a record, and goes on: {error.str()}")
+            note(f"a record could not be produced; the demo continues: {error.str()}")

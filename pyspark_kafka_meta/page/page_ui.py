@@ -1,8 +1,7 @@
-"""The page in one browser: parts of it are replaced when they change, buttons stay, so that focus does."""
+"""The page in one browser. Tables are replaced when they change; buttons stay, so that they keep the focus."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -11,9 +10,9 @@ from nicegui.elements.mixins.text_element import TextElement
 
 from pyspark_kafka_meta.demo.demo_clusters import REPLICAS, TOPIC
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.page.actions import Act, Actions
-from pyspark_kafka_meta.page.poller import Looker, Picture
-from pyspark_kafka_meta.page.render import CSS, render
+from pyspark_kafka_meta.page.button_actions import Action, ButtonActions
+from pyspark_kafka_meta.page.html_templates import CSS, render
+from pyspark_kafka_meta.page.state_poller import Snapshot, StatePoller
 
 REFRESH_S = 0.5
 PLOTS = {"latencies": "Refresh latency", "recoveries": "Recovery after errors"}
@@ -27,16 +26,16 @@ class _Card(NamedTuple):
 
 class Page:
     """Args:
-    subtitle: which cluster this is.
-    truth: what caches are compared with, the head of a column.
-    actions: of the buttons; None for a page that only watches, where no query's progress is known.
+    subtitle: names the cluster.
+    leaders_title: of the column with the leaders that caches are compared with.
+    actions: of the buttons; None for a page of events alone, which has no query.
     """
 
-    def __init__(self, looker: Looker, subtitle: str, truth: str, actions: Actions | None) -> None:
-        self._looker = looker
-        self._truth = truth
+    def __init__(self, poller: StatePoller, subtitle: str, leaders_title: str, actions: ButtonActions | None) -> None:
+        self._poller = poller
+        self._leaders_title = leaders_title
         self._actions = actions
-        self._shown: Picture | None = None
+        self._shown: Snapshot | None = None
         self._brokers: dict[int, _Card] = {}
         self._parts: dict[str, ui.html] = {}
         self._plots: dict[str, tuple[ui.echart, TextElement]] = {}
@@ -54,30 +53,30 @@ class Page:
         ui.timer(REFRESH_S, self.refresh)
 
     def refresh(self) -> None:
-        """Show the newest picture."""
-        looker, picture = self._looker, self._looker.picture
-        self._said.set_text(looker.trouble or (f"{looker.doing} ..." if looker.doing else looker.said))
+        """Show the newest snapshot."""
+        poller, snapshot = self._poller, self._poller.snapshot
+        self._result.set_text(poller.trouble or (f"{poller.running} ..." if poller.running else poller.result))
         for button in self._buttons:
-            button.props(f"aria-disabled={'true' if looker.doing else 'false'}")
-        if picture is None or picture is self._shown:
+            button.props(f"aria-disabled={'true' if poller.running else 'false'}")
+        if snapshot is None or snapshot is self._shown:
             return
-        self._shown = picture
-        self._last.set_text(picture.view.last_event)
+        self._shown, view = snapshot, snapshot.view
+        self._last_event.set_text(view.last_event)
         for name, part in self._parts.items():
             has_query = self._actions is not None
-            part.set_content(render(name, view=picture.view, truth=self._truth, has_query=has_query))
-        for broker in picture.view.brokers:
+            part.set_content(render(name, view=view, leaders_title=self._leaders_title, has_query=has_query))
+        for broker in view.brokers:
             card = self._brokers.get(broker.node_id) or self._add_broker(broker.node_id)
             card.item.classes(replace="broker dead" if broker.is_alive is False else "broker")
             card.html.set_content(render("broker", broker=broker))
             if card.button is not None:
-                verb = "Restore" if broker.node_id in looker.dead else "Kill"
+                verb = "Restore" if broker.node_id in poller.dead else "Kill"
                 card.button.set_text(f"{verb} broker {broker.node_id}")
                 card.button.classes(replace="act danger" if verb == "Kill" else "act")
         for name, (chart, caption) in self._plots.items():
-            chart.options.update(picture.plots[name].options)
+            chart.options.update(snapshot.plots[name].options)
             chart.update()
-            caption.set_text(picture.plots[name].summary)
+            caption.set_text(snapshot.plots[name].summary)
 
     def _draw_cluster(self) -> None:
         with _section("cluster", "Cluster"):
@@ -86,10 +85,10 @@ class Page:
                 self._draw_controls(self._actions)
             with ui.element("div").classes("status"):
                 _tag("b", "Last event")
-                self._last = _tag("span").props('role="status" aria-live="polite" aria-label="Last event"')
-                self._said = _tag("p").classes("said").props('role="status" aria-live="polite"')
+                self._last_event = _tag("span").props('role="status" aria-live="polite" aria-label="Last event"')
+                self._result = _tag("p").classes("said").props('role="status" aria-live="polite"')
 
-    def _draw_controls(self, actions: Actions) -> None:
+    def _draw_controls(self, actions: ButtonActions) -> None:
         with ui.element("div").classes("controls"):
             with ui.element("div").props('role="group" aria-label="Move a leader"'):
                 _tag("span", "Move the leader of")
@@ -121,19 +120,19 @@ class Page:
         with self._map, ui.element("li").classes("broker") as item:
             html, button = ui.html(), None
             if self._actions is not None:
-                act = self._actions.kill_or_restore(broker_id)
-                button = self._button("", f"Broker {broker_id}", act)
+                action = self._actions.kill_or_restore(broker_id)
+                button = self._button("", f"Broker {broker_id}", action)
         self._brokers[broker_id] = _Card(item, html, button)
         return self._brokers[broker_id]
 
-    def _button(self, text: str, name: str, act: Act) -> TextElement:
+    def _button(self, text: str, name: str, action: Action) -> TextElement:
         button = _tag("button", text).classes("act").props('type="button"')
-        button.on("click", partial(self._do, name, act))
+        button.on("click", partial(self._submit, name, action))
         self._buttons.append(button)
         return button
 
-    def _do(self, name: str, act: Act) -> None:
-        self._looker.do(name, act)
+    def _submit(self, name: str, action: Action) -> None:
+        self._poller.submit(name, action)
         self.refresh()
 
     def _part(self, name: str) -> None:
@@ -145,15 +144,6 @@ class Page:
             chart = ui.echart({"series": []}, renderer="svg").classes(plot)
             chart.props(f'role="img" aria-labelledby="{name}-summary"')
         self._plots[name] = (chart, caption)
-
-
-def drawing(looker: Looker, subtitle: str, truth: str, actions: Actions | None) -> Callable[[], None]:
-    """Draws the page for each browser that opens it."""
-
-    def draw() -> None:
-        Page(looker, subtitle, truth, actions)
-
-    return draw
 
 
 def _tag(tag: str, text: str = "") -> TextElement:

@@ -1,0 +1,45 @@
+"""Runs the checks of `kafkameta doctor`, a section at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from pyspark_kafka_meta.doctor.findings import Section, Verdict
+from pyspark_kafka_meta.doctor.machine_checks import machine_findings
+from pyspark_kafka_meta.model import Address
+
+
+def run_checks(cluster: Mapping[str, str], topics: Sequence[str], checks_executors: bool) -> Iterator[Section]:
+    """Each section when the caller asks for it; only the first one if packages are missing here.
+
+    Args:
+        cluster: the `kafka.*` options; empty to check this machine and the executors alone.
+
+    Raises:
+        OptionError: the options are invalid.
+    """
+    machine = list(machine_findings())
+    yield "This machine", machine
+    if any(finding.verdict is Verdict.FAIL and finding.check.startswith("package") for finding in machine):
+        return
+    from pyspark_kafka_meta.doctor.broker_checks import answered, bootstrap_findings, broker_findings, reach_all
+    from pyspark_kafka_meta.doctor.executor_checks import executor_findings
+    from pyspark_kafka_meta.doctor.topic_checks import topic_findings
+    from pyspark_kafka_meta.options import ClientOptions
+
+    addresses: Sequence[Address] = ()
+    if cluster:
+        options = ClientOptions.parse(cluster)
+        addresses = options.bootstrap_servers
+        results = reach_all(addresses, options)
+        yield "Bootstrap addresses", bootstrap_findings(results)
+        if reached := answered(results):
+            brokers = max((found.answer.brokers for found in reached.values()), key=len)
+            addresses = sorted({broker.address for broker in brokers})
+            results = {**results, **reach_all([address for address in addresses if address not in results], options)}
+            yield "Brokers", broker_findings(brokers, results, options.client_rack)
+            if topics:
+                yield "Topics", topic_findings(topics, brokers, replace(options, bootstrap_servers=tuple(reached)))
+    if checks_executors:
+        yield "Executors", executor_findings(cluster, addresses)

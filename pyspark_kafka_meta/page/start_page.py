@@ -1,0 +1,81 @@
+"""Starts the page: on a cluster and a query of the demo's own, or on the events of other queries."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from socket import socket
+from typing import NamedTuple
+
+import typer
+from rich.console import Console
+
+from pyspark_kafka_meta.demo import DemoCluster
+from pyspark_kafka_meta.demo.demo_runner import own_cluster, start_query
+from pyspark_kafka_meta.monitor.console import end_in_good_order, note
+from pyspark_kafka_meta.monitor.event_sources import open_events
+from pyspark_kafka_meta.monitor.watcher import Watcher
+from pyspark_kafka_meta.page.button_actions import ButtonActions
+from pyspark_kafka_meta.page.page_server import address, listen, serve
+from pyspark_kafka_meta.page.page_ui import Page
+from pyspark_kafka_meta.page.state_poller import StatePoller
+
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
+
+
+class PageAddress(NamedTuple):
+    """Where to serve the page, and whether to open a browser."""
+
+    host: str
+    port: int
+    opens_browser: bool
+
+
+def serve_demo(kind: DemoCluster | None, at: PageAddress) -> None:
+    """Raises KafkaMetaError: the port is taken, or the demo cannot start."""
+    console = Console(stderr=True)
+    with ExitStack() as opened:
+        listening = opened.enter_context(_listen(at))
+        cluster = opened.enter_context(own_cluster(kind, console))
+        query = opened.enter_context(start_query(cluster, console, is_fed=True))
+        poller = opened.enter_context(StatePoller(query.watcher.state, by_process=True))
+        actions = ButtonActions(cluster, query.events, poller.dead)
+        _announce(listening, at)
+        serve(listening, at.host, lambda: Page(poller, cluster.name, "Cluster now", actions))
+
+
+def serve_events(events: Mapping[str, str], cluster: Mapping[str, str], at: PageAddress) -> None:
+    """Args:
+        events: options of the table `refresh_events`.
+        cluster: `kafka.*` options of the cluster to show beside the events; empty for none.
+
+    Raises:
+        KafkaMetaError: the port is taken, or an option is invalid.
+    """
+    with ExitStack() as opened:
+        listening = opened.enter_context(_listen(at))
+        source = opened.enter_context(closing(open_events(events, must_exist=True)))
+        watcher = Watcher(
+            source,
+            cluster,
+            lambda caches: sorted({row.topic for row in caches if row.topic is not None}),
+            lambda: ({}, {}, 0.0),
+        )
+        poller = opened.enter_context(StatePoller(watcher.state, by_process=False))
+        leaders_title = "Cluster now" if cluster else "Newest known"
+        _announce(listening, at)
+        serve(listening, at.host, lambda: Page(poller, f"Events of {source.name}", leaders_title, None))
+
+
+def _listen(at: PageAddress) -> socket:
+    end_in_good_order()
+    return listen(at.host, at.port)
+
+
+def _announce(listening: socket, at: PageAddress) -> None:
+    if at.host not in LOCAL_HOSTS:
+        note(f"everybody who can reach {at.host} sees this page and can press its buttons: there is no login")
+    typer.echo(address(listening))
+    if at.opens_browser:
+        webbrowser.open(address(listening))
