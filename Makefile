@@ -6,9 +6,11 @@ BENCH := .venv-bench/bin
 BENCH_INSTALLED := .venv-bench/.installed
 BENCHMARKS ?= throughput micro_batches end_to_end cold_start planning memory requests events_cost
 RELEASES ?= 2.8.2 3.3.2 3.9.1 4.0.2 4.1.1 4.4.0
+# Two workers, each with its own clusters and Spark session. tests/conftest.py groups and orders the tests.
+PARALLEL_TESTS = $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test kafka-releases lint docs bench recovery simulate compat connect archive java
+.PHONY: help demo test test-slow test-all kafka-releases lint docs bench recovery simulate compat connect archive java
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -16,10 +18,15 @@ help: ## list these commands
 demo: java $(INSTALLED) ## start three brokers, and a Spark query on two executors, and watch the caches follow the leaders
 	$(BIN)/kafkameta demo
 
-test: java $(INSTALLED) ## run all tests
-	$(BIN)/python -m pytest
+test: java $(INSTALLED) ## check that the project works, in 12 minutes on two cores: all tests except the slow ones
+	$(PARALLEL_TESTS) -m "not slow"
 
-kafka-releases: java $(INSTALLED) ## try other releases of Kafka, two minutes each; RELEASES="2.8.2 ..." chooses
+test-slow: java $(INSTALLED) ## run the slow tests, also those on Kafka 2.8.2 and 4.4.0
+	RELEASES="2.8.2 4.4.0" $(PARALLEL_TESTS) -m slow tests tests/releases/release.py
+
+test-all: test test-slow ## run all tests
+
+kafka-releases: java $(INSTALLED) ## run the tests on other releases of Kafka, two minutes each; RELEASES="2.8.2 ..." chooses
 	RELEASES="$(RELEASES)" $(BIN)/python -m pytest tests/releases/release.py
 
 lint: $(INSTALLED) ## check style, formatting and types

@@ -20,15 +20,38 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.sql import SparkSession
 
 from pyspark_kafka_meta.java import find_java
-from pyspark_kafka_meta.testing import LocalKafka, MockCluster
+from pyspark_kafka_meta.testing import LocalKafka, MockCluster, free_ports
 from tests.kafka.cluster_tools import all_brokers_know, poll_until
 
 pytest.register_assert_rewrite("tests.kafka.checker", "tests.kafka.harness")
 
 ROOT = Path(__file__).parent.parent
 
+LONGEST_FIRST = (
+    "spark/test_parity_stream.py",
+    "spark/test_streaming.py",
+    "spark/test_tables.py",
+    "spark/test_conformance.py",
+    "spark/test_scenes.py",
+    "spark/test_parity_batch.py",
+    "spark/test_bad_input.py",
+    "kafka/test_fault_matrix.py",
+    "kafka/test_fault_matrix_data_loss.py",
+    "kafka/test_fault_matrix_network.py",
+    "secured SASL_SSL",
+    "secured SASL_PLAINTEXT",
+    "secured SSL",
+    "page/test_watching_page.py",
+    "wire/test_kafka_wire.py",
+)
+"""Groups of tests in the order in which workers take them: so all workers end at about the same time. The other groups
+follow."""
+
 # Test JVMs live for seconds: the C1 compiler and the serial collector save a third of their CPU time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # two workers that start clusters at the same time must not pick the same ports
+    free_ports._FREE_PORTS = free_ports._FREE_PORTS[int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")) % 2 :: 2]
 
 # The duration of one hypothesis example depends on the load of the machine.
 hypothesis.settings.register_profile("kafkameta", deadline=None)
@@ -45,12 +68,30 @@ class RemoteCluster:
     bootstrap_servers: str
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in its own hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Unit and wire tests run neither pyspark nor testcontainers, so open resources are this package's bugs there."""
+    """Groups tests for parallel workers. Unit and wire tests run neither pyspark nor testcontainers, so open resources
+    are this package's bugs there."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: start_rank(group_of(item)))
     for item in items:
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
         if item.path.is_relative_to(ROOT / "tests" / "unit") or item.path.is_relative_to(ROOT / "tests" / "wire"):
             item.add_marker(pytest.mark.filterwarnings("error::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"))
+
+
+def group_of(item: pytest.Item) -> str:
+    """Tests that one worker runs: those of a file, or of a cluster that several files share."""
+    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    for cluster in ("release", "secured"):
+        if cluster in parameters:
+            return f"{cluster} {parameters[cluster]}"
+    return str(item.path.relative_to(ROOT / "tests"))
+
+
+def start_rank(group: str) -> int:
+    return LONGEST_FIRST.index(group) if group in LONGEST_FIRST else len(LONGEST_FIRST)
 
 
 @pytest.fixture(scope="session")

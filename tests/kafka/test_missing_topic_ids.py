@@ -22,7 +22,7 @@ from tests.kafka.cluster_tools import (
 )
 from tests.kafka.harness import Stream, write_numbers
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 OpenStream = Callable[..., Stream]
 

@@ -227,7 +227,7 @@ def test_mb19_input_rows_add_up_to_the_records_read(query: Query, topic: str, pr
     assert sum(rows_by_batch(query.run(subscribe=topic, maxOffsetsPerTrigger="15"))) == 40 == len(query.values())
 
 
-@pytest.mark.parametrize("records_after", [1, 9])
+@pytest.mark.parametrize("records_after", [1, pytest.param(9, marks=pytest.mark.slow)])
 def test_mb15_mb16_mb22_a_topic_recreated_is_named_whether_it_is_smaller_or_larger(
     records_after: int, query: Query, make_topic: Any, produce: Any, kafka: Any, wait_for: Any
 ) -> None:
@@ -297,6 +297,7 @@ def test_mb35_an_offset_of_a_later_version_is_refused_in_words(query: Query, top
         query.run(subscribe=topic)
 
 
+@pytest.mark.slow
 def test_mb36_topics_partitions_and_records_that_come_at_random_all_arrive_once(
     query: Query, make_topic: Any, produce: Any, add_partitions: Any, spark: SparkSession
 ) -> None:
@@ -315,6 +316,7 @@ def test_mb36_topics_partitions_and_records_that_come_at_random_all_arrive_once(
     assert Counter(query.values()) == Counter(expected)
 
 
+@pytest.mark.slow
 def test_d2_topics_that_come_and_go_under_a_pattern_never_fail_a_query_that_allows_loss(
     query: Query, make_topic: Any, produce: Any, kafka: Any
 ) -> None:

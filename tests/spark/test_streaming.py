@@ -121,6 +121,7 @@ query.option("checkpointLocation", checkpoint).start().awaitTermination(60)
 """
 
 
+@pytest.mark.slow
 def test_latest_is_pinned_even_if_the_driver_is_killed_in_batch_0(
     pipeline: Pipeline, kafka: Any, topic: str, produce: Any
 ) -> None:
