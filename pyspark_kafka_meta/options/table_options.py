@@ -43,6 +43,9 @@ _FILE_ROWS = {
 """With `metricsTopic`, so that a misspelt one gets a hint."""
 
 
+_METRICS_NAMES = ("metricspath", "metricstopic", "metricsbootstrapservers")
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
     """The options of a table of the live cluster. `topics` is None for all that are not internal."""
@@ -129,7 +132,7 @@ def _topic_options(given: Mapping[str, str]) -> SourceOptions:
         OPTIONS["metrics_bootstrap_servers"].value(servers)  # refused by its own name
     options = {
         "startingoffsets": "earliest",
-        **{name: text for name, text in given.items() if not name.startswith("metrics")},
+        **{name: text for name, text in given.items() if name not in _METRICS_NAMES},
         "subscribe": OPTIONS["metrics_topic"].value(given["metricstopic"]),
         **({"kafka.bootstrap.servers": servers} if servers is not None else {}),
     }

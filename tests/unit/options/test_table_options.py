@@ -69,6 +69,7 @@ def test_an_option_that_the_table_does_not_use_is_refused_by_name(options: dict[
         ({**SERVERS, "colour": "red"}, ClusterOptions.parse, "Unknown option 'colour'"),
         ({"colour": "red"}, EventsOptions.parse, "Unknown option 'colour'"),
         ({"metricTopic": "events"}, EventsOptions.parse, "Did you mean 'metricsTopic'?"),
+        ({**TOPIC, "metricsTopics": "e"}, EventsOptions.parse, "Did you mean 'metricsTopic'?"),
         ({"metricsTopic": "events"}, EventsOptions.parse, "'kafka.bootstrap.servers' must be specified"),
         ({**SERVERS, "metricsTopic": "a,b"}, EventsOptions.parse, "'metricsTopic' must be the name of one topic"),
         ({**TOPIC, "metricsBootstrapServers": "m"}, EventsOptions.parse, "'metricsBootstrapServers' must be host:port"),
