@@ -96,8 +96,8 @@ def _parse(table: Table, options: dict[str, str]) -> SourceOptions | EventsOptio
 
 
 def _is_sparks(name: str) -> bool:
-    """Whether Spark adds this option by itself, as it does for `CREATE TABLE ... USING kafkameta`."""
-    return name.lower() in ("provider", "owner") or name.lower().startswith("option.")
+    """Whether Spark adds this option by itself, as for `CREATE TABLE ... USING kafkameta`. It lower-cases names."""
+    return name in ("provider", "owner") or name.startswith("option.")
 
 
 def _columns(schema: StructType, available: StructType) -> Columns:

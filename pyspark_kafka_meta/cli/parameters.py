@@ -15,10 +15,10 @@ from pyspark_kafka_meta.cli.properties_file import parse_properties, split_pair
 from pyspark_kafka_meta.demo import DemoCluster
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.monitor.console import note
-from pyspark_kafka_meta.options import ALL_OPTIONS
 from pyspark_kafka_meta.options.client_options import CLIENT_OPTIONS
 from pyspark_kafka_meta.options.option_parsers import parse_duration_ms
 from pyspark_kafka_meta.options.option_table import NAME
+from pyspark_kafka_meta.options.table_options import OPTION_NAMES
 from pyspark_kafka_meta.validators import INT32_MAX
 
 Servers = Annotated[
@@ -132,6 +132,5 @@ def _in_file(config: Path) -> dict[str, str]:
 
 def _full_name(name: str) -> str:
     """As documented, with the `kafka.` that Kafka's tools leave out."""
-    known = {option.name.lower(): option.name for option in ALL_OPTIONS.values()}
-    full = name if name.lower() in known or name.lower().startswith("kafka.") else f"kafka.{name}"
-    return known.get(full.lower(), full)
+    full = name if name in OPTION_NAMES or name.lower().startswith("kafka.") else f"kafka.{name}"
+    return OPTION_NAMES.get(full, full)

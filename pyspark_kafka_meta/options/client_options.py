@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import option_checks, option_parsers
+from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
 from pyspark_kafka_meta.options.option_table import choice, label, read, row, table_of, whole
 from pyspark_kafka_meta.options.security_options import SECURITY_OPTIONS, SecurityOptions, complete_security
 from pyspark_kafka_meta.validators import INT64_MAX
@@ -75,6 +76,7 @@ class ClientOptions:
         Raises:
             OptionError: one line for each option that is missing, unknown or unusable.
         """
+        options = CaseInsensitiveMap(options)
         parsed, problems = read(options, CLIENT_OPTIONS)
         option_checks.refuse(problems + option_checks.client_problems(options) + complete_security(parsed))
         return cls(**parsed)

@@ -10,11 +10,12 @@ from typing import Any
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
 from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec, StartSpec, TimesSpec
 from pyspark_kafka_meta.options.unsupported import NO_SINK
 from pyspark_kafka_meta.validators import name_partitions
 
-_STRATEGIES = {name.lower(): name for name in ("subscribe", "subscribePattern", "assign")}
+_STRATEGIES = ("subscribe", "subscribePattern", "assign")
 
 _STREAM_ONLY = (
     "maxOffsetsPerTrigger",
@@ -35,8 +36,8 @@ def refuse(problems: Collection[str]) -> None:
 
 def sink_problems(options: Mapping[str, str]) -> list[str]:
     """A query that names what a sink needs, and nothing to read, is writing: a list of missing options is no help."""
-    given = {name.lower() for name in options}
-    if given & _STRATEGIES.keys() or not given & {"topic", "checkpointlocation"}:
+    writes = "topic" in options or "checkpointLocation" in options
+    if not writes or any(name in options for name in _STRATEGIES):
         return []
     return [f"{NO_SINK} (to read topics, set 'subscribe')"]
 
@@ -45,22 +46,19 @@ NO_SERVERS = "Option 'kafka.bootstrap.servers' must be specified for configuring
 
 
 def client_problems(options: Mapping[str, str]) -> list[str]:
-    if "kafka.bootstrap.servers" in {name.lower() for name in options}:
-        return []
-    return [NO_SERVERS]
+    return [] if "kafka.bootstrap.servers" in options else [NO_SERVERS]
 
 
 def strategy_problems(options: Mapping[str, str]) -> list[str]:
-    given = {name.lower() for name in options} & _STRATEGIES.keys()
+    given = [name for name in _STRATEGIES if name in options]
     if len(given) == 1:
         return []
     rule = "Only one of the following options can be" if given else "One of the following options must be"
-    return [f"{rule} specified for Kafka source: {', '.join(_STRATEGIES.values())}."]
+    return [f"{rule} specified for Kafka source: {', '.join(_STRATEGIES)}."]
 
 
 def metrics_problems(options: Mapping[str, str]) -> list[str]:
-    given = {name.lower() for name in options}
-    if "metricsbootstrapservers" not in given or "metricstopic" in given:
+    if "metricsBootstrapServers" not in options or "metricsTopic" in options:
         return []
     return ["Option 'metricsBootstrapServers' has no effect without 'metricsTopic': name a topic, or leave it out"]
 
@@ -81,8 +79,8 @@ def limit_problems(parsed: Mapping[str, Any]) -> list[str]:
 
 def batch_warnings(options: Mapping[str, str]) -> list[str]:
     """Options that only a stream heeds, of any table."""
-    given = {name.lower() for name in options}
-    return [f"{name} option ignored in batch queries" for name in _STREAM_ONLY if name.lower() in given]
+    given = CaseInsensitiveMap(options)
+    return [f"{name} option ignored in batch queries" for name in _STREAM_ONLY if name in given]
 
 
 def batch_problems(starting: StartSpec, ending: OffsetsSpec | TimesSpec) -> list[str]:

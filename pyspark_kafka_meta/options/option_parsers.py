@@ -5,7 +5,6 @@ Every function here raises ValueError for what it cannot take, and says which pa
 
 from __future__ import annotations
 
-import difflib
 import re
 import warnings
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from pyspark_kafka_meta.model import Address, TopicPartition
+from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap, closest
 from pyspark_kafka_meta.validators import INT32_MAX, by_topic, some, topic_name, whole_number
 
 T = TypeVar("T")
@@ -30,11 +30,11 @@ def parse_number(text: str, low: int, high: int) -> int:
 
 def parse_choice(text: str, values: Mapping[str, Any]) -> Any:
     """What `values` has under `text`, without regard to case."""
-    words, word = {each.lower(): each for each in values}, text.strip().lower()
-    if word not in words:
-        near = difflib.get_close_matches(word, words, n=1)
-        raise ValueError(f"did you mean '{words[near[0]]}'?" if near else "")
-    return values[words[word]]
+    word, choices = text.strip(), CaseInsensitiveMap(values)
+    if word not in choices:
+        near = closest(word, choices, count=1)
+        raise ValueError(f"did you mean '{near[0]}'?" if near else "")
+    return choices[word]
 
 
 def parse_duration_ms(text: str) -> int:

@@ -5,7 +5,6 @@ A misspelt option is an error here, where Spark's `KafkaSourceProvider` ignores 
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -13,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap, closest
 from pyspark_kafka_meta.options.option_parsers import parse_choice, parse_label, parse_number
 from pyspark_kafka_meta.options.unsupported import INSTEAD, NO_SINK, UNUSED
 from pyspark_kafka_meta.validators import INT32_MAX
@@ -79,14 +79,18 @@ def table_of(dataclass_type: type) -> dict[str, Option]:
     return {each.name: each.metadata["option"] for each in fields(dataclass_type) if each.metadata}
 
 
-def read(options: Mapping[str, str], table: Mapping[str, Option]) -> tuple[dict[str, Any], list[str]]:
+def documented_names(table: Mapping[str, Option]) -> CaseInsensitiveMap[str]:
+    """The name of each option as documented, by its name in any case."""
+    return CaseInsensitiveMap({option.name: option.name for option in table.values()})
+
+
+def read(options: CaseInsensitiveMap[str], table: Mapping[str, Option]) -> tuple[dict[str, Any], list[str]]:
     """Returns the value of each field (None: neither given nor defaulted), and one sentence for each thing wrong."""
-    given = {name.lower(): text for name, text in options.items()}
-    known = {option.name.lower(): option.name for option in table.values()}
-    problems = [_unknown(name, known) for name in options if name.lower() not in known]
+    known = documented_names(table)
+    problems = [_unknown(name, known) for name in options if name not in known]
     values: dict[str, Any] = {}
     for field_name, option in table.items():
-        text = given.get(option.name.lower(), option.default)
+        text = options.get(option.name, option.default)
         try:
             values[field_name] = None if text is None else option.value(text)
         except OptionError as error:
@@ -128,9 +132,8 @@ def _unknown(name: str, known: Mapping[str, str]) -> str:
     if lower == "checkpointlocation":
         return f"Unknown option '{name}', which goes with the sink, on writeStream: {NO_SINK}."
     prefixed = f"kafka.{lower}"
-    near = [prefixed] if prefixed in known else difflib.get_close_matches(lower, known, n=1, cutoff=0.8)
+    near = [known[prefixed]] if prefixed in known else closest(name, known, count=1, cutoff=0.8)
     if near:
-        return f"Unknown option '{name}'. Did you mean '{known[near[0]]}'?"
+        return f"Unknown option '{name}'. Did you mean '{near[0]}'?"
     peers = [key for key in known if key.startswith("kafka.") == lower.startswith("kafka.")]
-    nearest = difflib.get_close_matches(lower, peers or known, n=3, cutoff=0)
-    return f"Unknown option '{name}'. The nearest are {', '.join(known[key] for key in nearest)}."
+    return f"Unknown option '{name}'. The nearest are {', '.join(closest(name, peers or known, count=3, cutoff=0))}."

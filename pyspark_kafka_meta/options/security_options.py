@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from pyspark_kafka_meta.options import security_checks
+from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
 from pyspark_kafka_meta.options.jaas import JaasLogin, misfit, parse_jaas
 from pyspark_kafka_meta.options.option_parsers import parse_choice
 from pyspark_kafka_meta.options.option_table import read, row, table_of
@@ -174,7 +175,7 @@ class SecurityOptions:
 
 
 SECURITY_OPTIONS = table_of(SecurityOptions)
-PLAINTEXT = SecurityOptions(**read({}, SECURITY_OPTIONS)[0])
+PLAINTEXT = SecurityOptions(**read(CaseInsensitiveMap({}), SECURITY_OPTIONS)[0])
 """No encryption, no login."""
 
 

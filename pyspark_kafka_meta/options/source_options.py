@@ -12,6 +12,7 @@ from functools import partial
 
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import option_checks, option_parsers
+from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
 from pyspark_kafka_meta.options.client_options import CLIENT_OPTIONS, ClientOptions
 from pyspark_kafka_meta.options.metrics_options import MetricsOptions
 from pyspark_kafka_meta.options.offset_options import SpanOptions
@@ -156,6 +157,7 @@ class SourceOptions(SpanOptions):
         Raises:
             OptionError: one line for each option that is missing, unknown or unusable.
         """
+        options = CaseInsensitiveMap(options)
         option_checks.refuse(option_checks.sink_problems(options))
         parsed, problems = read(options, OPTIONS)
         problems += (

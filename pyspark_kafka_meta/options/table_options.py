@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pyspark_kafka_meta.options import option_checks
+from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
 from pyspark_kafka_meta.options.client_options import ClientOptions
-from pyspark_kafka_meta.options.option_table import Option, choice, read, table_of, whole
+from pyspark_kafka_meta.options.option_table import Option, choice, documented_names, read, table_of, whole
 from pyspark_kafka_meta.options.security_options import SecurityOptions
 from pyspark_kafka_meta.options.source_options import OPTIONS, SourceOptions
 from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
@@ -37,13 +38,11 @@ class _TableRows:
 _ROWS = table_of(_TableRows)
 ALL_OPTIONS: Mapping[str, Option] = {**_ROWS, **OPTIONS}
 """Those of all tables, by field."""
+OPTION_NAMES = documented_names(ALL_OPTIONS)
 _FILE_ROWS = {
     name: ALL_OPTIONS[name] for name in ("metrics_path", "metrics_topic", "starting_offsets", "max_files_per_trigger")
 }
 """With `metricsTopic`, so that a misspelt one gets a hint."""
-
-
-_METRICS_NAMES = ("metricspath", "metricstopic", "metricsbootstrapservers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +55,10 @@ class ClusterOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ClusterOptions:
         """Raises OptionError: one line for each option that is missing, unknown or unusable."""
-        given = {name.lower(): text for name, text in options.items()}
-        topics = given.pop("subscribe", None)
-        return cls(ClientOptions.parse(given), None if topics is None else OPTIONS["topics"].value(topics))
+        options = CaseInsensitiveMap(options)
+        topics = options.get("subscribe")
+        client = ClientOptions.parse(options.without("subscribe"))
+        return cls(client, None if topics is None else OPTIONS["topics"].value(topics))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,9 @@ class EventsOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> EventsOptions:
         """Raises OptionError: one line for each option that is missing, unknown or unusable."""
-        given = {name.lower(): text for name, text in options.items()}
-        if "metricstopic" in given:
-            return cls(topic=_topic_options(given))
+        options = CaseInsensitiveMap(options)
+        if "metricsTopic" in options:
+            return cls(topic=_topic_options(options))
         parsed, problems = read(options, _FILE_ROWS)
         starting = parsed.get("starting_offsets")
         is_latest = starting == OffsetsSpec(LATEST_OFFSET)
@@ -98,13 +98,13 @@ def choose_table(options: Mapping[str, str]) -> tuple[Table, dict[str, str]]:
     Raises:
         OptionError: there is no such table, or one line for each option that it does not take.
     """
-    given = {name.lower(): text for name, text in options.items()}
-    table: Table = _ROWS["table"].value(given.get("table", Table.RECORDS))
-    taken, what = _taken(table, given)
-    known = {one.name.lower(): one.name for one in ALL_OPTIONS.values()}
-    unused = [known[name] for name in given if name in known and known[name] not in {"table", *taken}]
+    options = CaseInsensitiveMap(options)
+    table: Table = _ROWS["table"].value(options.get("table", Table.RECORDS))
+    taken, what = _taken(table, options)
+    known = [OPTION_NAMES[name] for name in options if name in OPTION_NAMES]
+    unused = [name for name in known if name not in {"table", *taken}]
     option_checks.refuse([f"Option '{name}' is not used by {what}: leave it out" for name in unused])
-    return table, {name: text for name, text in options.items() if name.lower() != "table"}
+    return table, options.without("table")
 
 
 def _taken(table: Table, given: Collection[str]) -> tuple[Collection[str], str]:
@@ -118,22 +118,22 @@ def _taken(table: Table, given: Collection[str]) -> tuple[Collection[str], str]:
         case Table.PARTITIONS:
             return [*client, "subscribe"], what
     streamed = ["startingOffsets"] if table is Table.REFRESH_EVENTS else []
-    if "metricstopic" in given:
+    if "metricsTopic" in given:
         limit = ["maxOffsetsPerTrigger"] if streamed else []
         return [*client, "metricsTopic", "metricsBootstrapServers", *streamed, *limit], f"{what} out of a topic"
     return ["metricsPath", *streamed, *(["maxFilesPerTrigger"] if streamed else [])], f"{what} out of files"
 
 
-def _topic_options(given: Mapping[str, str]) -> SourceOptions:
+def _topic_options(given: CaseInsensitiveMap[str]) -> SourceOptions:
     """How to read the metrics topic: as any topic, but reading it makes no events, and what retention took is no
     reason to fail."""
-    servers = given.get("metricsbootstrapservers")
+    servers = given.get("metricsBootstrapServers")
     if servers is not None:
         OPTIONS["metrics_bootstrap_servers"].value(servers)  # refused by its own name
     options = {
-        "startingoffsets": "earliest",
-        **{name: text for name, text in given.items() if name not in _METRICS_NAMES},
-        "subscribe": OPTIONS["metrics_topic"].value(given["metricstopic"]),
+        "startingOffsets": "earliest",
+        **given.without("metricsTopic", "metricsBootstrapServers", "metricsPath"),
+        "subscribe": OPTIONS["metrics_topic"].value(given["metricsTopic"]),
         **({"kafka.bootstrap.servers": servers} if servers is not None else {}),
     }
     return replace(SourceOptions.parse(options), metrics=None, fail_on_data_loss=False)
