@@ -1,4 +1,5 @@
-"""What security options may not say together, and what is allowed but weak. No sentence repeats a value."""
+"""Checks that security options fit together, and completes them with the login of `kafka.sasl.jaas.config`. No sentence
+repeats a value."""
 
 from __future__ import annotations
 
@@ -6,26 +7,96 @@ import importlib.util
 import logging
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import Any
 
+from pyspark_kafka_meta.options.jaas import JaasLogin, misfit
 from pyspark_kafka_meta.options.option_table import table_of
-
-if TYPE_CHECKING:
-    from pyspark_kafka_meta.options.security_options import SecurityOptions
+from pyspark_kafka_meta.options.security_options import (
+    MECHANISMS,
+    PASSWORD_MECHANISMS,
+    SECURITY_OPTIONS,
+    SecurityOptions,
+    parse_extensions,
+)
+from pyspark_kafka_meta.options.start_specs import GroupSpec
 
 logger = logging.getLogger(__name__)
 
-PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-MECHANISMS = (*PASSWORD_MECHANISMS, "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM")
 _LOGINS = {
     ("sasl_username", "sasl_password"): PASSWORD_MECHANISMS,
     ("oauth_",): ("OAUTHBEARER",),
 }
-"""Which mechanism reads which fields: those that identify a user must not be ignored."""
+"""Mechanisms that read these fields: a field that identifies a user must not be ignored."""
 _NEEDED_PACKAGES = {"GSSAPI": ("gssapi", "kerberos"), "AWS_MSK_IAM": ("aws_msk_iam_sasl_signer", "aws")}
 
 
-def store_problems(options: SecurityOptions) -> Iterator[str]:
+def complete_security(parsed: dict[str, Any]) -> list[str]:
+    """Replaces the security options in `parsed` by one value. Returns a sentence for each contradiction."""
+    if not SECURITY_OPTIONS.keys() <= parsed.keys():
+        return []  # without a value that was refused already, others would seem to contradict each other
+    values = {name: parsed.pop(name) for name in SECURITY_OPTIONS}
+    parsed["security"], problems = _complete(SecurityOptions(**values))
+    if values["sasl_mechanism"] == "GSSAPI":
+        through_librdkafka = {
+            "Option 'metricsTopic'": parsed.get("metrics_topic") is not None,
+            "Option 'commitOffsetsToGroup'": parsed.get("commit_group") is not None,
+            "Option 'startingOffsets' as group:id": isinstance(parsed.get("starting_offsets"), GroupSpec),
+        }
+        given = (what for what, is_given in through_librdkafka.items() if is_given)
+        problems += [f"{what} cannot go with GSSAPI: confluent-kafka lacks it" for what in given]
+    return problems
+
+
+def _complete(given: SecurityOptions) -> tuple[SecurityOptions, list[str]]:
+    """Security options with the login of `sasl_jaas_config` in its fields, and a sentence for each contradiction.
+    Allowed but weak options are logged."""
+    completed, problems = _with_jaas_login(given)
+    problems += [*_store_problems(completed), *_sasl_problems(completed)]
+    if not problems:
+        _warn_of_weakness(completed)
+    return completed, problems
+
+
+def _with_jaas_login(given: SecurityOptions) -> tuple[SecurityOptions, list[str]]:
+    jaas, mechanism = given.sasl_jaas_config, given.sasl_mechanism
+    if jaas is None or mechanism is None:
+        return given, []
+    own = given.sasl_username or given.sasl_password or given.oauth_client_id or given.oauth_client_secret
+    if own and any(jaas.get(name) for name in ("username", "password", "clientId", "clientSecret")):
+        return given, ["Give the login either in 'kafka.sasl.jaas.config' or in options of its own, not in both"]
+    if (why := misfit(jaas, mechanism)) is not None:
+        return given, [why]
+    if jaas.extensions and given.oauth_extensions:
+        return given, [
+            "Give SASL extensions in 'kafka.sasl.jaas.config' or 'kafka.sasl.oauthbearer.extensions', not in both"
+        ]
+    try:
+        extensions = parse_extensions(jaas.extensions) if jaas.extensions else given.oauth_extensions
+    except ValueError:
+        return given, [
+            "An extension_... in 'kafka.sasl.jaas.config' must have a name of letters and a value without blanks "
+            "and commas"
+        ]
+    return replace(
+        given,
+        sasl_jaas_config=None,
+        sasl_username=given.sasl_username or _revealed(jaas, "username"),
+        sasl_password=given.sasl_password or jaas.get("password"),
+        oauth_client_id=given.oauth_client_id or _revealed(jaas, "clientId"),
+        oauth_client_secret=given.oauth_client_secret or jaas.get("clientSecret"),
+        oauth_scope=given.oauth_scope or _revealed(jaas, "scope"),
+        oauth_extensions=extensions,
+        kerberos_service_name=given.kerberos_service_name or _revealed(jaas, "serviceName"),
+    ), []
+
+
+def _revealed(jaas: JaasLogin, name: str) -> str | None:
+    value = jaas.get(name)
+    return None if value is None else value.reveal()
+
+
+def _store_problems(options: SecurityOptions) -> Iterator[str]:
     if not options.uses_tls and (name := _first_given(options, "truststore_", "keystore_", "key_password")):
         yield f"Option '{name}' has no effect without TLS: set 'kafka.security.protocol' to SSL or SASL_SSL"
     if options.truststore_location and options.truststore_certificates:
@@ -37,7 +108,7 @@ def store_problems(options: SecurityOptions) -> Iterator[str]:
         yield "Options 'kafka.ssl.keystore.key' and 'kafka.ssl.keystore.certificate.chain' need each other"
 
 
-def sasl_problems(options: SecurityOptions) -> Iterator[str]:
+def _sasl_problems(options: SecurityOptions) -> Iterator[str]:
     if not options.uses_sasl:
         if name := _first_given(options, "sasl_", "oauth_", "kerberos_"):
             yield f"Option '{name}' has no effect without SASL: set 'kafka.security.protocol' to SASL_SSL"
@@ -87,7 +158,7 @@ def _first_given(options: SecurityOptions, *prefixes: str) -> str | None:
     return next(given, None)
 
 
-def warn(options: SecurityOptions) -> None:
+def _warn_of_weakness(options: SecurityOptions) -> None:
     if options.uses_tls and not options.checks_host_name:
         logger.warning(
             "kafka.ssl.endpoint.identification.algorithm is empty: any holder of a certificate from a trusted "

@@ -1,26 +1,25 @@
-"""What `kafka.security.*`, `kafka.ssl.*` and `kafka.sasl.*` say about TLS and SASL, and whether it fits together.
+"""The options of TLS and SASL: `kafka.security.*`, `kafka.ssl.*` and `kafka.sasl.*`.
 
-Names and meanings are those of Kafka's `SslConfigs` and `SaslConfigs`. A value of these options is never repeated in an
-error: it may be a secret, or one pasted into the wrong place.
+Names and meanings are those of Kafka's `SslConfigs` and `SaslConfigs`. An error never repeats a value of these options:
+the value may be a secret, or a secret pasted into the wrong option.
 """
 # ruff: noqa: RUF009 (each field's default is a row of the table, made by a function)
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pyspark_kafka_meta.options import security_checks
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
-from pyspark_kafka_meta.options.jaas import JaasLogin, misfit, parse_jaas
+from pyspark_kafka_meta.options.jaas import JaasLogin, parse_jaas
 from pyspark_kafka_meta.options.option_parsers import parse_choice
 from pyspark_kafka_meta.options.option_table import read, row, table_of
 from pyspark_kafka_meta.options.secret import Secret
-from pyspark_kafka_meta.options.security_checks import MECHANISMS
-from pyspark_kafka_meta.options.start_specs import GroupSpec
 
+PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS = (*PASSWORD_MECHANISMS, "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
@@ -57,7 +56,7 @@ def _store(name: str, doc: str) -> Any:
     return row(name, None, _store_type, f"Option '{name}' must be PEM or PKCS12", doc)
 
 
-def _extensions(text: str) -> tuple[tuple[str, str], ...]:
+def parse_extensions(text: str) -> tuple[tuple[str, str], ...]:
     """Checked as in Kafka's `OAuthBearerClientInitialResponse`."""
     pairs = [each.strip() for each in text.split(",")]
     if not all(re.fullmatch(r"(?!auth=)[A-Za-z]+=[\x21-\x7E]+", pair) for pair in pairs):
@@ -73,10 +72,10 @@ def _provider(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SecurityOptions:
-    """How connections are encrypted and who this client says it is.
+    """How connections are encrypted and authenticated.
 
-    After `complete`, `sasl_username` and `sasl_password` are the login of PLAIN and SCRAM, and the `oauth_client_...`
-    fields that of OAUTHBEARER, wherever they were given; `sasl_jaas_config` is None.
+    After `complete_security`, `sasl_username` and `sasl_password` are the login of PLAIN and SCRAM, the
+    `oauth_client_...` fields the login of OAUTHBEARER, wherever they were given; `sasl_jaas_config` is None.
     """
 
     protocol: str = _one_of(
@@ -144,7 +143,7 @@ class SecurityOptions:
     oauth_extensions: tuple[tuple[str, str], ...] | None = row(
         "kafka.sasl.oauthbearer.extensions",
         None,
-        _extensions,
+        parse_extensions,
         "Option 'kafka.sasl.oauthbearer.extensions' must be name=value between commas, with names of letters",
         "SASL extensions, as logicalCluster=lkc-1,identityPoolId=pool-1.",
     )
@@ -160,75 +159,7 @@ class SecurityOptions:
     def uses_sasl(self) -> bool:
         return self.protocol.startswith("SASL_")
 
-    def complete(self) -> tuple[SecurityOptions, list[str]]:
-        """These options with the login of `sasl_jaas_config` in its fields, and one sentence for each that does not
-        fit the others. What is allowed but weak is logged."""
-        completed, jaas_problems = _with_jaas_login(self)
-        problems = [
-            *jaas_problems,
-            *security_checks.store_problems(completed),
-            *security_checks.sasl_problems(completed),
-        ]
-        if not problems:
-            security_checks.warn(completed)
-        return completed, problems
-
 
 SECURITY_OPTIONS = table_of(SecurityOptions)
 PLAINTEXT = SecurityOptions(**read(CaseInsensitiveMap({}), SECURITY_OPTIONS)[0])
 """No encryption, no login."""
-
-
-def complete_security(parsed: dict[str, Any]) -> list[str]:
-    """Puts the security options, taken out of `parsed`, there as one value. Returns what does not fit together."""
-    if not SECURITY_OPTIONS.keys() <= parsed.keys():
-        return []  # a value was refused already: without it, others would seem not to fit
-    values = {name: parsed.pop(name) for name in SECURITY_OPTIONS}
-    parsed["security"], problems = SecurityOptions(**values).complete()
-    if values["sasl_mechanism"] == "GSSAPI":
-        through_librdkafka = {
-            "Option 'metricsTopic'": parsed.get("metrics_topic") is not None,
-            "Option 'commitOffsetsToGroup'": parsed.get("commit_group") is not None,
-            "Option 'startingOffsets' as group:id": isinstance(parsed.get("starting_offsets"), GroupSpec),
-        }
-        given = (what for what, is_given in through_librdkafka.items() if is_given)
-        problems += [f"{what} cannot go with GSSAPI: confluent-kafka lacks it" for what in given]
-    return problems
-
-
-def _with_jaas_login(given: SecurityOptions) -> tuple[SecurityOptions, list[str]]:
-    jaas, mechanism = given.sasl_jaas_config, given.sasl_mechanism
-    if jaas is None or mechanism is None:
-        return given, []
-    own = given.sasl_username or given.sasl_password or given.oauth_client_id or given.oauth_client_secret
-    if own and any(jaas.get(name) for name in ("username", "password", "clientId", "clientSecret")):
-        return given, ["Give the login either in 'kafka.sasl.jaas.config' or in options of its own, not in both"]
-    if (why := misfit(jaas, mechanism)) is not None:
-        return given, [why]
-    if jaas.extensions and given.oauth_extensions:
-        return given, [
-            "Give SASL extensions in 'kafka.sasl.jaas.config' or 'kafka.sasl.oauthbearer.extensions', not in both"
-        ]
-    try:
-        extensions = _extensions(jaas.extensions) if jaas.extensions else given.oauth_extensions
-    except ValueError:
-        return given, [
-            "An extension_... in 'kafka.sasl.jaas.config' must have a name of letters and a value without blanks "
-            "and commas"
-        ]
-    return replace(
-        given,
-        sasl_jaas_config=None,
-        sasl_username=given.sasl_username or _revealed(jaas, "username"),
-        sasl_password=given.sasl_password or jaas.get("password"),
-        oauth_client_id=given.oauth_client_id or _revealed(jaas, "clientId"),
-        oauth_client_secret=given.oauth_client_secret or jaas.get("clientSecret"),
-        oauth_scope=given.oauth_scope or _revealed(jaas, "scope"),
-        oauth_extensions=extensions,
-        kerberos_service_name=given.kerberos_service_name or _revealed(jaas, "serviceName"),
-    ), []
-
-
-def _revealed(jaas: JaasLogin, name: str) -> str | None:
-    value = jaas.get(name)
-    return None if value is None else value.reveal()
