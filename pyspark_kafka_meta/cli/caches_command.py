@@ -27,8 +27,8 @@ from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.caches_from_events import Event, fold
 from pyspark_kafka_meta.tables.cluster_query import ask_cluster
 from pyspark_kafka_meta.tables.table_rows import CacheRow
-from pyspark_kafka_meta.telemetry.event_folders import default_root
-from pyspark_kafka_meta.telemetry.liveness import dead_caches
+from pyspark_kafka_meta.telemetry.default_folder import default_root
+from pyspark_kafka_meta.telemetry.liveness_lock import dead_caches
 
 NAME_WIDTH, CACHE_WIDTH = 12, 20
 """Approximate columns of a terminal for the partition and for each cache."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.metadata.refresh_events import Origin
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
-from pyspark_kafka_meta.telemetry.publisher_factory import new_publisher
+from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
 
 if TYPE_CHECKING:
     pass

@@ -17,7 +17,7 @@ from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from pyspark_kafka_meta.monitor.cluster_state import State
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.telemetry.event_origin import cli_origin
-from pyspark_kafka_meta.telemetry.publisher_factory import new_publisher
+from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
 
 DEAD = [f"127.0.0.{number}:1" for number in range(2, 11)]
 NEW_CLIENTS = 5

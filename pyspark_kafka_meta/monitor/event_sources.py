@@ -19,7 +19,7 @@ from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tables.event_files import EventFolder, FilesOffset, advance, between
 from pyspark_kafka_meta.tables.event_parser import parse_events, to_batches
 from pyspark_kafka_meta.tables.table_schemas import arrow_schema
-from pyspark_kafka_meta.telemetry.event_folders import default_root
+from pyspark_kafka_meta.telemetry.default_folder import default_root
 from pyspark_kafka_meta.telemetry.event_origin import cli_origin
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 

@@ -69,7 +69,7 @@ def new_planner(options: SourceOptions, client: ClientOptions) -> OffsetPlanner:
     from pyspark_kafka_meta.client.kafka_client import KafkaClient
     from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner
     from pyspark_kafka_meta.telemetry.event_origin import planner_origin
-    from pyspark_kafka_meta.telemetry.publisher_factory import new_publisher
+    from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
 
     be_prompt()
     gc.set_threshold(COLLECT_AFTER_OBJECTS)

@@ -130,7 +130,7 @@ def batch_reader(table: Table, options: EventsOptions | ClusterOptions, columns:
 
 
 def folder(options: EventsOptions) -> EventFolder:
-    from pyspark_kafka_meta.telemetry.event_folders import default_root
+    from pyspark_kafka_meta.telemetry.default_folder import default_root
 
     return EventFolder(options.path or str(default_root()))
 

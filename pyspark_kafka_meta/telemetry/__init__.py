@@ -1,1 +1,1 @@
-"""Refresh events on their way out of a process."""
+"""Publishing of refresh events: to the log, to folders and to topics."""

@@ -1,7 +1,7 @@
-"""Where an event comes from: the Spark application, executor, query and task that this process works for.
+"""The origin of events: the Spark application, executor, query and task that this process works for.
 
-Spark gives a Python worker most of this through the task's local properties; the executor's id is found in the
-environment that a cluster manager sets, or in the command line of the executor that started the worker.
+The task's local properties contain all but the executor id, which comes from the environment that a cluster manager
+sets, or from the command line of the executor that started the worker.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
 
 EXECUTOR_ID = "--executor-id"
-"""What an executor's JVM is started with."""
+"""Argument of an executor's JVM."""
 
 
 def task_origin() -> Origin:
-    """The origin of events of the task that runs in this Python worker now.
+    """The origin of the running task's events.
 
     Raises:
         RuntimeError: no task runs here.
@@ -29,15 +29,15 @@ def task_origin() -> Origin:
     context = TaskContext.get()
     if context is None:
         raise RuntimeError("task_origin() was called outside of a Spark task")
-    properties = context.getLocalProperty
+    local_property = context.getLocalProperty
     return Origin(
         role=Role.READER,
-        application_id=properties("spark.app.id"),
+        application_id=local_property("spark.app.id"),
         executor_id=_executor_id(),
         host=socket.gethostname(),
         pid=os.getpid(),
-        query_id=properties("sql.streaming.queryId"),
-        batch_id=_number(properties("streaming.sql.batchId")),
+        query_id=local_property("sql.streaming.queryId"),
+        batch_id=_number(local_property("streaming.sql.batchId")),
         stage_id=context.stageId(),
         task_partition_id=context.partitionId(),
         task_attempt=context.attemptNumber(),
@@ -45,22 +45,22 @@ def task_origin() -> Origin:
 
 
 def planner_origin() -> Origin:
-    """The origin of events of a planner process, which runs beside the driver and knows no query."""
+    """The origin of a planner's events. A planner runs beside the driver and knows no query."""
     return Origin(role=Role.PLANNER, executor_id="driver", host=socket.gethostname(), pid=os.getpid())
 
 
 def cli_origin() -> Origin:
-    """The origin of events of a command, which is part of no Spark application."""
+    """The origin of a command's events. A command belongs to no Spark application."""
     return Origin(role=Role.CLI, host=socket.gethostname(), pid=os.getpid())
 
 
 def driver_name() -> str:
-    """Names the application of a planner, which does not know the id."""
+    """Stands for the application in a planner, which does not know the application's id."""
     return f"driver-{socket.gethostname()}-{driver_pid()}"
 
 
 def driver_pid() -> int:
-    """Process id of the driver's JVM, in a planner: its parent, or that of the daemon that it was forked from."""
+    """Process id of the driver's JVM, in a planner: the planner's parent, or the parent of its `pyspark.daemon`."""
     parent = os.getppid()
     try:
         return _parent_of(parent) if "pyspark.daemon" in _command_line(parent) else parent
@@ -69,17 +69,17 @@ def driver_pid() -> int:
 
 
 def _executor_id() -> str | None:
-    found = re.search(r"[?&]executorId=([^&]+)", os.environ.get("SPARK_LOG_URL_STDERR", ""))
-    if found:
-        return found.group(1)
-    # worker <- pyspark.daemon, if there is one <- executor JVM, which carries its id on its command line; a driver in
-    # local mode does not.
+    match = re.search(r"[?&]executorId=([^&]+)", os.environ.get("SPARK_LOG_URL_STDERR", ""))
+    if match:
+        return match.group(1)
+    # The parent is the JVM, or pyspark.daemon whose parent is the JVM. An executor's command line contains its id, a
+    # driver's in local mode does not.
     pid = os.getppid()
     try:
         arguments = dict(pairwise(_command_line(pid)))
         if EXECUTOR_ID not in arguments:
             arguments = dict(pairwise(_command_line(_parent_of(pid))))
-    except (OSError, ValueError, IndexError):  # there is no /proc, as on macOS, or it hides other processes
+    except (OSError, ValueError, IndexError):  # no /proc, as on macOS, or /proc hides other processes
         return None
     return arguments.get(EXECUTOR_ID, "driver")
 

@@ -1,7 +1,7 @@
-"""Takes the refresh events of one cache out of a process: a structured log line at once, the rest at the end of a task.
+"""Publishes the refresh events of one cache: a structured log line at once, files and records at the end of a task.
 
-A read never waits long for this and never fails because of it: the queue is bounded, and what cannot be kept or
-written is counted and reported by the next event that gets through.
+A read never waits long for this and never fails because of it: the queue is bounded, and the next delivered event
+reports how many events were lost.
 """
 
 from __future__ import annotations
@@ -11,71 +11,95 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.telemetry.event_sinks import EventSink, LossCount
-from pyspark_kafka_meta.telemetry.liveness import LivingCaches
+from pyspark_kafka_meta.options import MetricsOptions
+from pyspark_kafka_meta.telemetry.default_folder import DefaultFolder
+from pyspark_kafka_meta.telemetry.event_origin import driver_name
+from pyspark_kafka_meta.telemetry.event_sinks import BackgroundSink, EventSink, LossCount
+from pyspark_kafka_meta.telemetry.folder_sink import FolderSink, LocalFolder, RemoteFolder
+from pyspark_kafka_meta.telemetry.liveness_lock import LivenessLock
+from pyspark_kafka_meta.telemetry.topic_sink import TopicSink
 
 event_logger = logging.getLogger("pyspark_kafka_meta.events")
 
 MAX_PENDING_EVENTS = 1_000
-ROUTINE_EVENTS_A_FILE = 100
+MAX_PENDING_ROUTINE_EVENTS = 100
 
 
 class EventPublisher:
-    """Publishes the events of one cache to every sink; without one, they are log lines alone.
+    """Publishes events to the log and to every sink.
 
-    The child of a fork publishes nothing through its parent's publisher: the sinks are its parent's.
+    In a forked child the publisher of the parent writes nothing: its sinks belong to the parent.
 
     Attributes:
-        origin: of the events to come; set again for each task.
+        origin: of the next events; set again for each task.
     """
 
-    def __init__(self, sinks: Sequence[EventSink], origin: Origin, living: LivingCaches | None = None) -> None:
+    def __init__(self, sinks: Sequence[EventSink], origin: Origin, liveness: LivenessLock | None = None) -> None:
         self.origin = origin
-        self._living = living
+        self._liveness = liveness
         self._sinks = tuple(sinks)
         self._pid = os.getpid()
         self._pending: deque[RefreshEvent] = deque()
         self._losses = LossCount()
 
     def publish(self, event: RefreshEvent) -> None:
-        """Attach the origin, log the event and keep it for `flush`. Of too many, the oldest are dropped."""
-        told = replace(event, origin=self.origin)
-        if event.kind is EventKind.BORN and self._living is not None:
-            told = replace(told, died_cache_ids=self._living.enter(event.cache_id))
+        """Attach the origin, log the event and keep it for `flush`. Above `MAX_PENDING_EVENTS` the oldest is lost."""
+        event = replace(event, origin=self.origin)
+        if event.kind is EventKind.BORN and self._liveness is not None:
+            event = replace(event, died_cache_ids=self._liveness.acquire(event.cache_id))
         if event_logger.isEnabledFor(logging.INFO):
-            event_logger.info("%s", told.to_json())
-        self._pending.append(told)
+            event_logger.info("%s", event.to_json())
+        self._pending.append(event)
         if len(self._pending) > MAX_PENDING_EVENTS:
             self._losses.add([self._pending.popleft()])
-        if told.died_cache_ids:
-            self.flush()  # no other cache will report them, and what killed them may kill this process as well
+        if event.died_cache_ids:
+            self.flush()  # no other cache reports them, and what killed them may kill this process too
 
     def flush_news(self) -> None:
-        """`flush`, but let refreshes by age that found nothing new wait for others: a file for each would be many."""
+        """`flush`, unless all pending events are refreshes by age without a change: a file for each would be many."""
         news = [event for event in self._pending if not _is_routine(event)]
-        if news or len(self._pending) >= ROUTINE_EVENTS_A_FILE:
+        if news or len(self._pending) >= MAX_PENDING_ROUTINE_EVENTS:
             self.flush()
 
     def flush(self) -> None:
-        """Give what is pending to the sinks."""
+        """Write the pending events to the sinks."""
         events = tuple(self._pending)
         self._pending.clear()
         if events and self._pid == os.getpid():
-            told = self._losses.told_by(events)
+            batch = self._losses.report_in(events)
             for sink in self._sinks:
-                sink.write(told)
+                sink.write(batch)
 
     def close(self) -> None:
-        """`flush`, and let the sinks go."""
+        """`flush`, and close the sinks."""
         self.flush()
         if self._pid == os.getpid():
             for sink in self._sinks:
                 sink.close()
-            if self._living is not None:
-                self._living.leave()
+            if self._liveness is not None:
+                self._liveness.release()
+
+
+def new_publisher(options: MetricsOptions | None, origin: Origin) -> EventPublisher:
+    """A publisher with the sinks of the options, or with the application's default folder if they name none. Options of
+    None are for readers of events: they publish no events."""
+    if options is None:
+        return EventPublisher((), origin)
+    application = options.driver or driver_name()  # a planner does not know its application's id
+    sinks: list[EventSink] = []
+    if options.path is not None:
+        is_uri = "://" in options.path
+        sinks.append(FolderSink(RemoteFolder(options.path) if is_uri else LocalFolder(Path(options.path))))
+    if options.topic is not None:
+        sinks.append(TopicSink(options.bootstrap_servers, options.topic, options.security))
+    if not sinks:
+        sinks.append(FolderSink(DefaultFolder(application)))
+    liveness = LivenessLock(application, f"{options.path} {options.topic}")
+    return EventPublisher([BackgroundSink(sink) for sink in sinks], origin, liveness)
 
 
 def _is_routine(event: RefreshEvent) -> bool:

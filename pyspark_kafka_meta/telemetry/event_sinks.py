@@ -1,102 +1,97 @@
-"""Where events go: the seam that every sink fills, the count of what was lost, and a folder as a sink."""
+"""The interface of event sinks, the count of lost events, and `BackgroundSink`, which keeps slow sinks out of a task's
+way: an object store, a network drive that hangs, brokers that need a token first."""
 
 from __future__ import annotations
 
 import logging
-import uuid
-from collections import deque
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from queue import Full, Queue
 from typing import Protocol
 
 from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
 
 logger = logging.getLogger(__name__)
 
-MAX_FILES = 500
-MAX_BYTES = 16 * 1024 * 1024
-"""What a sink leaves in a folder at most, but for a newest file that is larger; its oldest files go."""
+MAX_QUEUED_BATCHES = 16
+WAIT_S = 0.2
 
 
 class EventSink(Protocol):
-    """Neither method raises: what does not get through is counted as lost. One of a place that may take long is for a
-    `BackgroundSink` to call, which waits no longer than a read may."""
+    """A destination of events. No method raises: undelivered events are counted as lost. Wrap slow sinks in
+    `BackgroundSink`."""
 
     def write(self, events: Sequence[RefreshEvent]) -> None:
-        """Take these events, at least one."""
+        """Write at least one event."""
 
-    def close(self) -> None:
-        """No more events will come."""
+    def close(self) -> None: ...
 
 
 class LossCount:
-    """Events that a sink lost, until one that gets through reports how many they were."""
+    """Counts the events that a sink lost, until the next delivered event reports the count."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def add(self, events: Sequence[RefreshEvent]) -> None:
-        """These did not get through, and neither did the losses that they reported."""
+        """Count lost events, and the losses that they would have reported."""
         self._count += sum(1 + event.dropped_before for event in events)
 
-    def told_by(self, events: Sequence[RefreshEvent]) -> list[RefreshEvent]:
-        """`events`, at least one, the first of which reports all losses so far."""
+    def report_in(self, events: Sequence[RefreshEvent]) -> list[RefreshEvent]:
+        """Returns `events`, of which the first reports the losses so far, and resets the count."""
         count, self._count = self._count, 0
         return [replace(events[0], dropped_before=events[0].dropped_before + count), *events[1:]]
 
 
-class Folder(Protocol):
-    """A place for files. Methods raise OSError; its text may be logged, so it must not hold a secret."""
+class BackgroundSink:
+    """Writes batches of events to another sink in a thread of its own. A task waits at most `WAIT_S` for its batch, and
+    not at all while an earlier batch is unwritten."""
 
-    def write(self, name: str, content: bytes) -> None:
-        """Make a file that readers see as a whole or not at all."""
-
-    def delete(self, name: str) -> None:
-        """See that there is no such file; it may be gone already."""
-
-
-class FolderSink:
-    """Writes each batch of events as one file of JSON lines, `events-<writer>-<number>.jsonl`, numbered from 0 without
-    a gap. After a file that failed another writer begins."""
-
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
-        self._kept: deque[tuple[str, int]] = deque()  # name and bytes of each file, of all writers, oldest first
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
+        self._queue: Queue[tuple[Sequence[RefreshEvent], threading.Event] | None] = Queue(MAX_QUEUED_BATCHES)
+        self._last_written = threading.Event()
+        self._last_written.set()
         self._losses = LossCount()
-        self._failing = False  # and a warning has said so
-        self._begin_writer()
+        self._thread: threading.Thread | None = None
+        try:
+            self._start()
+        except RuntimeError as error:  # the process has as many threads as it may have
+            logger.warning("refresh events are not written until a thread can be started: %s", error)
 
     def write(self, events: Sequence[RefreshEvent]) -> None:
-        told = self._losses.told_by(events)
-        content = "".join(event.to_json() + "\n" for event in told).encode()
-        name = f"events-{self._writer_id}-{self._number:08d}.jsonl"
+        batch, written, is_idle = self._losses.report_in(events), threading.Event(), self._last_written.is_set()
         try:
-            self._folder.write(name, content)
-        except Exception as error:  # the thread of a folder far away would end, and lose uncounted what follows
-            self._losses.add(told)
-            # Its file may be there: an object store copies it to its name, and may fail after that. A stream that has
-            # read it would never see another of the same name.
-            self._begin_writer()
-            if not self._failing:
-                why = error if isinstance(error, OSError) else type(error).__name__
-                logger.warning("refresh events not written: %d (%s)", len(told), why)
-            self._failing = True
+            self._start()
+            self._queue.put_nowait((batch, written))
+        except (RuntimeError, Full):
+            self._losses.add(batch)
             return
-        self._failing = False
-        self._number += 1
-        self._kept.append((name, len(content)))
-        self._delete_oldest()
+        self._last_written = written
+        if is_idle:
+            written.wait(WAIT_S)
 
     def close(self) -> None:
-        """Nothing is open between two files."""
+        """Wait at most `WAIT_S` while the thread writes queued batches and closes the other sink; later it goes on
+        alone, if the process lives. A full queue leaves the thread running."""
+        with suppress(Full):
+            self._queue.put_nowait(None)
+        if self._thread is not None:
+            self._thread.join(WAIT_S)
 
-    def _begin_writer(self) -> None:
-        self._writer_id, self._number = uuid.uuid4().hex, 0
+    def _start(self) -> None:
+        """Start the thread if it does not run. Raises RuntimeError."""
+        if self._thread is None:
+            # A daemon: the end of the process does not wait for a destination that hangs.
+            thread = threading.Thread(target=self._write_queued, name="kafkameta-events", daemon=True)
+            thread.start()
+            self._thread = thread
 
-    def _delete_oldest(self) -> None:
-        while len(self._kept) > 1 and (len(self._kept) > MAX_FILES or sum(size for _, size in self._kept) > MAX_BYTES):
-            name, _ = self._kept.popleft()
-            try:
-                self._folder.delete(name)
-            except OSError as error:
-                logger.warning("%s was not deleted: %s", name, error)
+    def _write_queued(self) -> None:
+        while (queued := self._queue.get()) is not None:
+            batch, written = queued
+            self._sink.write(batch)
+            written.set()
+        self._sink.close()

@@ -23,8 +23,8 @@ from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions, SourceOptions
 from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING, ranges
 from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner, stream_planner_options
-from pyspark_kafka_meta.telemetry.background_sink import BackgroundSink
-from pyspark_kafka_meta.telemetry.publisher_factory import new_publisher
+from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
+from pyspark_kafka_meta.telemetry.event_sinks import BackgroundSink
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.checkpoints import parsed, text
 from tests.kafka.checker import UNKNOWN_OFFSET, Event, Record, assert_all_read, assert_events_complete
@@ -205,7 +205,7 @@ class Stream(Background):
         for client in (self.planner_client, self.reader_client):
             for sink in client.publisher._sinks:
                 if isinstance(sink, BackgroundSink):
-                    assert sink._last.wait(SETTLE_S), "events still wait for their folder"
+                    assert sink._last_written.wait(SETTLE_S), "events still wait for their folder"
 
     def events(self, role: str = "reader") -> list[Event]:
         """The written events of the reader's or the planner's cache, without the birth event."""

@@ -16,7 +16,7 @@ from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.telemetry.publisher_factory import new_publisher
+from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
 from tests.kafka.harness import Stream
 from tests.unit.written_events import events_in
 

@@ -21,7 +21,7 @@ from pyspark_kafka_meta.model import OffsetRange, RefreshReason
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING, SourceOffset
 from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner
-from pyspark_kafka_meta.telemetry.publisher_factory import new_publisher
+from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
 from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP
 
 pytestmark = [

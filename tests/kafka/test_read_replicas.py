@@ -14,7 +14,7 @@ from pyspark_kafka_meta.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import Broker, OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
-from pyspark_kafka_meta.telemetry.publisher_factory import new_publisher
+from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.wire.messages import FetchRequest
 

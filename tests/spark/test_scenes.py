@@ -22,7 +22,7 @@ from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.telemetry.publisher_factory import new_publisher
+from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 from tests.kafka.cluster_tools import create_topic, leads_once_elected

@@ -22,7 +22,7 @@ from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings
 from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange
 from pyspark_kafka_meta.model import Address, OffsetRange, RefreshReason
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
-from pyspark_kafka_meta.telemetry.publisher_factory import new_publisher
+from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 from pyspark_kafka_meta.wire import connection, sockets

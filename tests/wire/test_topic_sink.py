@@ -22,7 +22,7 @@ from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
 from pyspark_kafka_meta.options.security_options import PLAINTEXT
 from pyspark_kafka_meta.telemetry import topic_sink
-from pyspark_kafka_meta.telemetry.publisher_factory import new_publisher
+from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
 from pyspark_kafka_meta.telemetry.topic_sink import TopicSink
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority
@@ -139,7 +139,7 @@ def test_trouble_holds_up_nobody_and_the_next_event_that_arrives_tells_the_loss(
 
     def arrives() -> bool:
         sink.write([made("a", next(sequences))])
-        return not sink._failing
+        return not sink._is_failing
 
     wait_for(arrives)
     last = next(sequences)
@@ -155,10 +155,11 @@ def test_full_queue_is_counted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
     sink = TopicSink([NOBODY], "events", PLAINTEXT)
     sink.write([made("a", sequence) for sequence in range(1, 6)])
 
-    [told] = sink._losses.told_by([made("a", 6)])
-    assert told.dropped_before == 3
-    warnings = [one.message for one in caplog.records if one.levelno == logging.WARNING]
-    assert warnings == ["refresh event 3 did not reach topic events: too many wait for the topic already"]
+    [event] = sink._losses.report_in([made("a", 6)])
+    assert event.dropped_before == 3
+    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert "refresh event 3 did not reach topic events" in warnings[0]
     sink.close()
 
 
@@ -191,9 +192,9 @@ def test_store_that_cannot_be_read_costs_events_alone(tmp_path: Path, caplog: py
         sink.write([made("c", sequence)])
     sink.close()
 
-    [told] = sink._losses.told_by([made("c", 3)])
-    assert told.dropped_before == 2
-    [warning] = [one.message for one in caplog.records if one.levelno == logging.WARNING]
+    [event] = sink._losses.report_in([made("c", 3)])
+    assert event.dropped_before == 2
+    [warning] = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert warning.startswith("refresh event 1 did not reach topic events: ")
     assert "kafka.ssl.truststore.location" in warning
 
@@ -211,13 +212,13 @@ def test_login_that_no_producer_can_be_made_with_costs_events_alone_and_is_not_t
     sink = TopicSink([NOBODY], "events", PLAINTEXT)
     for sequence in (1, 2):
         sink.write([made("c", sequence)])
-    monkeypatch.setattr(topic_sink, "CONNECT_PAUSE_S", 0)
+    monkeypatch.setattr(topic_sink, "CONNECT_BACKOFF_S", 0)
     sink._connect_after = 0
     sink.write([made("c", 3)])
 
-    [told] = sink._losses.told_by([made("c", 4)])
-    assert (told.dropped_before, len(tries)) == (3, 2)
-    [warning] = [one.message for one in caplog.records if one.levelno == logging.WARNING]
+    [event] = sink._losses.report_in([made("c", 4)])
+    assert (event.dropped_before, len(tries)) == (3, 2)
+    [warning] = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert "token not set" in warning
 
 
@@ -246,10 +247,10 @@ def test_login_that_is_refused_is_not_tried_again_and_again(
         assert producers() == before
     assert len(logins) == tried <= 2
     last = next(sequences)
-    [told] = sink._losses.told_by([made("c", last)])
-    assert told.dropped_before == last - 1
-    warnings = [one.message for one in caplog.records if one.name == topic_sink.__name__]
-    assert warnings == [f"refresh event 1 did not reach topic events: {topic_sink.REFUSED}"]
+    [event] = sink._losses.report_in([made("c", last)])
+    assert event.dropped_before == last - 1
+    warnings = [record.message for record in caplog.records if record.name == topic_sink.__name__]
+    assert warnings == [f"refresh event 1 did not reach topic events: {topic_sink.REFUSED_LOGIN}"]
 
 
 def test_token_that_does_not_come_is_no_refused_login() -> None:
@@ -261,7 +262,7 @@ def test_token_that_does_not_come_is_no_refused_login() -> None:
     sink._producer = cast(Producer, object())
     sink._on_error(KafkaError(KafkaError._AUTHENTICATION, "Failed to acquire SASL OAUTHBEARER token"))
 
-    assert not sink._is_refused
+    assert not sink._is_login_refused
 
 
 def test_client_that_cannot_be_imported_costs_events_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,8 +270,8 @@ def test_client_that_cannot_be_imported_costs_events_alone(monkeypatch: pytest.M
     sink = TopicSink([NOBODY], "events", PLAINTEXT)
     sink.write([made("c", 1)])
 
-    [told] = sink._losses.told_by([made("c", 2)])
-    assert told.dropped_before == 1
+    [event] = sink._losses.report_in([made("c", 2)])
+    assert event.dropped_before == 1
 
 
 def test_key_that_is_not_the_certificates_costs_events_alone(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,7 +18,7 @@ from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.monitor.event_sources import FolderEvents
 from pyspark_kafka_meta.monitor.staleness import StaleEntry, stale_entries
 from pyspark_kafka_meta.tables.table_rows import PartitionRow
-from pyspark_kafka_meta.telemetry.event_folders import default_root
+from pyspark_kafka_meta.telemetry.default_folder import default_root
 from tests.unit.written_events import learning, made, moving, write
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "120", "LINES": "50"}

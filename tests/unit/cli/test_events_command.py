@@ -20,8 +20,8 @@ from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcom
 from pyspark_kafka_meta.monitor.event_sources import FolderEvents, open_events
 from pyspark_kafka_meta.monitor.formatting import cache_text
 from pyspark_kafka_meta.tables.caches_from_events import Event
-from pyspark_kafka_meta.telemetry.event_folders import DefaultFolder, default_root
-from pyspark_kafka_meta.telemetry.event_sinks import FolderSink
+from pyspark_kafka_meta.telemetry.default_folder import DefaultFolder, default_root
+from pyspark_kafka_meta.telemetry.folder_sink import FolderSink
 from tests.unit.written_events import learning, made, moving, sequences, write
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "300", "LINES": "50"}

@@ -16,8 +16,7 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import EventsOptions, Table
 from pyspark_kafka_meta.tables.event_streams import EventFilesStreamReader
 from pyspark_kafka_meta.tables.table_readers import batch_reader
-from pyspark_kafka_meta.telemetry.event_folders import LocalFolder
-from pyspark_kafka_meta.telemetry.event_sinks import FolderSink
+from pyspark_kafka_meta.telemetry.folder_sink import FolderSink, LocalFolder
 from tests.unit.written_events import made
 
 

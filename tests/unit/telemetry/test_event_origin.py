@@ -1,4 +1,4 @@
-"""Where an event comes from, as far as Spark tells a Python worker."""
+"""The origin of events, as far as Spark gives it to a Python worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STREAM = {"spark.app.id": "app-1", "sql.streaming.queryId": "q-1", "streaming.sq
 
 @dataclass(frozen=True)
 class FakeTask:
-    """The part of a TaskContext that is asked."""
+    """The part of a TaskContext that `task_origin` uses."""
 
     properties: dict[str, str]
 
@@ -42,7 +42,7 @@ def outside_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fake_files(content: Mapping[str, str]) -> Callable[[Path], str]:
-    """In place of `Path.read_text`: there are these files and no others."""
+    """Replaces `Path.read_text`: only these files exist."""
 
     def read_text(path: Path) -> str:
         if str(path) not in content:
@@ -57,7 +57,7 @@ def run_task(monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]) -> Ori
     return task_origin()
 
 
-def test_task_of_a_stream_is_told_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_origin_of_a_stream_task_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_task(monkeypatch, STREAM) == Origin(
         role=Role.READER,
         application_id="app-1",
@@ -74,9 +74,9 @@ def test_task_of_a_stream_is_told_in_full(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("batch_id", [None, "", "-1", "x"])
 def test_batch_query_has_no_query_and_no_batch_id(monkeypatch: pytest.MonkeyPatch, batch_id: str | None) -> None:
-    made = run_task(monkeypatch, {} if batch_id is None else {"streaming.sql.batchId": batch_id})
+    origin = run_task(monkeypatch, {} if batch_id is None else {"streaming.sql.batchId": batch_id})
 
-    assert (made.application_id, made.query_id, made.batch_id) == (None, None, None)
+    assert (origin.application_id, origin.query_id, origin.batch_id) == (None, None, None)
 
 
 def test_outside_of_a_task_there_is_no_task_origin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_executor_id_comes_from_an_executor_that_starts_its_workers_without_a_da
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parent = f"/proc/{os.getppid()}"
-    files = {f"{parent}/stat": "1 (java) S 0 11 11 0 -1"}  # in a container it may be the first process
+    files = {f"{parent}/stat": "1 (java) S 0 11 11 0 -1"}  # in a container the JVM may be the first process
     files[f"{parent}/cmdline"] = "java\0CoarseGrainedExecutorBackend\0--executor-id\0008\0"
     monkeypatch.setattr(Path, "read_text", fake_files(files))
 

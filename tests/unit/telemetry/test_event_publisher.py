@@ -1,4 +1,4 @@
-"""Events on their way out: complete files, nobody else's to read, and no trouble ever for the read that made them."""
+"""Published events are complete and private, and publishing never fails a read."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ import pytest
 
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, RefreshEvent, Role
 from pyspark_kafka_meta.options import MetricsOptions
-from pyspark_kafka_meta.telemetry import event_folders, event_publisher
-from pyspark_kafka_meta.telemetry.event_folders import LocalFolder
-from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
-from pyspark_kafka_meta.telemetry.event_sinks import FolderSink
-from pyspark_kafka_meta.telemetry.liveness import LivingCaches
-from pyspark_kafka_meta.telemetry.publisher_factory import new_publisher
+from pyspark_kafka_meta.telemetry import default_folder, event_publisher
+from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher, new_publisher
+from pyspark_kafka_meta.telemetry.folder_sink import FolderSink, LocalFolder
+from pyspark_kafka_meta.telemetry.liveness_lock import LivenessLock
 from tests.unit.written_events import events_in, made
 
 ORIGIN = Origin(role=Role.READER, application_id="app-1", executor_id="7", stage_id=3)
@@ -31,31 +29,31 @@ ORIGIN = Origin(role=Role.READER, application_id="app-1", executor_id="7", stage
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Made by the publisher."""
+    """Created by the publisher."""
     return tmp_path / "some" / "events"
 
 
 @pytest.fixture
-def published(folder: Path) -> EventPublisher:
-    """With a sink that has written when it returns."""
+def publisher(folder: Path) -> EventPublisher:
+    """Writes in this thread, without a `BackgroundSink`."""
     return EventPublisher([FolderSink(LocalFolder(folder))], ORIGIN)
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    """Those of all files, by number."""
+    """The events of all files, by sequence."""
     return sorted(events_in(folder), key=itemgetter("sequence"))
 
 
-def publish(to: EventPublisher, first: int, last: int) -> None:
+def publish(publisher: EventPublisher, first: int, last: int) -> None:
     for sequence in range(first, last + 1):
-        to.publish(made("c0ffee", sequence))
+        publisher.publish(made("c0ffee", sequence))
 
 
-def test_events_are_written_with_their_origin(folder: Path, published: EventPublisher) -> None:
-    publish(published, 1, 2)
-    published.origin = Origin(role=Role.PLANNER)
-    publish(published, 3, 3)
-    published.flush()
+def test_events_are_written_with_their_origin(folder: Path, publisher: EventPublisher) -> None:
+    publish(publisher, 1, 2)
+    publisher.origin = Origin(role=Role.PLANNER)
+    publish(publisher, 3, 3)
+    publisher.flush()
 
     assert [(row["sequence"], row["reason"], row["executor_id"]) for row in rows(folder)] == [
         (1, "max_age", "7"),
@@ -65,32 +63,32 @@ def test_events_are_written_with_their_origin(folder: Path, published: EventPubl
     assert rows(folder)[0] == json.loads(made("c0ffee", 1, origin=ORIGIN).to_json())
 
 
-def test_each_flush_is_a_file_of_its_own_and_nothing_new_is_none(folder: Path, published: EventPublisher) -> None:
-    published.flush()
+def test_each_flush_of_new_events_writes_one_file(folder: Path, publisher: EventPublisher) -> None:
+    publisher.flush()
     assert not folder.exists()
     for sequence in (1, 2):
-        publish(published, sequence, sequence)
-        published.flush()
-        published.flush()
+        publish(publisher, sequence, sequence)
+        publisher.flush()
+        publisher.flush()
 
     assert len(list(folder.iterdir())) == 2
     assert len(rows(folder)) == 2
 
 
-def test_files_and_their_folder_are_the_owners_alone(folder: Path, published: EventPublisher) -> None:
-    publish(published, 1, 1)
-    published.flush()
+def test_files_and_their_folder_are_private(folder: Path, publisher: EventPublisher) -> None:
+    publish(publisher, 1, 1)
+    publisher.flush()
     [file] = folder.iterdir()
 
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_folder_that_is_there_keeps_its_mode(folder: Path, published: EventPublisher) -> None:
+def test_existing_folder_keeps_its_mode(folder: Path, publisher: EventPublisher) -> None:
     folder.mkdir(parents=True)
     folder.chmod(0o755)
-    publish(published, 1, 1)
-    published.flush()
+    publish(publisher, 1, 1)
+    publisher.flush()
 
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
 
@@ -101,9 +99,9 @@ def test_without_a_path_events_go_to_a_folder_named_after_the_driver(
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     planned = MetricsOptions(None, None, (), driver="driver-host-42")
     for options, origin in ((planned, ORIGIN), (MetricsOptions(None, None, ()), Origin(role=Role.PLANNER))):
-        to = new_publisher(options, origin)
-        publish(to, 1, 1)
-        to.flush()
+        publisher = new_publisher(options, origin)
+        publish(publisher, 1, 1)
+        publisher.flush()
     wait_for(lambda: len(list(tmp_path.rglob("*.jsonl"))) == 2)
 
     root = tmp_path / f"kafkameta-events-{os.getuid()}"
@@ -111,38 +109,38 @@ def test_without_a_path_events_go_to_a_folder_named_after_the_driver(
     assert {path.parent for path in tmp_path.rglob("*.jsonl")} == {root / "driver-host-42", root / own}
 
 
-def test_a_relative_path_begins_where_the_process_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_is_relative_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    to = new_publisher(MetricsOptions("events", None, ()), ORIGIN)
-    publish(to, 1, 1)
-    to.close()
+    publisher = new_publisher(MetricsOptions("events", None, ()), ORIGIN)
+    publish(publisher, 1, 1)
+    publisher.close()
 
     assert len(list((tmp_path / "events").glob("*.jsonl"))) == 1
 
 
-def test_event_is_one_structured_log_line_at_once(published: EventPublisher, caplog: pytest.LogCaptureFixture) -> None:
+def test_event_is_one_structured_log_line_at_once(publisher: EventPublisher, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="pyspark_kafka_meta.events"):
-        publish(published, 4, 4)
+        publish(publisher, 4, 4)
     [line] = [record.getMessage() for record in caplog.records]
 
     assert json.loads(line)["sequence"] == 4
     assert "\n" not in line
 
 
-def test_full_queue_drops_the_oldest_and_the_next_event_tells_how_many(
-    folder: Path, published: EventPublisher, monkeypatch: pytest.MonkeyPatch
+def test_full_queue_drops_the_oldest_and_the_next_event_reports_how_many(
+    folder: Path, publisher: EventPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_publisher, "MAX_PENDING_EVENTS", 3)
-    publish(published, 1, 8)
-    published.flush()
-    publish(published, 9, 10)
-    published.flush()
+    publish(publisher, 1, 8)
+    publisher.flush()
+    publish(publisher, 9, 10)
+    publisher.flush()
 
-    told = [(row["sequence"], row["dropped_before"]) for row in rows(folder)]
-    assert told == [(6, 5), (7, 0), (8, 0), (9, 0), (10, 0)]
+    losses = [(row["sequence"], row["dropped_before"]) for row in rows(folder)]
+    assert losses == [(6, 5), (7, 0), (8, 0), (9, 0), (10, 0)]
 
 
-def test_without_sinks_an_event_is_a_log_line_alone(
+def test_without_sinks_an_event_is_only_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
@@ -156,44 +154,44 @@ def test_without_sinks_an_event_is_a_log_line_alone(
 
 
 def test_child_of_a_fork_writes_nothing_through_its_parents_sinks(
-    folder: Path, published: EventPublisher, monkeypatch: pytest.MonkeyPatch
+    folder: Path, publisher: EventPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish(published, 1, 1)
+    publish(publisher, 1, 1)
     with monkeypatch.context() as child:
         child.setattr(os, "getpid", lambda: -1)
-        publish(published, 2, 2)
-        published.close()
+        publish(publisher, 2, 2)
+        publisher.close()
 
     assert not folder.exists()
 
 
-class NotedSink:
-    """Remembers what it was given."""
+class RecordingSink:
+    """Records the sequences of its events."""
 
     def __init__(self) -> None:
         self.sequences: list[int] = []
         self.is_closed = False
 
     def write(self, events: Sequence[RefreshEvent]) -> None:
-        self.sequences += [one.sequence for one in events]
+        self.sequences += [event.sequence for event in events]
 
     def close(self) -> None:
         self.is_closed = True
 
 
-def test_every_sink_gets_every_event_and_its_end() -> None:
-    sinks = NotedSink(), NotedSink()
-    to = EventPublisher(sinks, ORIGIN)
-    publish(to, 1, 2)
-    to.close()
+def test_every_sink_gets_every_event_and_is_closed() -> None:
+    sinks = RecordingSink(), RecordingSink()
+    publisher = EventPublisher(sinks, ORIGIN)
+    publish(publisher, 1, 2)
+    publisher.close()
 
     assert [(sink.sequences, sink.is_closed) for sink in sinks] == [([1, 2], True)] * 2
 
 
 @pytest.mark.parametrize("obstacle", ["a file in the way", "a folder that may not be written", "a disk that is full"])
-def test_what_cannot_be_written_raises_nothing_leaves_nothing_and_is_counted(
+def test_failed_write_raises_nothing_leaves_no_file_and_is_counted(
     folder: Path,
-    published: EventPublisher,
+    publisher: EventPublisher,
     obstacle: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -208,32 +206,32 @@ def test_what_cannot_be_written_raises_nothing_leaves_nothing_and_is_counted(
             broken.setattr("os.open", refuse)
         else:
             broken.setattr("os.rename", refuse)
-        publish(published, 1, 3)
-        published.flush()
-        publish(published, 4, 4)
-        published.flush()
-    assert [record.levelname for record in caplog.records] == ["WARNING"], "once, until one gets through"
+        publish(publisher, 1, 3)
+        publisher.flush()
+        publish(publisher, 4, 4)
+        publisher.flush()
+    assert [record.levelname for record in caplog.records] == ["WARNING"], "once, until a write succeeds"
 
     if folder.parent.is_file():
         folder.parent.unlink()
-    publish(published, 5, 6)
-    published.flush()
+    publish(publisher, 5, 6)
+    publisher.flush()
     assert [(row["sequence"], row["dropped_before"]) for row in rows(folder)] == [(5, 4), (6, 0)]
     assert len(list(folder.iterdir())) == 1
 
 
-def test_a_new_cache_tells_of_one_that_died_and_its_publisher_lets_it_go(
+def test_new_cache_reports_a_dead_cache_but_not_a_closed_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(event_folders, "default_root", lambda: tmp_path / "root")
+    monkeypatch.setattr(default_folder, "default_root", lambda: tmp_path / "root")
     options = MetricsOptions(str(folder), None, ())
     born = replace(made("c0ffee", 1), kind=EventKind.BORN)
     first, second, third = (new_publisher(options, ORIGIN) for _ in range(3))
-    assert first._living is not None
-    with monkeypatch.context() as killed:  # the kernel lets go of what a process holds, and removes no file
+    assert first._liveness is not None
+    with monkeypatch.context() as killed:  # the kernel releases the locks of a process, and removes no file
         killed.setattr(Path, "unlink", lambda _: None)
         first.publish(replace(born, cache_id="first"))
-        first._living.leave()
+        first._liveness.release()
     second.publish(replace(born, cache_id="second"))
     second.close()
     third.publish(replace(born, cache_id="third"))
@@ -242,13 +240,13 @@ def test_a_new_cache_tells_of_one_that_died_and_its_publisher_lets_it_go(
     assert {row["cache_id"]: row["died_cache_ids"] for row in rows(folder)} == {"second": ["first"], "third": []}
 
 
-def test_who_died_is_told_at_once_as_what_killed_it_may_kill_this_process_too(folder: Path) -> None:
-    class Living(LivingCaches):
-        def enter(self, cache_id: str) -> tuple[str, ...]:
+def test_dead_caches_are_reported_at_once(folder: Path) -> None:
+    class FakeLock(LivenessLock):
+        def acquire(self, cache_id: str) -> tuple[str, ...]:
             return ("dead",)
 
-    to = EventPublisher([FolderSink(LocalFolder(folder))], ORIGIN, Living("app", "a folder"))
-    to.publish(made("c0ffee", 1, kind=EventKind.BORN))
-    to.publish(made("c0ffee", 2))
+    publisher = EventPublisher([FolderSink(LocalFolder(folder))], ORIGIN, FakeLock("app", "a folder"))
+    publisher.publish(made("c0ffee", 1, kind=EventKind.BORN))
+    publisher.publish(made("c0ffee", 2))
 
     assert [(row["sequence"], row["died_cache_ids"]) for row in rows(folder)] == [(1, ["dead"])]

@@ -1,4 +1,4 @@
-"""Folders beyond this machine: the same files, and no key in a message."""
+"""Remote folders hold the same files as local ones, and error texts contain no key."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from pyarrow.fs import FileSystem, LocalFileSystem
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import OPTIONS
-from pyspark_kafka_meta.telemetry.event_sinks import FolderSink
-from pyspark_kafka_meta.telemetry.remote_folder import RemoteFolder
+from pyspark_kafka_meta.telemetry.folder_sink import FolderSink, RemoteFolder
 from tests.unit.written_events import made
 
 
-def test_files_arrive_complete_and_old_ones_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_kafka_meta.telemetry.event_sinks.MAX_FILES", 2)
+def test_newest_files_are_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark_kafka_meta.telemetry.folder_sink.MAX_FILES", 2)
     sink = FolderSink(RemoteFolder(f"file://{tmp_path}"))
     for sequence in range(1, 4):
         sink.write([made("c0ffee", sequence)])
@@ -27,12 +26,12 @@ def test_files_arrive_complete_and_old_ones_go(tmp_path: Path, monkeypatch: pyte
     assert sorted(path.name[-14:] for path in tmp_path.iterdir()) == ["00000001.jsonl", "00000002.jsonl"]
 
 
-def test_old_file_that_somebody_else_removed_is_no_trouble(tmp_path: Path) -> None:
+def test_missing_old_file_is_ignored(tmp_path: Path) -> None:
     RemoteFolder(f"file://{tmp_path}").delete("a")
 
 
 @pytest.mark.parametrize("uri", ["s3://key:hunter2@", "nonsense://key:hunter2@host/folder", "gs://key:hunter2@a b"])
-def test_trouble_is_told_without_the_uri_that_may_hold_keys(uri: str) -> None:
+def test_error_text_does_not_contain_the_uri(uri: str) -> None:
     attempts: list[Callable[[], None]] = [
         lambda: RemoteFolder(uri).write("a", b""),
         lambda: RemoteFolder(uri).delete("a"),
@@ -44,7 +43,7 @@ def test_trouble_is_told_without_the_uri_that_may_hold_keys(uri: str) -> None:
         assert raised.value.__suppress_context__
 
 
-def test_whatever_breaks_a_file_system_down_costs_the_events_at_hand_and_is_said_once(
+def test_any_error_of_a_file_system_is_logged_once_and_its_events_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures: list[Exception | None] = [
@@ -72,7 +71,7 @@ def test_whatever_breaks_a_file_system_down_costs_the_events_at_hand_and_is_said
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs"])
-def test_pyarrow_knows_the_schemes_that_the_option_takes_and_names(scheme: str) -> None:
+def test_pyarrow_knows_the_schemes_that_the_option_accepts(scheme: str) -> None:
     OPTIONS["metrics_path"].value(f"{scheme}://bucket/events")
     with pytest.raises(OptionError, match=rf"pyarrow has no file system of that scheme, but .*\b{scheme}\b"):
         OPTIONS["metrics_path"].value("nonsense://bucket/events")

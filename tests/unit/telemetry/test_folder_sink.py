@@ -1,4 +1,4 @@
-"""Event files: complete, in order, bounded, nobody else's, and nowhere but in the folder that was named."""
+"""Event files are complete, ordered, bounded and private, and are written to the given folder only."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafka_meta.tables.event_files import EventFolder, latest
-from pyspark_kafka_meta.telemetry import event_sinks
-from pyspark_kafka_meta.telemetry.event_folders import KEPT_DAYS, DefaultFolder, LocalFolder
-from pyspark_kafka_meta.telemetry.event_sinks import FolderSink, LossCount
+from pyspark_kafka_meta.telemetry import folder_sink
+from pyspark_kafka_meta.telemetry.default_folder import RETENTION_DAYS, DefaultFolder
+from pyspark_kafka_meta.telemetry.event_sinks import LossCount
+from pyspark_kafka_meta.telemetry.folder_sink import FolderSink, LocalFolder
 from tests.unit.written_events import events_in, made
 
 
@@ -28,21 +29,21 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def told(folder: Path) -> list[tuple[int, int]]:
-    """Sequence and losses told, in the order of the files and lines."""
+def written(folder: Path) -> list[tuple[int, int]]:
+    """Sequence and reported losses of each event, in the order of the files and lines."""
     return [(row["sequence"], row["dropped_before"]) for row in events_in(folder)]
 
 
 def numbers(folder: Path) -> list[int]:
-    """Of the files, the only ones in the folder, all by one writer."""
-    names = [re.fullmatch(r"events-([0-9a-f]{32})-([0-9]{8})\.jsonl", one.name) for one in folder.iterdir()]
-    found = [name.groups() for name in names if name is not None]
-    assert len(found) == len(names)
-    assert len({writer for writer, _ in found}) <= 1
-    return sorted(int(number) for _, number in found)
+    """The numbers of the files. The folder holds files of one writer and nothing else."""
+    names = [re.fullmatch(r"events-([0-9a-f]{32})-([0-9]{8})\.jsonl", path.name) for path in folder.iterdir()]
+    files = [name.groups() for name in names if name is not None]
+    assert len(files) == len(names)
+    assert len({writer for writer, _ in files}) <= 1
+    return sorted(int(number) for _, number in files)
 
 
-def test_after_a_file_that_was_not_written_another_writer_begins(folder: Path) -> None:
+def test_failed_write_begins_a_new_writer_id(folder: Path) -> None:
     sink = FolderSink(LocalFolder(folder))
     sink.write([made("c0ffee", 1), made("c0ffee", 2)])
     folder.rename(folder.with_name("aside"))
@@ -54,14 +55,18 @@ def test_after_a_file_that_was_not_written_another_writer_begins(folder: Path) -
     sink.write([made("c0ffee", 6)])
     sink.write([made("c0ffee", 7)])
 
-    assert sorted(one.name[-14:] for one in folder.iterdir()) == ["00000000.jsonl", "00000000.jsonl", "00000001.jsonl"]
-    assert len({one.name[:-14] for one in folder.iterdir()}) == 2
-    assert sorted(told(folder)) == [(1, 0), (2, 0), (6, 3), (7, 0)]
+    assert sorted(path.name[-14:] for path in folder.iterdir()) == [
+        "00000000.jsonl",
+        "00000000.jsonl",
+        "00000001.jsonl",
+    ]
+    assert len({path.name[:-14] for path in folder.iterdir()}) == 2
+    assert sorted(written(folder)) == [(1, 0), (2, 0), (6, 3), (7, 0)]
 
 
-def test_a_stream_that_has_read_a_file_that_failed_late_reads_all_that_come_after(folder: Path) -> None:
-    class StoreThatDoesNotDelete(LocalFolder):
-        """Its files get their names, and the first one fails then."""
+def test_stream_that_read_a_file_of_a_failed_write_reads_all_later_files(folder: Path) -> None:
+    class LateFailingFolder(LocalFolder):
+        """The first write fails after the file has its name."""
 
         def write(self, name: str, content: bytes) -> None:
             is_first = not folder.exists()
@@ -69,12 +74,12 @@ def test_a_stream_that_has_read_a_file_that_failed_late_reads_all_that_come_afte
             if is_first:
                 raise OSError("no s3:DeleteObject")
 
-    sink = FolderSink(StoreThatDoesNotDelete(folder))
+    sink = FolderSink(LateFailingFolder(folder))
     sink.write([made("c0ffee", 1)])
     read = latest(EventFolder(str(folder)).files())
     sink.write([made("c0ffee", 2)])
 
-    assert sorted(told(folder)) == [(1, 0), (2, 1)], "nothing is overwritten, though one is taken for lost"
+    assert sorted(written(folder)) == [(1, 0), (2, 1)], "nothing is overwritten, though an event counts as lost"
     assert [file.number for file in EventFolder(str(folder)).files() if file.writer_id not in read] == [0]
 
 
@@ -82,7 +87,7 @@ def test_limits_hold_for_all_writers_of_a_sink(folder: Path, monkeypatch: pytest
     def refuse(*_: object) -> None:
         raise OSError
 
-    monkeypatch.setattr(event_sinks, "MAX_FILES", 2)
+    monkeypatch.setattr(folder_sink, "MAX_FILES", 2)
     sink = FolderSink(LocalFolder(folder))
     for sequence in range(1, 6):
         sink.write([made("c0ffee", sequence)])
@@ -90,19 +95,19 @@ def test_limits_hold_for_all_writers_of_a_sink(folder: Path, monkeypatch: pytest
             full.setattr(LocalFolder, "write", refuse)
             sink.write([made("c0ffee", 100 + sequence)])
 
-    assert sorted(told(folder)) == [(4, 1), (5, 1)]
+    assert sorted(written(folder)) == [(4, 1), (5, 1)]
 
 
-def test_losses_that_an_event_told_are_lost_with_it() -> None:
+def test_losses_that_a_lost_event_reports_are_counted_again() -> None:
     losses = LossCount()
     losses.add([made("c0ffee", 1), made("c0ffee", 2)])
-    losses.add(losses.told_by([made("c0ffee", 3), made("c0ffee", 4)]))
+    losses.add(losses.report_in([made("c0ffee", 3), made("c0ffee", 4)]))
 
-    assert [one.dropped_before for one in losses.told_by([made("c0ffee", 5), made("c0ffee", 6)])] == [4, 0]
-    assert [one.dropped_before for one in losses.told_by([made("c0ffee", 7)])] == [0]
+    assert [event.dropped_before for event in losses.report_in([made("c0ffee", 5), made("c0ffee", 6)])] == [4, 0]
+    assert [event.dropped_before for event in losses.report_in([made("c0ffee", 7)])] == [0]
 
 
-def test_folder_that_is_removed_while_running_is_made_again(folder: Path) -> None:
+def test_removed_folder_is_created_again(folder: Path) -> None:
     sink = FolderSink(LocalFolder(folder))
     sink.write([made("c0ffee", 1)])
     shutil.rmtree(folder)
@@ -113,33 +118,33 @@ def test_folder_that_is_removed_while_running_is_made_again(folder: Path) -> Non
 
 @pytest.mark.parametrize(("limit", "value"), [("MAX_FILES", 2), ("MAX_BYTES", 3000)])
 def test_writer_keeps_its_newest_files(folder: Path, limit: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_sinks, limit, value)
+    monkeypatch.setattr(folder_sink, limit, value)
     sink, other = FolderSink(LocalFolder(folder)), FolderSink(LocalFolder(folder.with_name("other")))
     other.write([made("c0ffee", 1)])
-    [of_other] = other_files = list(folder.with_name("other").iterdir())
-    size = of_other.stat().st_size
+    [other_file] = other_files = list(folder.with_name("other").iterdir())
+    size = other_file.stat().st_size
     assert 2 * size < 3000 < 3 * size
     for sequence in range(1, 6):
         sink.write([made("c0ffee", sequence)])
 
     assert numbers(folder) == [3, 4]
-    assert all(one.exists() for one in other_files)
+    assert all(path.exists() for path in other_files)
 
 
-def test_newest_file_stays_though_it_is_larger_than_all_may_be(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_sinks, "MAX_BYTES", 10)
+def test_newest_file_stays_even_above_the_size_limit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_sink, "MAX_BYTES", 10)
     sink = FolderSink(LocalFolder(folder))
     sink.write([made("c0ffee", 1)])
-    assert told(folder) == [(1, 0)]
+    assert written(folder) == [(1, 0)]
     sink.write([made("c0ffee", 2)])
 
-    assert told(folder) == [(2, 0)]
+    assert written(folder) == [(2, 0)]
 
 
-def test_old_file_that_is_gone_already_is_no_trouble(
+def test_missing_old_file_is_ignored(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(event_sinks, "MAX_FILES", 1)
+    monkeypatch.setattr(folder_sink, "MAX_FILES", 1)
     sink = FolderSink(LocalFolder(folder))
     sink.write([made("c0ffee", 1)])
     shutil.rmtree(folder)
@@ -148,7 +153,7 @@ def test_old_file_that_is_gone_already_is_no_trouble(
     assert (numbers(folder), caplog.records) == ([1], [])
 
 
-def test_folder_that_is_a_link_is_refused(folder: Path) -> None:
+def test_symbolic_link_as_folder_is_refused(folder: Path) -> None:
     elsewhere = folder.with_name("elsewhere")
     elsewhere.mkdir()
     folder.symlink_to(elsewhere)
@@ -157,7 +162,7 @@ def test_folder_that_is_a_link_is_refused(folder: Path) -> None:
     assert list(elsewhere.iterdir()) == []
 
 
-def test_link_in_the_way_of_a_file_leads_nowhere(folder: Path) -> None:
+def test_symbolic_link_in_the_way_of_a_file_is_not_followed(folder: Path) -> None:
     victim = folder.with_name("victim")
     victim.write_text("mine")
     folder.mkdir()
@@ -169,9 +174,7 @@ def test_link_in_the_way_of_a_file_leads_nowhere(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("application", ["../../x", "..", "/x", "a/b", "\0"])
-def test_default_folder_stays_below_its_root_whatever_the_application_is_called(
-    temporary: Path, application: str
-) -> None:
+def test_default_folder_is_below_its_root_for_any_application_name(temporary: Path, application: str) -> None:
     FolderSink(DefaultFolder(application)).write([made("c0ffee", 1)])
     root = temporary / f"kafkameta-events-{os.getuid()}"
 
@@ -182,7 +185,7 @@ def test_default_folder_stays_below_its_root_whatever_the_application_is_called(
 
 @pytest.mark.parametrize("which", ["the root", "the application's folder"])
 @pytest.mark.parametrize("trap", ["a link", "open to others", "somebody else's", "a file"])
-def test_default_folder_that_is_not_of_this_user_alone_is_not_used(
+def test_default_folder_that_is_not_private_is_not_used(
     temporary: Path, which: str, trap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = temporary / "elsewhere"
@@ -206,29 +209,29 @@ def test_default_folder_that_is_not_of_this_user_alone_is_not_used(
     assert list(temporary.rglob("*.jsonl")) == []
 
 
-def test_folders_of_applications_that_were_silent_for_a_week_go(temporary: Path) -> None:
+def test_folders_without_events_for_a_week_are_deleted(temporary: Path) -> None:
     root = temporary / f"kafkameta-events-{os.getuid()}"
     elsewhere = temporary / "elsewhere"
     elsewhere.mkdir()
     for name in ("old", "young"):
         FolderSink(DefaultFolder(name)).write([made("c0ffee", 1)])
-    for name, days in (("old", KEPT_DAYS + 1), ("young", KEPT_DAYS - 1)):
+    for name, days in (("old", RETENTION_DAYS + 1), ("young", RETENTION_DAYS - 1)):
         modified = (root / name).stat().st_mtime - days * 24 * 3600
         os.utime(root / name, (modified, modified))
     (root / "link").symlink_to(elsewhere)
     FolderSink(DefaultFolder("young")).write([made("c0ffee", 2)])
-    assert (root / "old").exists(), "only a new application looks for old ones"
+    assert (root / "old").exists(), "only a new application deletes old folders"
     FolderSink(DefaultFolder("new")).write([made("c0ffee", 1)])
 
-    assert sorted(one.name for one in root.iterdir()) == ["link", "new", "young"]
+    assert sorted(path.name for path in root.iterdir()) == ["link", "new", "young"]
     assert elsewhere.exists()
 
 
-def test_old_folder_that_another_process_removes_first_costs_no_event(
+def test_old_folder_that_another_process_deletes_first_costs_no_event(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed = Path.iterdir
-    monkeypatch.setattr(Path, "iterdir", lambda path: iter([path / "removed", *listed(path)]))
+    iterdir = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: iter([path / "removed", *iterdir(path)]))
     FolderSink(DefaultFolder("new")).write([made("c0ffee", 1)])
 
     assert len(list(temporary.rglob("*.jsonl"))) == 1

@@ -1,0 +1,164 @@
+"""Writes refresh events as files of JSON lines, to a local folder or to a folder of one of pyarrow's file systems.
+
+Local folders are readable by their owner alone. A local folder may not be a symbolic link, and new files are created
+relative to its descriptor, so that a link in their way is not followed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.telemetry.event_sinks import LossCount
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+logger = logging.getLogger(__name__)
+
+MAX_FILES = 500
+MAX_BYTES = 16 * 1024 * 1024
+"""Limits of a sink's files in its folder. The sink deletes its oldest files, but never its newest."""
+
+
+class Folder(Protocol):
+    """Methods raise OSError. Its text is logged, so it must not contain a secret."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Create a file. Readers see the whole file or none."""
+
+    def delete(self, name: str) -> None:
+        """Delete a file, which may be gone already."""
+
+
+class FolderSink:
+    """Writes each batch of events as one file, `events-<writer>-<number>.jsonl`, numbered from 0 without a gap. After a
+    failed write a new writer id begins."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._files: deque[tuple[str, int]] = deque()  # name and bytes of each written file, oldest first
+        self._losses = LossCount()
+        self._is_failing = False  # and a warning was logged
+        self._new_writer_id()
+
+    def write(self, events: Sequence[RefreshEvent]) -> None:
+        batch = self._losses.report_in(events)
+        content = "".join(event.to_json() + "\n" for event in batch).encode()
+        name = f"events-{self._writer_id}-{self._number:08d}.jsonl"
+        try:
+            self._folder.write(name, content)
+        except Exception as error:  # any other would end the thread of a `BackgroundSink`, and lose events uncounted
+            self._losses.add(batch)
+            # The file may exist: an object store may fail after the copy to the final name. A stream that has read the
+            # file would never read another one of the same name.
+            self._new_writer_id()
+            if not self._is_failing:
+                reason = error if isinstance(error, OSError) else type(error).__name__
+                logger.warning("refresh events not written: %d (%s)", len(batch), reason)
+            self._is_failing = True
+            return
+        self._is_failing = False
+        self._number += 1
+        self._files.append((name, len(content)))
+        self._delete_oldest()
+
+    def close(self) -> None:
+        """Does nothing: no file is open between two writes."""
+
+    def _new_writer_id(self) -> None:
+        self._writer_id, self._number = uuid.uuid4().hex, 0
+
+    def _delete_oldest(self) -> None:
+        while len(self._files) > 1 and (
+            len(self._files) > MAX_FILES or sum(size for _, size in self._files) > MAX_BYTES
+        ):
+            name, _ = self._files.popleft()
+            try:
+                self._folder.delete(name)
+            except OSError as error:
+                logger.warning("%s was not deleted: %s", name, error)
+
+
+class LocalFolder:
+    """A local folder, created for its owner alone at the first write."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, name: str, content: bytes) -> None:
+        """Raises OSError, and leaves no partial file then."""
+        with open_folder(self.make()) as folder:
+            unfinished = f".{name}.tmp"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            try:
+                with os.fdopen(os.open(unfinished, flags, 0o600, dir_fd=folder), "wb") as file:
+                    file.write(content)
+                os.rename(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(unfinished, dir_fd=folder)
+                raise
+
+    def delete(self, name: str) -> None:
+        """Raises OSError."""
+        with open_folder(self.make()) as folder, suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
+
+    def make(self) -> Path:
+        """Create the folder if it is missing. Raises OSError if it cannot be created or is not safe to write to."""
+        self._path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return self._path
+
+
+@contextmanager
+def open_folder(path: Path) -> Iterator[int]:
+    """A descriptor of an existing folder. Raises OSError, for a symbolic link too."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+class RemoteFolder:
+    """The folder at a URI that `pyarrow.fs.FileSystem.from_uri` accepts. Object stores need no folder to be created."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def write(self, name: str, content: bytes) -> None:
+        """Raises OSError."""
+        with file_system(self._uri) as (files, folder):
+            with files.open_output_stream(f"{folder}/.{name}.tmp") as file:
+                file.write(content)
+            files.move(f"{folder}/.{name}.tmp", f"{folder}/{name}")
+
+    def delete(self, name: str) -> None:
+        """Raises OSError."""
+        with file_system(self._uri) as (files, folder), suppress(FileNotFoundError):
+            files.delete_file(f"{folder}/{name}")
+
+
+@contextmanager
+def file_system(uri: str) -> Iterator[tuple[FileSystem, str]]:
+    """The file system at a URI, and the path in it.
+
+    Raises:
+        OSError: for every error of the file system. Its text contains neither the URI, which may hold keys, nor the
+            original text, which may repeat the URI.
+    """
+    try:
+        from pyarrow.fs import FileSystem
+
+        yield FileSystem.from_uri(uri)
+    except Exception as error:  # fsspec file systems raise exceptions of any type
+        scheme, kind = uri.partition("://")[0], type(error).__name__
+        raise OSError(f"{kind} from the {scheme} folder of metricsPath: check its URI and access to it") from None
