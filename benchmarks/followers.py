@@ -23,8 +23,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from benchmarks.delays import Arrivals, Written
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.fetching import task_reader
-from pyspark_kafka_meta.fetching.instructions import Instruction, NothingMore, OutOfRange, Wait
-from pyspark_kafka_meta.fetching.lost_records import Losses
+from pyspark_kafka_meta.fetching.instructions import EmptyResponses, Instruction, OutOfRange, Wait
+from pyspark_kafka_meta.fetching.lost_records import LostRecords
 from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
 from pyspark_kafka_meta.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
@@ -93,12 +93,12 @@ class Feed:
             self.acknowledge(number, self._sent[number] + latency_s)
 
 
-class FollowedRanges(Losses):
+class FollowedRanges(LostRecords):
     """A range of a Spark task lies within the log, so that reaching the log's end is a doubt that asks brokers; the end
     of a range without end always lies behind the log, and is no doubt."""
 
-    def confirm(self, cursor: PartitionCursor, doubt: OutOfRange | NothingMore, now: float) -> Instruction:
-        return Wait() if isinstance(doubt, NothingMore) else super().confirm(cursor, doubt, now)
+    def confirm(self, cursor: PartitionCursor, suspicion: OutOfRange | EmptyResponses, now: float) -> Instruction:
+        return Wait() if isinstance(suspicion, EmptyResponses) else super().confirm(cursor, suspicion, now)
 
 
 class LoopFollower:
@@ -127,7 +127,7 @@ def follow_by_kafkameta(bootstrap_servers: str, topic: str, metrics_path: str, p
     """What a task of this source does, over ranges without end."""
     given = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic}
     options = SourceOptions.parse(given).for_stream()
-    task_reader.Losses = FollowedRanges  # type: ignore[attr-defined]  # in this process
+    task_reader.LostRecords = FollowedRanges  # type: ignore[attr-defined]  # in this process
     publisher = new_publisher(MetricsOptions(metrics_path, None, ()), Origin(role=Role.READER))
     client = KafkaClient(options.client, publisher)
     partitions = client.partitions([topic], client.api_deadline())

@@ -10,15 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.metadata.refresh_events import Origin
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
 from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
-
-if TYPE_CHECKING:
-    pass
 
 MAX_CLIENTS = 8
 """More than this are kept only while tasks use them all."""
@@ -73,3 +69,7 @@ class ClientPool:
             idle_ms = (now - self._kept[key].idle_since) * 1000
             if number < too_many or idle_ms >= key[1].metadata_max_age_ms:
                 self._kept.pop(key).client.close()
+
+
+worker_clients = ClientPool()
+"""The pool of this process."""

@@ -22,13 +22,13 @@ class ReadSource:
     Attributes:
         leader_epoch: to send along; a follower checks it too.
         is_follower: whether it is another than the leader, whose errors are not the last word.
-        tells_rack: whether the rack may be sent. The answer may then be a replica to ask, in place of records.
+        sends_rack: whether the rack may be sent. The answer may then be a replica to ask, in place of records.
     """
 
     broker: Broker
     leader_epoch: int
     is_follower: bool
-    tells_rack: bool
+    sends_rack: bool
 
 
 class ReadReplicas:
@@ -56,8 +56,8 @@ class ReadReplicas:
         has_expired = now >= until
         follower = None if has_expired or node_id == leader.broker.node_id else brokers.get(node_id)
         if follower is not None:
-            return ReadSource(follower, leader.leader_epoch, is_follower=True, tells_rack=True)
-        return ReadSource(leader.broker, leader.leader_epoch, is_follower=False, tells_rack=has_expired)
+            return ReadSource(follower, leader.leader_epoch, is_follower=True, sends_rack=True)
+        return ReadSource(leader.broker, leader.leader_epoch, is_follower=False, sends_rack=has_expired)
 
     def _choice(self, partition: TopicPartition) -> tuple[int, float]:
         return self._chosen.get(partition, (LEADER, float("-inf")))

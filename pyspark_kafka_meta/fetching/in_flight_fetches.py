@@ -1,5 +1,6 @@
-"""`Fetches`: which Fetch of a task is under way to which broker. There is at most one to each broker, for all
-partitions that are read from it. Follows Kafka's `AbstractFetch`.
+"""`InFlightFetches`: the Fetches of a task that have no response yet, at most one to each broker.
+
+A Fetch is for all partitions that are read from its broker. Follows Kafka's `AbstractFetch`.
 """
 
 from __future__ import annotations
@@ -11,20 +12,22 @@ from typing import NamedTuple
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.client.leader_offsets import OVERDUE_MS
 from pyspark_kafka_meta.client.read_replicas import LEADER, ReadSource
+from pyspark_kafka_meta.fetching.instructions import Fail, Refresh
 from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
+from pyspark_kafka_meta.kafka_errors import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from pyspark_kafka_meta.model import Broker, LeaderAndEpoch, RefreshReason
 from pyspark_kafka_meta.wire.messages import FetchRequest, FetchResponse, RequestFailure
 
-THROTTLED_LOOK_S = 1.0
+THROTTLED_CHECK_S = 1.0
 """A broker may throttle for a minute. Meanwhile the leaders of its partitions are looked up this often."""
 
 
-class Fetch(NamedTuple):
-    """One Fetch that was sent.
+class InFlightFetch(NamedTuple):
+    """A Fetch that was sent.
 
     Attributes:
         generation: of the snapshot that named the broker.
-        cursors: of the partitions it asks for; those that were taken from a hung broker are not among them any more.
+        cursors: of the requested partitions, without those that moved away from a hung broker.
         sent_at, overdue_at: seconds of the client's clock.
     """
 
@@ -35,30 +38,51 @@ class Fetch(NamedTuple):
     overdue_at: float
 
 
-class Fetches:
-    """Those of one task that have no answer yet."""
+class InFlightFetches:
+    """The Fetches of one task."""
 
     def __init__(self, client: KafkaClient) -> None:
         self._client = client
         self._options = client.options
-        self._under_way: dict[int, Fetch] = {}  # by node id
+        self._fetches: dict[int, InFlightFetch] = {}  # by node id
 
     def __len__(self) -> int:
-        return len(self._under_way)
+        return len(self._fetches)
 
     def cursors(self, not_overdue_at: float = -math.inf) -> set[PartitionCursor]:
-        """Those that wait for an answer which is not overdue at this time."""
-        fetches = [fetch for fetch in self._under_way.values() if fetch.overdue_at > not_overdue_at]
+        """Cursors in a Fetch that is not overdue at this time."""
+        fetches = [fetch for fetch in self._fetches.values() if fetch.overdue_at > not_overdue_at]
         return {cursor for fetch in fetches for cursor in fetch.cursors}
 
+    def leader(self, cursor: PartitionCursor) -> LeaderAndEpoch | None:
+        """The cached leader; if None, a metadata refresh was requested, and the cursor waits for it.
+
+        Raises:
+            BrokerError: the partition may not be read.
+        """
+        cache, partition = self._client.cache, cursor.range.partition
+        leader = cache.leader(partition)
+        if leader is not None:
+            return leader
+        snapshot = cache.snapshot
+        is_known = partition in snapshot.partitions(partition.topic)
+        code = LEADER_NOT_AVAILABLE if is_known else UNKNOWN_TOPIC_OR_PARTITION
+        instruction = cursor.on_no_leader(snapshot.topic_errors.get(partition.topic) or code)
+        if isinstance(instruction, Fail):
+            raise instruction.error
+        reason = instruction.reason if isinstance(instruction, Refresh) else RefreshReason.NO_LEADER
+        cursor.wait_for_metadata_after(snapshot.generation)
+        cache.request_update(reason, snapshot.generation, partition=partition, error_code=cursor.last_error)
+        return None
+
     def send(self, leaders: Mapping[PartitionCursor, LeaderAndEpoch], generation: int) -> None:
-        """Fetch for the cursors whose broker has nothing under way; the others wait until it has answered."""
+        """Fetch from each broker without an in-flight Fetch; the cursors of other brokers wait for the response."""
         now, brokers = self._client.clock(), self._client.cache.snapshot.brokers
         groups: dict[Broker, list[tuple[PartitionCursor, ReadSource]]] = {}
         for cursor, leader in leaders.items():
             source = self._client.replicas.source(cursor.range.partition, leader, brokers, now)
-            cursor.not_before = min(self._client.throttles.until(source.broker.node_id), now + THROTTLED_LOOK_S)
-            if cursor.not_before <= now and source.broker.node_id not in self._under_way:
+            cursor.wait_until(min(self._client.throttles.until(source.broker.node_id), now + THROTTLED_CHECK_S))
+            if cursor.not_before <= now and source.broker.node_id not in self._fetches:
                 groups.setdefault(source.broker, []).append((cursor, source))
         for broker, members in groups.items():
             self._send(broker, members, generation)
@@ -74,61 +98,62 @@ class Fetches:
             min_bytes=options.fetch_min_bytes,
             max_bytes=options.fetch_max_bytes,
             read_committed=options.read_committed,
-            rack=options.client_rack if all(source.tells_rack for _, source in members) else "",
+            rack=options.client_rack if all(source.sends_rack for _, source in members) else "",
         )
         self._client.wire.send_fetch(
             broker, request, now + (options.fetch_max_wait_ms + options.request_timeout_ms) / 1000
         )
         overdue_at = now + (options.fetch_max_wait_ms + OVERDUE_MS) / 1000
         cursors = [cursor for cursor, _ in members]
-        self._under_way[broker.node_id] = Fetch(broker, generation, cursors, now, overdue_at)
+        self._fetches[broker.node_id] = InFlightFetch(broker, generation, cursors, now, overdue_at)
 
-    def receive(self, deadline: float) -> tuple[Fetch, FetchResponse | RequestFailure] | None:
-        """The first answer, or failure, and what it is about; None if there is none by `deadline`."""
-        return self._receive(self._under_way.keys(), deadline)
+    def receive(self, deadline: float) -> tuple[InFlightFetch, FetchResponse | RequestFailure] | None:
+        """The first response or failure, with its Fetch; None if there is none by `deadline`."""
+        return self._receive(self._fetches.keys(), deadline)
 
-    def receive_overdue(self) -> tuple[Fetch, FetchResponse | RequestFailure] | None:
-        """The answer, or failure, of one that is overdue, if it has come by now; else brokers may be left. They are
-        looked at one by one, as others that always have answers ready would hide one that hangs."""
+    def receive_overdue(self) -> tuple[InFlightFetch, FetchResponse | RequestFailure] | None:
+        """The response or failure of an overdue Fetch if it has arrived. If not, brokers that lost their partitions are
+        abandoned. Each overdue broker is checked by itself: brokers that always have responses would hide a hung
+        broker."""
         now = self._client.clock()
-        for node_id in [node_id for node_id, fetch in self._under_way.items() if now >= fetch.overdue_at]:
+        for node_id in [node_id for node_id, fetch in self._fetches.items() if now >= fetch.overdue_at]:
             received = self._receive([node_id], now)
             if received is not None:
                 return received
-            self._leave_if_moved(node_id, now)
+            self._abandon_moved(node_id, now)
         return None
 
     def _receive(
         self, node_ids: Collection[int], deadline: float
-    ) -> tuple[Fetch, FetchResponse | RequestFailure] | None:
-        answer = self._client.wire.receive_fetch(node_ids, deadline)
-        return None if answer is None else (self._under_way.pop(answer.node_id), answer)
+    ) -> tuple[InFlightFetch, FetchResponse | RequestFailure] | None:
+        response = self._client.wire.receive_fetch(node_ids, deadline)
+        return None if response is None else (self._fetches.pop(response.node_id), response)
 
     def overdue_at(self) -> float:
-        """When the first of them is overdue."""
-        return min((fetch.overdue_at for fetch in self._under_way.values()), default=math.inf)
+        """When the first Fetch is overdue; infinite without a Fetch."""
+        return min((fetch.overdue_at for fetch in self._fetches.values()), default=math.inf)
 
     def forget(self, cursor: PartitionCursor) -> None:
-        """Do without the answer for one of them: it asks for the wrong offset."""
-        for fetch in self._under_way.values():
-            fetch.cursors[:] = [one for one in fetch.cursors if one is not cursor]
+        """Ignore the response for this cursor: its Fetch requests the wrong offset."""
+        for fetch in self._fetches.values():
+            fetch.cursors[:] = [member for member in fetch.cursors if member is not cursor]
 
-    def _leave_if_moved(self, node_id: int, now: float) -> None:
-        """Ask who leads now, and take from its Fetch the partitions that others lead by now."""
-        cache, fetch = self._client.cache, self._under_way[node_id]
+    def _abandon_moved(self, node_id: int, now: float) -> None:
+        """Take the partitions that have another leader by now from an overdue Fetch; request metadata for the rest."""
+        cache, fetch = self._client.cache, self._fetches[node_id]
         leaders = [(cursor, cache.snapshot.leader(cursor.range.partition)) for cursor in fetch.cursors]
         for cursor in fetch.cursors:
             if cursor.asked_follower:
                 self._client.replicas.choose(cursor.range.partition, LEADER, now)
-        fetch.cursors[:] = [cursor for cursor, one in leaders if one is None or one.broker == fetch.broker]
+        fetch.cursors[:] = [cursor for cursor, leader in leaders if leader is None or leader.broker == fetch.broker]
         if fetch.cursors:
             cache.request_update(RefreshReason.REQUEST_TIMEOUT, cache.snapshot.generation, node_id=node_id)
         else:
             self._client.wire.drop_fetch(node_id)
-            del self._under_way[node_id]
+            del self._fetches[node_id]
 
     def drop(self) -> None:
-        """Forget them all: their answers are not waited for."""
-        for node_id in self._under_way:
+        """Abandon all Fetches."""
+        for node_id in self._fetches:
             self._client.wire.drop_fetch(node_id)
-        self._under_way.clear()
+        self._fetches.clear()

@@ -1,4 +1,4 @@
-"""What a `PartitionCursor` wants done next: one frozen instruction for each answer that it was given."""
+"""What a `PartitionCursor` wants done next: one frozen instruction for each response."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pyspark_kafka_meta.wire.messages import DivergingEpoch
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Give these records out as rows; the cursor has moved behind them."""
+    """Decode these records to rows; the cursor has moved behind them."""
 
     records: FetchedRecords
 
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """The broker is not who the cache says: ask for metadata for this reason, then fetch again."""
+    """The cached leader is wrong: refresh metadata for this reason, then fetch again."""
 
     reason: RefreshReason
     error_code: int
@@ -27,7 +27,7 @@ class Refresh:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Fetch again after a pause; 0 where the broker merely had nothing yet."""
+    """Fetch again: after a backoff for an error, at once if the broker merely had no records yet (0)."""
 
     error_code: int = 0
 
@@ -41,16 +41,16 @@ class ReadFrom:
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """The broker says that the position is outside its log: ask the leader for its first and last offset."""
+    """The broker reports that the position is outside its log: ask the leader for its first and last offset."""
 
 
 @dataclass(frozen=True, slots=True)
-class NothingMore:
-    """The leader has sent nothing for a while although the range is not read to its end: ask it for its offsets.
+class EmptyResponses:
+    """Several responses in a row were empty before the end of the range: ask the leader for its offsets.
 
     Attributes:
-        log_is_short: whether its log, or what it knows to be committed of that, ended at the position or before.
-            Otherwise the log went up to the end of the range, so that compaction may have removed the last records.
+        log_is_short: whether its log, or its high watermark, ends at the position or before. If not, the log reaches
+            the end of the range, and compaction may have removed the last records.
     """
 
     log_is_short: bool
@@ -58,8 +58,8 @@ class NothingMore:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Offsets [from_offset, until_offset) cannot be read any more, for `cause`. `skip_lost` goes on behind them, or
-    where the log was truncated, whose new records nobody has read."""
+    """Offsets [from_offset, until_offset) are lost because of `cause`: report them and continue behind them, or where
+    the log was truncated, because its new records are unread."""
 
     cause: str
     from_offset: int
@@ -68,9 +68,8 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
-    """A record batch is corrupt, and was so when it was fetched before: give up, or go on behind `lost` if it is known
-    where that is."""
+class CorruptBatch:
+    """A record batch was corrupt in two fetches: fail, or continue behind `lost`; None if its end is unknown."""
 
     error: CorruptBatchError
     lost: Lost | None
@@ -78,9 +77,9 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Asking again will not help."""
+    """The error is not retriable."""
 
     error: KafkaMetaError
 
 
-Instruction = Emit | Refresh | Wait | ReadFrom | OutOfRange | NothingMore | Lost | Unreadable | Fail
+Instruction = Emit | Refresh | Wait | ReadFrom | OutOfRange | EmptyResponses | Lost | CorruptBatch | Fail

@@ -1,26 +1,28 @@
 """`PartitionCursor`: progress of one partition through its offset range, without I/O.
 
-Bytes and error codes go in, an instruction for the task reader comes out. The position advances over record batches
-that can be read, checksums verified unless that is switched off, and over what is lost; it goes back only where the log
-was truncated, and never leaves the range. Follows Kafka's `FetchCollector` and Spark's `KafkaDataConsumer`.
+Record batches and error codes go in, an instruction for the `ResponseHandler` comes out. The position advances over
+readable record batches, checksums verified unless kafka.check.crcs is false, and over lost offsets; it goes back only
+where the log was truncated, and never leaves the range. Follows Kafka's `FetchCollector` and Spark's
+`KafkaDataConsumer`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import UUID
 
 from pyspark_kafka_meta.client.read_replicas import LEADER
 from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError
 from pyspark_kafka_meta.fetching.instructions import (
+    CorruptBatch,
     Emit,
+    EmptyResponses,
     Fail,
     Instruction,
     Lost,
-    NothingMore,
     OutOfRange,
     ReadFrom,
     Refresh,
-    Unreadable,
     Wait,
 )
 from pyspark_kafka_meta.kafka_errors import (
@@ -39,27 +41,25 @@ from pyspark_kafka_meta.records.record_batches import next_position, scan
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchedPartition, FetchPartition
 
 MIN_FETCH_BYTES = 64 * 1024
-"""A partition's share of a Fetch is never below this, so that an estimate that is too small costs little."""
-FIRST_GUESS_BYTES_PER_OFFSET = 1024
-EMPTY_ANSWERS_TO_BELIEVE = 3
-"""After this many empty answers in a row the leader is asked: for the records if they came from a follower, else
-whether it has anything up to the end of the range."""
-UNKNOWN_EPOCHS_TO_BELIEVE = 3
-"""How many UNKNOWN_LEADER_EPOCH in a row show that the cache is wrong, not that the broker lags behind."""
+"""Lower bound of a partition's share of a Fetch, so that an estimate that is too small costs little."""
+INITIAL_BYTES_PER_OFFSET = 1024
+MAX_EMPTY_RESPONSES = 3
+"""After this many empty responses in a row the leader is asked: for the records if a follower sent the responses, else
+whether it has records up to the end of the range."""
+MAX_UNKNOWN_EPOCHS = 3
+"""This many UNKNOWN_LEADER_EPOCH in a row show that the cache is wrong, not that the broker lags behind."""
 
 
 class PartitionCursor:
-    """Progress through one `OffsetRange`.
+    """Progress through one `OffsetRange`. Its fields are read-only for other classes.
 
     Attributes:
-        position: the next offset wanted; equal to `range.until_offset` when done.
+        position: the next offset to read; equal to `range.until_offset` when done.
         last_fetched_epoch: leader epoch of the record before `position`, `NO_EPOCH` if unknown.
-        leader_epoch: of the leader that was asked last, as the cache knew it.
-        trouble: error code of the last answer that brought no progress, 0 if there was none.
-        newer_than: fetch again only with a cache whose generation is above this one.
-        failures: pauses after an error since the last records.
-        not_before: fetch again only at this time, in seconds of the caller's clock.
-        asked_follower: whether the last request was for another replica than the leader.
+        leader_epoch: in the last request, from the cache.
+        last_error: error code of the last response if it brought no progress; 0 if it had none.
+        not_before: earliest time of the next Fetch, in seconds of the caller's clock.
+        asked_follower: whether the last request was for a follower.
     """
 
     def __init__(self, offset_range: OffsetRange, read_committed: bool, max_bytes: int, check_crcs: bool) -> None:
@@ -67,80 +67,101 @@ class PartitionCursor:
         self.position = offset_range.from_offset
         self.last_fetched_epoch = offset_range.start_epoch
         self.leader_epoch = NO_EPOCH
-        self.trouble = 0
-        self.newer_than = -1
-        self.failures = 0
+        self.last_error = 0
         self.not_before = 0.0
         self.asked_follower = False
+        self._stale_generation = -1
+        self._failures = 0  # backoffs since the last records
         self._read_committed = read_committed
         self._check_crcs = check_crcs
         self._max_bytes = max_bytes
-        self._bytes_per_offset: float = FIRST_GUESS_BYTES_PER_OFFSET
-        self._empty_answers = 0
-        self._short_answers = 0
+        self._bytes_per_offset: float = INITIAL_BYTES_PER_OFFSET
+        self._empty_responses = 0
+        self._short_logs = 0
         self._unknown_epochs = 0
-        self._corrupt_at = -1  # the position of the last batch that could not be read
+        self._corrupt_at = -1  # position of the last corrupt batch
 
     @property
     def done(self) -> bool:
         return self.position >= self.range.until_offset
 
     def is_ready(self, generation: int, now: float) -> bool:
-        """Whether a Fetch may be sent with what the cache of this `generation` says."""
-        return generation > self.newer_than and now >= self.not_before
+        """Whether a Fetch may be sent, to the leader in the metadata of this `generation`."""
+        return generation > self._stale_generation and now >= self.not_before
+
+    def wait_for_metadata_after(self, generation: int) -> None:
+        """Send no Fetch before metadata is newer than `generation`."""
+        self._stale_generation = generation
+
+    def wait_until(self, time_s: float) -> None:
+        """Send no Fetch before this time."""
+        self.not_before = time_s
+
+    def back_off(self, now: float, backoff_s: Callable[[int], float]) -> None:
+        """Wait after an error, longer after each in a row. `backoff_s` is of a number of failures."""
+        self._failures += 1
+        self.not_before = now + backoff_s(self._failures)
 
     def request(self, topic_id: UUID | None, leader_epoch: int, of_follower: bool = False) -> FetchPartition:
-        """What to ask for: about as many bytes as the rest of the range is likely to take."""
+        """The partition of a Fetch: about as many bytes as the rest of the range is likely to take."""
         self._turn_to(of_follower)
         self.leader_epoch = leader_epoch
-        wanted = int((self.range.until_offset - self.position) * self._bytes_per_offset * 1.1)
+        estimated_bytes = int((self.range.until_offset - self.position) * self._bytes_per_offset * 1.1)
         return FetchPartition(
             partition=self.range.partition,
             topic_id=topic_id,
             fetch_offset=self.position,
             leader_epoch=leader_epoch,
             last_fetched_epoch=self.last_fetched_epoch,
-            max_bytes=min(max(wanted, MIN_FETCH_BYTES), self._max_bytes),
+            max_bytes=min(max(estimated_bytes, MIN_FETCH_BYTES), self._max_bytes),
         )
 
-    def on_fetched(self, fetched: FetchedPartition, answer_is_empty: bool) -> Instruction:
-        """What to do with one partition of a Fetch answer.
+    def on_fetched(self, fetched: FetchedPartition, response_is_empty: bool) -> Instruction:
+        """Take one partition of a Fetch response.
 
         Args:
-            answer_is_empty: whether the whole answer held no records and no throttling. Otherwise an empty partition
-                proves nothing: its share may have gone to another.
+            response_is_empty: whether the whole response held no records and no throttling. If not, an empty partition
+                proves nothing: another partition may have used up its share.
         """
         if fetched.error_code != 0:
             return self.on_error(fetched.error_code)
-        self.trouble = self._unknown_epochs = 0
+        self.last_error = self._unknown_epochs = 0
         if fetched.preferred_read_replica >= 0 and not fetched.records:
             return ReadFrom(LEADER if self.asked_follower else fetched.preferred_read_replica)
         if fetched.diverging_epoch is not None:
             return ReadFrom(LEADER) if self.asked_follower else self._on_diverging_epoch(fetched.diverging_epoch)
         if not fetched.records:
-            return self._on_empty(fetched, answer_is_empty)
+            return self._on_empty(fetched, response_is_empty)
         return self._on_records(fetched)
 
     def _turn_to(self, follower: bool) -> None:
-        if follower != self.asked_follower:  # empty answers of one say nothing about the other
-            self._empty_answers = self._short_answers = 0
+        if follower != self.asked_follower:  # empty responses of one replica prove nothing about another
+            self._empty_responses = self._short_logs = 0
         self.asked_follower = follower
 
     def on_no_leader(self, code: int) -> Instruction:
-        """What to do about an error code of the metadata: no replica knows better."""
+        """Take an error code of the metadata, which no other replica can correct."""
         self._turn_to(False)
         return self.on_error(code)
 
-    def on_error(self, code: int) -> Instruction:
-        """What to do about an error code of the partition, or of the whole answer."""
-        self.trouble = code
+    def on_request_failed(self, generation: int) -> Instruction:
+        """Take a request without a response, which `generation` of the metadata was used for."""
+        self.last_error = 0
         if self.asked_follower:
-            return ReadFrom(LEADER)  # it may lag behind, or be no replica any more: only the leader knows
+            return ReadFrom(LEADER)
+        self.wait_for_metadata_after(generation)
+        return Wait()
+
+    def on_error(self, code: int) -> Instruction:
+        """Take an error code of the partition, or of the whole response."""
+        self.last_error = code
+        if self.asked_follower:
+            return ReadFrom(LEADER)  # a follower may lag behind, or be no replica any more
         if code == CORRUPT_MESSAGE:
             return self._on_corrupt(CorruptBatchError(f"its broker cannot read the record batch: {describe(code)}"))
         self._unknown_epochs = self._unknown_epochs + 1 if code == UNKNOWN_LEADER_EPOCH else 0
         match read_action(code):
-            case Action.RETRY if self._unknown_epochs >= UNKNOWN_EPOCHS_TO_BELIEVE:
+            case Action.RETRY if self._unknown_epochs >= MAX_UNKNOWN_EPOCHS:
                 return Refresh(refresh_reason(code), code)
             case Action.REFRESH:
                 return Refresh(refresh_reason(code), code)
@@ -154,43 +175,42 @@ class PartitionCursor:
                 )
 
     def on_log_start(self, earliest: int) -> Instruction:
-        """After `OutOfRange`: what the leader's first offset means for the position, which is not behind its log."""
+        """After `OutOfRange`: take the first offset of the leader's log, which does not end before the position."""
         if self.position < earliest:
             until = min(earliest, self.range.until_offset)
             return Lost(f"they aged out or were deleted; the log starts at offset {earliest} now", self.position, until)
-        # A leader that does not know the epoch at all answers this way too.
+        # A leader that does not know the epoch at all reports OFFSET_OUT_OF_RANGE too.
         self.last_fetched_epoch = NO_EPOCH
-        return Wait(self.trouble)
+        return Wait(self.last_error)
 
     def on_local_start(self, offset: int) -> Instruction:
-        """After `NothingMore`: where the part of the log begins that the leader has on its own disk. Before that it may
-        just have been slow to get at remote storage; behind it there is nothing up to the end of the range: compaction
-        has removed the last records."""
+        """After `EmptyResponses`: take the first offset on the leader's own disk. Before it, remote storage may be
+        slow. Behind it, there are no records up to the end of the range: compaction has removed them."""
         if self.position < offset:
             return Wait(REQUEST_TIMED_OUT)
         self.position = self.range.until_offset
         return Wait()
 
     def on_undecodable(self, error: CorruptBatchError) -> Instruction:
-        """What to do about records that an `Emit` held, and that cannot be decoded from `error.from_offset` on."""
+        """Take the error of decoding an `Emit`: its records are corrupt from `error.from_offset`."""
         assert error.from_offset is not None
         self.position, self.last_fetched_epoch = error.from_offset, NO_EPOCH
         return self._on_corrupt(error)
 
     def _on_corrupt(self, error: CorruptBatchError) -> Instruction:
-        """Fetch the batch once more, from the leader: what is corrupt in one replica, or on its way from there, need
-        not be so again."""
+        """Fetch the batch again, from the leader: another replica, or another transfer, may be intact."""
         if self._corrupt_at != self.position:
             self._corrupt_at = self.position
-            self.trouble = CORRUPT_MESSAGE
+            self.last_error = CORRUPT_MESSAGE
             return ReadFrom(LEADER) if self.asked_follower else Wait(CORRUPT_MESSAGE)
+        self._failures = 0
         until = min(error.until_offset or 0, self.range.until_offset)
-        return Unreadable(error, Lost(str(error), self.position, until) if until > self.position else None)
+        return CorruptBatch(error, Lost(str(error), self.position, until) if until > self.position else None)
 
     def skip_lost(self, lost: Lost) -> None:
-        """Go on behind what was lost. In a truncated log that is where the truncation cut it, as Kafka's consumer does
-        (`SubscriptionState.maybeCompleteValidation`), so that offsets that were given out come again, with the records
-        that took their place. Never before the range: a micro-batch has no offsets but those that Spark logged."""
+        """Continue behind lost offsets. In a truncated log, continue at the truncation, as Kafka's consumer does
+        (`SubscriptionState.maybeCompleteValidation`): offsets that were emitted are read again, with the records that
+        replaced them. Never before the range: a micro-batch has no offsets but those that Spark logged."""
         kept = lost.truncated_to
         if kept is not None and kept.end_offset >= self.range.from_offset:
             self.position, self.last_fetched_epoch = kept.end_offset, kept.epoch
@@ -200,38 +220,38 @@ class PartitionCursor:
 
     def _on_diverging_epoch(self, diverging: DivergingEpoch) -> Instruction:
         if diverging.end_offset >= self.position:
-            # Both logs agree up to here. The epoch came from ListOffsets, and a leader that wrote nothing in its epoch
-            # leaves no trace of it at its successor.
+            # Both logs agree up to the position. The epoch came from ListOffsets, and a leader that wrote nothing in
+            # its epoch leaves no trace of it at its successor.
             self.last_fetched_epoch = diverging.epoch
             return Wait()
         cause = (
             f"the log was truncated to offset {diverging.end_offset} (leader epoch {self.last_fetched_epoch}, now "
             f"{self.leader_epoch}) after these records had been read, as an unclean leader election does"
         )
-        begins = self.range.from_offset
-        if diverging.end_offset < begins:
-            replaced = f"{diverging.end_offset} to {begins - 1}"
-            cause += f"; records that took the place of offsets {replaced} lie before this read, and come after it"
+        start = self.range.from_offset
+        if diverging.end_offset < start:
+            replaced = f"{diverging.end_offset} to {start - 1}"
+            cause += f"; a stream reads the records that replaced offsets {replaced} in its next micro-batch"
         return Lost(cause, diverging.end_offset, self.position, truncated_to=diverging)
 
-    def _on_empty(self, fetched: FetchedPartition, answer_is_empty: bool) -> Instruction:
+    def _on_empty(self, fetched: FetchedPartition, response_is_empty: bool) -> Instruction:
         end = fetched.last_stable_offset if self._read_committed else fetched.high_watermark
         has_all = end >= self.range.until_offset
         if self.asked_follower:
-            # It lags behind, or is slow at remote storage: what is not there at all, only the leader knows.
-            self._empty_answers = self._empty_answers + 1 if answer_is_empty or not has_all else 0
-            return Wait() if self._empty_answers < EMPTY_ANSWERS_TO_BELIEVE else ReadFrom(LEADER)
-        # An open transaction holds back the last stable offset alone: that is no short log.
+            # A follower may lag behind, or be slow at remote storage: only the leader knows that records are missing.
+            self._empty_responses = self._empty_responses + 1 if response_is_empty or not has_all else 0
+            return Wait() if self._empty_responses < MAX_EMPTY_RESPONSES else ReadFrom(LEADER)
+        # The high watermark, because an open transaction holds back the last stable offset alone.
         is_short = 0 <= fetched.high_watermark <= self.position
-        self._empty_answers = self._empty_answers + 1 if answer_is_empty and has_all else 0
-        self._short_answers = self._short_answers + 1 if is_short else 0
-        if max(self._empty_answers, self._short_answers) < EMPTY_ANSWERS_TO_BELIEVE:
+        self._empty_responses = self._empty_responses + 1 if response_is_empty and has_all else 0
+        self._short_logs = self._short_logs + 1 if is_short else 0
+        if max(self._empty_responses, self._short_logs) < MAX_EMPTY_RESPONSES:
             return Wait()
-        self._empty_answers = self._short_answers = 0
-        return NothingMore(log_is_short=is_short)
+        self._empty_responses = self._short_logs = 0
+        return EmptyResponses(log_is_short=is_short)
 
     def _on_records(self, fetched: FetchedPartition) -> Instruction:
-        self._empty_answers = self._short_answers = 0
+        self._empty_responses = self._short_logs = 0
         from_offset = self.position
         try:
             headers = scan(fetched.records, self._check_crcs)
@@ -244,6 +264,7 @@ class PartitionCursor:
         if position <= from_offset:
             return Wait()
         self.position, self.last_fetched_epoch = min(position, self.range.until_offset), epoch
+        self._failures = 0
         return Emit(
             FetchedRecords(
                 partition=self.range.partition,

@@ -17,8 +17,8 @@ from pyspark_kafka_meta.errors import UnknownTopicError, UnsupportedBrokerError
 from pyspark_kafka_meta.model import NO_EPOCH, Position, Positions, RefreshReason, TopicPartition, is_other_topic
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.planning.checkpoint_offsets import LatestOffset, SourceOffset
-from pyspark_kafka_meta.planning.data_loss import (
-    accept_loss,
+from pyspark_kafka_meta.planning.data_loss import DataLossPolicy
+from pyspark_kafka_meta.planning.lost_positions import (
     explain_end,
     has_other_id,
     is_shorter,
@@ -37,9 +37,10 @@ class LogEnds:
     def __init__(self, client: KafkaClient, options: SourceOptions, resolver: OffsetResolver) -> None:
         self._client = client
         self._options = options
+        self._policy = DataLossPolicy(options)
         self._resolver = resolver
-        self._passed_over: set[TopicPartition] = set()  # whose target is lost, which is allowed and was reported
-        self._told = ""  # the loss that the last look found
+        self._skipped: set[TopicPartition] = set()  # their lost target was reported
+        self._reported = ""  # the last loss
         # The positions that leaders have compared with their logs, and the leader epoch that they did it in.
         self._compared: dict[TopicPartition, tuple[Position, int]] = {}
 
@@ -126,7 +127,7 @@ class LogEnds:
             partitions = self.partitions(expected)
         except UnknownTopicError as error:
             losses.append(f"a topic or partition that was being read is gone: {error}")
-            self._accept(*losses, policy=self._options.on_topic_recreated)
+            self._report(*losses, may_be_recreated=True)
             wanted = self._options.assigned
             snapshot = self._client.cache.snapshot
             found = [one for topic in self._topics(()) for one in snapshot.partitions(topic)]
@@ -140,7 +141,7 @@ class LogEnds:
                 f"{name_partitions(gone)} are gone: the topic was deleted or recreated; there are now "
                 f"{name_partitions(partitions)}"
             )
-        self._accept(*losses, policy=self._options.on_topic_recreated if gone else None)
+        self._report(*losses, may_be_recreated=bool(gone))
         return partitions
 
     def _is_asked_for(self, partition: TopicPartition) -> bool:
@@ -152,18 +153,18 @@ class LogEnds:
             return re.search(options.topic_pattern, partition.topic) is not None
         return partition.topic in options.topics
 
-    def _accept(self, *losses: str, policy: str | None = None) -> None:
-        """Not said again for as long as nothing else is found."""
+    def _report(self, *losses: str, may_be_recreated: bool = False) -> None:
+        """Report each loss once until it changes."""
         loss = "; ".join(losses)
-        if loss not in ("", self._told):
-            accept_loss(loss, self._options.fail_on_data_loss, policy)
-        self._told = loss
+        if loss not in ("", self._reported):
+            self._policy.report_loss(loss, may_be_recreated)
+        self._reported = loss
 
     def confirmed(self, start: SourceOffset, target: Positions) -> LatestOffset:
         """The ends, topic ids and truncations. If reading cannot go on from `start`, or not up to `target`, leaders are
         asked again with fresh metadata of another broker: the first may lag behind, and only metadata separates a
         recreated topic from a log that became shorter. A lost target is reported once, where losing it is allowed."""
-        target = {one: position for one, position in target.items() if one not in self._passed_over}
+        target = {one: position for one, position in target.items() if one not in self._skipped}
         expected = start.positions.keys() | target.keys()
         latest = self._latest_left(expected, start)
         for _ in range(max(self._options.fetch_offset_retries, 1)):  # what only one broker says is never believed
@@ -175,11 +176,11 @@ class LogEnds:
             latest = self._latest_left(expected, start)
         lost = [one for one in lost_ends(target, latest) if one not in lost_starts(start, latest)]
         if lost:
-            self._accept(*(explain_end(one, target, latest) for one in lost[:5]))
+            self._report(*(explain_end(one, target, latest) for one in lost[:5]))
         for one in lost:
             cut, cause = latest.positions[one].offset, explain_end(one, target, latest)
             self._client.cache.record_loss(one, cut, target[one].offset, cause)
-        self._passed_over.update(lost_ends(target, latest), target.keys() - latest.positions.keys())
+        self._skipped.update(lost_ends(target, latest), target.keys() - latest.positions.keys())
         return latest
 
     def _held_back(self, start: SourceOffset, latest: LatestOffset) -> dict[TopicPartition, Position]:

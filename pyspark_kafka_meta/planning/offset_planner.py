@@ -21,9 +21,9 @@ from pyspark_kafka_meta.model import OffsetRange, Position, Positions, TopicPart
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, SourceOptions
 from pyspark_kafka_meta.options.start_specs import TimesSpec
 from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING, LatestOffset, SourceOffset, advance, ranges
-from pyspark_kafka_meta.planning.data_loss import (
-    accept_loss,
-    accept_new_topic,
+from pyspark_kafka_meta.planning.data_loss import DataLossPolicy
+from pyspark_kafka_meta.planning.log_ends import LogEnds
+from pyspark_kafka_meta.planning.lost_positions import (
     cut_at,
     explain_recreated,
     explain_truncated,
@@ -31,7 +31,6 @@ from pyspark_kafka_meta.planning.data_loss import (
     lost_starts,
     recreated_text,
 )
-from pyspark_kafka_meta.planning.log_ends import LogEnds
 from pyspark_kafka_meta.planning.rate_limit import backlog, draw_in, is_put_off, limit_offsets
 from pyspark_kafka_meta.planning.start_end_offsets import OffsetResolver
 from pyspark_kafka_meta.planning.task_plan import plan_tasks
@@ -75,6 +74,7 @@ class OffsetPlanner:
         self._client = client
         self._planned_at: float | None = None  # the last micro-batch that was not put off
         self._options = options
+        self._policy = DataLossPolicy(options)
         self._resolver = OffsetResolver(client, options)
         self._ends = LogEnds(client, options, self._resolver)
         self._latest_seen: SourceOffset | None = None
@@ -262,7 +262,7 @@ class OffsetPlanner:
         recreated = {one for one in new if is_other_topic(known_ids.get(one.topic), ids[one.topic])}
         policy = self._options.on_topic_recreated
         for topic in sorted({one.topic for one in recreated} - start.topic_ids.keys()):  # not seen for a while, too
-            accept_new_topic(recreated_text(topic, left_ids[topic], ids[topic]), policy, fails=False)
+            self._policy.report_recreated(recreated_text(topic, left_ids[topic], ids[topic]))
         at_latest = {
             one for one in new if (policy == "latest" if one in recreated else self._options.new_partitions_at_latest)
         }
@@ -281,15 +281,14 @@ class OffsetPlanner:
         start or as onTopicRecreated says, in a truncated log where it was cut."""
         lost = lost_starts(start, latest)
         recreated = [one for one in lost if is_recreated(one, start, latest)]
-        fails, policy = self._options.fail_on_data_loss, self._options.on_topic_recreated
         begun = {one: latest.positions[one] if one in recreated else cut_at(one, latest) for one in lost}
-        if policy != "latest":
+        if self._options.on_topic_recreated != "latest":
             begun |= self._resolver.earliest(recreated)  # which may start a new look: the loss is reported after it
         truncated = [one for one in lost if one not in recreated]
         if truncated:
-            accept_loss(explain_truncated(truncated, start, latest), fails)
+            self._policy.report_loss(explain_truncated(truncated, start, latest))
         if recreated:
-            accept_new_topic(explain_recreated(recreated, start, latest), policy, fails)
+            self._policy.report_recreated(explain_recreated(recreated, start, latest))
         for one in recreated:
             left_off = start.positions[one]
             if self._left_off.get((one, start.topic_ids[one.topic])) != left_off:  # else the loss has its event

@@ -15,7 +15,7 @@ from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, OffsetsSpec, SourceOptions
 from pyspark_kafka_meta.options.start_specs import AgoSpec, BackSpec, GroupSpec, StartSpec, TimesSpec
 from pyspark_kafka_meta.planning.checkpoint_offsets import check_same_partitions
-from pyspark_kafka_meta.planning.data_loss import accept_loss
+from pyspark_kafka_meta.planning.data_loss import DataLossPolicy
 from pyspark_kafka_meta.validators import name_partitions
 from pyspark_kafka_meta.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PartitionOffset
 
@@ -34,6 +34,7 @@ class OffsetResolver:
     ) -> None:
         self._client = client
         self._options = options
+        self._policy = DataLossPolicy(options)
         self._wall_clock = wall_clock
         self._committed = committed or _committed_offsets
         self._told: set[str] = set()  # what has aged out: a repeated plan does not say so again
@@ -158,7 +159,7 @@ class OffsetResolver:
             )
         text = f"{option} names offset {offset} of {partition}, and its log starts at {earliest}"
         if offset < earliest and text not in self._told:
-            accept_loss(f"{text}: the records before it are gone", self._options.fail_on_data_loss)
+            self._policy.report_loss(f"{text}: the records before it are gone")
             if not is_end:  # what lies behind an end was not to be read
                 self._client.cache.record_loss(partition, offset, earliest, text)
             self._told.add(text)

@@ -86,12 +86,19 @@ def new_tasks(planned: Iterable[Sequence[OffsetRange]], topics: Collection[str])
 
 
 def read_partition(options: SourceOptions, partition: InputPartition, columns: Columns) -> Iterator[pa.RecordBatch]:
-    """The rows of one task, with the client of this worker."""
-    from pyspark_kafka_meta.fetching.task_reader import read_task
-
-    # Spark turns an empty plan of a batch into one partition that is not ours: nothing to read.
+    """The rows of one task."""
+    # Spark turns the empty plan of a batch into a partition of another class, without rows.
     if not isinstance(partition, Task):
         return iter(())
     if options.metrics is not None:
         options = replace(options, metrics=replace(options.metrics, driver=partition.driver))
-    return as_spelt(read_task(options, partition.ranges, partition.topics, list(columns)), columns)
+    return as_spelt(_read_task(options, partition, list(columns)), columns)
+
+
+def _read_task(options: SourceOptions, task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    from pyspark_kafka_meta.client.client_pool import worker_clients
+    from pyspark_kafka_meta.fetching.task_reader import TaskReader
+    from pyspark_kafka_meta.telemetry.event_origin import task_origin
+
+    with worker_clients.client(options.client, options.metrics, task_origin()) as client:
+        yield from TaskReader(client, options, columns).read(task.ranges, task.topics)

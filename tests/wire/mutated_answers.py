@@ -137,7 +137,7 @@ def fetched(data: bytes) -> Iterator[tuple[TopicPartition, Row]]:
     for one in answer.partitions:
         span = OffsetRange(one.partition, TOPIC_ID, FROM, UNTIL, NO_EPOCH)
         cursor = PartitionCursor(span, read_committed=True, max_bytes=1 << 20, check_crcs=True)
-        instruction = cursor.on_fetched(one, answer_is_empty=False)
+        instruction = cursor.on_fetched(one, response_is_empty=False)
         if isinstance(instruction, Emit):
             part: FetchedRecords = instruction.records
             yield from ((one.partition, row) for row in rows_of(part))

@@ -126,7 +126,7 @@ def test_corrupt_batch_is_skipped_alone_with_an_event_of_its_offsets(
     assert (event.cause_topic, event.cause_partition) == ("t", 1)
     assert (event.lost_from_offset, event.lost_until_offset) == (at, at + 3)
     assert f"base offset {at}" in str(event.error)
-    assert "as onCorruptBatch says" in caplog.text
+    assert "onCorruptBatch is skip" in caplog.text
 
 
 def test_batches_that_are_all_corrupt_are_progress_when_they_are_skipped(scene: Scene) -> None:

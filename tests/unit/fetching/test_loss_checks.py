@@ -1,4 +1,4 @@
-"""How long a doubt about one position has to last before it becomes a verdict, each kind of doubt for itself."""
+"""How long a position must be suspected, for each reason, before its records count as lost."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.fetching.instructions import Instruction, Lost, NothingMore, OutOfRange, Refresh
-from pyspark_kafka_meta.fetching.lost_records import LOSS_GRACE_MS, Losses
+from pyspark_kafka_meta.fetching.instructions import EmptyResponses, Instruction, Lost, OutOfRange, Refresh
+from pyspark_kafka_meta.fetching.lost_records import LOSS_GRACE_MS, LostRecords
 from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.wire.messages import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -17,24 +17,25 @@ from pyspark_kafka_meta.wire.messages import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_
 PARTITION = TopicPartition("t", 0)
 GRACE_S = LOSS_GRACE_MS / 1000
 SHORT, WHOLE = 40, 100
-NOTHING_THERE = NothingMore(log_is_short=False)
+EMPTY = EmptyResponses(log_is_short=False)
 
 
 class Doubtful:
     """A read of offsets 50 to 99, by the log end and local start that its leader tells."""
 
     def __init__(self) -> None:
-        self.told = {EARLIEST_TIMESTAMP: 0, EARLIEST_LOCAL_TIMESTAMP: 0, LATEST_TIMESTAMP: WHOLE}
+        self.offsets = {EARLIEST_TIMESTAMP: 0, EARLIEST_LOCAL_TIMESTAMP: 0, LATEST_TIMESTAMP: WHOLE}
         self.cursor = PartitionCursor(OffsetRange(PARTITION, None, 50, 100), False, 1 << 20, True)
         client: Any = SimpleNamespace(api_deadline=lambda: 0.0, list_offsets=self._list_offsets)
-        self._losses = Losses(client, options=None)  # type: ignore[arg-type]
+        policy: Any = None
+        self._lost_records = LostRecords(client, policy)
 
     def _list_offsets(self, timestamps: Mapping[TopicPartition, int], *_: object, **__: object) -> dict[Any, Any]:
-        return {one: SimpleNamespace(offset=self.told[time]) for one, time in timestamps.items()}
+        return {one: SimpleNamespace(offset=self.offsets[time]) for one, time in timestamps.items()}
 
-    def confirm(self, doubt: OutOfRange | NothingMore, now: float, log_end: int = WHOLE) -> Instruction:
-        self.told[LATEST_TIMESTAMP] = log_end
-        return self._losses.confirm(self.cursor, doubt, now)
+    def confirm(self, suspicion: OutOfRange | EmptyResponses, now: float, log_end: int = WHOLE) -> Instruction:
+        self.offsets[LATEST_TIMESTAMP] = log_end
+        return self._lost_records.confirm(self.cursor, suspicion, now)
 
 
 @pytest.fixture
@@ -50,21 +51,21 @@ def test_short_log_is_asked_for_anew_and_lost_after_the_time_of_grace(read: Doub
 
 def test_records_are_called_compacted_after_the_time_of_grace(read: Doubtful) -> None:
     for now, done in ((0, False), (GRACE_S - 1, False), (GRACE_S, True)):
-        read.confirm(NOTHING_THERE, now)
+        read.confirm(EMPTY, now)
         assert read.cursor.done is done
 
 
 def test_log_that_becomes_short_after_slow_storage_has_a_time_of_grace_of_its_own(read: Doubtful) -> None:
-    read.told[EARLIEST_LOCAL_TIMESTAMP] = 60
+    read.offsets[EARLIEST_LOCAL_TIMESTAMP] = 60
     for now in (0, GRACE_S + 1):
-        read.confirm(NOTHING_THERE, now)
+        read.confirm(EMPTY, now)
 
     assert isinstance(read.confirm(OutOfRange(), 60, SHORT), Refresh)
 
 
 def test_compaction_after_a_log_that_was_short_has_a_time_of_grace_of_its_own(read: Doubtful) -> None:
     read.confirm(OutOfRange(), 0, SHORT)
-    read.confirm(NOTHING_THERE, 30)
+    read.confirm(EMPTY, 30)
 
     assert not read.cursor.done
 

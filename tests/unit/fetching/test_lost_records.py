@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import DataLossError
-from pyspark_kafka_meta.fetching.lost_records import ANSWER_S, LOSS_GRACE_MS
+from pyspark_kafka_meta.fetching.lost_records import LIST_OFFSETS_TIMEOUT_S, LOSS_GRACE_MS
 from pyspark_kafka_meta.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import Broker, RefreshReason, TopicPartition
 from pyspark_kafka_meta.wire.messages import FetchRequest, FetchResponse
@@ -258,7 +258,7 @@ def test_log_truncated_before_the_range_is_read_from_its_start_and_what_was_repl
     assert scene.clock() - began < 1
     [warning] = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert "offsets 3 to 5 of t-2 cannot be read: the log was truncated to offset 3" in warning
-    assert "took the place of offsets 3 to 5" in warning
+    assert "replaced offsets 3 to 5" in warning
 
 
 @pytest.mark.parametrize("options", [{}, KEEP_GOING], ids=["fail", "skip"])
@@ -402,6 +402,6 @@ def test_doubt_about_one_partition_does_not_hold_up_those_of_other_brokers(scene
         if len(read) == 24:
             scene.wire.hung.clear()
             scene.wire.change = lambda answer: answer
-            assert scene.clock() - began < 4 * ANSWER_S, "a minute would be the time-out of a question"
+            assert scene.clock() - began < 4 * LIST_OFFSETS_TIMEOUT_S, "a minute would be the time-out of a question"
 
     assert by_partition(read) == written()

@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 from pyspark_kafka_meta.client.read_replicas import LEADER
 from pyspark_kafka_meta.errors import BrokerError, CorruptBatchError, UnsupportedRecordFormatError
 from pyspark_kafka_meta.fetching.instructions import (
+    CorruptBatch,
     Emit,
+    EmptyResponses,
     Fail,
     Instruction,
     Lost,
-    NothingMore,
     OutOfRange,
     ReadFrom,
     Refresh,
-    Unreadable,
     Wait,
 )
 from pyspark_kafka_meta.fetching.partition_cursor import (
-    EMPTY_ANSWERS_TO_BELIEVE,
+    MAX_EMPTY_RESPONSES,
+    MAX_UNKNOWN_EPOCHS,
     MIN_FETCH_BYTES,
-    UNKNOWN_EPOCHS_TO_BELIEVE,
     PartitionCursor,
 )
 from pyspark_kafka_meta.kafka_errors import CORRUPT_MESSAGE, UNKNOWN_LEADER_EPOCH
@@ -77,7 +77,7 @@ def test_position_moves_behind_the_records_and_into_their_epoch() -> None:
     reader = cursor()
     records = batch(["a", "b"], epoch=5) + batch(["c"], base_offset=2, epoch=6)
 
-    assert values(reader.on_fetched(answer(records), answer_is_empty=False)) == [(0, "a"), (1, "b"), (2, "c")]
+    assert values(reader.on_fetched(answer(records), response_is_empty=False)) == [(0, "a"), (1, "b"), (2, "c")]
     assert (reader.position, reader.last_fetched_epoch, reader.done) == (3, 6, False)
 
 
@@ -85,14 +85,14 @@ def test_rows_outside_the_range_are_cut_off() -> None:
     reader = cursor(start=3, end=6)
     records = batch(list("abcd"), base_offset=1) + batch(list("efgh"), base_offset=5)
 
-    assert values(reader.on_fetched(answer(records), answer_is_empty=False)) == [(3, "c"), (4, "d"), (5, "e")]
+    assert values(reader.on_fetched(answer(records), response_is_empty=False)) == [(3, "c"), (4, "d"), (5, "e")]
     assert (reader.position, reader.done) == (6, True)
 
 
 def test_a_gap_up_to_the_end_of_the_range_is_the_end_without_rows() -> None:
     reader = cursor(start=3, end=6)
 
-    assert values(reader.on_fetched(answer(batch(["z"], base_offset=80)), answer_is_empty=False)) == []
+    assert values(reader.on_fetched(answer(batch(["z"], base_offset=80)), response_is_empty=False)) == []
     assert reader.done
 
 
@@ -100,7 +100,7 @@ def test_a_last_batch_that_is_cut_off_is_fetched_again() -> None:
     reader = cursor()
     records = batch(["a"]) + batch(["b"], base_offset=1)[:-1]
 
-    assert values(reader.on_fetched(answer(records), answer_is_empty=False)) == [(0, "a")]
+    assert values(reader.on_fetched(answer(records), response_is_empty=False)) == [(0, "a")]
     assert reader.position == 1
 
 
@@ -117,10 +117,10 @@ UNREADABLE = {
 def test_unreadable_records_are_fetched_once_more_and_the_position_stays(records: bytes, text: str) -> None:
     reader = cursor()
 
-    assert reader.on_fetched(answer(records), answer_is_empty=False) == Wait(CORRUPT_MESSAGE)
-    assert reader.trouble == CORRUPT_MESSAGE
-    instruction = reader.on_fetched(answer(records), answer_is_empty=False)
-    assert isinstance(instruction, Unreadable)
+    assert reader.on_fetched(answer(records), response_is_empty=False) == Wait(CORRUPT_MESSAGE)
+    assert reader.last_error == CORRUPT_MESSAGE
+    instruction = reader.on_fetched(answer(records), response_is_empty=False)
+    assert isinstance(instruction, CorruptBatch)
     assert text in str(instruction.error)
     assert (reader.position, reader.last_fetched_epoch) == (0, EPOCH)
 
@@ -130,7 +130,7 @@ def test_what_a_broker_calls_corrupt_is_fetched_once_more_and_has_no_known_end()
 
     assert reader.on_error(CORRUPT_MESSAGE) == Wait(CORRUPT_MESSAGE)
     instruction = reader.on_error(CORRUPT_MESSAGE)
-    assert isinstance(instruction, Unreadable)
+    assert isinstance(instruction, CorruptBatch)
     assert "CORRUPT_MESSAGE (error 2)" in str(instruction.error)
     assert instruction.lost is None
     assert reader.position == 0
@@ -140,7 +140,7 @@ def test_what_is_corrupt_at_a_follower_is_fetched_from_the_leader() -> None:
     reader = cursor()
     reader.request(TOPIC_ID, EPOCH, of_follower=True)
 
-    assert reader.on_fetched(answer(flipped(batch(["a"]), 64)), answer_is_empty=False) == ReadFrom(LEADER)
+    assert reader.on_fetched(answer(flipped(batch(["a"]), 64)), response_is_empty=False) == ReadFrom(LEADER)
 
 
 def test_every_corrupt_batch_is_fetched_once_more() -> None:
@@ -148,14 +148,14 @@ def test_every_corrupt_batch_is_fetched_once_more() -> None:
 
     for offset in (0, 1):
         good = batch(["a"], base_offset=offset)
-        assert reader.on_fetched(answer(flipped(good, 64)), answer_is_empty=False) == Wait(CORRUPT_MESSAGE)
-        assert values(reader.on_fetched(answer(good), answer_is_empty=False)) == [(offset, "a")]
+        assert reader.on_fetched(answer(flipped(good, 64)), response_is_empty=False) == Wait(CORRUPT_MESSAGE)
+        assert values(reader.on_fetched(answer(good), response_is_empty=False)) == [(offset, "a")]
 
 
 def test_records_that_cannot_be_decoded_are_fetched_again_without_an_epoch() -> None:
     reader = cursor()
     records = batch(["a"], epoch=5) + batch(["b"], base_offset=1, epoch=6)
-    reader.on_fetched(answer(records), answer_is_empty=False)
+    reader.on_fetched(answer(records), response_is_empty=False)
 
     assert reader.on_undecodable(CorruptBatchError("no records", from_offset=1)) == Wait(CORRUPT_MESSAGE)
     request = reader.request(TOPIC_ID, leader_epoch=8)
@@ -166,7 +166,7 @@ def test_good_records_before_a_corrupt_batch_come_first_and_the_next_fetch_begin
     reader = cursor()
     records = batch(["a"]) + flipped(batch(["b"], base_offset=1), 64)
 
-    assert values(reader.on_fetched(answer(records), answer_is_empty=False)) == [(0, "a")]
+    assert values(reader.on_fetched(answer(records), response_is_empty=False)) == [(0, "a")]
     assert reader.position == 1
 
 
@@ -193,16 +193,16 @@ def test_good_records_before_a_corrupt_batch_come_first_and_the_next_fetch_begin
 )
 def test_where_a_corrupt_batch_ends_is_what_the_bytes_tell(records: bytes, end: int, until: int | None) -> None:
     reader = cursor(end=end)
-    reader.on_fetched(answer(records), answer_is_empty=False)
-    instruction = reader.on_fetched(answer(records), answer_is_empty=False)
+    reader.on_fetched(answer(records), response_is_empty=False)
+    instruction = reader.on_fetched(answer(records), response_is_empty=False)
 
-    assert isinstance(instruction, Unreadable)
+    assert isinstance(instruction, CorruptBatch)
     assert (instruction.lost and instruction.lost.until_offset) == until
 
 
 def test_old_message_format_fails_at_once() -> None:
     records = batch(["a"])[:16] + b"\1" + batch(["a"])[17:]
-    instruction = cursor().on_fetched(answer(records), answer_is_empty=False)
+    instruction = cursor().on_fetched(answer(records), response_is_empty=False)
 
     assert isinstance(instruction, Fail)
     assert isinstance(instruction.error, UnsupportedRecordFormatError)
@@ -212,21 +212,21 @@ def test_old_message_format_fails_at_once() -> None:
 def test_checksums_are_believed_only_on_request() -> None:
     damaged = flipped(batch(["a"]), 64)
 
-    assert isinstance(cursor(check_crcs=False).on_fetched(answer(damaged), answer_is_empty=False), Emit)
-    assert isinstance(cursor(check_crcs=True).on_fetched(answer(damaged), answer_is_empty=False), Wait)
+    assert isinstance(cursor(check_crcs=False).on_fetched(answer(damaged), response_is_empty=False), Emit)
+    assert isinstance(cursor(check_crcs=True).on_fetched(answer(damaged), response_is_empty=False), Wait)
 
 
 def test_batches_before_the_position_are_no_progress_and_no_rows() -> None:
     reader = cursor(start=5)
 
-    assert reader.on_fetched(answer(batch(["old"], base_offset=4)), answer_is_empty=False) == Wait()
+    assert reader.on_fetched(answer(batch(["old"], base_offset=4)), response_is_empty=False) == Wait()
     assert (reader.position, reader.last_fetched_epoch) == (5, EPOCH)
 
 
 def test_aborted_transactions_and_isolation_go_along_with_the_records() -> None:
     reader = cursor(read_committed=True)
     fetched = FetchedPartition(T0, 0, batch(["a"]), 100, 100, aborted_transactions=((9, 0),))
-    instruction = reader.on_fetched(fetched, answer_is_empty=False)
+    instruction = reader.on_fetched(fetched, response_is_empty=False)
 
     assert isinstance(instruction, Emit)
     assert instruction.records.read_committed
@@ -254,7 +254,7 @@ def test_every_record_of_the_range_comes_once_however_answers_are_cut(
     while not reader.done:
         left = b"".join(data for last, data in log if last >= reader.position)
         first = next(len(data) for last, data in log if last >= reader.position)
-        instruction = reader.on_fetched(answer(left[: max(first, cuts[turn % len(cuts)])]), answer_is_empty=False)
+        instruction = reader.on_fetched(answer(left[: max(first, cuts[turn % len(cuts)])]), response_is_empty=False)
         read += values(instruction)
         turn += 1
         assert turn <= len(log)
@@ -286,8 +286,8 @@ ERRORS = {
 def test_error_code_becomes_an_instruction_and_the_position_stays(code: int, expected: Instruction) -> None:
     reader = cursor(start=3)
 
-    assert reader.on_fetched(answer(batch(["ignored"]), code), answer_is_empty=False) == expected
-    assert (reader.position, reader.trouble) == (3, code)
+    assert reader.on_fetched(answer(batch(["ignored"]), code), response_is_empty=False) == expected
+    assert (reader.position, reader.last_error) == (3, code)
 
 
 @pytest.mark.parametrize(("code", "name"), [(29, "TOPIC_AUTHORIZATION_FAILED"), (4711, "4711")])
@@ -305,21 +305,21 @@ def test_error_that_does_not_heal_fails_and_names_partition_and_code(code: int, 
 def test_trouble_is_over_with_the_next_good_answer(fetched: FetchedPartition) -> None:
     reader = cursor()
     reader.on_error(6)
-    reader.on_fetched(fetched, answer_is_empty=False)
+    reader.on_fetched(fetched, response_is_empty=False)
 
-    assert reader.trouble == 0
+    assert reader.last_error == 0
 
 
 @pytest.mark.parametrize("between", [answer(), answer(code=7)], ids=["good answer", "another error"])
 def test_only_unknown_epochs_in_a_row_show_that_the_cache_is_wrong(between: FetchedPartition) -> None:
     reader = cursor()
     unknown = answer(code=UNKNOWN_LEADER_EPOCH)
-    nearly = [unknown] * (UNKNOWN_EPOCHS_TO_BELIEVE - 1)
+    nearly = [unknown] * (MAX_UNKNOWN_EPOCHS - 1)
     for fetched in (*nearly, between, *nearly):
-        assert isinstance(reader.on_fetched(fetched, answer_is_empty=False), Wait)
+        assert isinstance(reader.on_fetched(fetched, response_is_empty=False), Wait)
 
     refresh = Refresh(RefreshReason.UNKNOWN_EPOCH, UNKNOWN_LEADER_EPOCH)
-    assert reader.on_fetched(unknown, answer_is_empty=False) == refresh
+    assert reader.on_fetched(unknown, response_is_empty=False) == refresh
 
 
 # --- truncated and shortened logs -------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ def test_only_unknown_epochs_in_a_row_show_that_the_cache_is_wrong(between: Fetc
 def test_diverging_epoch_at_or_behind_the_position_is_no_loss(end_offset: int) -> None:
     reader = cursor(start=5)
 
-    assert reader.on_fetched(answer(diverging=DivergingEpoch(2, end_offset)), answer_is_empty=True) == Wait()
+    assert reader.on_fetched(answer(diverging=DivergingEpoch(2, end_offset)), response_is_empty=True) == Wait()
     assert (reader.position, reader.last_fetched_epoch) == (5, 2)
 
 
@@ -345,14 +345,14 @@ def test_diverging_epoch_before_the_position_is_a_loss_and_new_records_are_read_
     end_offset: int, goes_on_at: int, with_epoch: int
 ) -> None:
     reader = cursor(start=5)
-    reader.on_fetched(answer(batch(list("abc"), base_offset=5, epoch=EPOCH)), answer_is_empty=False)
+    reader.on_fetched(answer(batch(list("abc"), base_offset=5, epoch=EPOCH)), response_is_empty=False)
     reader.request(None, leader_epoch=9)
-    lost = reader.on_fetched(answer(diverging=DivergingEpoch(2, end_offset)), answer_is_empty=True)
+    lost = reader.on_fetched(answer(diverging=DivergingEpoch(2, end_offset)), response_is_empty=True)
 
     assert isinstance(lost, Lost)
     assert (lost.from_offset, lost.until_offset) == (end_offset, 8)
     assert f"truncated to offset {end_offset} (leader epoch {EPOCH}, now 9)" in lost.cause
-    assert ("the place of offsets 3 to 4" in lost.cause) == (end_offset == 3)
+    assert ("replaced offsets 3 to 4" in lost.cause) == (end_offset == 3)
     reader.skip_lost(lost)
     assert (reader.position, reader.last_fetched_epoch) == (goes_on_at, with_epoch)
 
@@ -393,8 +393,8 @@ def test_out_of_range_though_the_log_has_the_offset_is_retried_without_an_epoch(
 
 def positions_after(reader: PartitionCursor, *answers: tuple[FetchedPartition, bool]) -> list[int]:
     seen = []
-    for fetched, answer_is_empty in answers:
-        assert reader.on_fetched(fetched, answer_is_empty) == Wait()
+    for fetched, response_is_empty in answers:
+        assert reader.on_fetched(fetched, response_is_empty) == Wait()
         seen.append(reader.position)
     return seen
 
@@ -402,14 +402,14 @@ def positions_after(reader: PartitionCursor, *answers: tuple[FetchedPartition, b
 def after_empty_answers(**fetched: Any) -> tuple[PartitionCursor, Instruction]:
     """A cursor at 5 of 10, and what it wants after enough of them."""
     reader = cursor(start=5)
-    positions_after(reader, *[(answer(**fetched), True)] * (EMPTY_ANSWERS_TO_BELIEVE - 1))
-    return reader, reader.on_fetched(answer(**fetched), answer_is_empty=True)
+    positions_after(reader, *[(answer(**fetched), True)] * (MAX_EMPTY_RESPONSES - 1))
+    return reader, reader.on_fetched(answer(**fetched), response_is_empty=True)
 
 
 @pytest.mark.parametrize("local_start", [0, 5])
 def test_enough_empty_answers_from_a_local_log_prove_that_compaction_took_the_rest(local_start: int) -> None:
     reader, wish = after_empty_answers(high_watermark=10)
-    assert wish == NothingMore(log_is_short=False)
+    assert wish == EmptyResponses(log_is_short=False)
     assert reader.position == 5
 
     reader.on_local_start(local_start)
@@ -419,11 +419,11 @@ def test_enough_empty_answers_from_a_local_log_prove_that_compaction_took_the_re
 @pytest.mark.parametrize("high_watermark", [0, 4, 5])
 def test_empty_answers_of_a_log_that_ends_at_the_position_say_that_it_is_short(high_watermark: int) -> None:
     """A leader that was elected a moment ago gives out nothing until its followers have fetched from it."""
-    assert after_empty_answers(high_watermark=high_watermark)[1] == NothingMore(log_is_short=True)
+    assert after_empty_answers(high_watermark=high_watermark)[1] == EmptyResponses(log_is_short=True)
 
 
 def test_answers_of_a_short_log_do_not_count_as_those_of_one_that_goes_up_to_the_end() -> None:
-    nearly = EMPTY_ANSWERS_TO_BELIEVE - 1
+    nearly = MAX_EMPTY_RESPONSES - 1
     short, whole = (answer(high_watermark=5), True), (answer(high_watermark=10), True)
 
     assert set(positions_after(cursor(start=5), *[short] * nearly, *[whole] * nearly, *[short] * nearly)) == {5}
@@ -432,7 +432,7 @@ def test_answers_of_a_short_log_do_not_count_as_those_of_one_that_goes_up_to_the
 def test_empty_answers_from_remote_storage_prove_nothing() -> None:
     """Tiered storage answers with no records and no error while it is slow (KIP-405)."""
     reader, wish = after_empty_answers(high_watermark=10)
-    assert wish == NothingMore(log_is_short=False)
+    assert wish == EmptyResponses(log_is_short=False)
 
     assert reader.on_local_start(8) == Wait(7)
     assert reader.position == 5
@@ -453,11 +453,11 @@ def test_empty_answers_that_prove_nothing_are_waited_through(
 ) -> None:
     reader = cursor(read_committed=read_committed)
 
-    assert set(positions_after(reader, *[(fetched, is_empty)] * (3 * EMPTY_ANSWERS_TO_BELIEVE))) == {0}
+    assert set(positions_after(reader, *[(fetched, is_empty)] * (3 * MAX_EMPTY_RESPONSES))) == {0}
 
 
 def test_open_transaction_does_not_matter_to_read_uncommitted() -> None:
-    assert after_empty_answers(stable=0)[1] == NothingMore(log_is_short=False)
+    assert after_empty_answers(stable=0)[1] == EmptyResponses(log_is_short=False)
 
 
 INTERRUPTIONS = {
@@ -468,16 +468,16 @@ INTERRUPTIONS = {
 
 @pytest.mark.parametrize("between", INTERRUPTIONS.values(), ids=INTERRUPTIONS.keys())
 def test_only_empty_answers_in_a_row_count(between: tuple[FetchedPartition, bool]) -> None:
-    nearly = [(answer(), True)] * (EMPTY_ANSWERS_TO_BELIEVE - 1)
+    nearly = [(answer(), True)] * (MAX_EMPTY_RESPONSES - 1)
 
     assert set(positions_after(cursor(), *nearly, between, *nearly)) == {0}
 
 
 def test_records_end_a_row_of_empty_answers() -> None:
     reader = cursor()
-    nearly = [(answer(), True)] * (EMPTY_ANSWERS_TO_BELIEVE - 1)
+    nearly = [(answer(), True)] * (MAX_EMPTY_RESPONSES - 1)
     positions_after(reader, *nearly)
-    reader.on_fetched(answer(batch(["a"])), answer_is_empty=False)
+    reader.on_fetched(answer(batch(["a"])), response_is_empty=False)
 
     assert set(positions_after(reader, *nearly)) == {1}
 
@@ -490,20 +490,20 @@ def test_follower_is_left_only_after_empty_answers_in_a_row(
     reader = cursor()
     reader.request(TOPIC_ID, EPOCH, of_follower=True)
     empty = answer(high_watermark=high_watermark)
-    nearly = [(empty, True)] * (EMPTY_ANSWERS_TO_BELIEVE - 1)
-    for fetched, answer_is_empty in (*nearly, between, *nearly):
-        assert isinstance(reader.on_fetched(fetched, answer_is_empty), Wait | Emit)
+    nearly = [(empty, True)] * (MAX_EMPTY_RESPONSES - 1)
+    for fetched, response_is_empty in (*nearly, between, *nearly):
+        assert isinstance(reader.on_fetched(fetched, response_is_empty), Wait | Emit)
 
-    assert reader.on_fetched(empty, answer_is_empty=True) == ReadFrom(LEADER)
+    assert reader.on_fetched(empty, response_is_empty=True) == ReadFrom(LEADER)
 
 
 def test_follower_that_lags_behind_does_not_say_that_the_log_is_short() -> None:
     reader = cursor()
     short = answer(high_watermark=0)
-    positions_after(reader, *[(short, True)] * (EMPTY_ANSWERS_TO_BELIEVE - 1))
+    positions_after(reader, *[(short, True)] * (MAX_EMPTY_RESPONSES - 1))
     reader.request(TOPIC_ID, EPOCH, of_follower=True)
 
-    assert reader.on_fetched(short, answer_is_empty=True) == Wait()
+    assert reader.on_fetched(short, response_is_empty=True) == Wait()
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -511,7 +511,7 @@ def test_follower_that_lags_behind_does_not_say_that_the_log_is_short() -> None:
 
 def test_request_names_where_the_cursor_is() -> None:
     reader = cursor()
-    reader.on_fetched(answer(batch(["a"], epoch=5)), answer_is_empty=False)
+    reader.on_fetched(answer(batch(["a"], epoch=5)), response_is_empty=False)
     request = reader.request(TOPIC_ID, leader_epoch=8)
 
     assert (request.partition, request.topic_id, request.fetch_offset) == (T0, TOPIC_ID, 1)
@@ -539,19 +539,20 @@ def test_limit_below_the_least_size_is_kept() -> None:
 def test_later_requests_measure_the_rest_by_what_came() -> None:
     reader = cursor(end=1000)
     records = batch(["x" * 1000] * 100)
-    reader.on_fetched(answer(records), answer_is_empty=False)
+    reader.on_fetched(answer(records), response_is_empty=False)
 
     assert reader.request(None, 0).max_bytes == pytest.approx(len(records) * 9 * 1.1, rel=0.01)
 
 
 @pytest.mark.parametrize(
-    ("newer_than", "not_before", "ready"),
+    ("stale_generation", "not_before", "ready"),
     [(-1, 0.0, True), (4, 0.0, True), (5, 0.0, False), (6, 0.0, False), (4, 99.9, True), (4, 100.1, False)],
 )
 def test_cursor_is_ready_with_a_newer_cache_and_after_its_pause(
-    newer_than: int, not_before: float, ready: bool
+    stale_generation: int, not_before: float, ready: bool
 ) -> None:
     reader = cursor()
-    reader.newer_than, reader.not_before = newer_than, not_before
+    reader.wait_for_metadata_after(stale_generation)
+    reader.wait_until(not_before)
 
     assert reader.is_ready(generation=5, now=100.0) is ready

@@ -104,7 +104,9 @@ def test_query_goes_on_behind_the_loss_if_that_is_allowed(
         if (found := [step[partition] for step in (first, second) if partition in step])
     } == expected
     assert query.step() == {}
-    assert [record.levelno for record in caplog.records if "going on, as failOnDataLoss says" in record.message]
+    assert [
+        record.levelno for record in caplog.records if "continuing because failOnDataLoss is false" in record.message
+    ]
     events = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
     told = [(one.cause_topic, one.cause_partition, one.lost_from_offset) for one in events]
     assert told == TOLD_BY_EVENTS[loss]

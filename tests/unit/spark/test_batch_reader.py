@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.fetching import task_reader
 from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.spark import batch_reader
 from pyspark_kafka_meta.spark.batch_reader import new_tasks, read_partition
 from pyspark_kafka_meta.telemetry.event_origin import driver_name
 
@@ -23,7 +23,7 @@ def test_a_task_writes_its_events_where_its_planner_does(
         used.append(options)
         return iter(())
 
-    monkeypatch.setattr(task_reader, "read_task", read)
+    monkeypatch.setattr(batch_reader, "_read_task", read)
     (task,) = new_tasks([()], ["t"])
     assert list(read_partition(options, task, {})) == []
 
