@@ -141,7 +141,7 @@ class KafkaClient:
         """
         return self._ask_leaders(OffsetsRequest((), read_committed), timestamps, deadline)
 
-    def epoch_ends(
+    def epoch_end_offsets(
         self, epochs: Mapping[TopicPartition, int], deadline: float
     ) -> dict[TopicPartition, PartitionOffset]:
         """OffsetForLeaderEpoch for each partition (KIP-320): where the log of its leader ends that epoch.

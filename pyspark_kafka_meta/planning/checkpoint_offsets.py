@@ -1,21 +1,21 @@
-"""The offsets of a query's checkpoint: parsed, written as canonical JSON, advanced and made into ranges.
+"""`SourceOffset`: the offsets in a checkpoint, as canonical JSON; how they advance, and the ranges between them.
 
-Spark keeps one JSON text for each micro-batch and compares these as strings, so the same position must be the same
+Spark keeps one JSON text for each micro-batch and compares texts as strings, so the same position must be the same
 text: names sorted, partitions in numeric order, and an epoch or topic id replaced only along with an offset.
 
 Spark stores nothing else for a Python source. While batch 0 is uncommitted, each restart asks for the initial offset.
-By then `latest` would mean another offset, and one that was named may be none of its log's any more. So the initial
-offset is always `BEGINNING`, and the end of batch 0 carries the start that it was planned from. The end of a later
-batch does the same for partitions that begin elsewhere than at the offset before, because they are new or were reset;
-two offsets thus say all about a batch, now and after any restart.
+By then `latest` would mean another offset, and an explicit offset may have aged out. So the initial offset is always
+`BEGINNING`, and the end of batch 0 carries the start that it was planned from. The end of a later batch does the same
+for partitions that do not begin at the offset before, because they are new or were reset. Two offsets thus define a
+batch, now and after any restart.
 
-The layout, version 1; an offset is the next one to read, an epoch -1 where none is known. A start of -2 is the first
-offset of the log when the batch is planned: so begin new partitions in a migrated batch, whose starts nobody recorded.
+The layout, version 1; an offset is the next offset to read, an epoch -1 if unknown. A start of -2 is the first offset
+of the log when the batch is planned: new partitions of a migrated batch begin there, as their starts are not recorded.
     {"initial": true,                             only before batch 0
      "start": {"t": {"0": {"epoch": 3, "offset": 40}}},
      "topics": {"t": {"id": "<uuid>" or null, "partitions": {"0": {"epoch": 3, "offset": 42}}}},
      "version": 1}
-The topic id tells a topic from one recreated under its name (KIP-516), the epoch a log from a truncated one (KIP-320).
+The topic id detects a recreated topic (KIP-516), the epoch a truncated log (KIP-320).
 Follows Spark's `KafkaSourceOffset`.
 """
 
@@ -33,7 +33,7 @@ from pyspark_kafka_meta.validators import INT32_MAX, INT64_MAX, name_partitions,
 
 VERSION = 1
 MAX_PARTITIONS = 1_000_000
-"""More than any cluster has; an offset of more partitions is broken."""
+"""More than any cluster has: an offset with more partitions is corrupt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class SourceOffset:
     """One end of a micro-batch.
 
     Attributes:
-        topic_ids: of exactly the topics in `positions`; None where brokers report none (before Kafka 2.8).
-        start: where partitions of the batch that ends here begin, if not at the offset before: in batch 0 all of them.
+        topic_ids: of exactly the topics in `positions`; None if brokers report no ids (before Kafka 2.8).
+        start: where partitions of the batch that ends here begin, if not at the offset before; in batch 0 all of them.
             An offset may be `EARLIEST_OFFSET`.
-        initial: whether this is what a query begins with, before any batch.
+        initial: whether this is the initial offset of a query, before any batch.
     """
 
     positions: Positions
@@ -59,16 +59,16 @@ class SourceOffset:
         return {
             **({"initial": True} if self.initial else {}),
             **({"start": _by_topic(self.start)} if self.start else {}),
-            "topics": {topic: {"id": ids[topic], "partitions": each} for topic, each in by_topic.items()},
+            "topics": {topic: {"id": ids[topic], "partitions": partitions} for topic, partitions in by_topic.items()},
             "version": VERSION,
         }
 
     @classmethod
     def parse(cls, value: object) -> SourceOffset:
-        """What `as_dict` made, once it has been through JSON.
+        """The offset that `as_dict` wrote, after JSON.
 
         Raises:
-            CheckpointError: it is of another version, or none of ours.
+            CheckpointError: another version or program wrote it.
         """
         version = value.get("version") if isinstance(value, dict) else None
         if version != VERSION:
@@ -97,18 +97,18 @@ class LatestOffset(SourceOffset):
 
 
 BEGINNING = SourceOffset({}, {}, initial=True)
-"""Where a query stands that has planned nothing: wherever its options say."""
+"""The initial offset of every query: it begins where its options say."""
 
 
 def advance(start: SourceOffset, end: SourceOffset, begun: Positions) -> SourceOffset:
-    """The offset to log for the batch from `start` to `end`, the latter as brokers report it, or limited.
+    """The offset to log for the batch from `start` to `end`; `end` is as brokers report it, or limited.
 
-    A partition that did not move keeps its old epoch, and a topic of which none did keeps its old id; an epoch or id
-    that was not known is taken over, once. If nothing changes the result is `start` itself, except after an initial
-    offset: batch 0 is logged at once, even empty, which pins it.
+    A partition that did not move keeps its old epoch, and a topic without any move keeps its old id; an unknown epoch
+    or id is replaced once. If nothing changes the result is `start` itself, except after an initial offset: batch 0 is
+    logged at once, even empty, which pins it.
 
     Args:
-        begun: where partitions begin of which `start` knows nothing, or nothing that still holds.
+        begun: where partitions begin that `start` lacks, or whose position in `start` is lost.
     """
     moved = {
         partition
@@ -121,24 +121,26 @@ def advance(start: SourceOffset, end: SourceOffset, begun: Positions) -> SourceO
     moved_topics = {partition.topic for partition in moved}
     advanced = SourceOffset(
         positions={
-            each: position if each in moved or start.positions[each].leader_epoch == NO_EPOCH else start.positions[each]
-            for each, position in end.positions.items()
+            partition: position
+            if partition in moved or start.positions[partition].leader_epoch == NO_EPOCH
+            else start.positions[partition]
+            for partition, position in end.positions.items()
         },
         topic_ids={
             topic: topic_id if topic in moved_topics else start.topic_ids[topic] or topic_id
             for topic, topic_id in end.topic_ids.items()
         },
-        start={each: position for each, position in begins.items() if each in end.positions},
+        start={partition: position for partition, position in begins.items() if partition in end.positions},
     )
     is_same = (advanced.positions, advanced.topic_ids) == (start.positions, start.topic_ids)
     return start if is_same and not moved and not start.initial else advanced
 
 
 def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
-    """What the batch between two logged offsets reads, sorted by partition, without empty ranges.
+    """The ranges of the batch between two logged offsets, sorted by partition, without empty ranges.
 
     Raises:
-        CheckpointError: neither offset says where some partition begins.
+        CheckpointError: neither offset has the start of some partition.
     """
     if start == end:
         return []
@@ -148,10 +150,10 @@ def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
             f"the checkpoint does not say where to begin with {name_partitions(unknown)}: restore it, or start with a "
             "new one"
         )
-    spans = [(each, begins[each], end.positions[each]) for each in sorted(end.positions)]
+    spans = [(partition, begins[partition], end.positions[partition]) for partition in sorted(end.positions)]
     return [
-        OffsetRange(each, end.topic_ids[each.topic], begin.offset, until.offset, begin.leader_epoch)
-        for each, begin, until in spans
+        OffsetRange(partition, end.topic_ids[partition.topic], begin.offset, until.offset, begin.leader_epoch)
+        for partition, begin, until in spans
         if begin.offset < until.offset
     ]
 
@@ -159,10 +161,10 @@ def ranges(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
 def check_same_partitions(
     option: str, given: Collection[TopicPartition], partitions: Collection[TopicPartition]
 ) -> None:
-    """Hold the partitions `given` in the JSON of `option` against those that the query reads.
+    """Check that the JSON of `option` names the partitions that the query reads.
 
     Raises:
-        OptionError: one of either is missing in the other.
+        OptionError: `given` lacks some of `partitions`, or has others.
     """
     missing, unread = set(partitions) - set(given), set(given) - set(partitions)
     if missing or unread:
@@ -174,10 +176,10 @@ def check_same_partitions(
 
 def _by_topic(positions: Positions) -> dict[str, dict[str, dict[str, int]]]:
     topics: dict[str, dict[str, dict[str, int]]] = {}
-    for each in sorted(positions):
-        position = positions[each]
+    for partition in sorted(positions):
+        position = positions[partition]
         entry = {"epoch": position.leader_epoch, "offset": position.offset}
-        topics.setdefault(each.topic, {})[str(each.partition)] = entry
+        topics.setdefault(partition.topic, {})[str(partition.partition)] = entry
     return topics
 
 
@@ -189,7 +191,7 @@ def _parse(value: Mapping[str, object]) -> SourceOffset:
     topics = {topic: _exactly(content, "id", "partitions") for topic, content in _members(value["topics"]).items()}
     return SourceOffset(
         positions=_parse_positions({topic: partitions for topic, (_, partitions) in topics.items()}),
-        topic_ids={topic: None if each is None else UUID(str(each)) for topic, (each, _) in topics.items()},
+        topic_ids={topic: None if topic_id is None else UUID(str(topic_id)) for topic, (topic_id, _) in topics.items()},
         start=_parse_positions(value.get("start", {}), may_be_earliest=True),
         initial="initial" in value,
     )

@@ -1,6 +1,6 @@
-"""`LogEnds`: which partitions there are and where their logs end, nothing being called lost on one broker's word.
+"""`LogEnds`: the partitions of a query and the ends of their logs. No loss is believed on the word of one broker.
 
-Follows Spark's `KafkaOffsetReaderAdmin`, which asks again where the latest offsets went back (KAFKA-7703).
+Follows Spark's `KafkaOffsetReaderAdmin`, which lists the latest offsets again if they went back (KAFKA-7703).
 """
 
 from __future__ import annotations
@@ -18,41 +18,35 @@ from pyspark_kafka_meta.model import NO_EPOCH, Position, Positions, RefreshReaso
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.planning.checkpoint_offsets import LatestOffset, SourceOffset
 from pyspark_kafka_meta.planning.data_loss import DataLossPolicy
-from pyspark_kafka_meta.planning.lost_positions import (
-    explain_end,
-    has_other_id,
-    is_shorter,
-    lost_ends,
-    lost_starts,
-)
-from pyspark_kafka_meta.planning.start_end_offsets import OffsetResolver
+from pyspark_kafka_meta.planning.lost_positions import explain_end, has_other_id, is_shorter, lost_ends, lost_starts
+from pyspark_kafka_meta.planning.start_end_offsets import StartEndOffsets
 from pyspark_kafka_meta.validators import name_partitions
 
 logger = logging.getLogger(__name__)
 
 
 class LogEnds:
-    """Log ends of the partitions one query reads."""
+    """The log ends of one query."""
 
-    def __init__(self, client: KafkaClient, options: SourceOptions, resolver: OffsetResolver) -> None:
+    def __init__(self, client: KafkaClient, options: SourceOptions, offsets: StartEndOffsets) -> None:
         self._client = client
         self._options = options
         self._policy = DataLossPolicy(options)
-        self._resolver = resolver
+        self._offsets = offsets
         self._skipped: set[TopicPartition] = set()  # their lost target was reported
         self._reported = ""  # the last loss
-        # The positions that leaders have compared with their logs, and the leader epoch that they did it in.
+        # The positions that leaders have compared with their logs, and in which leader epoch.
         self._compared: dict[TopicPartition, tuple[Position, int]] = {}
 
     def partitions(self, expected: Collection[TopicPartition] = ()) -> list[TopicPartition]:
-        """The partitions that the query reads now, in order.
+        """The partitions that the query reads now, sorted.
 
         Args:
             expected: partitions that it read before; see `KafkaClient.partitions`.
 
         Raises:
-            UnknownTopicError: a topic, or a partition that `assign` names, does not exist; or one that is expected,
-                under a pattern.
+            UnknownTopicError: a topic, or a partition in option assign, does not exist; or, under a pattern, an
+                expected partition.
         """
         expected, deadline = self._options.assigned or expected, self._client.api_deadline()
         if self._options.topic_pattern is not None:
@@ -70,54 +64,54 @@ class LogEnds:
         return sorted(self._options.assigned)
 
     def first_partitions(self, missing_are_lost: bool = False) -> list[TopicPartition]:
-        """The partitions that a query begins with, as two brokers know them. One that lags behind may lack some, which
-        a run that ends would never read, and a stream that begins at the ends of the logs would read from the start.
+        """The partitions that a query begins with, from two brokers. A broker that lags behind may lack some: a run
+        that ends would never read them, and a stream that begins at latest would read them from the start.
 
         Args:
-            missing_are_lost: whether a missing topic is a loss, as failOnDataLoss says, or an UnknownTopicError.
+            missing_are_lost: whether a missing topic is a loss for failOnDataLoss, or an UnknownTopicError.
         """
-        look = self.accept_gone_partitions if missing_are_lost else self.partitions
-        found = look(())
+        list_partitions = self.existing_partitions if missing_are_lost else self.partitions
+        found = list_partitions(())
         brokers = {broker.address for broker in self._client.cache.snapshot.brokers.values()}
         if self._options.assigned is not None or len(brokers) == 1:
             return found
-        # Whose answer came over another address than a broker's own, such as a load balancer's, is not known.
+        # Behind another address than a broker's own, such as a load balancer's, any broker may have responded.
         is_known = brokers.issuperset(self._client.options.bootstrap_servers)
         for _ in range(1 if is_known else 2):
             self._client.cache.refresh(RefreshReason.ON_DEMAND, self._client.api_deadline())
-            found = look(found)
+            found = list_partitions(found)
         return found
 
     def _topics(self, expected: Collection[TopicPartition]) -> Collection[str]:
-        """Those that are named, or that match the pattern by now; of the latter those that were read before too."""
+        """The subscribed topics, or all that match the pattern with those of `expected`."""
         if self._options.topic_pattern is None:
             return self._options.topics
         return {*self._client.cache.snapshot.topics, *(partition.topic for partition in expected)}
 
     @contextmanager
     def same_topics(self, partitions: Collection[TopicPartition]) -> Iterator[dict[str, UUID | None]]:
-        """The ids that belong to the offsets of `partitions` that are asked for within this context.
+        """The topic ids that belong to the offsets of `partitions` that are listed within this context.
 
         Raises:
-            UnknownTopicError: a topic is not the same any more, or not known any more, at the end.
+            UnknownTopicError: at the end, a topic was recreated or is unknown.
         """
         ids = self._topic_ids(partitions)
         yield ids
         if ids != self._topic_ids(partitions):
-            raise UnknownTopicError("a topic was deleted, or recreated, while its offsets were asked for: try again")
+            raise UnknownTopicError("a topic was deleted, or recreated, while its offsets were listed: try again")
 
     def _topic_ids(self, partitions: Collection[TopicPartition]) -> dict[str, UUID | None]:
-        """The ids of the topics of `partitions`, as cached."""
+        """The cached ids of the topics of `partitions`."""
         snapshot = self._client.cache.snapshot
         return {topic: snapshot.topic_id(topic) for topic in {partition.topic for partition in partitions}}
 
-    def accept_gone_partitions(
+    def existing_partitions(
         self, expected: Collection[TopicPartition], start: SourceOffset | None = None
     ) -> list[TopicPartition]:
-        """The partitions there are now. An expected one that is missing is lost, unless its topic was recreated since
+        """The partitions that exist now. A missing expected partition is lost, unless its topic was recreated since
         `start`: then the partitions of the new topic decide."""
         losses = []
-        if forgotten := sorted(one for one in expected if not self._is_asked_for(one)):
+        if forgotten := sorted(partition for partition in expected if not self._is_subscribed(partition)):
             losses.append(
                 f"the checkpoint has {name_partitions(forgotten)}, which the query asks for no more: set its topics as "
                 "they were, or give it a checkpointLocation of its own"
@@ -128,14 +122,13 @@ class LogEnds:
         except UnknownTopicError as error:
             losses.append(f"a topic or partition that was being read is gone: {error}")
             self._report(*losses, may_be_recreated=True)
-            wanted = self._options.assigned
-            snapshot = self._client.cache.snapshot
-            found = [one for topic in self._topics(()) for one in snapshot.partitions(topic)]
-            return [one for one in sorted(found) if wanted is None or one in wanted]
+            assigned, snapshot = self._options.assigned, self._client.cache.snapshot
+            found = [partition for topic in self._topics(()) for partition in snapshot.partitions(topic)]
+            return [partition for partition in sorted(found) if assigned is None or partition in assigned]
         gone = set(expected) - set(partitions)
         if start is not None:
-            ids = self._topic_ids(gone)
-            gone = {one for one in gone if not is_other_topic(start.topic_ids.get(one.topic), ids[one.topic])}
+            ids, old_ids = self._topic_ids(gone), start.topic_ids
+            gone = {part for part in gone if not is_other_topic(old_ids.get(part.topic), ids[part.topic])}
         if gone:
             losses.append(
                 f"{name_partitions(gone)} are gone: the topic was deleted or recreated; there are now "
@@ -144,8 +137,8 @@ class LogEnds:
         self._report(*losses, may_be_recreated=bool(gone))
         return partitions
 
-    def _is_asked_for(self, partition: TopicPartition) -> bool:
-        """By the query's options as they are: its checkpoint may be of others."""
+    def _is_subscribed(self, partition: TopicPartition) -> bool:
+        """Whether the query's options include it: its checkpoint may be of other options."""
         options = self._options
         if options.assigned is not None:
             return partition in options.assigned
@@ -161,70 +154,74 @@ class LogEnds:
         self._reported = loss
 
     def confirmed(self, start: SourceOffset, target: Positions) -> LatestOffset:
-        """The ends, topic ids and truncations. If reading cannot go on from `start`, or not up to `target`, leaders are
-        asked again with fresh metadata of another broker: the first may lag behind, and only metadata separates a
-        recreated topic from a log that became shorter. A lost target is reported once, where losing it is allowed."""
-        target = {one: position for one, position in target.items() if one not in self._skipped}
+        """The log ends, topic ids and truncations. If reading cannot continue from `start`, or not up to `target`,
+        leaders are asked again with metadata of another broker: the first may lag behind, and only metadata
+        distinguishes a recreated topic from a shorter log. A lost target is reported once if the loss is allowed."""
+        target = {partition: position for partition, position in target.items() if partition not in self._skipped}
         expected = start.positions.keys() | target.keys()
-        latest = self._latest_left(expected, start)
-        for _ in range(max(self._options.fetch_offset_retries, 1)):  # what only one broker says is never believed
+        latest = self._latest(expected, start)
+        for _ in range(max(self._options.fetch_offset_retries, 1)):  # never believe one broker alone
             if not lost_starts(start, latest) and not lost_ends(target, latest):
                 break
-            # A broker that has just become leader may report a smaller end than the last one for a moment (KAFKA-7703).
+            # A new leader may report a smaller end than the old one for a moment (KAFKA-7703).
             self._client.sleep(self._options.fetch_offset_retry_interval_ms / 1000)
             self._client.cache.refresh(RefreshReason.ON_DEMAND, self._client.api_deadline())
-            latest = self._latest_left(expected, start)
-        lost = [one for one in lost_ends(target, latest) if one not in lost_starts(start, latest)]
+            latest = self._latest(expected, start)
+        lost = [partition for partition in lost_ends(target, latest) if partition not in lost_starts(start, latest)]
         if lost:
-            self._report(*(explain_end(one, target, latest) for one in lost[:5]))
-        for one in lost:
-            cut, cause = latest.positions[one].offset, explain_end(one, target, latest)
-            self._client.cache.record_loss(one, cut, target[one].offset, cause)
+            self._report(*(explain_end(partition, target, latest) for partition in lost[:5]))
+        for partition in lost:
+            end, cause = latest.positions[partition].offset, explain_end(partition, target, latest)
+            self._client.cache.record_loss(partition, end, target[partition].offset, cause)
         self._skipped.update(lost_ends(target, latest), target.keys() - latest.positions.keys())
         return latest
 
+    def _latest(self, expected: Collection[TopicPartition], start: SourceOffset) -> LatestOffset:
+        """The ends of the existing partitions, their topic ids, and where they were truncated."""
+        partitions = self.existing_partitions(expected, start)
+        with self.same_topics(partitions) as ids:
+            latest = LatestOffset(self._offsets.latest(partitions), ids)
+            cuts = self._cuts(start, latest)
+        held_back = {part: position for part, position in self._held_back(start, latest).items() if part not in cuts}
+        return replace(latest, positions={**latest.positions, **held_back}, cuts=cuts)
+
     def _held_back(self, start: SourceOffset, latest: LatestOffset) -> dict[TopicPartition, Position]:
-        """The starts that lie behind an open transaction, not behind the log: where a query has begun, or become,
-        read_committed."""
+        """The starts that lie behind an open transaction, but within the log: the query began there, or was
+        read_uncommitted before."""
         if not self._options.client.read_committed:
             return {}
-        shared = start.positions.keys() & latest.positions.keys()
-        behind = [one for one in shared if is_shorter(one, start, latest) and not has_other_id(one, start, latest)]
-        marks = self._resolver.high_watermarks(behind)
-        return {one: start.positions[one] for one in behind if start.positions[one].offset <= marks[one].offset}
-
-    def _latest_left(self, expected: Collection[TopicPartition], start: SourceOffset) -> LatestOffset:
-        """The ends of the partitions there are now, the ids that go with them, and where they were truncated."""
-        partitions = self.accept_gone_partitions(expected, start)
-        with self.same_topics(partitions) as ids:
-            latest = self._resolver.latest(partitions)
-            left = LatestOffset(latest, ids)
-            cuts = self._cuts(start, left)
-        held_back = {one: position for one, position in self._held_back(start, left).items() if one not in cuts}
-        return replace(left, positions={**latest, **held_back}, cuts=cuts)
+        behind = [
+            partition
+            for partition in start.positions.keys() & latest.positions.keys()
+            if is_shorter(partition, start, latest) and not has_other_id(partition, start, latest)
+        ]
+        marks = self._offsets.high_watermarks(behind)
+        starts = {partition: start.positions[partition] for partition in behind}
+        return {partition: begin for partition, begin in starts.items() if begin.offset <= marks[partition].offset}
 
     def _cuts(self, start: SourceOffset, latest: LatestOffset) -> dict[TopicPartition, Position]:
-        """Where logs part from what was read of them. Only a new leader truncates a log, so a leader is asked once in
-        its epoch (KIP-320). Follows Kafka's `SubscriptionState.maybeValidatePositionForCurrentLeader`."""
+        """Where logs diverge from what was read of them. Only a new leader truncates a log, so each leader epoch is
+        compared once (KIP-320). Follows Kafka's `SubscriptionState.maybeValidatePositionForCurrentLeader`."""
         epochs = {}
-        for one in start.positions.keys() & latest.positions.keys():
-            old, epoch = start.positions[one], latest.positions[one].leader_epoch
-            is_due = NO_EPOCH < old.leader_epoch < epoch and self._compared.get(one) != (old, epoch)
-            if is_due and not has_other_id(one, start, latest):
-                epochs[one] = old.leader_epoch
+        for partition in start.positions.keys() & latest.positions.keys():
+            old, epoch = start.positions[partition], latest.positions[partition].leader_epoch
+            is_due = NO_EPOCH < old.leader_epoch < epoch and self._compared.get(partition) != (old, epoch)
+            if is_due and not has_other_id(partition, start, latest):
+                epochs[partition] = old.leader_epoch
         if not epochs:
             return {}
         try:
-            ends = self._client.epoch_ends(epochs, self._client.api_deadline())
-        except UnsupportedBrokerError as error:  # as Kafka's consumer does, which skips the validation then
+            ends = self._client.epoch_end_offsets(epochs, self._client.api_deadline())
+        except UnsupportedBrokerError as error:  # Kafka's consumer skips the validation too
             logger.warning("a truncated log is only noticed by its end, as leaders cannot compare epochs: %s", error)
             ends = {}
         cuts = {
-            one: Position(end.offset, end.leader_epoch)
-            for one, end in ends.items()
-            if 0 <= end.offset < start.positions[one].offset
+            partition: Position(end.offset, end.leader_epoch)
+            for partition, end in ends.items()
+            if 0 <= end.offset < start.positions[partition].offset
         }
         self._compared |= {
-            one: (start.positions[one], latest.positions[one].leader_epoch) for one in epochs.keys() - cuts.keys()
+            partition: (start.positions[partition], latest.positions[partition].leader_epoch)
+            for partition in epochs.keys() - cuts.keys()
         }
         return cuts

@@ -1,4 +1,4 @@
-"""`OffsetResolver`: what the starting and ending offsets that a user named mean in the logs as they are.
+"""`StartEndOffsets`: resolves startingOffsets and endingOffsets to offsets of the logs, by ListOffsets.
 
 Follows Spark's `KafkaOffsetReaderAdmin`.
 """
@@ -22,8 +22,8 @@ from pyspark_kafka_meta.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAM
 logger = logging.getLogger(__name__)
 
 
-class OffsetResolver:
-    """Turns starts and ends into offsets, by asking each partition's leader."""
+class StartEndOffsets:
+    """The offsets of one query."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class OffsetResolver:
         self._policy = DataLossPolicy(options)
         self._wall_clock = wall_clock
         self._committed = committed or _committed_offsets
-        self._told: set[str] = set()  # what has aged out: a repeated plan does not say so again
+        self._reported: set[str] = set()  # aged-out offsets, which a retried plan does not report again
 
     def resolve(
         self, spec: StartSpec, partitions: Collection[TopicPartition], option: str, is_end: bool = False
@@ -45,13 +45,13 @@ class OffsetResolver:
         """The positions that `spec` means.
 
         Args:
-            option: where it came from, for errors: startingOffsets or endingOffsets.
+            option: startingOffsets or endingOffsets, for errors.
             is_end: whether a batch ends there.
 
         Raises:
-            OptionError: it names other partitions than these, an offset behind the end of a log, or a time that no
-                record is as late as.
-            DataLossError: it names an offset that has aged out, and failOnDataLoss is set.
+            OptionError: it names other partitions than these, an offset behind the end of a log, or a time later than
+                all records.
+            DataLossError: it names an offset that has aged out, and failOnDataLoss is true.
         """
         match spec:
             case TimesSpec():
@@ -71,26 +71,30 @@ class OffsetResolver:
     def _at_times(
         self, spec: TimesSpec, partitions: Collection[TopicPartition], option: str
     ) -> dict[TopicPartition, Position]:
-        """The ends are asked for first. A partition without a record that late starts at the end it had then: records
-        that are written while the leaders are asked for the times must not be skipped, nor read by two batches whose
-        times adjoin. No epochs: those in the answers are of the records there, not of what lies before them."""
+        """The ends are listed first. A partition without so late a record starts at its end before the times were
+        listed: records written meanwhile must not be skipped, nor read by two batches with adjoining times. No epochs:
+        those in the responses belong to the records there, not to the records before."""
         times = dict(spec.by_partition)
         if spec.everywhere_ms is not None:
             times = dict.fromkeys(partitions, spec.everywhere_ms)
         check_same_partitions(option, times, partitions)
         latest = self.latest(times)
-        answers = self._list(times, self._options.client.read_committed)
-        unmatched = [one for one, answer in answers.items() if answer.offset < 0]
+        listed = self._list(times, self._options.client.read_committed)
+        unmatched = [partition for partition, result in listed.items() if result.offset < 0]
         if unmatched and not spec.or_latest:
             raise OptionError(
                 f"No offset matched from request of topic-partition {unmatched[0]} and timestamp "
                 f"{times[unmatched[0]]}. Set startingOffsetsByTimestampStrategy to latest to begin at the end there"
             )
-        return {one: latest[one] if answer.offset < 0 else Position(answer.offset) for one, answer in answers.items()}
+        matched = {partition: Position(result.offset) for partition, result in listed.items()}
+        return matched | {partition: latest[partition] for partition in unmatched}
 
     def _before_end(self, offsets: int, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         earliest, latest = self.earliest(partitions), self.latest(partitions)
-        return {one: Position(max(earliest[one].offset, latest[one].offset - offsets)) for one in partitions}
+        return {
+            partition: Position(max(earliest[partition].offset, latest[partition].offset - offsets))
+            for partition in partitions
+        }
 
     def _of_group(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         committed = self._committed(self._client.options, group, partitions)
@@ -109,8 +113,10 @@ class OffsetResolver:
         self, spec: OffsetsSpec, partitions: Collection[TopicPartition], option: str, is_end: bool
     ) -> dict[TopicPartition, Position]:
         by_topic = dict(spec.by_topic)
-        given = {one: by_topic[one.topic] for one in partitions if one.topic in by_topic} | dict(spec.by_partition)
-        unread = sorted(by_topic.keys() - {one.topic for one in partitions})
+        given = {
+            partition: by_topic[partition.topic] for partition in partitions if partition.topic in by_topic
+        } | dict(spec.by_partition)
+        unread = sorted(by_topic.keys() - {partition.topic for partition in partitions})
         if unread:
             raise OptionError(f"{option} names topic {', '.join(unread)}, which is not read: correct it")
         check_same_partitions(option, given, partitions)
@@ -119,16 +125,16 @@ class OffsetResolver:
         # A query may begin behind the start of an open transaction, but a batch cannot end there.
         ends = latest if is_end else self.high_watermarks(partitions)
         return {
-            one: named[at][one]
-            if at in named
-            else self._within_log(option, one, at, earliest[one].offset, ends[one].offset, is_end)
-            for one, at in given.items()
+            partition: named[offset][partition]
+            if offset in named
+            else self._within_log(option, partition, offset, earliest[partition].offset, ends[partition].offset, is_end)
+            for partition, offset in given.items()
         }
 
     def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
-        """The start of each log. No epoch: nothing lies before it that a leader could compare."""
-        answers = self._list(dict.fromkeys(partitions, EARLIEST_TIMESTAMP), read_committed=False)
-        return {partition: Position(answer.offset) for partition, answer in answers.items()}
+        """The start of each log. No epoch: a leader has nothing to compare before it."""
+        listed = self._list(dict.fromkeys(partitions, EARLIEST_TIMESTAMP), read_committed=False)
+        return {partition: Position(result.offset) for partition, result in listed.items()}
 
     def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         """The end of each log: high watermark, or last stable offset under read_committed."""
@@ -139,8 +145,8 @@ class OffsetResolver:
         return self._latest(partitions, read_committed=False)
 
     def _latest(self, partitions: Collection[TopicPartition], read_committed: bool) -> dict[TopicPartition, Position]:
-        answers = self._list(dict.fromkeys(partitions, LATEST_TIMESTAMP), read_committed)
-        return {one: Position(answer.offset, answer.leader_epoch) for one, answer in answers.items()}
+        listed = self._list(dict.fromkeys(partitions, LATEST_TIMESTAMP), read_committed)
+        return {partition: Position(result.offset, result.leader_epoch) for partition, result in listed.items()}
 
     def _list(
         self, timestamps: Mapping[TopicPartition, int], read_committed: bool
@@ -152,23 +158,23 @@ class OffsetResolver:
     def _within_log(
         self, option: str, partition: TopicPartition, offset: int, earliest: int, latest: int, is_end: bool
     ) -> Position:
-        """`offset` if the log holds it; its start if the offset has aged out and that is allowed."""
+        """`offset` if the log holds it; the start of the log if it has aged out and failOnDataLoss is false."""
         if offset > latest:
             raise OptionError(
                 f"{option} names offset {offset} of {partition}, and its log ends at {latest}: correct it"
             )
         text = f"{option} names offset {offset} of {partition}, and its log starts at {earliest}"
-        if offset < earliest and text not in self._told:
+        if offset < earliest and text not in self._reported:
             self._policy.report_loss(f"{text}: the records before it are gone")
-            if not is_end:  # what lies behind an end was not to be read
+            if not is_end:  # records behind an end were not to be read
                 self._client.cache.record_loss(partition, offset, earliest, text)
-            self._told.add(text)
+            self._reported.add(text)
         return Position(max(offset, earliest))
 
 
 def _committed_offsets(
     options: ClientOptions, group: str, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    from pyspark_kafka_meta.client.consumer_groups import ConsumerGroup  # brings confluent_kafka, which few need
+    from pyspark_kafka_meta.client.consumer_groups import ConsumerGroup  # imports confluent_kafka, rarely needed
 
     return ConsumerGroup(options, group).committed(partitions)

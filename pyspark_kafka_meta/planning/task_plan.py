@@ -1,8 +1,8 @@
-"""Offset ranges into tasks: the big are split, the small are bundled, those of one leader together.
+"""Plan tasks from offset ranges: split large ranges, bundle small ranges of the same leader.
 
-A Python task costs some 50 ms however little it reads, and a worker reads over a million records a second: tasks of few
-records are mostly overhead, and one of very many keeps a single core busy while the others have finished. The split for
-`minPartitions` is that of Spark's `KafkaOffsetRangeCalculator`, which does not bundle.
+A Python task costs some 50 ms however little it reads, and a worker reads over a million records a second: small tasks
+are mostly overhead, and a very large task keeps a single core busy while the others have finished. The split for
+`minPartitions` follows Spark's `KafkaOffsetRangeCalculator`, which does not bundle.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from itertools import accumulate, groupby, pairwise
 from pyspark_kafka_meta.model import NO_EPOCH, NO_LEADER, OffsetRange, TopicPartition
 
 SPLIT_OFFSETS = 1_000_000
-"""A range of more offsets is cut, into pieces that are far too large to be bundled again."""
+"""Larger ranges are split, into pieces far too large to be bundled again."""
 BUNDLE_OFFSETS = 50_000
-"""Ranges of fewer offsets share a task with others, of up to about this many together."""
+"""Smaller ranges share a task, up to about this many offsets together."""
 
 
 def plan_tasks(
@@ -26,14 +26,14 @@ def plan_tasks(
     max_records: int | None = None,
     max_tasks: int | None = None,
 ) -> list[tuple[OffsetRange, ...]]:
-    """What each task reads: together exactly `ranges`, each offset once; no partition twice in one task.
+    """The ranges of each task: together exactly `ranges`, each offset once; no partition twice in one task.
 
     Args:
         ranges: at most one for each partition; empty ones are dropped.
-        leaders: node id of each partition's leader; where it is missing there is none.
-        min_partitions: about the least number of tasks: fewer ranges are split further, and bundling stops there.
-        max_records: most offsets of a task.
-        max_tasks: most tasks, which goes before the other two.
+        leaders: node ids of the known leaders.
+        min_partitions: about the minimum number of tasks: fewer ranges are split further, and bundling stops there.
+        max_records: maximum offsets of a task.
+        max_tasks: maximum number of tasks; overrides the other two.
 
     Returns:
         Tasks of one range or more, the large ones first.
@@ -48,11 +48,11 @@ def _within_sizes(
     min_partitions: int | None,
     max_records: int,
 ) -> list[tuple[OffsetRange, ...]]:
-    most = min(max_records, SPLIT_OFFSETS)
-    pieces = [piece for each in ranges if each.size > 0 for piece in _cut(each, -(-each.size // most))]
+    max_size = min(max_records, SPLIT_OFFSETS)
+    pieces = [piece for whole in ranges if whole.size > 0 for piece in _cut(whole, -(-whole.size // max_size))]
     if min_partitions is not None and len(pieces) < min_partitions:
         return [(piece,) for piece in _split_for(pieces, min_partitions)]
-    capacity = min(BUNDLE_OFFSETS, most)
+    capacity = min(BUNDLE_OFFSETS, max_size)
     tasks = _bundle(pieces, leaders, capacity)
     while len(tasks) < (min_partitions or 0):
         capacity //= 2
@@ -61,8 +61,8 @@ def _within_sizes(
 
 
 def _split_for(pieces: Sequence[OffsetRange], min_partitions: int) -> list[OffsetRange]:
-    """About `min_partitions` pieces out of fewer, each split in proportion to its size. Those too small to be split
-    count as one each, and the large ones share the rest of `min_partitions` (SPARK-36576)."""
+    """About `min_partitions` pieces out of fewer, split in proportion to their sizes. Pieces too small to split count
+    as one each, and large pieces share the rest of `min_partitions` (SPARK-36576)."""
     total = sum(piece.size for piece in pieces)
     parts = [_parts(piece.size, total, min_partitions) for piece in pieces]
     large_total = sum(piece.size for piece, count in zip(pieces, parts, strict=True) if count > 1)
@@ -75,12 +75,12 @@ def _split_for(pieces: Sequence[OffsetRange], min_partitions: int) -> list[Offse
 
 
 def _parts(size: int, total: int, min_partitions: int) -> int:
-    """The share of `min_partitions`, halves rounded up as Java's Math.round does; at least 1, at most one an offset."""
+    """The share of `min_partitions`, halves rounded up as Java's Math.round does; from 1 to `size`."""
     return min(size, max(1, (2 * size * min_partitions + total) // (2 * total)))
 
 
 def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
-    """`parts` nonempty pieces of near-even size, the smaller ones first. Only the first follows a known epoch."""
+    """`parts` nonempty pieces of near-even size, smaller pieces first. Only the first follows a known epoch."""
     size, larger = divmod(whole.size, parts)
     starts = [whole.from_offset + part * size + max(0, part - (parts - larger)) for part in range(parts + 1)]
     return [_piece(whole, start, end) for start, end in pairwise(starts)]
@@ -94,15 +94,15 @@ def _piece(whole: OffsetRange, start: int, end: int) -> OffsetRange:
 def _deal_out(
     ranges: Sequence[OffsetRange], leaders: Mapping[TopicPartition, int], tasks: int
 ) -> list[tuple[OffsetRange, ...]]:
-    """Up to `tasks` tasks of near-even size: the ranges laid end to end, those of one leader together, and cut."""
-    line = sorted(ranges, key=lambda each: (leaders.get(each.partition, NO_LEADER), each.partition))
-    ends = list(accumulate(each.size for each in line))
+    """Up to `tasks` tasks of near-even size: the ranges end to end, those of one leader together, and cut."""
+    line = sorted(ranges, key=lambda whole: (leaders.get(whole.partition, NO_LEADER), whole.partition))
+    ends = list(accumulate(whole.size for whole in line))
     cuts = [ends[-1] * number // tasks for number in range(tasks + 1)]
     dealt = [
         tuple(
-            _piece(each, each.until_offset - min(end - low, each.size), each.until_offset - max(end - high, 0))
-            for each, end in zip(line, ends, strict=True)
-            if max(low, end - each.size) < min(high, end)
+            _piece(whole, whole.until_offset - min(end - low, whole.size), whole.until_offset - max(end - high, 0))
+            for whole, end in zip(line, ends, strict=True)
+            if max(low, end - whole.size) < min(high, end)
         )
         for low, high in pairwise(cuts)
     ]
@@ -112,8 +112,8 @@ def _deal_out(
 def _bundle(
     pieces: Sequence[OffsetRange], leaders: Mapping[TopicPartition, int], capacity: int
 ) -> list[list[OffsetRange]]:
-    """Pieces of `capacity` and more alone, then the others together, up to `capacity` a task. What each leader has left
-    over in the end, too little for a task of its own, is put together across leaders."""
+    """Pieces of at least `capacity` alone, then smaller pieces together, up to `capacity` a task. The last, incomplete
+    task of each leader is combined across leaders."""
     tasks = [[piece] for piece in pieces if piece.size >= capacity]
     small = [piece for piece in pieces if piece.size < capacity]
     leader_of = {piece: leaders.get(piece.partition, NO_LEADER) for piece in small}
@@ -127,7 +127,7 @@ def _bundle(
 
 
 def _fill(groups: Iterable[list[OffsetRange]], capacity: int) -> list[list[OffsetRange]]:
-    """The groups in their order, each joined to the one before while both fit into `capacity`."""
+    """The groups in order, each joined to the previous group while both fit into `capacity`."""
     filled: list[list[OffsetRange]] = []
     room = 0
     for group in groups:

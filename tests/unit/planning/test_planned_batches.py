@@ -11,7 +11,7 @@ from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicEr
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.options.start_specs import AgoSpec, GroupSpec
 from pyspark_kafka_meta.planning import task_plan
-from pyspark_kafka_meta.planning.start_end_offsets import OffsetResolver
+from pyspark_kafka_meta.planning.start_end_offsets import StartEndOffsets
 from tests.partitions import T0, T1, T2, T3
 from tests.unit.logs import WRITTEN
 from tests.unit.planning.changes import HOW_TO_GO_ON, before_offsets_are_asked
@@ -229,7 +229,7 @@ def test_times_that_mean_nothing_are_refused(later: Scene, options: dict[str, st
 
 def test_a_start_so_long_ago_is_counted_from_planning(later: Scene) -> None:
     ninety_seconds_later = WRITTEN.timestamp() + 90
-    resolver = OffsetResolver(later.warm_client(), later.options().for_batch(), lambda: ninety_seconds_later)
+    resolver = StartEndOffsets(later.warm_client(), later.options().for_batch(), lambda: ninety_seconds_later)
     found = resolver.resolve(AgoSpec(40_000), (T0, T2), "startingOffsets")
     assert found == {T0: Position(12), T2: Position(12, 0)}
     assert resolver.resolve(AgoSpec(10**15), (T0,), "startingOffsets") == {T0: Position(0)}
@@ -240,7 +240,7 @@ def test_a_start_is_where_a_group_would_read_on(scene: Scene, caplog: pytest.Log
 
     def resolve(committed: dict[TopicPartition, int], **options: str) -> dict[TopicPartition, Position]:
         query = scene.options(**options).for_batch()
-        resolver = OffsetResolver(scene.warm_client(), query, committed=lambda *asked: committed)
+        resolver = StartEndOffsets(scene.warm_client(), query, committed=lambda *asked: committed)
         return resolver.resolve(GroupSpec("g"), (T0, T1), "startingOffsets")
 
     assert resolve({T0: 5, T1: 12}) == {T0: Position(5), T1: Position(12)}

@@ -535,7 +535,7 @@ def test_leaders_that_cannot_compare_epochs_are_believed_by_their_ends(
     def refuse(*_: object) -> NoReturn:
         raise UnsupportedBrokerError("broker-2:9092 offers OffsetForLeaderEpoch v0 to v-1")
 
-    scene.monkeypatch.setattr(KafkaClient, "epoch_ends", refuse)
+    scene.monkeypatch.setattr(KafkaClient, "epoch_end_offsets", refuse)
     scene.cluster.move_leader(T0, 2)
     scene.write(T0, "after")
     scene.clock.sleep(300)

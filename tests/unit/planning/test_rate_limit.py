@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafka_meta.model import Position, TopicPartition
-from pyspark_kafka_meta.planning.rate_limit import backlog, is_put_off, limit_offsets
+from pyspark_kafka_meta.planning.rate_limit import backlog, is_delayed, limit_offsets
 
 INT64_MAX = 2**63 - 1
 
@@ -56,10 +56,10 @@ def test_a_backlog_counts_no_partition_that_lies_before_its_start() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backlog", "waited_ms", "put_off"),
+    ("backlog", "waited_ms", "delayed"),
     [(9, 0, True), (9, 999, True), (9, 1000, False), (10, 0, False), (0, 1000, False), (0, None, False)],
 )
-def test_a_small_batch_is_put_off_until_the_delay_has_passed(
-    backlog: int, waited_ms: float | None, put_off: bool
+def test_a_small_batch_is_delayed_until_the_delay_has_passed(
+    backlog: int, waited_ms: float | None, delayed: bool
 ) -> None:
-    assert is_put_off(backlog, 10, waited_ms, 1000) is put_off
+    assert is_delayed(backlog, 10, waited_ms, 1000) is delayed
