@@ -1,1 +1,1 @@
-"""What reading and writing share: a client, its worker pool, ListOffsets, replicas, throttling, consumer groups."""
+"""Shared by reading and writing: clients and their pool, ListOffsets, replicas, throttling, consumer groups."""

@@ -1,6 +1,6 @@
-"""The clients of one Python worker: kept between tasks and micro-batches, closed when no query uses them any more.
+"""`ClientPool`: keeps the clients of a Python worker between tasks and micro-batches, and closes unused clients.
 
-Spark hands a worker to any query that has a task for it, as Spark's `InternalKafkaConsumerPool` hands out consumers.
+Spark gives a worker tasks of any query. Follows Spark's `InternalKafkaConsumerPool`.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
 from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
 
 MAX_CLIENTS = 8
-"""More than this are kept only while tasks use them all."""
+"""The pool keeps more only while tasks use them all."""
 
 ClientKey = tuple[int, ClientOptions, MetricsOptions | None]
-"""Process id, the cluster's address with everything that connections are made of, and where the events go."""
+"""Process id, options of the connections, and where the events go."""
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Entry:
     client: KafkaClient
     users: int = 0
     idle_since: float = 0.0
 
 
 class ClientPool:
-    """The clients of one worker. Not thread-safe, as a worker runs one task at a time. A child of a fork leaves
-    its parent's clients alone.
+    """The clients of one worker. Not thread-safe, as a worker runs one task at a time. A forked child does not use its
+    parent's clients.
 
     Args:
         clock: seconds that never go back.
@@ -40,35 +40,35 @@ class ClientPool:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._kept: dict[ClientKey, _Kept] = {}  # the one used last is the last one
+        self._entries: dict[ClientKey, _Entry] = {}  # in the order of their last use
 
     @contextmanager
     def client(self, options: ClientOptions, metrics: MetricsOptions | None, origin: Origin) -> Iterator[KafkaClient]:
-        """A client for one task: the one kept for these options, or a new one."""
+        """The client for these options, kept or new, for one task."""
         key = (os.getpid(), options, metrics)
-        kept = self._kept.pop(key, None)
+        entry = self._entries.pop(key, None)
         self._close_unused()
-        if kept is None:
-            kept = _Kept(KafkaClient(options, new_publisher(metrics, origin)))
-        self._kept[key] = kept
-        kept.users += 1
-        kept.client.publisher.origin = origin
+        if entry is None:
+            entry = _Entry(KafkaClient(options, new_publisher(metrics, origin)))
+        self._entries[key] = entry
+        entry.users += 1
+        entry.client.publisher.origin = origin
         try:
-            yield kept.client
+            yield entry.client
         finally:
-            kept.client.publisher.flush()
-            kept.users -= 1
-            kept.idle_since = self._clock()
+            entry.client.publisher.flush()
+            entry.users -= 1
+            entry.idle_since = self._clock()
 
     def _close_unused(self) -> None:
-        """Close what no task has used for the max age of its metadata, and the longest unused of too many."""
+        """Close clients idle for metadata.max.age.ms, and the longest idle above `MAX_CLIENTS`."""
         now, pid = self._clock(), os.getpid()
-        idle = [key for key, kept in self._kept.items() if key[0] == pid and kept.users == 0]
-        too_many = len(self._kept) - (MAX_CLIENTS - 1)
+        idle = [key for key, entry in self._entries.items() if key[0] == pid and entry.users == 0]
+        too_many = len(self._entries) - (MAX_CLIENTS - 1)
         for number, key in enumerate(idle):
-            idle_ms = (now - self._kept[key].idle_since) * 1000
+            idle_ms = (now - self._entries[key].idle_since) * 1000
             if number < too_many or idle_ms >= key[1].metadata_max_age_ms:
-                self._kept.pop(key).client.close()
+                self._entries.pop(key).client.close()
 
 
 worker_clients = ClientPool()

@@ -1,6 +1,6 @@
-"""A consumer group's committed offsets, asked for and set from outside, without joining the group.
+"""`ConsumerGroup`: lists and alters the committed offsets of a consumer group, without joining it.
 
-Through confluent-kafka's AdminClient (KIP-396), so that tools which watch a group's lag see a query's progress.
+Through confluent-kafka's AdminClient (KIP-396), so that tools for consumer lag see a query's progress.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.wire.security.librdkafka_config import new_client
 from pyspark_kafka_meta.wire.security.sasl_login import shown
 
-COORDINATOR_PATIENCE_S = 10.0
-COMMIT_PATIENCE_S = 5.0
-"""How long a micro-batch may wait for a commit that only tools look at."""
-COORDINATOR_PAUSE_S = 0.2
+COORDINATOR_TIMEOUT_S = 10.0
+COMMIT_TIMEOUT_S = 5.0
+"""Bound of a micro-batch's wait for a commit that only tools read."""
+COORDINATOR_BACKOFF_S = 0.2
+NO_COORDINATOR_CODES = frozenset({14, 15, 16})
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR."""
 
 
 class ConsumerGroup:
-    """One group, asked by a client that is kept: a new one takes 50 ms to find the group's coordinator."""
+    """One group. Keeps its admin client, because a new client takes 50 ms to find the group's coordinator."""
 
     def __init__(self, options: ClientOptions, name: str) -> None:
         self._options = options
@@ -36,69 +38,72 @@ class ConsumerGroup:
         self._admin: AdminClient | None = None
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The next offset that the group would read in each of `partitions` for which it has committed one.
+        """The committed offsets of `partitions`, without partitions that have none.
 
         Raises:
-            BrokerError: the group may not be looked at, or nobody answered in time.
-            OptionError: no client can be made with the security options.
+            BrokerError: the group may not be read, or no broker responded in time.
+            OptionError: the security options are not valid.
         """
-        asked = [GroupPartition(one.topic, one.partition) for one in sorted(partitions)]
-        request = ConsumerGroupTopicPartitions(self._name, asked or None)
-        answer = self._ask(
-            "asked for",
+        requested = [GroupPartition(partition.topic, partition.partition) for partition in sorted(partitions)]
+        request = ConsumerGroupTopicPartitions(self._name, requested or None)
+        listed = self._request(
+            "listed",
             lambda admin, _: admin.list_consumer_group_offsets([request], request_timeout=self._timeout_s),
-            COORDINATOR_PATIENCE_S,
+            COORDINATOR_TIMEOUT_S,
         )
-        known = {TopicPartition(one.topic, one.partition): one.offset for one in answer if one.offset >= 0}
-        return {one: offset for one, offset in known.items() if one in partitions}
+        known = {TopicPartition(found.topic, found.partition): found.offset for found in listed if found.offset >= 0}
+        return {partition: offset for partition, offset in known.items() if partition in partitions}
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set what the group has read.
+        """Set the committed offsets of the group.
 
         Raises:
-            BrokerError: it was refused, as it is while the group has members, or nobody answered in time.
-            OptionError: no client can be made with the security options.
+            BrokerError: the commit was refused, as while the group has members, or no broker responded in time.
+            OptionError: the security options are not valid.
         """
-        wanted = [GroupPartition(one.topic, one.partition, offset) for one, offset in sorted(offsets.items())]
-        request = ConsumerGroupTopicPartitions(self._name, wanted)
-        self._ask(
+        committed = [
+            GroupPartition(partition.topic, partition.partition, offset)
+            for partition, offset in sorted(offsets.items())
+        ]
+        request = ConsumerGroupTopicPartitions(self._name, committed)
+        self._request(
             "committed",
             lambda admin, left_s: admin.alter_consumer_group_offsets([request], request_timeout=left_s),
-            min(self._timeout_s, COMMIT_PATIENCE_S),
+            min(self._timeout_s, COMMIT_TIMEOUT_S),
         )
 
-    def _ask(
-        self, what: str, ask: Callable[[AdminClient, float], Mapping[str, Future[Any]]], patience_s: float
+    def _request(
+        self, verb: str, send: Callable[[AdminClient, float], Mapping[str, Future[Any]]], timeout_s: float
     ) -> list[GroupPartition]:
-        """Again for a while where the group's coordinator is only being made or moved.
+        """Send the request again while the group's coordinator is being created or moved.
 
         Args:
-            ask: given the client and how much of the patience is left, in seconds.
+            send: takes the client and the seconds that are left.
         """
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         if self._admin is None:
             settings = {"client.id": self._options.client_id}
             self._admin = new_client(AdminClient, self._options.bootstrap_servers, self._options.security, settings)
-        self._admin.poll(0)  # hands on what librdkafka has logged since the last time
+        self._admin.poll(0)  # forwards the log messages of librdkafka
         while True:
             try:
-                answer = ask(self._admin, max(deadline - time.monotonic(), 0.1))[self._name].result()
-                found: list[GroupPartition] = answer.topic_partitions
-                failed = [one.error for one in found if one.error is not None]
-                if not failed:
-                    return found
-                error = failed[0]
-            except KafkaException as refusal:
-                error = refusal.args[0]
-            if error.code() not in COORDINATOR_UNAVAILABLE or time.monotonic() >= deadline:
-                self._admin = None  # a key or a password may have changed since it was made
-                said = shown(error.str(), self._options.security)
+                response = send(self._admin, max(deadline - time.monotonic(), 0.1))[self._name].result()
+                partitions: list[GroupPartition] = response.topic_partitions
+                errors = [partition.error for partition in partitions if partition.error is not None]
+                if not errors:
+                    return partitions
+                error = errors[0]
+            except KafkaException as exception:
+                error = exception.args[0]
+            if error.code() not in NO_COORDINATOR_CODES or time.monotonic() >= deadline:
+                self._admin = None  # its keys or passwords may be outdated
+                text = shown(error.str(), self._options.security)
                 raise BrokerError(
-                    f"the offsets of consumer group {self._name} could not be {what}: {said}. Check that the group may "
+                    f"the offsets of consumer group {self._name} could not be {verb}: {text}. Check that the group may "
                     "be read and written, and has no members",
                     error.code(),
                 )
-            time.sleep(COORDINATOR_PAUSE_S)
+            time.sleep(COORDINATOR_BACKOFF_S)
 
     @property
     def _timeout_s(self) -> float:

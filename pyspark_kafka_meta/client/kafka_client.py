@@ -1,7 +1,6 @@
-"""`KafkaClient`: what a process shares between its reads, the wire and the metadata cache, and questions that need
-both.
+"""`KafkaClient`: connections, metadata cache and events of a process, and the requests to leaders that need them.
 
-A Python worker lives across tasks and micro-batches; so do its connections and its cache (`workers`).
+A Python worker lives across tasks and micro-batches, and so does its client (`client_pool`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from pyspark_kafka_meta.client.leader_offsets import LeaderOffsets
 from pyspark_kafka_meta.client.read_replicas import ReadReplicas
 from pyspark_kafka_meta.client.throttling import Throttles
-from pyspark_kafka_meta.client.topic_pattern import MatchingWire
+from pyspark_kafka_meta.client.topic_pattern import TopicPatternWire
 from pyspark_kafka_meta.errors import NoLeaderError, UnknownTopicError
 from pyspark_kafka_meta.kafka_errors import UNKNOWN_TOPIC_OR_PARTITION, Action, broker_error, read_action
 from pyspark_kafka_meta.metadata.cache import MetadataCache
@@ -28,11 +27,17 @@ from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.messages import OffsetsRequest, PartitionOffset, Wire
 
 UNKNOWN_GRACE_MS = 3_000
-"""A topic or partition made a moment ago is not known to every broker yet; this long it is asked for again."""
+"""How long an unknown topic or partition is requested again: not every broker knows a new topic yet."""
 
 
 class KafkaClient:
-    """One wire, one cache, one publisher of its events; and what brokers said about where and when to fetch."""
+    """A client of one cluster. Not thread-safe.
+
+    Attributes:
+        wire: sends requests to brokers. `cache` says to which.
+        replicas, throttles: preferred read replicas, and brokers that throttle the client.
+        clock, sleep: seconds; all deadlines are of this clock, which never goes back.
+    """
 
     def __init__(
         self,
@@ -47,9 +52,8 @@ class KafkaClient:
     ) -> None:
         """
         Args:
-            topic_pattern: the cache knows only topics whose names it matches.
-            wire: to the brokers, by sockets unless given.
-            clock: seconds that never go back; all deadlines are of this clock.
+            topic_pattern: the cache has only topics whose names match it.
+            wire: sockets by default.
         """
         self.options = options
         self.publisher = publisher
@@ -65,7 +69,7 @@ class KafkaClient:
             retry_backoff_max_ms=options.retry_backoff_max_ms,
         )
         self.cache = MetadataCache(
-            self.wire if topic_pattern is None else MatchingWire(self.wire, topic_pattern),
+            self.wire if topic_pattern is None else TopicPatternWire(self.wire, topic_pattern),
             options.bootstrap_servers,
             self._settings,
             request_timeout_ms=options.request_timeout_ms,
@@ -74,15 +78,15 @@ class KafkaClient:
             sleep=sleep,
             rng=self._rng,
         )
-        self._unanswered: Counter[int] = Counter()  # ListOffsets in a row, by node id
-        self._given_up: set[str | TopicPartition] = set()  # what was unknown for the whole grace period
+        self._unanswered: Counter[int] = Counter()  # failed ListOffsets in a row, by node id
+        self._given_up: set[str | TopicPartition] = set()  # unknown for the whole grace period
 
     def api_deadline(self) -> float:
-        """By when a question to the cluster must be answered, retries included."""
+        """The deadline of a request that is sent now, retries included (default.api.timeout.ms)."""
         return self.options.api_deadline(self.clock())
 
     def backoff_s(self, failures: int) -> float:
-        """The pause, in seconds, before a request that failed `failures` times in a row is retried."""
+        """Seconds to wait before the retry of a request that failed `failures` times in a row."""
         return backoff_s(self._settings, failures, self._rng)
 
     def close(self) -> None:
@@ -93,32 +97,32 @@ class KafkaClient:
     def partitions(
         self, topics: Collection[str], deadline: float, expected: Collection[TopicPartition] = ()
     ) -> list[TopicPartition]:
-        """All partitions of `topics`, as new as the cache's max age asks for.
+        """All partitions of `topics`, from metadata no older than metadata.max.age.ms.
 
         Args:
-            expected: partitions of `topics` that there must be, as far as the caller knows. A broker that lacks some
-                may lag behind: others are asked before this returns without them.
+            expected: partitions that the caller knows. A broker that lacks some may lag behind: other brokers are asked
+                before this returns without them.
 
         Raises:
             UnknownTopicError: a topic does not exist.
             BrokerError: a topic may not be read.
-            ConnectError: no broker answered by `deadline`.
+            ConnectError: no broker responded by `deadline`.
         """
         self.cache.track(topics)
         if self.cache.snapshot.generation == 0:
             self.cache.refresh(RefreshReason.BOOTSTRAP, deadline)
-        elif self.cache.is_asking:  # since the last plan, which may be long ago
+        elif self.cache.is_asking:  # perhaps since the last plan, long ago
             self.cache.refresh(RefreshReason.MAX_AGE, deadline)
         else:
             self.cache.refresh_if_due(deadline)
         grace_ends = min(deadline, self.clock() + UNKNOWN_GRACE_MS / 1000)
-        wanted = {one for one in expected if one.topic in topics}
-        while not self._missing(topics, wanted) <= self._given_up and self.clock() < grace_ends:
+        expected = {partition for partition in expected if partition.topic in topics}
+        while not self._missing(topics, expected) <= self._given_up and self.clock() < grace_ends:
             generation = self.cache.snapshot.generation
             self.cache.request_update(RefreshReason.UNKNOWN_TOPIC, generation, error_code=UNKNOWN_TOPIC_OR_PARTITION)
             self._pause(generation, grace_ends, deadline)
-        self._given_up = self._given_up.difference(topics, wanted) | self._missing(topics, wanted)
-        if unknown := self._unknown(topics):
+        self._given_up = self._given_up.difference(topics, expected) | self._missing(topics, expected)
+        if unknown := self._unknown_topics(topics):
             raise UnknownTopicError(
                 f"topic {', '.join(unknown)} does not exist in the cluster at {self._servers()}: "
                 "check the name, or create the topic first"
@@ -131,20 +135,20 @@ class KafkaClient:
         """ListOffsets for each partition, from its leader, through leader changes and lost connections.
 
         Args:
-            timestamps: ms since the epoch, or one of the `..._TIMESTAMP` names of `wire.messages`, by partition.
+            timestamps: ms since the epoch, or a `..._TIMESTAMP` of `wire.messages`.
             read_committed: whether the latest offset is the last stable one, or the high watermark.
 
         Raises:
-            BrokerError: a broker refused for good.
-            UnknownTopicError: a topic or partition does not exist, or not any more.
-            NoLeaderError: a partition had no leader that answered by `deadline`.
+            BrokerError: an error that is not retriable.
+            UnknownTopicError: a topic or partition does not exist.
+            NoLeaderError: no leader of a partition responded by `deadline`.
         """
         return self._ask_leaders(OffsetsRequest((), read_committed), timestamps, deadline)
 
     def epoch_end_offsets(
         self, epochs: Mapping[TopicPartition, int], deadline: float
-    ) -> dict[TopicPartition, PartitionOffset]:
-        """OffsetForLeaderEpoch for each partition (KIP-320): where the log of its leader ends that epoch.
+    ) -> dict[TopicPartition, OffsetAnswer]:
+        """OffsetForLeaderEpoch for each partition (KIP-320): the end offset of the epoch in the leader's log.
 
         Raises:
             BrokerError, UnknownTopicError, NoLeaderError: as `list_offsets`.
@@ -152,35 +156,35 @@ class KafkaClient:
         return self._ask_leaders(OffsetsRequest((), by_epoch=True), epochs, deadline)
 
     def _ask_leaders(
-        self, kind: OffsetsRequest, wanted: Mapping[TopicPartition, int], deadline: float
-    ) -> dict[TopicPartition, PartitionOffset]:
-        answers: dict[TopicPartition, PartitionOffset] = {}
+        self, template: OffsetsRequest, queries: Mapping[TopicPartition, int], deadline: float
+    ) -> dict[TopicPartition, OffsetAnswer]:
+        offsets: dict[TopicPartition, OffsetAnswer] = {}
         failures = 0
         all_known_at = self.clock()
-        question = LeaderOffsets(
-            self.wire, self.cache, self.options, self._unanswered, self.throttles, kind, deadline, self.clock
+        leaders = LeaderOffsets(
+            self.wire, self.cache, self.options, self._unanswered, self.throttles, template, deadline, self.clock
         )
         while True:
             generation = self.cache.snapshot.generation
-            answers.update(question.ask({one: wanted[one] for one in wanted if one not in answers}))
-            if len(answers) == len(wanted):
-                return answers
-            gone = self._not_there(wanted.keys() - answers.keys())
+            offsets |= leaders.ask({partition: queries[partition] for partition in queries.keys() - offsets.keys()})
+            if len(offsets) == len(queries):
+                return offsets
+            gone = self._unknown_partitions(queries.keys() - offsets.keys())
             if not gone:
                 all_known_at = self.clock()
             elif self.clock() >= all_known_at + UNKNOWN_GRACE_MS / 1000:
                 self._given_up |= self._missing({partition.topic for partition in gone}, gone)
                 raise UnknownTopicError(f"{name_partitions(gone)} does not exist in the cluster at {self._servers()}")
             if self.clock() >= deadline:
-                missing = sorted(wanted.keys() - answers.keys())
+                missing = sorted(queries.keys() - offsets.keys())
                 raise NoLeaderError(
                     f"no offsets of {name_partitions(missing)} in {self.options.default_api_timeout_ms} ms: "
-                    f"{question.troubles.get(missing[0], 'no leader is known')}"
+                    f"{leaders.errors.get(missing[0], 'no leader is known')}"
                 )
             failures += 1
             self._pause(generation, min(self.clock() + self.backoff_s(failures), deadline), deadline)
 
-    def _unknown(self, topics: Collection[str]) -> list[str]:
+    def _unknown_topics(self, topics: Collection[str]) -> list[str]:
         unknown = []
         for topic in sorted(topics):
             code = self.cache.snapshot.topic_errors.get(topic)
@@ -190,18 +194,18 @@ class KafkaClient:
                 unknown.append(topic)
         return unknown
 
-    def _missing(self, topics: Collection[str], wanted: Collection[TopicPartition]) -> set[str | TopicPartition]:
-        """The topics that are unknown, and of the others those of their partitions `wanted` that are."""
-        unknown = self._unknown(topics)
-        return {*unknown, *self._not_there([partition for partition in wanted if partition.topic not in unknown])}
+    def _missing(self, topics: Collection[str], partitions: Collection[TopicPartition]) -> set[str | TopicPartition]:
+        """The unknown topics, and the unknown partitions of the other topics."""
+        unknown = self._unknown_topics(topics)
+        return {*unknown, *self._unknown_partitions([part for part in partitions if part.topic not in unknown])}
 
-    def _not_there(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Those of `partitions` that the last answer of the brokers does not have."""
-        known = {each for topic in {one.topic for one in partitions} for each in self.cache.snapshot.partitions(topic)}
-        return sorted(set(partitions) - known)
+    def _unknown_partitions(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """The members of `partitions` that the cached metadata does not have."""
+        topics = {partition.topic for partition in partitions}
+        return sorted(set(partitions).difference(*map(self.cache.snapshot.partitions, topics)))
 
     def _pause(self, generation: int, until: float, deadline: float) -> None:
-        """Wait, refreshing the cache as it is due: metadata newer than this ends the wait early."""
+        """Wait, with refreshes as they are due; metadata newer than `generation` ends the wait."""
         while self.cache.snapshot.generation == generation and (left_s := until - self.clock()) > 0:
             if not self.cache.is_asking:
                 self.sleep(min(self.cache.time_to_next_update_ms() / 1000, left_s))

@@ -1,6 +1,6 @@
-"""`LeaderOffsets`: a question to the leaders of partitions, one request to each, all under way at the same time.
+"""`LeaderOffsets`: ListOffsets or OffsetForLeaderEpoch to the leaders of partitions, all in flight at the same time.
 
-A leader that keeps silent costs the others' answers nothing, and is left as soon as it does not lead them all any more.
+A leader that does not respond does not delay the others. Its request is abandoned once it lost one of its partitions.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from pyspark_kafka_meta.wire.messages import (
 )
 
 OVERDUE_MS = 2_000
-"""A leader whose answer is this late is suspected to hang: another broker is asked who leads now."""
+"""A leader whose response is this late may hang: metadata is requested from another broker."""
 
 
-class _Asked(NamedTuple):
-    """A request that has no answer yet. `overdue_at` is in seconds of the caller's clock."""
+class _InFlight(NamedTuple):
+    """A request without a response. `overdue_at` is in seconds of the caller's clock."""
 
     broker: Broker
     partitions: list[TopicPartition]
@@ -46,10 +46,10 @@ class _Asked(NamedTuple):
 
 
 class LeaderOffsets:
-    """What one caller wants to know, by its deadline. What goes wrong is reported to the cache.
+    """The offsets for one caller, by its deadline. Errors are reported to the cache.
 
     Attributes:
-        troubles: why a partition has no answer yet.
+        errors: why a partition has no offset yet.
     """
 
     def __init__(
@@ -59,124 +59,124 @@ class LeaderOffsets:
         options: ClientOptions,
         unanswered: Counter[int],
         throttles: Throttles,
-        kind: OffsetsRequest,
+        template: OffsetsRequest,
         deadline: float,
         clock: Callable[[], float],
     ) -> None:
         """
         Args:
-            kind: a request without queries, as it is sent to each leader with the queries for its partitions.
-            unanswered: how often in a row a broker did not answer, by node id, this caller or others of the client.
-            throttles: brokers that hear nothing for a while, whoever of the client asks.
+            template: a request without queries; each leader gets it with the queries for its partitions.
+            unanswered: failed requests in a row by node id, shared by all callers of the client.
+            throttles: shared by all callers of the client.
         """
-        self.troubles: dict[TopicPartition, str] = {}
+        self.errors: dict[TopicPartition, str] = {}
         self._wire = wire
         self._cache = cache
         self._options = options
         self._unanswered = unanswered
         self._throttles = throttles
-        self._kind = kind
+        self._template = template
         self._deadline = deadline
         self._clock = clock
-        self._asked: dict[int, _Asked] = {}  # by node id
+        self._in_flight: dict[int, _InFlight] = {}  # by node id
 
-    def ask(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, PartitionOffset]:
-        """The good answers to one request to each leader.
+    def ask(self, queries: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAnswer]:
+        """The offsets from one request to each leader, without partitions that failed.
 
         Args:
-            wanted: of each partition, as in `OffsetQuery`.
+            queries: `OffsetQuery.wanted` of each partition.
 
         Raises:
-            BrokerError: a broker refused for good.
+            BrokerError: an error that is not retriable.
         """
         generation = self._cache.snapshot.generation
-        good: dict[TopicPartition, PartitionOffset] = {}
+        offsets: dict[TopicPartition, OffsetAnswer] = {}
         try:
-            self._send(wanted)
-            while self._asked:
-                received = self._wire.receive_offsets(self._asked, min(self._next_look(), self._deadline))
+            self._send(queries)
+            while self._in_flight:
+                received = self._wire.receive_offsets(self._in_flight, min(self._next_look(), self._deadline))
                 if received is not None:
-                    good |= self._absorb(received, self._asked.pop(received.node_id).partitions, generation)
+                    offsets |= self._on_response(received, self._in_flight.pop(received.node_id).partitions, generation)
                 elif self._clock() < self._deadline:
-                    self._leave_who_leads_no_more()
+                    self._abandon_moved()
                 else:
                     break
         finally:
-            for node_id in list(self._asked):
-                self._leave(node_id, "did not report offsets in time")
-        return good
+            for node_id in list(self._in_flight):
+                self._abandon(node_id, "did not report offsets in time")
+        return offsets
 
-    def _send(self, wanted: Mapping[TopicPartition, int]) -> None:
+    def _send(self, queries: Mapping[TopicPartition, int]) -> None:
         groups: dict[Broker, list[OffsetQuery]] = {}
-        for partition in sorted(wanted):
+        for partition in sorted(queries):
             leader = self._cache.leader(partition)
             if leader is None:
-                self.troubles[partition] = "it has no leader"
+                self.errors[partition] = "it has no leader"
                 self._cache.request_update(
                     RefreshReason.NO_LEADER, self._cache.snapshot.generation, partition=partition
                 )
                 continue
-            query = OffsetQuery(partition, wanted[partition], leader.leader_epoch)
+            query = OffsetQuery(partition, queries[partition], leader.leader_epoch)
             groups.setdefault(leader.broker, []).append(query)
         now = self._clock()
-        for broker, queries in groups.items():
+        for broker, members in groups.items():
             unanswered = self._unanswered[broker.node_id]
             timeout_ms = attempt_timeout_ms(unanswered, self._options.request_timeout_ms)
-            request = replace(self._kind, queries=tuple(queries))
-            # One that throttles may answer that much later. But its leadership is checked as soon: it may hang as well.
-            heard_at = max(now, self._throttles.until(broker.node_id))
-            self._wire.send_offsets(broker, request, min(self._deadline, heard_at + timeout_ms / 1000))
-            # A broker that was silent before is suspected sooner.
+            request = replace(self._template, queries=tuple(members))
+            # A throttling broker may respond later. Its leadership is checked no later: it may hang as well.
+            sent_at = max(now, self._throttles.until(broker.node_id))
+            self._wire.send_offsets(broker, request, min(self._deadline, sent_at + timeout_ms / 1000))
+            # A broker that failed to respond before is suspected sooner.
             overdue_ms = max(OVERDUE_MS / 2**unanswered, self._options.retry_backoff_ms)
-            partitions = [one.partition for one in queries]
-            self._asked[broker.node_id] = _Asked(broker, partitions, now + overdue_ms / 1000)
+            partitions = [query.partition for query in members]
+            self._in_flight[broker.node_id] = _InFlight(broker, partitions, now + overdue_ms / 1000)
 
     def _next_look(self) -> float:
-        """When the next broker is overdue; if one is already, when the cache may make the requested refresh."""
+        """When the next broker is overdue; if a broker is overdue, when the cache may send the requested refresh."""
         now = self._clock()
-        overdue_at = min(one.overdue_at for one in self._asked.values())
+        overdue_at = min(request.overdue_at for request in self._in_flight.values())
         return overdue_at if overdue_at > now else now + self._cache.time_to_next_update_ms() / 1000
 
-    def _leave_who_leads_no_more(self) -> None:
+    def _abandon_moved(self) -> None:
         self._cache.refresh_if_due(self._deadline, until=self._clock())
         now, snapshot = self._clock(), self._cache.snapshot
-        for node_id in [node_id for node_id, one in self._asked.items() if now >= one.overdue_at]:
-            broker, partitions, _ = self._asked[node_id]
+        for node_id in [node_id for node_id, request in self._in_flight.items() if now >= request.overdue_at]:
+            broker, partitions, _ = self._in_flight[node_id]
             leaders = [snapshot.leader(partition) for partition in partitions]
             if all(leader is not None and leader.broker == broker for leader in leaders):
                 self._cache.request_update(RefreshReason.REQUEST_TIMEOUT, snapshot.generation, node_id=node_id)
             else:
-                self._leave(node_id, "did not report offsets, and lost partitions")
+                self._abandon(node_id, "did not report offsets, and lost partitions")
 
-    def _leave(self, node_id: int, why: str) -> None:
+    def _abandon(self, node_id: int, why: str) -> None:
         self._wire.drop_offsets(node_id)
-        broker, partitions, _ = self._asked.pop(node_id)
-        self.troubles.update(dict.fromkeys(partitions, f"{broker.address} {why}"))
+        broker, partitions, _ = self._in_flight.pop(node_id)
+        self.errors.update(dict.fromkeys(partitions, f"{broker.address} {why}"))
 
-    def _absorb(
-        self, received: OffsetsResponse | RequestFailure, partitions: list[TopicPartition], generation: int
-    ) -> dict[TopicPartition, PartitionOffset]:
+    def _on_response(
+        self, received: OffsetsAnswer | RequestFailure, partitions: list[TopicPartition], generation: int
+    ) -> dict[TopicPartition, OffsetAnswer]:
         node_id = received.node_id
         if isinstance(received, RequestFailure):
             if not isinstance(received.error, RETRIABLE_ERRORS):
                 raise received.error
             self._unanswered[node_id] += 1
             self._cache.report_failure(received.error, generation, node_id)
-            self.troubles.update(dict.fromkeys(partitions, str(received.error)))
+            self.errors.update(dict.fromkeys(partitions, str(received.error)))
             return {}
         del self._unanswered[node_id]
         if received.throttle_ms > 0:
             self._throttles.throttle(node_id, received.throttle_ms, self._clock())
-        good: dict[TopicPartition, PartitionOffset] = {}
+        offsets: dict[TopicPartition, OffsetAnswer] = {}
         for partition in partitions:
-            answer = received.offsets.get(partition)
-            if answer is not None and answer.error_code == 0:
-                good[partition] = answer
+            result = received.offsets.get(partition)
+            if result is not None and result.error_code == 0:
+                offsets[partition] = result
             else:
-                code = UNKNOWN_SERVER_ERROR if answer is None else answer.error_code
-                self.troubles[partition] = describe(code)
+                code = UNKNOWN_SERVER_ERROR if result is None else result.error_code
+                self.errors[partition] = describe(code)
                 self._report_error(partition, code, generation, node_id)
-        return good
+        return offsets
 
     def _report_error(self, partition: TopicPartition, code: int, generation: int, node_id: int) -> None:
         action = read_action(code)

@@ -1,7 +1,7 @@
-"""Which replica a partition is read from: the leader, or the one it prefers for the client's rack (KIP-392).
+"""`ReadReplicas`: which replica a partition is read from, the leader or its preferred read replica (KIP-392).
 
-Follows Kafka's `SubscriptionState.preferredReadReplica`. Unlike there, a leader gets no rack after trouble with
-a replica: it would name the same one again, without a record, until it notices itself.
+Follows Kafka's `SubscriptionState.preferredReadReplica`, but the leader gets no rack after an error at a follower: it
+would name the same follower again, without records, until it notices the error itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pyspark_kafka_meta.model import Broker, LeaderAndEpoch, TopicPartition
 
 LEADER = -1
-"""In place of a replica's id: read from the leader, whoever that is."""
+"""Instead of a replica's id: read from the current leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class ReadSource:
     """Where to send the next Fetch of a partition.
 
     Attributes:
-        leader_epoch: to send along; a follower checks it too.
-        is_follower: whether it is another than the leader, whose errors are not the last word.
-        sends_rack: whether the rack may be sent. The answer may then be a replica to ask, in place of records.
+        leader_epoch: in the request; a follower checks it too.
+        is_follower: whether the broker is not the leader, so that its errors are not final.
+        sends_rack: whether the rack may be sent. The response may then name a replica instead of records.
     """
 
     broker: Broker
@@ -32,26 +32,26 @@ class ReadSource:
 
 
 class ReadReplicas:
-    """What leaders and replicas said of late. `now` is in seconds, of any clock that never goes back."""
+    """The preferred read replicas of a client. `now` is in seconds, of any clock that never goes back."""
 
     def __init__(self, max_age_ms: int) -> None:
         self._max_age_s = max_age_ms / 1000
-        self._chosen: dict[TopicPartition, tuple[int, float]] = {}  # node id, and until when
+        self._chosen: dict[TopicPartition, tuple[int, float]] = {}  # node id, and its expiry
 
     def choose(self, partition: TopicPartition, node_id: int, now: float) -> bool:
-        """Read from this replica, or from the `LEADER`, until the max age of metadata has passed.
+        """Read from this replica, or from the `LEADER`, for metadata.max.age.ms.
 
         Returns:
-            Whether a leader insists on a replica that it was not asked for: to try that again needs a pause.
+            Whether the leader named a replica though the request had no rack: the caller backs off.
         """
-        insists = node_id != LEADER and now < self._choice(partition)[1]
+        is_repeated = node_id != LEADER and now < self._choice(partition)[1]
         self._chosen[partition] = (node_id, now + self._max_age_s)
-        return insists
+        return is_repeated
 
     def source(
         self, partition: TopicPartition, leader: LeaderAndEpoch, brokers: Mapping[int, Broker], now: float
     ) -> ReadSource:
-        """The broker to ask. It is the leader where none was named lately, or where the replica is no known broker."""
+        """The broker of the next Fetch: the leader unless a known replica was named recently."""
         node_id, until = self._choice(partition)
         has_expired = now >= until
         follower = None if has_expired or node_id == leader.broker.node_id else brokers.get(node_id)

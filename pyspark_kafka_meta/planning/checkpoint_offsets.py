@@ -1,4 +1,4 @@
-"""`SourceOffset`: the offsets in a checkpoint, as canonical JSON; how they advance, and the ranges between them.
+"""`SourceOffset`: the offsets in a checkpoint as canonical JSON, how they advance, and the ranges between them.
 
 Spark keeps one JSON text for each micro-batch and compares texts as strings, so the same position must be the same
 text: names sorted, partitions in numeric order, and an epoch or topic id replaced only along with an offset.

@@ -1,1 +1,1 @@
-"""The readers that Spark calls: glue only."""
+"""The readers that Spark calls, without logic of their own."""

@@ -1,7 +1,7 @@
-"""How Spark reads the records of topics as a batch, and what `stream` shares with that. Glue only.
+"""`KafkaMetaReader`: Spark's batch reader, and the planner and tasks that it shares with the stream reader.
 
-Spark pickles readers and sends them to executors, so they hold options and no connection; heavy imports wait until a
-method needs them, because Spark imports this package whenever it looks for data sources.
+Spark pickles readers and sends them to executors, so they hold options and no connection. Heavy imports wait until a
+method needs them, because Spark imports this package whenever it looks up data sources.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 COLLECT_AFTER_OBJECTS = 20_000
-"""How many new ones a planner's process makes between looks for garbage. With Python's own number, 700, these took a
-third of the time in which 10,000 partitions are planned."""
+"""New objects between garbage collections in a planner's process. With Python's default of 700, collections took a
+third of the time to plan 10,000 partitions."""
 
 
 class Task(InputPartition):
-    """The offset ranges that one Spark task reads, and all topics of its query: a worker meets the others soon.
+    """The offset ranges of one Spark task, and all topics of its query: later tasks of the worker read them.
 
     Attributes:
         driver: see `telemetry.event_origin.driver_name`.
@@ -45,7 +45,7 @@ class Task(InputPartition):
 
 @entry_points
 class KafkaMetaReader(PromptReader, DataSourceReader):
-    """Reads from the starting to the ending offsets, which are resolved once, when the query is planned."""
+    """Reads from the starting to the ending offsets, which are resolved once, at planning."""
 
     def __init__(self, options: SourceOptions, columns: Columns) -> None:
         self._options = options
@@ -55,7 +55,7 @@ class KafkaMetaReader(PromptReader, DataSourceReader):
         planner = new_planner(self._options, self._options.client)
         try:
             planned = planner.batch_ranges()
-            topics = {one.partition.topic for one in planned}
+            topics = {planned_range.partition.topic for planned_range in planned}
             return new_tasks(planner.tasks(planned), topics)
         finally:
             planner.close()
@@ -65,7 +65,7 @@ class KafkaMetaReader(PromptReader, DataSourceReader):
 
 
 def new_planner(options: SourceOptions, client: ClientOptions) -> OffsetPlanner:
-    """A planner with a client of its own; whoever asks for it closes it."""
+    """A planner with a client of its own, which the caller closes."""
     from pyspark_kafka_meta.client.kafka_client import KafkaClient
     from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner
     from pyspark_kafka_meta.telemetry.event_origin import planner_origin
@@ -78,7 +78,7 @@ def new_planner(options: SourceOptions, client: ClientOptions) -> OffsetPlanner:
 
 
 def new_tasks(planned: Iterable[Sequence[OffsetRange]], topics: Collection[str]) -> list[InputPartition]:
-    """A task for each sequence of ranges. For a planner alone, which knows its driver."""
+    """A task for each sequence of ranges. Call it in a planner's process, which knows its driver."""
     from pyspark_kafka_meta.telemetry.event_origin import driver_name
 
     driver = driver_name()

@@ -1,12 +1,12 @@
-"""Two delays that Spark's Python processes add to each task, and how to avoid them.
+"""Avoids two delays that Spark's Python processes add to each task.
 
-Small messages wait 40 ms. Spark sets TCP_NODELAY on neither end of its socket: what is sent after a small message waits
-until that is acknowledged (Nagle's algorithm), which Linux puts off for 40 ms where it has nothing to send. Each task
-begins with two small messages, the reader and then its partition. Unix sockets, which Spark has as an option since
-4.1, know no such wait.
+Small messages wait 40 ms. Spark sets TCP_NODELAY on neither end of its socket: a message after a small message waits
+until the first is acknowledged (Nagle's algorithm), which Linux delays for 40 ms if it has nothing to send. Each task
+begins with two small messages, the reader and its partition. Unix sockets, an option of Spark since 4.1, have no such
+delay.
 
-Garbage is collected after each task, by `pyspark.daemon`: 10 to 50 ms for a look at all that was imported, modules that
-stay for good, while the next task waits for the process.
+`pyspark.daemon` collects garbage after each task: 10 to 50 ms to traverse the imported modules, which are never freed,
+while the next task waits for the process.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from types import FrameType
 from typing import Any
 
 ACKNOWLEDGE_NOW = getattr(socket, "TCP_QUICKACK", None)
-"""Linux alone has it. It holds for what has come so far, not for good."""
+"""Linux only. It acknowledges received data, and is reset afterwards."""
 
 
 _begun = count(1)
-"""Numbers the tasks of this process."""
+"""Counts the tasks of this process."""
 
 
 class PromptReader:
-    """A mixin for readers: unpickled between a task's two messages, it acknowledges the first, so that the second
-    comes.
+    """A mixin for readers: unpickled between a task's two messages, it acknowledges the first message.
 
-    At a process's second task it has collections pass over all there is: what the first one needed is imported by then,
-    and Spark has just collected. Once, so that what other code makes and drops later is collected as ever.
+    At the second task of a process it exempts all objects from garbage collection (`gc.freeze`): modules are imported
+    by then, and Spark has just collected. Only once, so that garbage of other code is still collected.
     """
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -43,12 +42,12 @@ class PromptReader:
 
 
 def be_prompt() -> None:
-    """Acknowledge what Spark has sent, and let nothing wait that is sent to it. Does nothing but in a Python process
-    that Spark talks to over TCP."""
+    """Acknowledge Spark's messages, and send messages to Spark without delay. Does nothing outside Spark's Python
+    processes, or without TCP."""
     number = file_number(sys._getframe())
     if number is None:
         return
-    with suppress(OSError):  # it is no socket
+    with suppress(OSError):  # not a socket
         connection = socket.socket(fileno=number)
         try:
             if connection.family != socket.AF_UNIX:
@@ -56,12 +55,12 @@ def be_prompt() -> None:
                 if ACKNOWLEDGE_NOW is not None:
                     connection.setsockopt(socket.IPPROTO_TCP, ACKNOWLEDGE_NOW, 1)
         finally:
-            connection.detach()  # it is Spark's
+            connection.detach()  # Spark closes it
 
 
 def file_number(frame: FrameType | None) -> int | None:
-    """Found where alone it is kept: in the arguments of Spark's `main`. None elsewhere, and where a release of Spark
-    keeps something else there: a task is read without it, too."""
+    """The file descriptor of Spark's connection, from the arguments of Spark's `main`; None if there is none, also in a
+    Spark release with other arguments: a task does not depend on it."""
     main = sparks_main(frame)
     if main is not None:
         with suppress(AttributeError, ValueError, OSError):
@@ -70,7 +69,7 @@ def file_number(frame: FrameType | None) -> int | None:
 
 
 def sparks_main(frame: FrameType | None) -> FrameType | None:
-    """The frame of the `main` that all of Spark's Python processes run; None elsewhere."""
+    """The frame of `main` in Spark's Python processes; None elsewhere."""
     while frame is not None and not (frame.f_code.co_name == "main" and "infile" in frame.f_locals):
         frame = frame.f_back
     return frame

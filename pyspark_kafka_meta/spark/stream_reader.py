@@ -1,4 +1,4 @@
-"""How Spark reads the records of topics as a stream. Glue only; needs pyspark 4.2 or later."""
+"""`KafkaMetaStreamReader`: Spark's stream reader; needs pyspark 4.2 or later."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-COMMIT_PAUSE_S = 30.0
+COMMIT_BACKOFF_S = 30.0
 
 
 @entry_points
 class RefusedStreamReader(DataSourceStreamReader):
-    """Raises the error of a stream that cannot begin. Spark loses errors of `streamReader`: its UnboundLocalError
-    replaces them."""
+    """Raises the error of a stream that cannot begin. Spark replaces errors of `streamReader` by an
+    UnboundLocalError."""
 
     def __init__(self, error: OptionError) -> None:
         self._error = error
@@ -68,17 +68,17 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
         self._commits_not_before = 0.0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Sends no request: where batch 0 begins is settled along with its end, and recorded there for a replay."""
+        """Sends no request: the end of batch 0 carries the start that it was planned from, for a replay."""
         from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING
 
         return BEGINNING.as_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """There are no composite limits: all that is read off it later is that Trigger.Once has none."""
-        most, fewest = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
-        if most is not None:
-            return ReadMaxRows(most)
-        return ReadAllAvailable() if fewest is None else ReadMinRows(fewest)
+        """Later only its absence under Trigger.Once matters: Spark has no composite limits for Python sources."""
+        max_offsets, min_offsets = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
+        if max_offsets is not None:
+            return ReadMaxRows(max_offsets)
+        return ReadAllAvailable() if min_offsets is None else ReadMinRows(min_offsets)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         planner = self._planner()
@@ -97,8 +97,8 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
             end = planner.next_offset(begin, self._target, limited)
         finally:
             planner.flush_events()
-        if self._target is not None and end == begin:  # Trigger.AvailableNow ends here
-            self._commit_to_group(begin, despite_pause=True)
+        if self._target is not None and end == begin:  # the run of Trigger.AvailableNow ends
+            self._commit_to_group(begin, force=True)
         return end.as_dict()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -118,16 +118,16 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
         if self._opened is not None:
             self._opened.close()
 
-    def _commit_to_group(self, finished: SourceOffset, despite_pause: bool = False) -> None:
-        """Commit the end of the finished micro-batches to the consumer group, if one is set.
+    def _commit_to_group(self, finished: SourceOffset, force: bool = False) -> None:
+        """Commit the end of the finished micro-batches to the consumer group of commitOffsetsToGroup.
 
-        Not when Spark calls `commit`: that is after the next micro-batch was planned, and so never for a run's last. A
-        failed commit is no reason to fail the query, nor to hold up each micro-batch: it is tried again after
-        `COMMIT_PAUSE_S`.
+        Not in Spark's `commit`, which is called after the next micro-batch was planned, so never for a run's last. A
+        failed commit neither fails the query nor delays each micro-batch: it is retried after `COMMIT_BACKOFF_S`.
         """
-        name, offsets = self._options.commit_group, {one: at.offset for one, at in finished.positions.items()}
-        is_paused = time.monotonic() < self._commits_not_before and not despite_pause
-        if name is None or offsets == self._committed or is_paused:
+        name = self._options.commit_group
+        offsets = {partition: position.offset for partition, position in finished.positions.items()}
+        is_backing_off = time.monotonic() < self._commits_not_before and not force
+        if name is None or offsets == self._committed or is_backing_off:
             return
         from pyspark_kafka_meta.client.consumer_groups import ConsumerGroup
 
@@ -136,11 +136,11 @@ class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTrigge
             self._group.commit(offsets)
             self._committed = offsets
         except KafkaMetaError as error:
-            self._commits_not_before = time.monotonic() + COMMIT_PAUSE_S
-            logger.warning("%s; not tried again for %.0f s", error, COMMIT_PAUSE_S)
+            self._commits_not_before = time.monotonic() + COMMIT_BACKOFF_S
+            logger.warning("%s; retried after %.0f s", error, COMMIT_BACKOFF_S)
 
     def _planner(self) -> OffsetPlanner:
-        """Made when it is first needed: Spark pickles the reader, and executors plan nothing."""
+        """Created at first use: Spark pickles the reader, and executors do not plan."""
         if self._opened is None:
             from pyspark_kafka_meta.planning.offset_planner import stream_planner_options
 

@@ -1,7 +1,7 @@
-"""Errors of this package reach the user as one sentence.
+"""Reports errors of this package to users as one sentence.
 
-Spark's Python processes report an exception as a traceback with the sentence below it, unless their environment hides
-tracebacks: see `pyspark.util.handle_worker_exception`.
+Spark's Python processes report an exception with its traceback unless their environment hides tracebacks: see
+`pyspark.util.handle_worker_exception`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
-"""What Spark itself sets where spark.sql.execution.pyspark.udf.hideTraceback.enabled is true."""
+"""Spark sets it if spark.sql.execution.pyspark.udf.hideTraceback.enabled is true."""
 
 
 def entry_points(cls: type[T]) -> type[T]:
-    """A decorator for classes whose public methods and constructor Spark calls: their errors are one sentence."""
+    """A decorator for classes that Spark calls: errors of the constructor and public methods are one sentence."""
     for name, member in list(vars(cls).items()):
         if isinstance(member, FunctionType) and (name == "__init__" or not name.startswith("_")):
             setattr(cls, name, _entry_point(member))
@@ -51,12 +51,12 @@ def _rows(rows: Iterator[Any]) -> Iterator[Any]:
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """Have Spark report a `KafkaMetaError` without its traceback, which is logged at DEBUG. Other exceptions are
-    unexpected, and keep theirs."""
+    """Have Spark report a `KafkaMetaError` without its traceback, which is logged at DEBUG. Unexpected exceptions keep
+    their tracebacks."""
     try:
         yield
     except KafkaMetaError:
         logger.debug("Reported without this traceback:", exc_info=True)
-        if sparks_main(sys._getframe()) is not None:  # a Python process of Spark's, which ends with this error
+        if sparks_main(sys._getframe()) is not None:  # a Python process of Spark, which ends with this error
             os.environ[HIDE_TRACEBACK] = "1"
         raise

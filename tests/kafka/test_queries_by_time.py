@@ -54,7 +54,7 @@ def planned_while(
     """Runs a plan and an action during it: after the first leader's response to the first request of the planner, and
     before the second leader's."""
     slow = breakable_kafka.broker_ids[1]
-    has_response, absorb = threading.Event(), LeaderOffsets._absorb
+    answered, absorb = threading.Event(), LeaderOffsets._on_response
 
     def absorb_and_signal(*arguments: Any) -> Any:
         try:
@@ -62,8 +62,8 @@ def planned_while(
         finally:
             has_response.set()
 
-    def planned(plan: Callable[[], T], act: Callable[[], object]) -> T:
-        monkeypatch.setattr(LeaderOffsets, "_absorb", absorb_and_signal)
+    def planned(plan: Callable[[], T], happens: Callable[[], object]) -> T:
+        monkeypatch.setattr(LeaderOffsets, "_on_response", noted)
         with ThreadPoolExecutor() as planning:
             breakable_kafka.pause(slow)
             done = planning.submit(plan)

@@ -141,4 +141,4 @@ def test_task_that_fails_writes_its_events_and_gives_its_client_back(worker: Wor
     worker.clock.sleep(MAX_AGE_S)
     worker.run("b")
 
-    assert list(worker.pool._kept) == [(os.getpid(), options("b"), worker.metrics)]
+    assert list(worker.pool._entries) == [(os.getpid(), options("b"), worker.metrics)]

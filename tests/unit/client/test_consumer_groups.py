@@ -17,7 +17,7 @@ from pyspark_kafka_meta.model import Position
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING, SourceOffset
 from pyspark_kafka_meta.spark import stream_reader
-from pyspark_kafka_meta.spark.stream_reader import COMMIT_PAUSE_S, KafkaMetaStreamReader
+from pyspark_kafka_meta.spark.stream_reader import COMMIT_BACKOFF_S, KafkaMetaStreamReader
 from tests.partitions import T0
 from tests.unit.fake_wire import FakeClock
 
@@ -70,7 +70,7 @@ class Admin:
 def test_a_commit_waits_for_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     admin = Admin(15, 16, 14)
     monkeypatch.setattr(consumer_groups, "AdminClient", admin)
-    monkeypatch.setattr(consumer_groups, "COORDINATOR_PAUSE_S", 0.0)
+    monkeypatch.setattr(consumer_groups, "COORDINATOR_BACKOFF_S", 0.0)
     consumer_groups.ConsumerGroup(OPTIONS, "g").commit({T0: 5})
 
     assert admin.asked == 4
@@ -127,7 +127,7 @@ def test_a_commit_that_failed_does_not_hold_up_the_next_micro_batches(monkeypatc
     for _ in range(3):
         plan(reader, T0_TO_5)
         asked.append(admin.asked)
-        clock.sleep(COMMIT_PAUSE_S / 2)
+        clock.sleep(COMMIT_BACKOFF_S / 2)
 
     assert asked == [1, 1, 2]
 
