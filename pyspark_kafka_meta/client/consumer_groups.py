@@ -44,7 +44,7 @@ class ConsumerGroup:
             BrokerError: the group may not be read, or no broker responded in time.
             OptionError: the security options are not valid.
         """
-        requested = [GroupPartition(partition.topic, partition.partition) for partition in sorted(partitions)]
+        requested = [GroupPartition(*partition) for partition in sorted(partitions)]
         request = ConsumerGroupTopicPartitions(self._name, requested or None)
         listed = self._request(
             "listed",
@@ -61,10 +61,7 @@ class ConsumerGroup:
             BrokerError: the commit was refused, as while the group has members, or no broker responded in time.
             OptionError: the security options are not valid.
         """
-        committed = [
-            GroupPartition(partition.topic, partition.partition, offset)
-            for partition, offset in sorted(offsets.items())
-        ]
+        committed = [GroupPartition(*partition, offset) for partition, offset in sorted(offsets.items())]
         request = ConsumerGroupTopicPartitions(self._name, committed)
         self._request(
             "committed",

@@ -41,7 +41,7 @@ LIST_OFFSETS_TIMEOUT_S = 5.0
 
 
 class LostRecords:
-    """The losses of one task."""
+    """The losses of one task. `skip...` raises an error if the `DataLossPolicy` does."""
 
     def __init__(self, client: KafkaClient, policy: DataLossPolicy) -> None:
         self._client = client
@@ -96,14 +96,7 @@ class LostRecords:
         return now - since
 
     def skip_if_gone(self, cursor: PartitionCursor, now: float) -> bool:
-        """Skip the rest of the range if brokers have not known its topic for the grace period.
-
-        Returns:
-            Whether it was skipped.
-
-        Raises:
-            DataLossError: onTopicRecreated or failOnDataLoss does not allow the loss.
-        """
+        """Skip the rest of the range, and return True, if brokers have not known its topic for the grace period."""
         if cursor.last_error not in UNKNOWN_TOPIC_CODES or self._is_in_metadata(cursor.range):
             self._unknown_since.pop(cursor, None)
             return False
@@ -130,20 +123,10 @@ class LostRecords:
         return partition in snapshot.partitions(partition.topic) and not self.is_recreated(planned)
 
     def skip(self, cursor: PartitionCursor, lost: Lost) -> None:
-        """Continue behind lost records.
-
-        Raises:
-            DataLossError: failOnDataLoss is true.
-        """
         self._policy.report_loss(_sentence(cursor, lost))
         self._skip(cursor, lost)
 
     def skip_corrupt(self, cursor: PartitionCursor, corrupt: CorruptBatch) -> None:
-        """Continue behind a corrupt batch.
-
-        Raises:
-            CorruptBatchError: onCorruptBatch is fail, or the end of the batch is unknown.
-        """
         lost = corrupt.lost
         sentence = None if lost is None else _sentence(cursor, lost)
         self._policy.report_corrupt(cursor.range.partition, cursor.position, corrupt.error, sentence)

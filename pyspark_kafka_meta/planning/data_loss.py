@@ -20,31 +20,20 @@ IF_RECREATED = ", and onTopicRecreated, which is fail, to earliest or latest: th
 
 
 class DataLossPolicy:
-    """Each method raises an error or logs a warning. After a warning the caller skips the records."""
+    """Each method raises DataLossError or CorruptBatchError, or logs a warning: then the caller skips the records."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def report_loss(self, text: str, may_be_recreated: bool = False) -> None:
-        """Report the loss that `text` describes.
-
-        Args:
-            may_be_recreated: whether the loss may be the first sign of a recreated topic.
-
-        Raises:
-            DataLossError: failOnDataLoss is true.
-        """
+        """By failOnDataLoss. `may_be_recreated`: the loss may be the first sign of a recreated topic."""
         if self._options.fail_on_data_loss:
             is_refused = may_be_recreated and self._options.on_topic_recreated == "fail"
             raise DataLossError(f"{text}. {HOW_TO_GO_ON}{IF_RECREATED if is_refused else ''}")
         logger.warning("%s; continuing because failOnDataLoss is false", text)
 
     def report_recreated(self, text: str) -> None:
-        """Report a recreated topic, as onTopicRecreated says, or failOnDataLoss where onTopicRecreated is not set.
-
-        Raises:
-            DataLossError: the option does not allow it.
-        """
+        """By onTopicRecreated, or failOnDataLoss if onTopicRecreated is not set."""
         policy = self._options.on_topic_recreated
         if policy == "fail" or (policy is None and self._options.fail_on_data_loss):
             raise DataLossError(f"{text}. {HOW_TO_FOLLOW}")
@@ -52,12 +41,8 @@ class DataLossPolicy:
         logger.warning("%s; continuing because %s", text, option)
 
     def report_recreated_while_read(self, text: str) -> None:
-        """Report the rest of a task's range. Only a later plan can follow the new topic, so that without
-        onTopicRecreated, which batch queries do not have, this is a loss.
-
-        Raises:
-            DataLossError: the options do not allow it.
-        """
+        """For the rest of a task's range: only a later plan can follow the new topic, so that without onTopicRecreated,
+        which batch queries do not have, it is a loss."""
         if self._options.on_topic_recreated is None:
             self.report_loss(text)
         else:
@@ -66,15 +51,7 @@ class DataLossPolicy:
     def report_corrupt(
         self, partition: TopicPartition, offset: int, error: CorruptBatchError, loss: str | None
     ) -> None:
-        """Report a corrupt record batch.
-
-        Args:
-            offset: where reading stopped.
-            loss: the offsets to skip, in words; None if the end of the batch is unknown.
-
-        Raises:
-            CorruptBatchError: onCorruptBatch is fail, or the end of the batch is unknown.
-        """
+        """By onCorruptBatch. `loss` describes the offsets to skip; None if the end of the batch is unknown."""
         if self._options.skip_corrupt_batches and loss is not None:
             logger.warning("%s; continuing because onCorruptBatch is skip", loss)
             return

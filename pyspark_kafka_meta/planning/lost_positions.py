@@ -86,9 +86,8 @@ def explain_truncated(partitions: Sequence[TopicPartition], start: SourceOffset,
         f"{new.leader_epoch}){OR_RECREATED if latest.topic_ids[partition.topic] is None else ''}: records planned or "
         f"read at offsets {cut} to {old.offset - 1} are gone, and reading can continue only at offset {cut}"
         for partition in partitions[:5]
-        for old, new, cut in [
-            (start.positions[partition], latest.positions[partition], cut_at(partition, latest).offset)
-        ]
+        for old, new in [(start.positions[partition], latest.positions[partition])]
+        for cut in [cut_at(partition, latest).offset]
     )
 
 

@@ -116,24 +116,18 @@ class OffsetPlanner:
         with self._ends.same_topics(partitions) as ids:
             starts = self._offsets.resolve(starting, partitions, "startingOffsets")
             ends = self._offsets.resolve(ending, partitions, "endingOffsets", is_end=True)
+        planned = []
         for partition in partitions:
+            (begin, epoch), end = starts[partition], ends[partition].offset
             # Only an explicit end can be a mistake: an open transaction may hold the latest offset back.
             is_explicit = isinstance(ending, TimesSpec) or dict(ending.by_partition).get(partition, LATEST_OFFSET) >= 0
-            if is_explicit and starts[partition].offset > ends[partition].offset:
+            if is_explicit and begin > end:
                 raise OptionError(
-                    f"the starting offset {starts[partition].offset} of {partition} is greater than its ending offset "
-                    f"{ends[partition].offset}: correct startingOffsets or endingOffsets"
+                    f"the starting offset {begin} of {partition} is greater than its ending offset {end}: correct "
+                    "startingOffsets or endingOffsets"
                 )
-        return [
-            OffsetRange(
-                partition,
-                ids[partition.topic],
-                starts[partition].offset,
-                max(starts[partition].offset, ends[partition].offset),
-                starts[partition].leader_epoch,
-            )
-            for partition in partitions
-        ]
+            planned.append(OffsetRange(partition, ids[partition.topic], begin, max(begin, end), epoch))
+        return planned
 
     def _initial_offset(self) -> SourceOffset:
         """Where a new streaming query begins."""
@@ -169,10 +163,8 @@ class OffsetPlanner:
         if start == BEGINNING:
             start = self._initial_offset()
         latest_seen = self._ends.confirmed(start, target or {})
-        if start.initial and (
-            latest_seen.cuts
-            or any(is_recreated(partition, start, latest_seen) for partition in lost_starts(start, latest_seen))
-        ):
+        lost = lost_starts(start, latest_seen) if start.initial else []
+        if any(part in latest_seen.cuts or is_recreated(part, start, latest_seen) for part in lost):
             # Nothing was read yet, so nothing is lost: the next attempt begins in the log as it is now.
             raise UnknownTopicError("a topic was recreated or truncated while its offsets were listed: try again")
         if not latest_seen.positions:

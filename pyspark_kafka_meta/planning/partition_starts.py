@@ -54,18 +54,12 @@ class PartitionStarts:
         new -= starts.keys()
         left_ids = {partition.topic: topic_id for partition, topic_id in self._left_off}
         known_ids = {**left_ids, **start.topic_ids}
-        recreated = {
-            partition for partition in new if is_other_topic(known_ids.get(partition.topic), ids[partition.topic])
-        }
+        recreated = {part for part in new if is_other_topic(known_ids.get(part.topic), ids[part.topic])}
         # A topic in `start` is reported by `after_loss`.
         for topic in sorted({partition.topic for partition in recreated} - start.topic_ids.keys()):
             self._policy.report_recreated(recreated_text(topic, left_ids[topic], ids[topic]))
-        recreated_at_latest = self._options.on_topic_recreated == "latest"
-        at_latest = {
-            partition
-            for partition in new
-            if (recreated_at_latest if partition in recreated else self._options.new_partitions_at_latest)
-        }
+        at_latest = new - recreated if self._options.new_partitions_at_latest else set()
+        at_latest |= recreated if self._options.on_topic_recreated == "latest" else set()
         starts |= {partition: ends[partition] for partition in at_latest}
         return starts | self.earliest_of_new(new - at_latest)
 
@@ -78,11 +72,7 @@ class PartitionStarts:
 
     def after_loss(self, start: SourceOffset, latest: LatestOffset) -> dict[TopicPartition, Position]:
         """The starts of partitions that cannot be read from `start`: the start of a recreated topic or as
-        onTopicRecreated says, the truncation of a truncated log.
-
-        Raises:
-            DataLossError: the options do not allow the loss.
-        """
+        onTopicRecreated says, the truncation of a truncated log."""
         lost = lost_starts(start, latest)
         recreated = [partition for partition in lost if is_recreated(partition, start, latest)]
         truncated = [partition for partition in lost if partition not in recreated]

@@ -25,12 +25,10 @@ def limit_offsets(starts: Positions, latest: Positions, max_offsets: int) -> dic
     """
     backlogs = _backlogs(starts, latest)
     total = max(1, sum(backlogs.values()))
-    shares = {partition: min(size, max(1, max_offsets * size // total)) for partition, size in backlogs.items() if size}
+    shares = {part: min(size, max(1, max_offsets * size // total)) for part, size in backlogs.items() if size}
     return {
-        partition: position._replace(offset=starts[partition].offset + shares[partition])
-        if partition in shares
-        else position
-        for partition, position in latest.items()
+        part: position._replace(offset=starts[part].offset + shares[part]) if part in shares else position
+        for part, position in latest.items()
     }
 
 

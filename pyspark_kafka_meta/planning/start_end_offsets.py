@@ -91,10 +91,7 @@ class StartEndOffsets:
 
     def _before_end(self, offsets: int, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         earliest, latest = self.earliest(partitions), self.latest(partitions)
-        return {
-            partition: Position(max(earliest[partition].offset, latest[partition].offset - offsets))
-            for partition in partitions
-        }
+        return {part: Position(max(earliest[part].offset, latest[part].offset - offsets)) for part in partitions}
 
     def _of_group(self, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         committed = self._committed(self._client.options, group, partitions)
@@ -113,9 +110,7 @@ class StartEndOffsets:
         self, spec: OffsetsSpec, partitions: Collection[TopicPartition], option: str, is_end: bool
     ) -> dict[TopicPartition, Position]:
         by_topic = dict(spec.by_topic)
-        given = {
-            partition: by_topic[partition.topic] for partition in partitions if partition.topic in by_topic
-        } | dict(spec.by_partition)
+        given = {part: by_topic[part.topic] for part in partitions if part.topic in by_topic} | dict(spec.by_partition)
         unread = sorted(by_topic.keys() - {partition.topic for partition in partitions})
         if unread:
             raise OptionError(f"{option} names topic {', '.join(unread)}, which is not read: correct it")
