@@ -64,11 +64,11 @@ def test_tasks_of_one_query_share_a_client_and_its_events_name_the_task(worker: 
 
 
 def test_queries_with_other_settings_do_not_share_a_client(worker: Worker) -> None:
-    one, metrics = options("a"), worker.metrics
+    connection, metrics = options("a"), worker.metrics
     with (
-        worker.pool.client(one, metrics, READER) as plain,
-        worker.pool.client(replace(one, client_id="other"), metrics, READER) as other_id,
-        worker.pool.client(one, replace(metrics, topic="events"), READER) as other_metrics,
+        worker.pool.client(connection, metrics, READER) as plain,
+        worker.pool.client(replace(connection, client_id="other"), metrics, READER) as other_id,
+        worker.pool.client(connection, replace(metrics, topic="events"), READER) as other_metrics,
     ):
         assert len({id(client) for client in (plain, other_id, other_metrics)}) == 3
 

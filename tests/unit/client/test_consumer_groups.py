@@ -1,4 +1,4 @@
-"""A consumer group's offsets: a coordinator that is not there yet is waited for, a refusal is said."""
+"""A consumer group's offsets: a missing coordinator is waited for, a refusal is an error."""
 
 from __future__ import annotations
 

@@ -278,7 +278,9 @@ UNANSWERED: dict[str, tuple[Callable[[Scene], object], str]] = {
     "leader hangs": (lambda scene: scene.wire.hung.add(2), "broker 2 did not answer in time"),
     "error for ever": (lambda scene: scene.script(T1, *[78] * 1000), r"OFFSET_NOT_AVAILABLE \(error 78\)"),
     "left out": (
-        lambda scene: change_offsets(scene, lambda told: {one: told[one] for one in told.keys() - {T1}}),
+        lambda scene: change_offsets(
+            scene, lambda told: {partition: told[partition] for partition in told.keys() - {T1}}
+        ),
         r"UNKNOWN_SERVER_ERROR \(error -1\)",
     ),
     "slow connection to one that hangs": (

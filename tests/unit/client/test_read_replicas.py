@@ -122,7 +122,7 @@ def serve_nothing(scene: ReaderScene, *node_ids: int) -> None:
     def emptied(answer: FetchResponse) -> FetchResponse:
         if answer.node_id not in node_ids:
             return answer
-        return replace(answer, partitions=tuple(replace(one, records=b"") for one in answer.partitions))
+        return replace(answer, partitions=tuple(replace(fetched, records=b"") for fetched in answer.partitions))
 
     scene.wire.change = emptied
 
@@ -157,7 +157,9 @@ def test_replica_whose_share_went_to_another_partition_is_kept(monkeypatch: pyte
     def starved(answer: FetchResponse) -> FetchResponse:
         if answer.node_id != 3 or next(left, None) is None:
             return answer
-        parts = tuple(replace(one, records=b"") if one.partition == T0 else one for one in answer.partitions)
+        parts = tuple(
+            replace(fetched, records=b"") if fetched.partition == T0 else fetched for fetched in answer.partitions
+        )
         return replace(answer, partitions=parts)
 
     scene.wire.change = starved
@@ -195,6 +197,8 @@ def test_partitions_of_one_leader_are_each_read_from_their_own_replica(monkeypat
     scene.append(T1)
 
     assert sorted(scene.read(T0, T1)) == sorted([*range(10), *FIVE])
-    by_broker = [(node_id, [one.partition for one in request.partitions]) for node_id, request in scene.wire.fetches]
+    by_broker = [
+        (node_id, [requested.partition for requested in request.partitions]) for node_id, request in scene.wire.fetches
+    ]
     assert by_broker[0] == (1, [T0, T1])
     assert (3, [T0]) in by_broker

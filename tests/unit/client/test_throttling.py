@@ -85,8 +85,8 @@ def test_silence_after_a_throttle_is_a_stall_as_ever(monkeypatch: pytest.MonkeyP
     scene.wire.throttles[1] = deque([5_000])
     end = scene.cluster.bounds(T0)[1]
     began = scene.clock()
-    planned = [replace(one, until_offset=end + 1) for one in [scene.range(T0)]]
+    planned = [replace(partition, until_offset=end + 1) for partition in [scene.range(T0)]]
 
     with pytest.raises(ReadTimeoutError):
-        scene.read_ranges([replace(one, from_offset=end) for one in planned])
+        scene.read_ranges([replace(offset_range, from_offset=end) for offset_range in planned])
     assert scene.clock() == began + 6

@@ -18,7 +18,7 @@ def with_partitions(**fields: object) -> Callable[[FetchResponse], FetchResponse
 
     return lambda answer: replace(
         answer,
-        partitions=tuple(replace(one, **fields) for one in answer.partitions),  # type: ignore[arg-type]
+        partitions=tuple(replace(fetched, **fields) for fetched in answer.partitions),  # type: ignore[arg-type]
     )
 
 

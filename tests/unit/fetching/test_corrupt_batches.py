@@ -74,8 +74,8 @@ def test_batch_that_was_corrupt_on_its_way_is_read_the_second_time(
     reader = scene.reader(**options)
     good = damaged(scene, damage, index)
 
-    def heal(answer: FetchResponse) -> FetchResponse:
-        if any(one.partition == T1 and damage(good).data in one.records for one in answer.partitions):
+    def heal(answer: FetchAnswer) -> FetchAnswer:
+        if any(fetched.partition == T1 and damage(good).data in fetched.records for fetched in answer.partitions):
             scene.cluster.logs[T1][index] = good
         return answer
 
@@ -96,7 +96,12 @@ def test_corrupt_batch_fails_with_topic_partition_and_offset_after_two_fetches_o
         rows(scene.reader(**options).read(scene.ranges()))
 
     assert (raised.value.topic, raised.value.partition, raised.value.from_offset) == ("t", 1, at)
-    asked = [one.fetch_offset for _, request in scene.wire.fetches for one in request.partitions if one.partition == T1]
+    asked = [
+        requested.fetch_offset
+        for _, request in scene.wire.fetches
+        for requested in request.partitions
+        if requested.partition == T1
+    ]
     assert 1 <= asked.count(at) <= 2
 
 
@@ -131,10 +136,12 @@ def test_corrupt_batch_is_skipped_alone_with_an_event_of_its_offsets(
 
 def test_batches_that_are_all_corrupt_are_progress_when_they_are_skipped(scene: Scene) -> None:
     scene.fill(batches=30)
-    scene.cluster.logs[T1] = [damage_checksum(one) for one in scene.cluster.logs[T1]]
+    scene.cluster.logs[T1] = [damage_checksum(batch) for batch in scene.cluster.logs[T1]]
 
     assert rows(scene.reader(**SKIP, kafkaConsumer_pollTimeoutMs="500").read([scene.range(T1)])) == []
-    lost = [(one.lost_from_offset, one.lost_until_offset) for one in scene.events if one.kind is EventKind.DATA_LOSS]
+    lost = [
+        (event.lost_from_offset, event.lost_until_offset) for event in scene.events if event.kind is EventKind.DATA_LOSS
+    ]
     assert lost == [(at, at + 3) for at in range(0, 90, 3)]
 
 
@@ -163,11 +170,13 @@ def test_corrupt_batch_of_a_follower_is_read_from_the_leader(scene: Scene) -> No
     scene.wire.preferred_replicas[T1] = 3
     asked: list[int] = []
 
-    def damage_of_follower(answer: FetchResponse) -> FetchResponse:
-        if not any(one.partition == T1 and one.records for one in answer.partitions):
+    def damage_of_follower(answer: FetchAnswer) -> FetchAnswer:
+        if not any(fetched.partition == T1 and fetched.records for fetched in answer.partitions):
             return answer
         asked.append(answer.node_id)
-        corrupt = [replace(one, records=memoryview(bytes(one.records[:-1]) + b"?")) for one in answer.partitions]
+        corrupt = [
+            replace(fetched, records=memoryview(bytes(fetched.records[:-1]) + b"?")) for fetched in answer.partitions
+        ]
         return replace(answer, partitions=tuple(corrupt)) if answer.node_id == 3 else answer
 
     scene.wire.change = damage_of_follower

@@ -63,7 +63,7 @@ def test_partition_without_a_leader_waits_for_metadata_while_others_are_read(sce
     scene.clock.at(4, scene.wire.hung_metadata.clear)
     scene.cluster.move_leader(T0, 3)
     began, came_after_s, read = scene.clock(), {T0: 0.0, T1: 0.0, T2: 0.0}, []
-    for row in (row for one in reader.read(scene.ranges()) for row in rows(iter([one]))):
+    for row in (row for planned in reader.read(scene.ranges()) for row in rows(iter([planned]))):
         read.append(row)
         came_after_s[row[0]] = scene.clock() - began
 
@@ -84,7 +84,7 @@ def test_without_a_hint_one_refresh_finds_the_new_leader(scene: Scene) -> None:
     assert [api for api, _ in scene.wire.requests] == ["Fetch", "Metadata", "Fetch"]
     [event] = scene.events
     assert (event.reason, event.cause_error_code, event.cause_node_id) == (RefreshReason.FENCED_EPOCH, 74, 1)
-    assert (event.retries, [(one.broker_id, one.requests) for one in event.fetches]) == (1, [(1, 1)])
+    assert (event.retries, [(fetch.broker_id, fetch.requests) for fetch in event.fetches]) == (1, [(1, 1)])
     assert event.changes.leaders_changed[0].new_leader_id == 3
 
 
@@ -316,7 +316,7 @@ def test_topic_that_may_not_be_read_fails_at_once(scene: Scene) -> None:
     scene.wire.metadata_errors["t"] = 29
     began = scene.clock()
     with pytest.raises(BrokerError, match=r"t-0 cannot be read: TOPIC_AUTHORIZATION_FAILED \(error 29\)") as raised:
-        rows(scene.reader(scene.client()).read([replace(one, until_offset=5) for one in ranges]))
+        rows(scene.reader(scene.client()).read([replace(planned, until_offset=5) for planned in ranges]))
 
     assert raised.value.code == 29
     assert scene.clock() - began < 1

@@ -1,4 +1,4 @@
-"""Bugs with stale metadata that other clients had, or have: each is shown not to be one here."""
+"""Known bugs of other clients with stale metadata, which this client does not have."""
 
 from __future__ import annotations
 
@@ -303,4 +303,4 @@ def test_reader_survives_the_death_of_a_leader(scene: ReaderScene) -> None:
     assert scene.clock() - began < 9 + 1.3
     assert scene.events[-1].recovery_ms == pytest.approx((scene.clock() - began) * 1000, abs=100)
     assert all(later <= 1.3 for later in pauses_s(scene))
-    assert all(one.sequence + 1 == other.sequence for one, other in pairwise(scene.events))
+    assert all(event.sequence + 1 == other.sequence for event, other in pairwise(scene.events))

@@ -31,7 +31,7 @@ class Doubtful:
         self._lost_records = LostRecords(client, policy)
 
     def _list_offsets(self, timestamps: Mapping[TopicPartition, int], *_: object, **__: object) -> dict[Any, Any]:
-        return {one: SimpleNamespace(offset=self.offsets[time]) for one, time in timestamps.items()}
+        return {partition: SimpleNamespace(offset=self.offsets[time]) for partition, time in timestamps.items()}
 
     def confirm(self, suspicion: OutOfRange | EmptyResponses, now: float, log_end: int = WHOLE) -> Instruction:
         self.offsets[LATEST_TIMESTAMP] = log_end

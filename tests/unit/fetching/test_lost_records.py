@@ -1,4 +1,4 @@
-"""A task whose records are lost fails, or goes on behind them where that is allowed."""
+"""A task whose records are lost fails, or continues behind them if the options allow it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def recreate(scene: Scene, partitions: int) -> None:
 
 def age_out(scene: Scene, before: int) -> None:
     """Record batches of t-2 that lie before this offset are gone."""
-    scene.cluster.logs[T2] = [one for one in scene.cluster.logs[T2] if one.base_offset >= before]
+    scene.cluster.logs[T2] = [batch for batch in scene.cluster.logs[T2] if batch.base_offset >= before]
 
 
 def truncate(scene: Scene, *values: str) -> None:
@@ -70,7 +70,7 @@ LOSSES: dict[str, tuple[Fault, str, slice]] = {
 }
 
 
-@pytest.mark.parametrize(("fault", "text"), [one[:2] for one in LOSSES.values()], ids=LOSSES.keys())
+@pytest.mark.parametrize(("fault", "text"), [case[:2] for case in LOSSES.values()], ids=LOSSES.keys())
 def test_lost_records_fail_the_task_and_the_error_says_which(scene: Scene, fault: Fault, text: str) -> None:
     scene.fill()
     old_id = scene.cluster.topics["t"].topic_id
@@ -101,7 +101,7 @@ def test_lost_records_are_skipped_on_request_and_no_other_row_takes_their_place(
 
     assert by_partition(rows(iter([first, *reading]))) == {T2: expected}
     assert [text in record.message for record in caplog.records if record.levelno == logging.WARNING] == [True]
-    [event] = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
+    [event] = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
     assert event.lost_until_offset is not None
     skipped = f"offsets {event.lost_from_offset} to {event.lost_until_offset - 1} of {event.cause_topic}-"
     assert text in f"{skipped}{event.cause_partition} cannot be read: {event.error}"
@@ -115,7 +115,7 @@ def test_policy_lets_a_task_go_on_without_the_rest_of_a_topic_that_was_recreated
     recreate(scene, 3)
 
     assert by_partition(rows(iter([first, *reading]))) == {T2: written()[T2][:3]}
-    [event] = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
+    [event] = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
     assert (event.lost_from_offset, event.lost_until_offset) == (3, 12)
 
 
@@ -134,7 +134,7 @@ def test_topic_recreated_after_an_offset_was_out_of_range_is_known_as_that(
     monkeypatch.setattr(scene.wire, "send_offsets", just_too_late)
 
     assert rows(scene.reader(onTopicRecreated="earliest").read([planned])) == []
-    [event] = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
+    [event] = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
     assert (event.lost_from_offset, event.lost_until_offset) == (5, 12)
     assert "recreated under its name" in str(event.error)
 
@@ -153,16 +153,18 @@ POLICY_DOES_NOT_COVER: dict[str, tuple[dict[str, str], Fault, str]] = {
 }
 
 
-@pytest.mark.parametrize(("options", "fault", "said"), POLICY_DOES_NOT_COVER.values(), ids=POLICY_DOES_NOT_COVER.keys())
+@pytest.mark.parametrize(
+    ("options", "fault", "error_text"), POLICY_DOES_NOT_COVER.values(), ids=POLICY_DOES_NOT_COVER.keys()
+)
 def test_policy_for_topics_that_were_recreated_ends_a_task_otherwise(
-    scene: Scene, options: dict[str, str], fault: Fault, said: str
+    scene: Scene, options: dict[str, str], fault: Fault, error_text: str
 ) -> None:
     scene.fill()
     reading = scene.reader(**ONE_BATCH, **options).read([scene.range(T2)])
     next(reading)
     scene.undergo(fault)
 
-    with pytest.raises(DataLossError, match=said):
+    with pytest.raises(DataLossError, match=error_text):
         list(reading)
 
 
@@ -300,7 +302,7 @@ def test_brokers_that_fetch_by_name_give_no_rows_of_a_topic_that_was_recreated(
     send = scene.wire.send_fetch
 
     def send_by_name(broker: Broker, request: FetchRequest, deadline: float) -> None:
-        named = tuple(replace(one, topic_id=None) for one in request.partitions)
+        named = tuple(replace(requested, topic_id=None) for requested in request.partitions)
         send(broker, replace(request, partitions=named), deadline)
 
     monkeypatch.setattr(scene.wire, "send_fetch", send_by_name)
@@ -397,8 +399,8 @@ def test_doubt_about_one_partition_does_not_hold_up_those_of_other_brokers(scene
 
     scene.wire.change = doubt_and_hang
     began, read = scene.clock(), []
-    for one in scene.reader(**ONE_BATCH).read(scene.ranges()):
-        read += rows(iter([one]))
+    for planned in scene.reader(**ONE_BATCH).read(scene.ranges()):
+        read += rows(iter([planned]))
         if len(read) == 24:
             scene.wire.hung.clear()
             scene.wire.change = lambda answer: answer

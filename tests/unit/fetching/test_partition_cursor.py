@@ -1,4 +1,4 @@
-"""One partition's way through its range: what each answer of a broker makes of the position, and what is to be done."""
+"""The instruction and position of a cursor after each kind of response."""
 
 from __future__ import annotations
 
@@ -400,7 +400,7 @@ def positions_after(reader: PartitionCursor, *answers: tuple[FetchedPartition, b
 
 
 def after_empty_answers(**fetched: Any) -> tuple[PartitionCursor, Instruction]:
-    """A cursor at 5 of 10, and what it wants after enough of them."""
+    """A cursor at 5 of 10, and its instruction after enough empty responses."""
     reader = cursor(start=5)
     positions_after(reader, *[(answer(**fetched), True)] * (MAX_EMPTY_RESPONSES - 1))
     return reader, reader.on_fetched(answer(**fetched), response_is_empty=True)
@@ -408,8 +408,8 @@ def after_empty_answers(**fetched: Any) -> tuple[PartitionCursor, Instruction]:
 
 @pytest.mark.parametrize("local_start", [0, 5])
 def test_enough_empty_answers_from_a_local_log_prove_that_compaction_took_the_rest(local_start: int) -> None:
-    reader, wish = after_empty_answers(high_watermark=10)
-    assert wish == EmptyResponses(log_is_short=False)
+    reader, instruction = after_empty_answers(high_watermark=10)
+    assert instruction == EmptyResponses(log_is_short=False)
     assert reader.position == 5
 
     reader.on_local_start(local_start)
@@ -431,8 +431,8 @@ def test_answers_of_a_short_log_do_not_count_as_those_of_one_that_goes_up_to_the
 
 def test_empty_answers_from_remote_storage_prove_nothing() -> None:
     """Tiered storage answers with no records and no error while it is slow (KIP-405)."""
-    reader, wish = after_empty_answers(high_watermark=10)
-    assert wish == EmptyResponses(log_is_short=False)
+    reader, instruction = after_empty_answers(high_watermark=10)
+    assert instruction == EmptyResponses(log_is_short=False)
 
     assert reader.on_local_start(8) == Wait(7)
     assert reader.position == 5

@@ -45,7 +45,7 @@ def test_partitions_of_one_leader_share_its_fetches(scene: Scene) -> None:
     rows(scene.reader().read(scene.ranges()))
 
     assert scene.sent("Fetch") == [2]
-    assert [one.partition for one in scene.wire.fetches[0][1].partitions] == [T0, T1, T2]
+    assert [requested.partition for requested in scene.wire.fetches[0][1].partitions] == [T0, T1, T2]
 
 
 def test_each_leader_is_asked_for_its_own_partitions_by_id_and_epoch(scene: Scene) -> None:
@@ -54,9 +54,9 @@ def test_each_leader_is_asked_for_its_own_partitions_by_id_and_epoch(scene: Scen
     topic_id = scene.cluster.topics["t"].topic_id
 
     assert {
-        (node_id, one.partition, one.topic_id, one.leader_epoch)
+        (node_id, requested.partition, requested.topic_id, requested.leader_epoch)
         for node_id, request in scene.wire.fetches
-        for one in request.partitions
+        for requested in request.partitions
     } == {(1, T0, topic_id, 0), (2, T1, topic_id, 0), (3, T2, topic_id, 0)}
     assert scene.sent("Metadata") == []
 
@@ -76,7 +76,7 @@ def test_partitions_that_got_records_go_to_the_end_of_the_line(scene: Scene) -> 
     reading = scene.reader().read([scene.range(T0, 0, 5), scene.range(T1, 0, 5), scene.range(T2, 0, 5)])
     next(reading)
 
-    assert [one.partition for one in scene.wire.fetches[1][1].partitions] == [T1, T2, T0]
+    assert [requested.partition for requested in scene.wire.fetches[1][1].partitions] == [T1, T2, T0]
 
 
 def test_idle_partitions_cost_one_parked_request_and_no_loop(scene: Scene) -> None:

@@ -64,8 +64,8 @@ def test_poll_timeout_is_the_users(scene: Scene) -> None:
 def test_time_that_the_consumer_takes_for_rows_is_no_stall(scene: Scene) -> None:
     scene.fill()
     read = []
-    for one in scene.reader(**ONE_BATCH).read(scene.ranges()):
-        read.append(one)
+    for planned in scene.reader(**ONE_BATCH).read(scene.ranges()):
+        read.append(planned)
         scene.clock.sleep(10 * POLL_TIMEOUT_S)
 
     assert by_partition(rows(iter(read))) == written()
@@ -92,8 +92,8 @@ def test_partition_without_a_leader_fails_the_read_although_others_make_progress
     scene.cluster.move_leader(T0, NO_LEADER)
     began, read = scene.clock(), 0
     with pytest.raises(ReadTimeoutError, match=r"no progress in 120000 ms reading t-0 at offset 0 .*error 5"):
-        for one in reader.read([scene.range(T0), scene.range(T1)]):
-            read += one.num_rows
+        for batch in reader.read([scene.range(T0), scene.range(T1)]):
+            read += batch.num_rows
 
     assert read > 0
     assert scene.clock() - began == pytest.approx(POLL_TIMEOUT_S, abs=1)
@@ -121,10 +121,13 @@ def test_partition_that_waits_while_its_leader_answers_about_others_has_not_stal
     def answered_late(answer: FetchResponse) -> FetchResponse:
         """With the records of one partition, as if they filled it."""
         scene.clock.sleep(0.6 * POLL_TIMEOUT_S)
-        first = next((one.partition for one in answer.partitions if one.records), None)
+        first = next((fetched.partition for fetched in answer.partitions if fetched.records), None)
         return replace(
             answer,
-            partitions=tuple(one if one.partition == first else replace(one, records=b"") for one in answer.partitions),
+            partitions=tuple(
+                fetched if fetched.partition == first else replace(fetched, records=b"")
+                for fetched in answer.partitions
+            ),
         )
 
     change(scene, answered_late)
@@ -148,15 +151,15 @@ def test_questions_about_other_partitions_are_no_stall(monkeypatch: pytest.Monke
     """Five partitions of one leader are out of range; each question about them takes 1.9 s."""
     scene = Scene(monkeypatch, partitions=6)
     partitions = [TopicPartition("t", number) for number in range(6)]
-    for one in partitions:
-        scene.cluster.move_leader(one, 2 if one == partitions[5] else 1)
-        scene.write(one, "a", "b")
+    for partition in partitions:
+        scene.cluster.move_leader(partition, 2 if partition == partitions[5] else 1)
+        scene.write(partition, "a", "b")
     reader = scene.reader(kafkaConsumer_pollTimeoutMs="15000")
-    ranges = [scene.range(one) for one in partitions]
+    ranges = [scene.range(partition) for partition in partitions]
     scene.cluster.move_leader(partitions[5], NO_LEADER)
     scene.clock.at(0.2, lambda: scene.cluster.move_leader(partitions[5], 2))
-    for one in partitions[:5]:
-        scene.script(one, 1)
+    for partition in partitions[:5]:
+        scene.script(partition, 1)
     receive = scene.wire.receive_offsets
 
     def slowly(node_ids: Collection[int], deadline: float) -> OffsetsResponse | RequestFailure | None:

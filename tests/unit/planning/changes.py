@@ -1,4 +1,4 @@
-"""What may happen to the cluster of a scene while a query is planned, and how it is told."""
+"""Changes to the cluster of a scene while a query is planned, and the remedies in their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries as Spark drives them, against the cluster of a scene, and what they read."""
+"""Queries as Spark drives them, against the cluster of a scene, and their ranges."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def offsets_json(**partitions: int) -> str:
 
 
 def spans(found: list[OffsetRange]) -> dict[TopicPartition, tuple[int, int]]:
-    return {one.partition: (one.from_offset, one.until_offset) for one in found}
+    return {planned.partition: (planned.from_offset, planned.until_offset) for planned in found}
 
 
 def positions(offset: SourceOffset) -> dict[TopicPartition, int]:
@@ -34,7 +34,7 @@ def positions(offset: SourceOffset) -> dict[TopicPartition, int]:
 
 def begins(planner: OffsetPlanner) -> dict[TopicPartition, int]:
     """Where a new query begins, as the end of its first micro-batch says."""
-    return {one: at.offset for one, at in planner.next_offset(BEGINNING, None, limited=True).start.items()}
+    return {partition: at.offset for partition, at in planner.next_offset(BEGINNING, None, limited=True).start.items()}
 
 
 class Query:

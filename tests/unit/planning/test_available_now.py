@@ -49,7 +49,7 @@ def test_available_now_whose_target_is_older_than_its_start_never_goes_back(scen
 
 
 @pytest.mark.parametrize(
-    ("happens", "said", "read", "told"),
+    ("happens", "error_text", "read", "recorded_losses"),
     [
         (
             lose_the_end,
@@ -69,9 +69,9 @@ def test_available_now_whose_target_is_older_than_its_start_never_goes_back(scen
 def test_available_now_whose_target_is_lost_says_so_once(
     scene: Scene,
     happens: Any,
-    said: str,
+    error_text: str,
     read: tuple[int, int],
-    told: list[tuple[int, int, int | None]],
+    recorded_losses: list[tuple[int, int, int | None]],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     target = ends_now(scene)
@@ -82,16 +82,18 @@ def test_available_now_whose_target_is_lost_says_so_once(
     happens(scene)
     scene.clock.sleep(300)
 
-    with pytest.raises(DataLossError, match=f"{said}.*{HOW_TO}"):
+    with pytest.raises(DataLossError, match=f"{error_text}.*{HOW_TO}"):
         strict.step()
     steps = []
     while step := lenient.step():
         steps += [step[T0]] if T0 in step else []
     assert len(steps) > 2
     assert (steps[0][0], steps[-1][1]) == read
-    assert caplog.text.count(said) == 1
-    events = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
-    assert [(one.cause_partition, one.lost_from_offset, one.lost_until_offset) for one in events] == told
+    assert caplog.text.count(error_text) == 1
+    events = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
+    assert [
+        (event.cause_partition, event.lost_from_offset, event.lost_until_offset) for event in events
+    ] == recorded_losses
 
 
 def test_available_now_asks_again_only_once_about_a_target_that_is_lost(scene: Scene) -> None:

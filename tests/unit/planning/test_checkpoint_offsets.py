@@ -25,8 +25,10 @@ def offset(
     positions: dict[TopicPartition, tuple[int, int]], topic_id: UUID | None = OLD_ID, initial: bool = False
 ) -> SourceOffset:
     """Of (offset, epoch) pairs."""
-    by_partition = {partition: Position(*each) for partition, each in positions.items()}
-    return SourceOffset(by_partition, dict.fromkeys({each.topic for each in positions}, topic_id), initial=initial)
+    by_partition = {partition: Position(*position) for partition, position in positions.items()}
+    return SourceOffset(
+        by_partition, dict.fromkeys({partition.topic for partition in positions}, topic_id), initial=initial
+    )
 
 
 # --- the JSON ---------------------------------------------------------------------------------------------------------
@@ -65,7 +67,9 @@ def test_what_is_written_is_read_back_and_is_the_same_text_again(
     topic_id: UUID | None,
     initial: bool,
 ) -> None:
-    value = SourceOffset(by_partition, dict.fromkeys({each.topic for each in by_partition}, topic_id), start, initial)
+    value = SourceOffset(
+        by_partition, dict.fromkeys({partition.topic for partition in by_partition}, topic_id), start, initial
+    )
 
     assert restored(value) == value
     assert text(restored(value)) == text(value)

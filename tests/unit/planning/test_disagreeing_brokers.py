@@ -51,7 +51,9 @@ def test_topic_recreated_and_deleted_while_it_is_planned_is_told_once_as_lost(sc
     before_offsets_are_asked(scene, 1 + retries, delete_u)
 
     assert query.step() == {}
-    losses = [(one.cause_topic, one.lost_from_offset) for one in scene.events if one.kind is EventKind.DATA_LOSS]
+    losses = [
+        (event.cause_topic, event.lost_from_offset) for event in scene.events if event.kind is EventKind.DATA_LOSS
+    ]
     assert losses == [("u", 1)]
 
 
@@ -81,7 +83,9 @@ PLANS: dict[str, Any] = {
     "micro-batch": (0, lambda scene: scene.planner(**BOTH).next_offset(NOTHING_READ, None, False).topic_ids),
     "batch, asked for ends": (
         1,
-        lambda scene: {one.partition.topic: one.topic_id for one in batch_planner(scene, **BOTH).batch_ranges()},
+        lambda scene: {
+            planned.partition.topic: planned.topic_id for planned in batch_planner(scene, **BOTH).batch_ranges()
+        },
     ),
 }
 
@@ -106,7 +110,7 @@ def test_start_that_has_aged_out_is_told_once_however_often_it_is_planned(
 
     assert begins(planner)[T0] == 3
     assert len(scene.sent("ListOffsets")) > 3 * 4, "it was planned more than once"
-    assert [one.kind for one in scene.events].count(EventKind.DATA_LOSS) == 1
+    assert [event.kind for event in scene.events].count(EventKind.DATA_LOSS) == 1
     assert caplog.text.count("names offset 1 of t-0, and its log starts at 3") == 1
 
 
@@ -116,7 +120,7 @@ def test_end_that_has_aged_out_tells_of_no_loss_behind_it(scene: Scene) -> None:
     found = batch_planner(scene, **options, **GO_ON).batch_ranges()
 
     assert spans(found)[T0] == (6, 6)
-    assert [one for one in scene.events if one.kind is EventKind.DATA_LOSS] == []
+    assert [event for event in scene.events if event.kind is EventKind.DATA_LOSS] == []
 
 
 def lag(scene: Scene, node_id: int, topic: TopicMetadata) -> None:
@@ -210,7 +214,9 @@ def test_topic_that_is_not_seen_for_a_while_beside_others_is_read_on_where_it_wa
         scene.cluster.topics["u"] = hidden
         lose(scene, lambda scene: scene.write(u, "while it was not seen"))
         assert query.step() == {u: (seen, seen + 1)}
-    losses = [(one.cause_topic, one.lost_from_offset) for one in scene.events if one.kind is EventKind.DATA_LOSS]
+    losses = [
+        (event.cause_topic, event.lost_from_offset) for event in scene.events if event.kind is EventKind.DATA_LOSS
+    ]
     assert losses == [("u", 2), ("u", 3)]
 
 

@@ -1,4 +1,4 @@
-"""Topics and partitions made a moment ago, which one broker knows and another does not: no crash, and no loss."""
+"""New topics and partitions that only some brokers know: no crash, and no loss."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def planner(scene: ReaderScene) -> OffsetPlanner:
 
 
 def offset(scene: ReaderScene, *partitions: TopicPartition) -> SourceOffset:
-    return SourceOffset({one: Position(0) for one in partitions}, {"t": scene.cluster.topics["t"].topic_id})
+    return SourceOffset({partition: Position(0) for partition in partitions}, {"t": scene.cluster.topics["t"].topic_id})
 
 
 def test_topic_that_the_first_broker_does_not_know_yet_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_run_that_ends_reads_a_partition_that_the_first_broker_lacks(monkeypatch
     scene = a_scene(monkeypatch, 1)
     planned = OffsetPlanner(scene.worker, scene.settings.for_batch()).batch_ranges()
 
-    assert [one.partition for one in planned] == [T0, T1, T2]
+    assert [offset_range.partition for offset_range in planned] == [T0, T1, T2]
 
 
 def test_run_that_ends_reads_a_topic_that_the_first_broker_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Verdicts on lost records at planning."""
+"""Lost positions of a checkpoint, and their explanations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ OLD_ID, NEW_ID = UUID(int=1), UUID(int=2)
 
 def offset(positions: dict[TopicPartition, tuple[int, int]], topic_id: UUID | None = OLD_ID) -> LatestOffset:
     """Of (offset, epoch) pairs."""
-    return LatestOffset({one: Position(*each) for one, each in positions.items()}, {"t": topic_id})
+    by_partition = {partition: Position(*position) for partition, position in positions.items()}
+    return LatestOffset(by_partition, {"t": topic_id})
 
 
 @pytest.mark.parametrize(

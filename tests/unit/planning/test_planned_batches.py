@@ -1,4 +1,4 @@
-"""What a batch is to read, and what is said where it cannot be planned."""
+"""The ranges of a batch query, and the errors if it cannot be planned."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_batch_reads_all_that_is_there_now(scene: Scene) -> None:
     found = planner.batch_ranges()
 
     assert spans(found) == {T0: (0, 12), T1: (3, 12), T2: (0, 12)}
-    assert {one.topic_id for one in found} == {scene.cluster.topics["t"].topic_id}
+    assert {planned.topic_id for planned in found} == {scene.cluster.topics["t"].topic_id}
 
 
 def test_batch_between_offsets_by_partition(scene: Scene) -> None:
@@ -34,7 +34,7 @@ def test_batch_between_offsets_by_partition(scene: Scene) -> None:
     found = planner.batch_ranges()
 
     assert spans(found) == {T0: (3, 7), T1: (0, 12), T2: (12, 12)}
-    assert spans([one for task in planner.tasks(found) for one in task]) == {T0: (3, 7), T1: (0, 12)}
+    assert spans([planned for task in planner.tasks(found) for planned in task]) == {T0: (3, 7), T1: (0, 12)}
 
 
 def test_assigned_partitions_alone_are_read(scene: Scene) -> None:
@@ -72,12 +72,12 @@ BAD_BATCHES: dict[str, tuple[dict[str, str], type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize(("options", "error", "said"), BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
+@pytest.mark.parametrize(("options", "error", "error_text"), BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
 def test_batch_that_cannot_be_planned_says_why(
-    scene: Scene, options: dict[str, str], error: type[Exception], said: str
+    scene: Scene, options: dict[str, str], error: type[Exception], error_text: str
 ) -> None:
     del scene.cluster.logs[T1][0]
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=error_text):
         batch_planner(scene, **options).batch_ranges()
 
 
@@ -173,7 +173,7 @@ def test_batch_between_times(
 ) -> None:
     found = spans(batch_planner(later, **options).batch_ranges())
 
-    assert {one: found[one] for one in expected} == expected
+    assert {partition: found[partition] for partition in expected} == expected
 
 
 OR_LATEST = {"startingOffsetsByTimestampStrategy": "latest"}
@@ -221,9 +221,9 @@ BAD_TIMES = {
 }
 
 
-@pytest.mark.parametrize(("options", "said"), BAD_TIMES.values(), ids=BAD_TIMES.keys())
-def test_times_that_mean_nothing_are_refused(later: Scene, options: dict[str, str], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+@pytest.mark.parametrize(("options", "error_text"), BAD_TIMES.values(), ids=BAD_TIMES.keys())
+def test_times_that_mean_nothing_are_refused(later: Scene, options: dict[str, str], error_text: str) -> None:
+    with pytest.raises(OptionError, match=error_text):
         batch_planner(later, **options).batch_ranges()
 
 

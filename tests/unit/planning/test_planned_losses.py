@@ -1,4 +1,4 @@
-"""Planning after records are lost: what is said, and where a query goes on that may."""
+"""Planning after data loss: the error, and where a query continues if the loss is allowed."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ LOSSES: dict[str, tuple[Any, str, dict[TopicPartition, tuple[int, int]]]] = {
 }
 
 
-@pytest.mark.parametrize(("happens", "said"), [one[:2] for one in LOSSES.values()], ids=LOSSES.keys())
-def test_loss_ends_the_query_and_the_error_says_what_is_lost(scene: Scene, happens: Any, said: str) -> None:
+@pytest.mark.parametrize(("happens", "error_text"), [case[:2] for case in LOSSES.values()], ids=LOSSES.keys())
+def test_loss_ends_the_query_and_the_error_says_what_is_lost(scene: Scene, happens: Any, error_text: str) -> None:
     query = Query(scene)
     query.step()
     old_id = scene.cluster.topics["t"].topic_id
     lose(scene, happens)
     topic = scene.cluster.topics.get("t")
-    how_to = HOW_TO_FOLLOW if "recreated" in said else HOW_TO_GO_ON
-    expected = said.replace("{old}", str(old_id)).replace("{new}", str(topic and topic.topic_id))
+    how_to = HOW_TO_FOLLOW if "recreated" in error_text else HOW_TO_GO_ON
+    expected = error_text.replace("{old}", str(old_id)).replace("{new}", str(topic and topic.topic_id))
 
     with pytest.raises(DataLossError, match=f"{expected}.*{how_to}"):
         query.step()
@@ -107,10 +107,10 @@ def test_query_goes_on_behind_the_loss_if_that_is_allowed(
     assert [
         record.levelno for record in caplog.records if "continuing because failOnDataLoss is false" in record.message
     ]
-    events = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
-    told = [(one.cause_topic, one.cause_partition, one.lost_from_offset) for one in events]
-    assert told == TOLD_BY_EVENTS[loss]
-    assert {one.lost_until_offset for one in events} == ({12} if "truncated" in loss else {None})
+    events = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
+    recorded_losses = [(event.cause_topic, event.cause_partition, event.lost_from_offset) for event in events]
+    assert recorded_losses == TOLD_BY_EVENTS[loss]
+    assert {event.lost_until_offset for event in events} == ({12} if "truncated" in loss else {None})
     assert caplog.records[0].levelno == logging.WARNING
 
 
@@ -151,8 +151,8 @@ def test_policy_covers_partitions_that_only_the_new_topic_has(
     query = Query(scene, **options)
     query.step()
     scene.cluster.create_topic("t", 4)
-    for one in (T0, T1, T2, T3):
-        scene.write(one, "again")
+    for partition in (T0, T1, T2, T3):
+        scene.write(partition, "again")
 
     assert query.step() == expected
 
@@ -299,13 +299,15 @@ def test_clean_election_before_the_new_leader_writes_loses_nothing(scene: Scene)
     scene.clock.sleep(300)
 
     assert query.step() == {T0: (12, 13)}
-    assert [one for one in scene.events if one.kind is EventKind.DATA_LOSS] == []
+    assert [event for event in scene.events if event.kind is EventKind.DATA_LOSS] == []
 
 
 def test_truncated_log_whose_epochs_are_unknown_is_read_from_its_end(scene: Scene) -> None:
     query = Query(scene, **GO_ON)
     query.step()
-    unknown = {one: position._replace(leader_epoch=NO_EPOCH) for one, position in query.offset.positions.items()}
+    unknown = {
+        partition: position._replace(leader_epoch=NO_EPOCH) for partition, position in query.offset.positions.items()
+    }
     query.offset = replace(query.offset, positions=unknown)
     lose(scene, truncate)
     scene.write(T0, "a", "b")
@@ -346,8 +348,8 @@ WITHOUT_IDS = {
 def test_recreated_topic_without_an_id_is_noticed_by_its_leader_epochs(
     without_ids: Scene, happens: Any, expected: tuple[int, int]
 ) -> None:
-    for one in (T0, T1, T2):
-        without_ids.cluster.move_leader(one, 2)
+    for partition in (T0, T1, T2):
+        without_ids.cluster.move_leader(partition, 2)
     strict, lenient = Query(without_ids), Query(without_ids, onTopicRecreated="earliest")
     for query in (strict, lenient):
         query.step()
@@ -373,8 +375,8 @@ def test_recreated_topic_that_grew_after_an_election_is_noticed_without_an_id(wi
 
     def happens(scene: Scene) -> None:
         recreate_without_ids(scene, 2)
-        for one in (T0, T1, T2):
-            scene.cluster.move_leader(one, 3)
+        for partition in (T0, T1, T2):
+            scene.cluster.move_leader(partition, 3)
         scene.fill(10)
 
     lose(without_ids, happens)
@@ -408,12 +410,14 @@ def test_topic_id_and_epoch_that_become_known_are_recorded_without_new_records(s
     query = Query(scene)
     query.step()
     topic_id = scene.cluster.topics["t"].topic_id
-    unknown = {one: position._replace(leader_epoch=NO_EPOCH) for one, position in query.offset.positions.items()}
+    unknown = {
+        partition: position._replace(leader_epoch=NO_EPOCH) for partition, position in query.offset.positions.items()
+    }
     query.offset = replace(query.offset, positions=unknown, topic_ids={"t": None})
 
     assert query.step() == {}
     assert query.offset.topic_ids == {"t": topic_id}
-    assert {one.leader_epoch for one in query.offset.positions.values()} == {0}
+    assert {partition.leader_epoch for partition in query.offset.positions.values()} == {0}
     recorded = text(query.offset)
     assert query.step() == {}
     assert text(query.offset) == recorded, "or each trigger would start an empty micro-batch"
@@ -434,8 +438,8 @@ def test_topic_seen_between_deletion_and_recreation_is_one_loss_for_each_partiti
     lose(scene, recreate)
     query.step()
 
-    losses = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
-    assert [(one.cause_partition, one.lost_from_offset) for one in losses] == [(0, 12), (1, 12), (2, 12)]
+    losses = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
+    assert [(event.cause_partition, event.lost_from_offset) for event in losses] == [(0, 12), (1, 12), (2, 12)]
 
 
 def test_advice_for_a_missing_topic_covers_its_recreation(scene: Scene) -> None:
@@ -471,8 +475,8 @@ def test_topic_that_was_away_and_is_recreated_later_is_another_loss(scene: Scene
     lose(scene, recreate)
     query.step()
 
-    losses = [one for one in scene.events if one.kind is EventKind.DATA_LOSS]
-    assert [one.cause_partition for one in losses] == [0, 1, 2] * 2
+    losses = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
+    assert [event.cause_partition for event in losses] == [0, 1, 2] * 2
 
 
 # --- truncated logs and where a query ends ----------------------------------------------------------------------------
@@ -490,7 +494,7 @@ def test_available_now_reads_a_truncated_log_up_to_its_target(scene: Scene) -> N
     lose(scene, truncate_and_grow)
 
     assert [query.step().get(T0) for _ in range(3)] == [(6, 9), (9, 12), None]
-    assert [one.lost_from_offset for one in scene.events if one.kind is EventKind.DATA_LOSS] == [6]
+    assert [event.lost_from_offset for event in scene.events if event.kind is EventKind.DATA_LOSS] == [6]
 
 
 def test_query_after_available_now_does_not_repeat_a_truncated_log(scene: Scene) -> None:
@@ -515,7 +519,7 @@ def test_truncated_log_with_an_open_transaction_is_read_once_it_is_committed(sce
     scene.wire.open_transactions.clear()
 
     assert query.step() == {T0: (6, 36)}
-    assert len([one for one in scene.events if one.kind is EventKind.DATA_LOSS]) == 1
+    assert len([event for event in scene.events if event.kind is EventKind.DATA_LOSS]) == 1
 
 
 def test_log_truncated_while_a_new_query_is_planned_is_no_loss(scene: Scene) -> None:

@@ -51,7 +51,7 @@ def test_batch_0_carries_the_start_it_was_planned_from(scene: Scene) -> None:
     assert query.step() == {}
 
     scene.write(T0, "a")
-    assert {one: at.offset for one, at in query.offset.start.items()} == {T0: 12, T1: 12, T2: 12}
+    assert {partition: at.offset for partition, at in query.offset.start.items()} == {T0: 12, T1: 12, T2: 12}
     assert spans(ranges(BEGINNING, query.offset)) == {}
     assert query.step() == {T0: (12, 13)}
 
@@ -197,7 +197,7 @@ def test_a_stream_with_ending_offsets_reads_up_to_them_and_no_further(scene: Sce
     steps.append(query.step())
 
     assert query.step() == {}
-    assert {one: [step[one] for step in steps if one in step] for one in (T0, T1, T2)} == {
+    assert {partition: [step[partition] for step in steps if partition in step] for partition in (T0, T1, T2)} == {
         T0: [(0, 7), (7, 12), (12, 13)],
         T1: [(0, 2), (2, 5)],
         T2: [],

@@ -1,4 +1,4 @@
-"""Rate limits: how much a micro-batch reads, and whether it is worth one."""
+"""Rate limits: how much a micro-batch reads, and whether it is delayed."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LIMITS = {
 @pytest.mark.parametrize(("starts", "latest", "limit", "ends"), LIMITS.values(), ids=LIMITS.keys())
 def test_a_limit_is_shared_by_backlog(starts: list[int], latest: list[int], limit: int, ends: list[int]) -> None:
     limited = limit_offsets(
-        {TopicPartition("t", number): Position(each, 1) for number, each in enumerate(starts)},
-        {TopicPartition("t", number): Position(each, 2) for number, each in enumerate(latest)},
+        {TopicPartition("t", number): Position(offset, 1) for number, offset in enumerate(starts)},
+        {TopicPartition("t", number): Position(partition, 2) for number, partition in enumerate(latest)},
         limit,
     )
 
@@ -43,10 +43,10 @@ def test_a_limited_batch_stays_within_its_bounds_and_serves_every_backlog(
 
     limited = limit_offsets(starts, latest, limit)
 
-    read = {each: limited[each].offset - starts[each].offset for each in latest}
+    read = {partition: limited[partition].offset - starts[partition].offset for partition in latest}
     assert sum(read.values()) <= limit + len(spans)
-    assert all(limited[each].offset <= latest[each].offset for each in latest)
-    assert all(read[each] > 0 for each in latest if latest[each].offset > starts[each].offset)
+    assert all(limited[partition].offset <= latest[partition].offset for partition in latest)
+    assert all(read[partition] > 0 for partition in latest if latest[partition].offset > starts[partition].offset)
 
 
 def test_a_backlog_counts_no_partition_that_lies_before_its_start() -> None:

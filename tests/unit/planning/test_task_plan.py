@@ -21,7 +21,9 @@ def a_range(partition: int, start: int, end: int) -> OffsetRange:
 
 def spans(tasks: list[tuple[OffsetRange, ...]]) -> list[list[tuple[int, int, int]]]:
     """Each task as (partition, from, until) triples."""
-    return [[(each.partition.partition, each.from_offset, each.until_offset) for each in task] for task in tasks]
+    return [
+        [(planned.partition.partition, planned.from_offset, planned.until_offset) for planned in task] for task in tasks
+    ]
 
 
 LIKE_SPARK = {
@@ -72,15 +74,15 @@ LIKE_SPARK = {
 def test_min_partitions_splits_like_spark(
     min_partitions: int, ranges: list[tuple[int, int, int]], expected: list[tuple[int, int, int]]
 ) -> None:
-    tasks = plan_tasks([a_range(*each) for each in ranges], {}, min_partitions)
+    tasks = plan_tasks([a_range(*numbers) for numbers in ranges], {}, min_partitions)
 
-    assert spans(tasks) == [[each] for each in expected]
+    assert spans(tasks) == [[span] for span in expected]
 
 
 def test_min_partitions_below_the_number_of_ranges_splits_nothing() -> None:
     ranges = [a_range(1, 1, 5), a_range(2, 1, 21)]
 
-    assert [each for task in plan_tasks(ranges, {}, 1) for each in task] == ranges
+    assert [planned for task in plan_tasks(ranges, {}, 1) for planned in task] == ranges
 
 
 def test_nothing_to_read_is_no_task() -> None:
@@ -98,7 +100,7 @@ def test_only_the_first_piece_of_a_cut_range_knows_the_epoch_before_it() -> None
     (first, *others) = [task[0] for task in plan_tasks([a_range(0, 0, 3 * SPLIT_OFFSETS)], {})]
 
     assert first.start_epoch == 3
-    assert [(each.start_epoch, each.topic_id) for each in others] == [(NO_EPOCH, TOPIC_ID)] * 2
+    assert [(planned.start_epoch, planned.topic_id) for planned in others] == [(NO_EPOCH, TOPIC_ID)] * 2
 
 
 def test_small_ranges_of_one_leader_share_a_task() -> None:
@@ -116,7 +118,7 @@ def test_a_range_as_large_as_a_bundle_stands_alone_and_comes_first() -> None:
 def test_a_bundle_crosses_leaders_only_where_that_saves_a_task() -> None:
     size = BUNDLE_OFFSETS // 5
     ranges = [a_range(partition, 0, size) for partition in range(14)]
-    leaders = {each.partition: each.partition.partition % 2 for each in ranges}
+    leaders = {planned.partition: planned.partition.partition % 2 for planned in ranges}
 
     tasks = spans(plan_tasks(ranges, leaders))
 
@@ -130,7 +132,7 @@ def test_a_bundle_crosses_leaders_only_where_that_saves_a_task() -> None:
 def test_bundles_of_two_leaders_that_do_not_fit_together_stay_apart() -> None:
     size = BUNDLE_OFFSETS // 2 - 1
     ranges = [a_range(partition, 0, size) for partition in range(4)]
-    leaders = {each.partition: each.partition.partition % 2 for each in ranges}
+    leaders = {planned.partition: planned.partition.partition % 2 for planned in ranges}
 
     tasks = spans(plan_tasks(ranges, leaders))
 
@@ -171,32 +173,32 @@ def test_tasks_tile_the_ranges_whatever_the_limits_are(
     tasks = plan_tasks(ranges, leaders, min_partitions, max_records, max_tasks)
 
     for whole in ranges:
-        pieces = [each for task in tasks for each in task if each.partition == whole.partition]
-        pieces.sort(key=lambda each: each.from_offset)
-        assert all(each.size > 0 for each in pieces)
+        pieces = [piece for task in tasks for piece in task if piece.partition == whole.partition]
+        pieces.sort(key=lambda piece: piece.from_offset)
+        assert all(piece.size > 0 for piece in pieces)
         assert all(before.until_offset == after.from_offset for before, after in pairwise(pieces))
         ends = (pieces[0].from_offset, pieces[-1].until_offset, pieces[0].start_epoch) if pieces else None
         assert ends == ((whole.from_offset, whole.until_offset, 3) if whole.size else None)
-    assert all(len({each.partition for each in task}) == len(task) > 0 for task in tasks)
-    nonempty = sum(each.size > 0 for each in ranges)
+    assert all(len({planned.partition for planned in task}) == len(task) > 0 for task in tasks)
+    nonempty = sum(planned.size > 0 for planned in ranges)
     assert len(tasks) >= min(min_partitions or 1, nonempty, max_tasks or nonempty)
     if max_tasks is not None:
         assert len(tasks) <= max_tasks
     elif max_records is not None:
-        assert all(sum(each.size for each in task) <= max_records for task in tasks)
+        assert all(sum(planned.size for planned in task) <= max_records for task in tasks)
 
 
 @given(st.lists(st.integers(0, 30), max_size=6), st.integers(1, 12))
 def test_a_task_has_no_more_than_max_records_and_no_partition_twice(sizes: list[int], max_records: int) -> None:
     tasks = plan_tasks([a_range(number, 5, 5 + size) for number, size in enumerate(sizes)], {}, None, max_records)
 
-    assert all(0 < sum(each.size for each in task) <= max_records for task in tasks)
-    assert all(len({each.partition for each in task}) == len(task) for task in tasks)
-    assert sum(each.size for task in tasks for each in task) == sum(sizes)
+    assert all(0 < sum(planned.size for planned in task) <= max_records for task in tasks)
+    assert all(len({planned.partition for planned in task}) == len(task) for task in tasks)
+    assert sum(planned.size for task in tasks for planned in task) == sum(sizes)
 
 
 def test_max_tasks_deals_the_offsets_out_evenly() -> None:
     tasks = plan_tasks([a_range(0, 0, 3 * SPLIT_OFFSETS), a_range(1, 7, 7), a_range(2, 0, 10)], {}, None, None, 2)
 
     assert spans(tasks) == [[(0, 0, 1_500_005)], [(0, 1_500_005, 3_000_000), (2, 0, 10)]]
-    assert [[each.start_epoch for each in task] for task in tasks] == [[3], [NO_EPOCH, 3]]
+    assert [[planned.start_epoch for planned in task] for task in tasks] == [[3], [NO_EPOCH, 3]]

@@ -24,7 +24,7 @@ limits = st.none() | st.integers(1, 100_000)
 
 def next_offset(start: SourceOffset, latest: Positions, limit: int | None) -> SourceOffset:
     """As the planner makes it; partitions that are new begin at 0."""
-    begun = {one: Position(0) for one in latest if one not in start.positions}
+    begun = {partition: Position(0) for partition in latest if partition not in start.positions}
     ends = latest if limit is None else limit_offsets({**start.positions, **begun}, latest, limit)
     return restored(advance(start, SourceOffset(ends, IDS), begun))
 
@@ -51,17 +51,20 @@ def test_micro_batches_tile_the_logs(
     max_tasks: int | None,
 ) -> None:
     logs = dict(zip(PARTITIONS, starts, strict=True))
-    first = {one: Position(logs[one]) for one in PARTITIONS[:known]}
+    first = {partition: Position(logs[partition]) for partition in PARTITIONS[:known]}
     logs |= dict.fromkeys(PARTITIONS[known:], 0)
     read_up_to = dict(logs)
     offset = SourceOffset(first, IDS, initial=True)
     for added, limit in batches:
-        logs = {one: end + more for (one, end), more in zip(logs.items(), added, strict=True)}
-        end = next_offset(offset, {one: Position(at) for one, at in logs.items()}, limit)
+        logs = {partition: end + more for (partition, end), more in zip(logs.items(), added, strict=True)}
+        end = next_offset(offset, {partition: Position(at) for partition, at in logs.items()}, limit)
         tasks = plan_tasks(ranges(restored(offset), end), {}, min_partitions, None, max_tasks)
-        assert all(task and all(each.size > 0 for each in task) for task in tasks)
-        read_on(read_up_to, [each for task in tasks for each in task])
-        assert read_up_to == {one: end.positions[one].offset for one in PARTITIONS}
+        assert all(task and all(planned.size > 0 for planned in task) for task in tasks)
+        read_on(read_up_to, [planned for task in tasks for planned in task])
+        assert read_up_to == {partition: end.positions[partition].offset for partition in PARTITIONS}
         offset = end
-    read_on(read_up_to, ranges(offset, next_offset(offset, {one: Position(at) for one, at in logs.items()}, None)))
+    read_on(
+        read_up_to,
+        ranges(offset, next_offset(offset, {partition: Position(at) for partition, at in logs.items()}, None)),
+    )
     assert read_up_to == logs

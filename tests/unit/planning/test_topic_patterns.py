@@ -90,4 +90,4 @@ def test_a_matching_topic_that_is_deleted_is_data_loss_or_left_out_where_that_is
         strict.step()
     assert lenient.step() == {T0: (12, 13)}
     assert positions(lenient.offset).keys() == {T0, T1, T2}
-    assert [one.cause_topic for one in scene.events if one.kind is EventKind.DATA_LOSS] == ["u"]
+    assert [event.cause_topic for event in scene.events if event.kind is EventKind.DATA_LOSS] == ["u"]

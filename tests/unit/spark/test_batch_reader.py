@@ -1,4 +1,4 @@
-"""Tasks carry the name of their driver, so that its planner and readers write their events to one default folder."""
+"""Tasks carry the name of their driver: planner and readers write their events to the same default folder."""
 
 from __future__ import annotations
 

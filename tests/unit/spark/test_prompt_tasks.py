@@ -108,7 +108,7 @@ def test_collections_pass_over_what_there_was_at_the_second_task_and_over_nothin
             made.append(Cycle())
             pickle.loads(READER)
 
-        visited = {id(one) for one in gc.get_objects()}
-        assert [id(one) in visited for one in made] == [False, False, True, True]
+        visited = {id(obj) for obj in gc.get_objects()}
+        assert [id(obj) in visited for obj in made] == [False, False, True, True]
     finally:
         gc.unfreeze()
