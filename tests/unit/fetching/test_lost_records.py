@@ -399,8 +399,8 @@ def test_doubt_about_one_partition_does_not_hold_up_those_of_other_brokers(scene
 
     scene.wire.change = doubt_and_hang
     began, read = scene.clock(), []
-    for planned in scene.reader(**ONE_BATCH).read(scene.ranges()):
-        read += rows(iter([planned]))
+    for batch in scene.reader(**ONE_BATCH).read(scene.ranges()):
+        read += rows(iter([batch]))
         if len(read) == 24:
             scene.wire.hung.clear()
             scene.wire.change = lambda answer: answer

@@ -64,8 +64,8 @@ def test_poll_timeout_is_the_users(scene: Scene) -> None:
 def test_time_that_the_consumer_takes_for_rows_is_no_stall(scene: Scene) -> None:
     scene.fill()
     read = []
-    for planned in scene.reader(**ONE_BATCH).read(scene.ranges()):
-        read.append(planned)
+    for batch in scene.reader(**ONE_BATCH).read(scene.ranges()):
+        read.append(batch)
         scene.clock.sleep(10 * POLL_TIMEOUT_S)
 
     assert by_partition(rows(iter(read))) == written()
