@@ -15,7 +15,6 @@ from confluent_kafka import TopicPartition as GroupPartition
 from confluent_kafka.admin import AdminClient
 
 from pyspark_kafka_meta.errors import BrokerError
-from pyspark_kafka_meta.kafka_errors import COORDINATOR_UNAVAILABLE
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.wire.security.librdkafka_config import new_client

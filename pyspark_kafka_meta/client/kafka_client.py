@@ -147,7 +147,7 @@ class KafkaClient:
 
     def epoch_end_offsets(
         self, epochs: Mapping[TopicPartition, int], deadline: float
-    ) -> dict[TopicPartition, OffsetAnswer]:
+    ) -> dict[TopicPartition, PartitionOffset]:
         """OffsetForLeaderEpoch for each partition (KIP-320): the end offset of the epoch in the leader's log.
 
         Raises:
@@ -157,8 +157,8 @@ class KafkaClient:
 
     def _ask_leaders(
         self, template: OffsetsRequest, queries: Mapping[TopicPartition, int], deadline: float
-    ) -> dict[TopicPartition, OffsetAnswer]:
-        offsets: dict[TopicPartition, OffsetAnswer] = {}
+    ) -> dict[TopicPartition, PartitionOffset]:
+        offsets: dict[TopicPartition, PartitionOffset] = {}
         failures = 0
         all_known_at = self.clock()
         leaders = LeaderOffsets(

@@ -80,7 +80,7 @@ class LeaderOffsets:
         self._clock = clock
         self._in_flight: dict[int, _InFlight] = {}  # by node id
 
-    def ask(self, queries: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAnswer]:
+    def ask(self, queries: Mapping[TopicPartition, int]) -> dict[TopicPartition, PartitionOffset]:
         """The offsets from one request to each leader, without partitions that failed.
 
         Args:
@@ -90,7 +90,7 @@ class LeaderOffsets:
             BrokerError: an error that is not retriable.
         """
         generation = self._cache.snapshot.generation
-        offsets: dict[TopicPartition, OffsetAnswer] = {}
+        offsets: dict[TopicPartition, PartitionOffset] = {}
         try:
             self._send(queries)
             while self._in_flight:
@@ -154,8 +154,8 @@ class LeaderOffsets:
         self.errors.update(dict.fromkeys(partitions, f"{broker.address} {why}"))
 
     def _on_response(
-        self, received: OffsetsAnswer | RequestFailure, partitions: list[TopicPartition], generation: int
-    ) -> dict[TopicPartition, OffsetAnswer]:
+        self, received: OffsetsResponse | RequestFailure, partitions: list[TopicPartition], generation: int
+    ) -> dict[TopicPartition, PartitionOffset]:
         node_id = received.node_id
         if isinstance(received, RequestFailure):
             if not isinstance(received.error, RETRIABLE_ERRORS):
@@ -167,7 +167,7 @@ class LeaderOffsets:
         del self._unanswered[node_id]
         if received.throttle_ms > 0:
             self._throttles.throttle(node_id, received.throttle_ms, self._clock())
-        offsets: dict[TopicPartition, OffsetAnswer] = {}
+        offsets: dict[TopicPartition, PartitionOffset] = {}
         for partition in partitions:
             result = received.offsets.get(partition)
             if result is not None and result.error_code == 0:

@@ -27,7 +27,7 @@ class TopicPatternWire:
         self._topics = frozenset(topics or ())
         self._wire.send_metadata(address, None, deadline)
 
-    def receive_metadata(self, deadline: float) -> MetadataAnswer | None:
+    def receive_metadata(self, deadline: float) -> MetadataResponse | None:
         """The matching topics. Requested topics that are missing are added as unknown, as in a request by name."""
         answer = self._wire.receive_metadata(deadline)
         if answer is None:

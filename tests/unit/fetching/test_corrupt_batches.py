@@ -74,7 +74,7 @@ def test_batch_that_was_corrupt_on_its_way_is_read_the_second_time(
     reader = scene.reader(**options)
     good = damaged(scene, damage, index)
 
-    def heal(answer: FetchAnswer) -> FetchAnswer:
+    def heal(answer: FetchResponse) -> FetchResponse:
         if any(fetched.partition == T1 and damage(good).data in fetched.records for fetched in answer.partitions):
             scene.cluster.logs[T1][index] = good
         return answer
@@ -170,7 +170,7 @@ def test_corrupt_batch_of_a_follower_is_read_from_the_leader(scene: Scene) -> No
     scene.wire.preferred_replicas[T1] = 3
     asked: list[int] = []
 
-    def damage_of_follower(answer: FetchAnswer) -> FetchAnswer:
+    def damage_of_follower(answer: FetchResponse) -> FetchResponse:
         if not any(fetched.partition == T1 and fetched.records for fetched in answer.partitions):
             return answer
         asked.append(answer.node_id)
