@@ -1,8 +1,7 @@
-"""A Kafka source for PySpark that needs no jar and shows what every executor's metadata cache does.
+"""A Kafka source for PySpark without a jar, with refresh events of every executor's metadata cache.
 
 Installing this package is enough for `spark.read.format("kafkameta")`: Spark imports every package whose name begins
-with `pyspark_` and registers its `DefaultSource`. Names are loaded when first used, so that the import costs
-nothing.
+with `pyspark_` and registers its `DefaultSource`. Names are loaded on first use, so that the import is cheap.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
-"""Every error that this package raises on purpose: one clear sentence, what to do next, never a secret.
+"""The errors that this package raises: each message is one clear sentence with what to do next, never a secret.
 
-The classes say what the caller can do: fix an option, look at the cluster, decide about lost data. They survive
-pickling, because Spark carries them from a worker to the driver.
+Classes differ by what the caller can do: fix an option, check the cluster, decide about lost data. They can be pickled,
+because Spark sends them from workers to the driver.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ class KafkaMetaError(Exception):
 
 
 class OptionError(KafkaMetaError, ValueError):
-    """An option is missing, misspelt or has a value that cannot be used. Fix the option and load again."""
+    """An option is missing, misspelt or invalid. Fix the option and load again."""
 
 
 class CheckpointError(KafkaMetaError, ValueError):
-    """An offset in the checkpoint cannot be read. Restore the checkpoint, or start the query with a new one."""
+    """An offset in the checkpoint is unreadable. Restore the checkpoint, or start the query with a new one."""
 
 
 class ConnectError(KafkaMetaError):
-    """No connection to a broker: refused, unreachable, unknown host name, or no answer in time."""
+    """No connection to a broker: refused, unreachable, unknown host name, or timed out."""
 
 
 class UnknownHostError(ConnectError):
-    """The host name of a broker means nothing to this machine's resolver, at the moment at least."""
+    """This machine's resolver does not know the host name of a broker, at least at the moment."""
 
 
 class TlsError(KafkaMetaError):
-    """No encrypted connection to a broker that can be trusted: unknown authority, other host name, expired certificate,
-    refused client certificate, or one side alone speaks TLS. The text says which and what to fix."""
+    """The TLS handshake with a broker failed: unknown authority, wrong host name, expired certificate, refused client
+    certificate, or only one side uses TLS. The message says which and what to fix."""
 
 
 class AuthenticationError(KafkaMetaError):
-    """A broker refused this client's login or its mechanism, or did not prove that it knows the password itself."""
+    """A broker refused this client's login or its mechanism, or failed to prove that it knows the password."""
 
 
 class RequestTimeoutError(KafkaMetaError):
-    """A broker accepted a request and did not answer it before its deadline."""
+    """A broker did not respond to a request before its deadline."""
 
 
 class ProtocolError(KafkaMetaError):
-    """A peer answered something that is not the answer to what was asked; its connection is dropped."""
+    """A response is malformed or does not match its request; the connection is closed."""
 
 
 class ResponseTooLargeError(KafkaMetaError):
@@ -49,11 +49,11 @@ class ResponseTooLargeError(KafkaMetaError):
 
 
 class UnsupportedBrokerError(KafkaMetaError):
-    """A broker is too old: it lacks an API version that this package needs (Apache Kafka 2.7 or later has them all)."""
+    """A broker is too old: it lacks a required API version (Apache Kafka 2.7 or later has all of them)."""
 
 
 class BrokerError(KafkaMetaError):
-    """A broker answered with an error code that asking again does not heal.
+    """A broker responded with an error code that is not retriable.
 
     Attributes:
         code: Kafka's error code, as in `org.apache.kafka.common.protocol.Errors`.
@@ -68,28 +68,27 @@ class BrokerError(KafkaMetaError):
 
 
 class AuthorizationError(BrokerError):
-    """The cluster's ACLs deny an operation; the text names it and what it was on."""
+    """The cluster's ACLs deny an operation; the message names the operation and the resource."""
 
 
 class UnknownTopicError(KafkaMetaError):
-    """A topic or partition that was asked for does not exist, or may not be seen."""
+    """A requested topic or partition does not exist, or ACLs hide it."""
 
 
 class NoLeaderError(KafkaMetaError):
-    """A partition had no leader that could be reached until the deadline."""
+    """A partition had no reachable leader before the deadline."""
 
 
 class ReadTimeoutError(KafkaMetaError):
-    """A partition of a task made no progress for as long as kafkaConsumer.pollTimeoutMs allows."""
+    """A partition of a task made no progress within kafkaConsumer.pollTimeoutMs."""
 
 
 class CorruptBatchError(KafkaMetaError):
-    """The bytes of a record batch contradict themselves: checksum, lengths, counts or decompressed size. No row of it
-    is given out.
+    """A record batch is inconsistent: checksum, lengths, counts or decompressed size. None of its rows is returned.
 
     Attributes:
-        topic, partition: None while they are not known.
-        from_offset, until_offset: what cannot be read, the end exclusive; None where the bytes do not say.
+        topic, partition: None if unknown.
+        from_offset, until_offset: unreadable offsets, the end exclusive; None if unknown.
     """
 
     def __init__(
@@ -110,12 +109,12 @@ class CorruptBatchError(KafkaMetaError):
 
 class UnsupportedRecordFormatError(KafkaMetaError):
     """Records that cannot become Spark rows: message format v0 or v1 (before Kafka 0.11), an unknown codec, or a
-    timestamp that Spark cannot hold. They are intact, so that onCorruptBatch does not skip them."""
+    timestamp out of Spark's range. The records are intact, so onCorruptBatch does not skip them."""
 
 
 class ClusterError(KafkaMetaError):
-    """A test cluster cannot be started or driven: the text says what is missing, or shows the end of a node's log."""
+    """A test cluster failed to start or to run a command: the message names what is missing or ends with a log."""
 
 
 class DataLossError(KafkaMetaError):
-    """Records that a query was to read are gone; the text says which and how to go on without them."""
+    """Records of a query are lost; the message names them and how to continue without them."""

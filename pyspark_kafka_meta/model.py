@@ -1,21 +1,24 @@
-"""What a client can know of a cluster: plain frozen values, as brokers state them."""
+"""The values that all packages share: partitions, positions and offset ranges, and metadata as brokers report it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
 NO_LEADER = -1
-"""Leader id of a partition that has none just now."""
+"""Leader id of a partition without a leader."""
 NO_EPOCH = -1
-"""Leader epoch where none is known; it is neither older nor newer than any other (KIP-320)."""
+"""Unknown leader epoch: neither older nor newer than any other (KIP-320)."""
+
+
+# --- partitions and offsets -------------------------------------------------------------------------------------------
 
 
 class TopicPartition(NamedTuple):
-    """A named tuple: a planner sorts and looks up ten thousand of them at each trigger, and a dataclass compares and
+    """A named tuple because a planner sorts and looks up ten thousand of them per trigger: a dataclass compares and
     hashes in Python."""
 
     topic: str
@@ -25,9 +28,54 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+def name_partitions(partitions: Collection[TopicPartition]) -> str:
+    """The first ten by name and the number of the others, for messages."""
+    names = [str(partition) for partition in sorted(partitions)]
+    return (", ".join(names[:10]) or "none") + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+
+
+class Position(NamedTuple):
+    """The next offset to read, and the known leader epoch of the records before it."""
+
+    offset: int
+    leader_epoch: int = NO_EPOCH
+
+
+Positions = Mapping[TopicPartition, Position]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """The offsets of one partition that a task reads: from `from_offset` to before `until_offset`.
+
+    Attributes:
+        topic_id: topic that the offsets belong to; None if brokers report no topic ids.
+        start_epoch: known leader epoch of the records before `from_offset`, or `NO_EPOCH`.
+    """
+
+    partition: TopicPartition
+    topic_id: UUID | None
+    from_offset: int
+    until_offset: int
+    start_epoch: int = NO_EPOCH
+
+    @property
+    def size(self) -> int:
+        """Number of offsets. Compaction and transactions leave fewer records."""
+        return self.until_offset - self.from_offset
+
+
+def is_other_topic(old: UUID | str | None, new: UUID | str | None) -> bool:
+    """Whether two topic ids of one name show that the topic was recreated. False if an id is unknown."""
+    return old is not None and new is not None and old != new
+
+
+# --- cluster metadata -------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Address:
-    """Where to connect: a bootstrap address, or a broker's advertised listener."""
+    """A bootstrap address, or the advertised listener of a broker."""
 
     host: str
     port: int
@@ -45,12 +93,12 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """One partition as one broker sees it.
+    """One partition as one broker reports it.
 
     Attributes:
-        leader_id: node id of the leader, `NO_LEADER` while there is none.
-        leader_epoch: grows with each election; `NO_EPOCH` where the broker does not report it.
-        error_code: 0, or why the broker has no leader to name (LEADER_NOT_AVAILABLE ...).
+        leader_id: node id of the leader, or `NO_LEADER`.
+        leader_epoch: grows with each election; `NO_EPOCH` if the broker does not report it.
+        error_code: 0, or the reason why there is no leader (LEADER_NOT_AVAILABLE ...).
     """
 
     partition: int
@@ -64,11 +112,11 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """One topic as one broker sees it.
+    """One topic as one broker reports it.
 
     Attributes:
-        topic_id: changes when a topic is recreated under the same name (KIP-516); None before Kafka 2.8.
-        error_code: 0, or why `partitions` is empty (UNKNOWN_TOPIC_OR_PARTITION ...).
+        topic_id: changes when the topic is recreated under its name (KIP-516); None before Kafka 2.8.
+        error_code: 0, or the reason why `partitions` is empty (UNKNOWN_TOPIC_OR_PARTITION ...).
     """
 
     name: str
@@ -80,13 +128,13 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class MetadataResponse:
-    """One broker's answer to one Metadata request, checked and in our own types.
+    """A broker's validated response to a Metadata request.
 
     Attributes:
-        brokers: all live brokers that the answering one knows.
-        topics: only topics that were asked for; all of them if all were asked for.
-        request_bytes, response_bytes: of the exchange itself, with the length prefix.
-        error_code: of the whole answer (since Metadata v13); when it is not 0, there are no brokers and no topics.
+        brokers: all live brokers that the responding broker knows.
+        topics: the requested topics alone; all topics if all were requested.
+        request_bytes, response_bytes: with their length prefixes.
+        error_code: of the whole response (since Metadata v13); if it is not 0, there are no brokers and no topics.
     """
 
     cluster_id: str | None
@@ -103,7 +151,7 @@ class MetadataResponse:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndEpoch:
-    """The leader of a partition, for a fetch: the broker to ask and the epoch to send along (KIP-320)."""
+    """The leader of a partition, and the leader epoch that requests to it carry (KIP-320)."""
 
     broker: Broker
     leader_epoch: int
@@ -111,48 +159,12 @@ class LeaderAndEpoch:
 
 @dataclass(frozen=True, slots=True)
 class LeaderHint:
-    """The leader that a broker names along with NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH (KIP-951).
-    `broker` is None where the answer brought no endpoint (before Fetch v16)."""
+    """The new leader that NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH names (KIP-951). `broker` is None if the
+    response has no endpoint (before Fetch v16)."""
 
     leader_id: int
     leader_epoch: int
     broker: Broker | None
-
-
-def is_other_topic(old: UUID | str | None, new: UUID | str | None) -> bool:
-    """Whether two ids under one name show that the topic was recreated. False where one is not known."""
-    return old is not None and new is not None and old != new
-
-
-class Position(NamedTuple):
-    """Where reading goes on: the next offset, and the leader epoch known for what lies before it."""
-
-    offset: int
-    leader_epoch: int = NO_EPOCH
-
-
-Positions = Mapping[TopicPartition, Position]
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetRange:
-    """What one task reads of one partition: from `from_offset` to before `until_offset`.
-
-    Attributes:
-        topic_id: of the topic that the offsets belong to; None where brokers report none.
-        start_epoch: leader epoch known for what lies before `from_offset`; `NO_EPOCH` where none is.
-    """
-
-    partition: TopicPartition
-    topic_id: UUID | None
-    from_offset: int
-    until_offset: int
-    start_epoch: int = NO_EPOCH
-
-    @property
-    def size(self) -> int:
-        """Offsets in the range; records may be fewer, after compaction or around transactions."""
-        return self.until_offset - self.from_offset
 
 
 class RefreshReason(StrEnum):

@@ -1,7 +1,7 @@
-"""The records table's schema, for Spark and for Arrow: the columns of Spark's own source (`KafkaRecordToRowConverter`).
+"""Schemas of the records table for Spark and Arrow, with the columns of Spark's source (`KafkaRecordToRowConverter`).
 
-Rows that a Python data source hands to Spark must have exactly the Arrow schema that pyspark derives from the Spark
-schema; a test holds the two together. pyspark and pyarrow are imported when a schema is asked for, not before.
+The Arrow schema must equal the one that pyspark derives from the Spark schema, which a test checks. pyspark and pyarrow
+are imported on first use.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 Columns = Mapping[str, str]
-"""The columns wanted of a table, in order, each with its spelling in the user's schema: Spark ignores case there."""
+"""The requested columns of a table, in order, with their spelling in the user's schema: Spark ignores case."""
 
 HEADERS_COLUMN = "headers"
 RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-"""The columns of a record, in order; `HEADERS_COLUMN` follows them where it is asked for."""
+"""The columns of a record, in order. An optional `HEADERS_COLUMN` follows."""
 
 
 def records_struct_type(include_headers: bool) -> StructType:
-    """The records table as Spark sees it. `timestampType` is 0 for CreateTime, 1 for LogAppendTime."""
+    """The Spark schema. `timestampType` is 0 for CreateTime, 1 for LogAppendTime."""
     from pyspark.sql.types import (
         ArrayType,
         BinaryType,
@@ -36,14 +36,14 @@ def records_struct_type(include_headers: bool) -> StructType:
 
     header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
     types = (BinaryType(), BinaryType(), StringType(), IntegerType(), LongType(), TimestampType(), IntegerType())
-    fields = [StructField(name, kind) for name, kind in zip(RECORD_COLUMNS, types, strict=True)]
+    fields = [StructField(name, data_type) for name, data_type in zip(RECORD_COLUMNS, types, strict=True)]
     if include_headers:
         fields.append(StructField(HEADERS_COLUMN, ArrayType(header)))
     return StructType(fields)
 
 
 def records_arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """These columns of the records table as Arrow, in the order given."""
+    """The Arrow schema of these columns, in the given order."""
     import pyarrow as pa
 
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -60,6 +60,6 @@ def records_arrow_schema(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([(name, types[name]) for name in columns])
 
 
-def as_spelt(batches: Iterator[pa.RecordBatch], columns: Columns) -> Iterator[pa.RecordBatch]:
-    """The batches, which have just these columns, with their names as the user spells them."""
+def with_user_spelling(batches: Iterator[pa.RecordBatch], columns: Columns) -> Iterator[pa.RecordBatch]:
+    """The batches, whose columns are the keys of `columns`, with the user's spelling of the names."""
     return (batch.rename_columns(list(columns.values())) for batch in batches)

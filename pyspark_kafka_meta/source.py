@@ -1,6 +1,7 @@
-"""The data source as Spark sees it: `format("kafkameta")`, which reads the records of topics or one of the side tables.
+"""The Spark data source `format("kafkameta")`: it reads the records of topics or one of the side tables.
 
-Spark pickles it, and imports it whenever it looks for data sources: it holds options alone, and what is heavy waits.
+Spark pickles the data source, and imports this module at every look-up of data sources: it holds the options alone and
+imports heavy modules on first use.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 @entry_points
 class KafkaMetaDataSource(DataSource):
-    """Kafka topics as a DataFrame, with the options and columns of Spark's own Kafka source; and, by the option
-    `table`, what metadata caches do and what the cluster's brokers say.
+    """Kafka topics as a DataFrame, with the options and columns of Spark's Kafka source. Option `table` selects a side
+    table of metadata caches or of the live cluster.
 
     >>> spark.readStream.format("kafkameta").options(**{
     ...     "kafka.bootstrap.servers": "localhost:9092", "subscribe": "clicks"}).load()  # doctest: +SKIP
@@ -36,9 +37,9 @@ class KafkaMetaDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        own = {name: text for name, text in options.items() if not _is_sparks(name)}
-        self._table, given = choose_table(own)
-        self._options = _parse(self._table, given)
+        own = {name: text for name, text in options.items() if not _is_set_by_spark(name)}
+        self._table, table_options = choose_table(own)
+        self._options = _parse(self._table, table_options)
 
     @classmethod
     def name(cls) -> str:
@@ -64,8 +65,8 @@ class KafkaMetaDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         if find_spec("pyspark.sql.streaming.datasource") is None:
             raise OptionError(
-                f"streams need pyspark 4.2 or later, and this is {pyspark.__version__}, which does not tell a source "
-                "where a micro-batch begins: upgrade pyspark, or read batches"
+                f"streams need pyspark 4.2 or later, and this is {pyspark.__version__}, which gives a source no start "
+                "offset of a micro-batch: upgrade pyspark, or read batches"
             )
         from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader, RefusedStreamReader
         from pyspark_kafka_meta.tables.event_streams import stream_reader
@@ -95,23 +96,23 @@ def _parse(table: Table, options: dict[str, str]) -> SourceOptions | EventsOptio
             return ClusterOptions.parse(options)
 
 
-def _is_sparks(name: str) -> bool:
-    """Whether Spark adds this option by itself, as for `CREATE TABLE ... USING kafkameta`. It lower-cases names."""
+def _is_set_by_spark(name: str) -> bool:
+    """Whether Spark sets this option itself, as for `CREATE TABLE ... USING kafkameta`. It lower-cases names."""
     return name in ("provider", "owner") or name.startswith("option.")
 
 
 def _columns(schema: StructType, available: StructType) -> Columns:
-    """The columns of the schema that the user gave, or of the whole one: only these are decoded."""
-    kinds = {field.name.lower(): field for field in available}
-    known = [(kinds.get(field.name.lower()), field) for field in schema]
+    """The columns of the user's schema, or of the whole schema: only these are decoded."""
+    own = {field.name.lower(): field for field in available}
+    columns = [(own.get(field.name.lower()), field) for field in schema]
     unknown = [
         field.simpleString()
-        for kind, field in known
-        if kind is None or (kind.dataType, kind.nullable) != (field.dataType, field.nullable)
+        for column, field in columns
+        if column is None or (column.dataType, column.nullable) != (field.dataType, field.nullable)
     ]
     if unknown:
         raise OptionError(
             f"the schema may only choose from the source's columns, {available.simpleString()}; not among them: "
             f"{', '.join(unknown)}"
         )
-    return {kind.name: field.name for kind, field in known if kind is not None}
+    return {column.name: field.name for column, field in columns if column is not None}

@@ -1,16 +1,10 @@
-"""Validate values from options, checkpoints and broker responses.
-
-Every function that returns the value raises ValueError for a bad one.
-"""
+"""Checks of values from options, checkpoints and responses. A check returns the value or raises ValueError."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
 from typing import Any, TypeVar
-
-from pyspark_kafka_meta.model import TopicPartition
 
 T = TypeVar("T")
 
@@ -28,49 +22,41 @@ def whole_number(value: object, low: int, high: int) -> int:
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether Kafka lets a topic have this name (`org.apache.kafka.common.internals.Topic`)."""
+    """Whether Kafka allows the topic name (`org.apache.kafka.common.internals.Topic`)."""
     return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 def topic_name(name: str) -> str:
-    """`name`, if it is one."""
     if not is_topic_name(name):
         raise ValueError(f"{name!r} is not a topic name")
     return name
 
 
 def partition_key(key: str) -> int:
-    """The partition that a JSON key names, written as Kafka writes it: no sign, no leading zero."""
+    """The partition number of a JSON key: no sign, no leading zero."""
     if _PARTITION_KEY.fullmatch(key) is None:
         raise ValueError(f"{key!r} is not a partition")
     return whole_number(int(key), 0, INT32_MAX)
 
 
-def name_partitions(partitions: Collection[TopicPartition]) -> str:
-    """The first ten by name and how many more there are, for error texts."""
-    names = [str(partition) for partition in sorted(partitions)]
-    return (", ".join(names[:10]) or "none") + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-
-
-def some(values: tuple[T, ...]) -> tuple[T, ...]:
-    """`values`, of which there must be one at least."""
+def non_empty(values: tuple[T, ...]) -> tuple[T, ...]:
     if not values:
         raise ValueError
     return values
 
 
-def by_topic(text: str, *kinds: type[T]) -> dict[str, T]:
-    """The JSON object in `text`: topics, and under each a value of one of `kinds`, not empty."""
+def json_by_topic(text: str, *types: type[T]) -> dict[str, T]:
+    """A non-empty JSON object whose names are topics and whose values have one of `types`."""
     if not text.lstrip().startswith("{"):
-        raise ValueError  # what a parser of JSON says of anything else helps nobody
-    value = json.loads(text, object_pairs_hook=_unique)
-    if not isinstance(value, dict) or not value or not all(isinstance(part, kinds) for part in value.values()):
+        raise ValueError  # without the message of the JSON parser, which does not help a user
+    topics = json.loads(text, object_pairs_hook=_unique_names)
+    if not isinstance(topics, dict) or not topics or not all(isinstance(value, types) for value in topics.values()):
         raise ValueError
-    return {topic_name(topic): part for topic, part in value.items()}
+    return {topic_name(topic): value for topic, value in topics.items()}
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose names are unique: of two equal ones json.loads would silently keep the last."""
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object without duplicate names: json.loads would silently keep the last value."""
     if len(dict(pairs)) < len(pairs):
         raise ValueError("a name appears twice")
     return dict(pairs)

@@ -18,10 +18,9 @@ from pyspark_kafka_meta.errors import NoLeaderError, UnknownTopicError
 from pyspark_kafka_meta.kafka_errors import UNKNOWN_TOPIC_OR_PARTITION, Action, broker_error, read_action
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings, backoff_s
-from pyspark_kafka_meta.model import RefreshReason, TopicPartition
+from pyspark_kafka_meta.model import RefreshReason, TopicPartition, name_partitions
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
-from pyspark_kafka_meta.validators import name_partitions
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.messages import OffsetsRequest, PartitionOffset, Wire

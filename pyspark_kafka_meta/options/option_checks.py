@@ -9,11 +9,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.model import TopicPartition, name_partitions
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
 from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec, StartSpec, TimesSpec
 from pyspark_kafka_meta.options.unsupported import NO_SINK
-from pyspark_kafka_meta.validators import name_partitions
 
 _STRATEGIES = ("subscribe", "subscribePattern", "assign")
 

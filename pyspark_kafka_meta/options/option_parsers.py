@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from pyspark_kafka_meta.model import Address, TopicPartition
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap, closest
-from pyspark_kafka_meta.validators import INT32_MAX, by_topic, some, topic_name, whole_number
+from pyspark_kafka_meta.validators import INT32_MAX, json_by_topic, non_empty, topic_name, whole_number
 
 T = TypeVar("T")
 
@@ -91,12 +91,12 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
     """`host:port,[ipv6]:port`, each address once, in the order given."""
     if "@" in text:  # what stands before it may be a password
         raise ValueError("an address has no login in it: kafka.sasl.username and kafka.sasl.password are for that")
-    return some(tuple(dict.fromkeys(_address(item.strip()) for item in text.split(",") if item.strip())))
+    return non_empty(tuple(dict.fromkeys(_address(item.strip()) for item in text.split(",") if item.strip())))
 
 
 def parse_topics(text: str) -> tuple[str, ...]:
     """`topic,topic`, each once, in the order given."""
-    return some(tuple(dict.fromkeys(topic_name(name.strip()) for name in text.split(",") if name.strip())))
+    return non_empty(tuple(dict.fromkeys(topic_name(name.strip()) for name in text.split(",") if name.strip())))
 
 
 def parse_pattern(text: str) -> str:
@@ -114,8 +114,10 @@ def parse_pattern(text: str) -> str:
 
 def parse_assigned(text: str) -> tuple[TopicPartition, ...]:
     """JSON `{"topic": [0, 1]}`, sorted, each partition once."""
-    numbers = [(topic, number) for topic, numbers in by_topic(text, list).items() for number in numbers]
-    return some(tuple(sorted({TopicPartition(topic, whole_number(number, 0, INT32_MAX)) for topic, number in numbers})))
+    numbers = [(topic, number) for topic, numbers in json_by_topic(text, list).items() for number in numbers]
+    return non_empty(
+        tuple(sorted({TopicPartition(topic, whole_number(number, 0, INT32_MAX)) for topic, number in numbers}))
+    )
 
 
 def _address(item: str) -> Address:

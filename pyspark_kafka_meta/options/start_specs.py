@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options.option_parsers import parse_choice, parse_duration_ms, parse_group, parse_number
-from pyspark_kafka_meta.validators import INT64_MAX, by_topic, partition_key, some, whole_number
+from pyspark_kafka_meta.validators import INT64_MAX, json_by_topic, non_empty, partition_key, whole_number
 
 EARLIEST_OFFSET = -2
 """In an offsets option: the first offset that the log still holds."""
@@ -78,7 +78,7 @@ def parse_offsets(text: str) -> OffsetsSpec:
     """`earliest`, `latest`, or JSON `{"a": {"0": 23, "1": -1}, "b": "earliest"}`."""
     if not text.lstrip().startswith("{"):
         return OffsetsSpec(parse_choice(text, _WORDS))
-    topics: Mapping[str, Any] = by_topic(text, dict, str)
+    topics: Mapping[str, Any] = json_by_topic(text, dict, str)
     words = {topic: parse_choice(content, _WORDS) for topic, content in topics.items() if isinstance(content, str)}
     offsets = _by_partition({topic: topics[topic] for topic in topics.keys() - words.keys()}, EARLIEST_OFFSET)
     return OffsetsSpec(by_partition=offsets, by_topic=tuple(sorted(words.items())))
@@ -101,7 +101,7 @@ def parse_start(text: str) -> StartSpec:
 
 def parse_times(text: str) -> TimesSpec:
     """JSON `{"a": {"0": 1700000000000}}`."""
-    return TimesSpec(by_partition=_by_partition(by_topic(text, dict), low=0))
+    return TimesSpec(by_partition=_by_partition(json_by_topic(text, dict), low=0))
 
 
 def _by_partition(topics: Mapping[str, Any], low: int) -> tuple[tuple[TopicPartition, int], ...]:
@@ -109,6 +109,6 @@ def _by_partition(topics: Mapping[str, Any], low: int) -> tuple[tuple[TopicParti
     pairs = {
         TopicPartition(topic, partition_key(key)): whole_number(number, low, INT64_MAX)
         for topic, partitions in topics.items()
-        for key, number in some(tuple(partitions.items()))
+        for key, number in non_empty(tuple(partitions.items()))
     }
     return tuple(sorted(pairs.items()))

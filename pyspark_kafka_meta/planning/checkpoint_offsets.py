@@ -27,9 +27,9 @@ from typing import Any
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import CheckpointError, OptionError
-from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, Position, Positions, TopicPartition
+from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, Position, Positions, TopicPartition, name_partitions
 from pyspark_kafka_meta.options import EARLIEST_OFFSET
-from pyspark_kafka_meta.validators import INT32_MAX, INT64_MAX, name_partitions, partition_key, topic_name, whole_number
+from pyspark_kafka_meta.validators import INT32_MAX, INT64_MAX, partition_key, topic_name, whole_number
 
 VERSION = 1
 MAX_PARTITIONS = 1_000_000

@@ -14,7 +14,15 @@ from uuid import UUID
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import UnknownTopicError, UnsupportedBrokerError
-from pyspark_kafka_meta.model import NO_EPOCH, Position, Positions, RefreshReason, TopicPartition, is_other_topic
+from pyspark_kafka_meta.model import (
+    NO_EPOCH,
+    Position,
+    Positions,
+    RefreshReason,
+    TopicPartition,
+    is_other_topic,
+    name_partitions,
+)
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.planning.checkpoint_offsets import LatestOffset, SourceOffset
 from pyspark_kafka_meta.planning.data_loss import DataLossPolicy

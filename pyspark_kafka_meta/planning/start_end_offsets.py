@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.model import Position, TopicPartition
+from pyspark_kafka_meta.model import Position, TopicPartition, name_partitions
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, OffsetsSpec, SourceOptions
 from pyspark_kafka_meta.options.start_specs import AgoSpec, BackSpec, GroupSpec, StartSpec, TimesSpec
 from pyspark_kafka_meta.planning.checkpoint_offsets import check_same_partitions

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, Table
-from pyspark_kafka_meta.schemas import Columns, as_spelt
+from pyspark_kafka_meta.schemas import Columns, with_user_spelling
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 from pyspark_kafka_meta.spark.user_errors import entry_points
 from pyspark_kafka_meta.tables.event_files import EventFile, EventFolder
@@ -153,10 +153,10 @@ def values(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes | None]:
 def event_batches(lines: Iterator[bytes | None], columns: Columns) -> Iterator[pa.RecordBatch]:
     from pyspark_kafka_meta.tables.event_parser import parse_events, to_batches
 
-    return as_spelt(to_batches(parse_events(lines), arrow_schema(RefreshEvent, list(columns))), columns)
+    return with_user_spelling(to_batches(parse_events(lines), arrow_schema(RefreshEvent, list(columns))), columns)
 
 
 def _row_batches(table: Table, rows: Sequence[Any], columns: Columns) -> Iterator[pa.RecordBatch]:
     from pyspark_kafka_meta.tables.event_parser import to_batches
 
-    return as_spelt(to_batches(map(asdict, rows), arrow_schema(ROWS[table], list(columns))), columns)
+    return with_user_spelling(to_batches(map(asdict, rows), arrow_schema(ROWS[table], list(columns))), columns)

@@ -1,4 +1,4 @@
-"""Memory that is used again, but never under the eyes of somebody who still reads it."""
+"""Memory is reused, but not while it is still referenced."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ def address(view: memoryview) -> int:
     return np.frombuffer(view, np.uint8).ctypes.data
 
 
-def test_what_nobody_holds_any_more_is_used_again() -> None:
+def test_unreferenced_memory_is_reused() -> None:
     memory = ReusedMemory()
     first = address(memory.of(1000))
     assert [address(memory.of(size)) for size in (1000, 10, 1000)] == [first] * 3
 
 
-def test_what_somebody_holds_is_left_alone() -> None:
+def test_referenced_memory_is_not_reused() -> None:
     memory = ReusedMemory()
     part = memory.of(1000)[10:20]
     part[:] = b"z" * 10
@@ -25,6 +25,6 @@ def test_what_somebody_holds_is_left_alone() -> None:
     assert bytes(part) == b"z" * 10
 
 
-def test_it_grows_to_what_is_asked_for() -> None:
+def test_memory_grows_to_the_requested_size() -> None:
     memory = ReusedMemory()
     assert [len(memory.of(size)) for size in (5, 7, 0)] == [5, 7, 0]

@@ -1,4 +1,4 @@
-"""The records table looks the same to Spark, to Arrow and to users of Spark's own source."""
+"""Schemas of the records table: equal in Spark and Arrow, and equal to those of Spark's source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark_kafka_meta.schemas import HEADERS_COLUMN, RECORD_COLUMNS, records_a
 
 
 @pytest.mark.parametrize("include_headers", [False, True])
-def test_arrow_schema_is_what_pyspark_derives_from_the_spark_schema(include_headers: bool) -> None:
+def test_arrow_schema_equals_the_schema_that_pyspark_derives(include_headers: bool) -> None:
     struct_type = records_struct_type(include_headers)
 
     derived = to_arrow_schema(struct_type, timezone="UTC")

@@ -1,4 +1,4 @@
-"""What the data source says before Spark asks it for anything; the rest of it needs Spark (`tests/spark`)."""
+"""Checks of the data source that need no Spark session (others: `tests/spark`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_public_name_is_loaded_on_first_use(name: str) -> None:
     assert callable(getattr(pyspark_kafka_meta, name))
 
 
-def test_stream_on_a_pyspark_without_read_limits_is_refused_and_a_batch_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_batches_are_supported_before_pyspark_4_2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "find_spec", lambda name: None)
     kafka = source.KafkaMetaDataSource({"kafka.bootstrap.servers": "localhost:1", "subscribe": "t"})
 
@@ -37,7 +37,7 @@ EVENTS = {"table": "refresh_events", "metricsPath": "/no/such/folder"}
 
 
 @pytest.mark.parametrize(("options", "ignored"), [(TOPIC, STREAM_ONLY), (EVENTS, {"maxFilesPerTrigger": "1000"})])
-def test_a_batch_warns_once_of_each_option_that_only_a_stream_heeds(
+def test_batch_warns_once_of_each_stream_option(
     options: dict[str, str], ignored: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka = source.KafkaMetaDataSource({name.lower(): text for name, text in {**options, **ignored}.items()})
@@ -48,11 +48,11 @@ def test_a_batch_warns_once_of_each_option_that_only_a_stream_heeds(
     assert caplog.messages == [f"{name} option ignored in batch queries" for name in ignored]
 
 
-def test_who_writes_is_told_that_this_is_a_source_alone_and_what_writes() -> None:
+def test_writing_is_refused_with_an_alternative() -> None:
     kafka = source.KafkaMetaDataSource(TOPIC)
     for write in (kafka.writer, kafka.streamWriter):
         with pytest.raises(OptionError, match=r'^kafkameta only reads: write with format\("kafka"\)'):
             write(kafka.schema(), False)
-    for of_a_sink in ("topic", "checkpointLocation"):
+    for sink_option in ("topic", "checkpointLocation"):
         with pytest.raises(OptionError, match=r'kafkameta only reads: write with format\("kafka"\)'):
-            source.KafkaMetaDataSource({**TOPIC, of_a_sink: "x"})
+            source.KafkaMetaDataSource({**TOPIC, sink_option: "x"})
