@@ -41,8 +41,8 @@ class LockstepPolicy(RefreshPolicy):
 class FirstBrokerChoice(BrokerChoice):
     """Stays with whoever answered the bootstrap request."""
 
-    def answered(self, address: Address) -> None:
-        super().answered(address)
+    def succeeded(self, address: Address) -> None:
+        super().succeeded(address)
         self._last_good = address
 
 
@@ -133,7 +133,7 @@ class CacheModel:
     def take_hint(self, partition: int, now: float) -> None:
         cause = RefreshCause(RefreshReason.LEADER_HINT, partition=TopicPartition(TOPIC, partition))
         self._policy.request_update(cause, now)
-        self._policy.end_trouble(now, led([partition]), by_hint=True)
+        self._policy.resolve_problem(now, led([partition]), by_hint=True)
         self._hinted_meanwhile = True
 
     def begin(self, brokers: Sequence[Address], now: float) -> Address:
@@ -160,10 +160,10 @@ class CacheModel:
         assert self.asked is not None
         self.generation += 1
         changes = led(sorted(newer)) if newer else OTHERS_CHANGED if anything else NOTHING
-        self._choice.answered(self.asked)
+        self._choice.succeeded(self.asked)
         self._policy.succeeded(now, changes)
-        self._policy.end_trouble(now, changes)
-        if self._policy.in_trouble:
+        self._policy.resolve_problem(now, changes)
+        if self._policy.has_problem:
             self._choice.avoid(self.asked)
         else:
             self.reported.clear()

@@ -206,7 +206,7 @@ class KafkaClient:
     def _pause(self, generation: int, until: float, deadline: float) -> None:
         """Wait, with refreshes as they are due; metadata newer than `generation` ends the wait."""
         while self.cache.snapshot.generation == generation and (left_s := until - self.clock()) > 0:
-            if not self.cache.is_asking:
+            if not self.cache.has_request_in_flight:
                 self.sleep(min(self.cache.time_to_next_update_ms() / 1000, left_s))
             self.cache.refresh_if_due(deadline, until)
 

@@ -1,1 +1,1 @@
-"""What a client knows of the cluster, and when it asks again."""
+"""The metadata cache of a client: its contents, its refreshes and their events."""

@@ -1,8 +1,8 @@
-"""`MetadataCache`: one client's knowledge of the cluster, refreshed by one request at a time, each of them an event.
+"""`MetadataCache`: one client's metadata, refreshed by one request at a time; each refresh is an event.
 
-What it knows and has to ask is in `state`; here are the requests. A request is sent without waiting for its answer, so
-that a broker that hangs delays nobody who knows enough. Follows Kafka's `Metadata`, and rskafka's `MetadataCache` for
-the generation that a request to refresh must name.
+`CacheState` has the contents and the timing; this module sends the requests, without waiting for the response: a broker
+that hangs delays only callers that need newer metadata. Follows Kafka's `Metadata`, and rskafka's `MetadataCache` for
+the generation that a refresh request names.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from pyspark_kafka_meta.model import (
 logger = logging.getLogger(__name__)
 
 RETRIABLE_ERRORS = (ConnectError, ProtocolError, RequestTimeoutError)
-"""Another broker, or the same one later, may answer."""
+"""Another broker may respond, or the same broker later."""
 
 
 class MetadataWire(Protocol):
     """The part of `wire.messages.Wire` that a cache needs."""
 
     def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
-        """Ask the broker at `address`; see `Wire.send_metadata`."""
+        """See `Wire.send_metadata`."""
 
     def receive_metadata(self, deadline: float) -> MetadataResponse | None:
         """See `Wire.receive_metadata`."""
 
 
 class MetadataCache:
-    """Who leads which partition. Not thread-safe.
+    """The leaders of partitions. Not thread-safe.
 
     Attributes:
-        cache_id: random; in all of its events.
+        cache_id: random; in every event of the cache.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class MetadataCache:
     ) -> None:
         """
         Args:
-            bootstrap: asked in random order until a broker is known; at least one.
-            request_timeout_ms: bound of one attempt, so that one hung broker does not use up a whole deadline.
-            publish: gets every event; whatever it raises is logged and changes nothing.
-            clock: seconds that never go back; deadlines are of this clock.
+            bootstrap: tried in random order until a broker is known; not empty.
+            request_timeout_ms: limit of one attempt, so that a broker that hangs does not use up a whole deadline.
+            publish: called with every event; its exceptions are logged only.
+            clock: monotonic seconds; deadlines use this clock.
             wall_clock: seconds since 1970 UTC.
         """
         self.cache_id = uuid.uuid4().hex
@@ -80,33 +80,33 @@ class MetadataCache:
         self._publish_event = publish
         self._clock = clock
         self._sleep = sleep
-        self._attempt: Attempt | None = None  # under way
+        self._attempt: Attempt | None = None  # in flight
         self._state = CacheState(self.cache_id, bootstrap, settings, rng or random.Random(), wall_clock)
         self._publish(self._state.recorder.born(self.snapshot, self._clock()))
 
     @property
     def snapshot(self) -> MetadataSnapshot:
-        """What is known now; costs nothing."""
+        """The current metadata; sends no request."""
         return self._state.snapshot
 
     def track(self, topics: Collection[str]) -> None:
-        """Ask for these topics too from now on. A new one makes a refresh due."""
+        """Add topics to all further requests. A new topic makes a refresh due."""
         self._state.track(topics, self._clock())
 
     def leader(self, partition: TopicPartition) -> LeaderAndEpoch | None:
-        """The broker to fetch from; None if no leader is known. Never a request."""
+        """The broker to fetch from; None if no leader is known. Sends no request."""
         return self._state.leader(partition, self._clock())
 
     def count_fetch(self, node_id: int, response_bytes: int, throttle_ms: int) -> None:
-        """A broker answered a Fetch, and throttled the client for so long (KIP-219): the next event reports it."""
+        """Count a Fetch response and its throttle time (KIP-219) for the next event."""
         self._state.recorder.count_fetch(node_id, response_bytes, throttle_ms)
 
     def count_retry(self) -> None:
-        """A request failed, or a partition in its answer had an error that may pass."""
+        """Count a failed request, or a retriable error of a partition in a response."""
         self._state.recorder.count_retry()
 
     def report_failure(self, error: KafkaMetaError, generation: int, node_id: int) -> None:
-        """A request to `node_id` failed without an answer: the broker may be gone, so its leaders may have moved.
+        """A request to `node_id` failed without a response: its partitions may have moved to other leaders.
         `generation` as in `request_update`."""
         self.count_retry()
         timed_out = isinstance(error, RequestTimeoutError)
@@ -114,20 +114,19 @@ class MetadataCache:
         self.request_update(reason, generation, node_id=node_id)
 
     def close(self) -> None:
-        """Report that the cache has ended. It is not used any more."""
+        """Publish the last event of the cache."""
         now, attempt = self._clock(), self._attempt
         if attempt is not None:
-            error = RequestTimeoutError(f"{attempt.address} had not answered when the cache was closed")
+            error = RequestTimeoutError(f"{attempt.address} did not respond before the cache was closed")
             self._publish(self._state.recorder.failed(attempt, self.snapshot, now, error))
         self._publish(self._state.recorder.closed(self.snapshot, now))
 
     def record_loss(self, partition: TopicPartition, from_offset: int, until_offset: int | None, cause: str) -> None:
-        """Records were skipped for good.
+        """Publish an event of skipped records.
 
         Args:
-            from_offset: first of them.
-            until_offset: where reading goes on, exclusive; None if that is not known.
-            cause: how they were lost, in words.
+            until_offset: exclusive; None if unknown.
+            cause: text of the event.
         """
         event = self._state.recorder.lost(partition, from_offset, until_offset, cause, self.snapshot, self._clock())
         self._publish(event)
@@ -140,51 +139,49 @@ class MetadataCache:
         error_code: int = 0,
         node_id: int | None = None,
     ) -> None:
-        """Make a refresh due, unless a newer answer has come since: that is to be looked at first.
+        """Make a refresh due, unless the snapshot is newer: the caller looks at the newer snapshot first.
 
         Args:
-            generation: of the snapshot that was used when the trouble arose.
-            node_id: the broker that it came from.
+            generation: of the snapshot that led to the error.
+            node_id: the broker that returned the error.
         """
         cause = RefreshCause(reason, error_code, partition, node_id)
         self._state.request_update(cause, generation, self._clock())
 
     @property
-    def is_asking(self) -> bool:
-        """Whether a Metadata request is under way."""
+    def has_request_in_flight(self) -> bool:
         return self._attempt is not None
 
     def time_to_next_update_ms(self) -> float:
-        """0 if a refresh is due now; infinite while one is under way."""
-        return math.inf if self.is_asking else self._state.time_to_next_update_ms(self._clock())
+        """0 if a refresh is due now; infinite while a request is in flight."""
+        return math.inf if self.has_request_in_flight else self._state.time_to_next_update_ms(self._clock())
 
     def refresh_if_due(self, deadline: float, until: float | None = None) -> bool:
-        """Send one Metadata request if a refresh is due, and wait for its answer, or for that of the request under way;
-        never sleeps. That a broker does not answer is an event. The refresh stays due then, at another broker at once,
-        after a pause when all have been asked.
+        """Send a Metadata request if a refresh is due, and wait for the response of the request in flight; never sleep.
+        A failure is an event, and the refresh stays due: at another broker at once, or after a backoff if all failed.
 
         Args:
-            deadline: of the request that is sent.
-            until: end of the wait, `deadline` by default; now, to take only an answer that has come already. A request
-                without an answer stays under way.
+            deadline: of a new request.
+            until: end of the wait, by default `deadline`; the current time takes only a response that has arrived. A
+                request without a response stays in flight.
 
         Returns:
-            Whether a good answer came.
+            Whether the metadata was refreshed.
 
         Raises:
-            KafkaMetaError: what no other broker and no later time heals, such as UnsupportedBrokerError.
+            KafkaMetaError: an error that is not retriable, such as UnsupportedBrokerError.
         """
         if self.time_to_next_update_ms() == 0 and self._clock() < deadline:
             self._attempt = self._send(deadline)
         return self._attempt is not None and self._receive(self._attempt, deadline if until is None else until)
 
     def refresh(self, reason: RefreshReason, deadline: float) -> MetadataSnapshot:
-        """Ask until a good answer comes: at once, then one broker after the other, with pauses. The answer to a request
-        under way is waited for, but will not do: it may be older than the reason.
+        """Refresh the metadata: at once, then with retries at one broker after the other. The response of a request in
+        flight does not suffice: it may be older than the reason.
 
         Raises:
-            ConnectError: none came by `deadline`, or sooner as `CacheState.gives_up_at` says; the text says what each
-            address did.
+            ConnectError: no broker responded before `CacheState.retry_deadline`; the message has the failure of each
+                address.
             KafkaMetaError: as `refresh_if_due`.
         """
         began = self._clock()
@@ -194,8 +191,8 @@ class MetadataCache:
         self._state.request_update(RefreshCause(reason), generation, self._clock(), at_once=True)
         while self.snapshot.generation == generation:
             pause_s = self.time_to_next_update_ms() / 1000
-            if self._clock() + pause_s >= self._state.gives_up_at(reason, began, deadline):
-                raise ConnectError(self._state.unreachable_text())
+            if self._clock() + pause_s >= self._state.retry_deadline(reason, began, deadline):
+                raise ConnectError(self._state.unreachable_message())
             self._sleep(pause_s)
             self.refresh_if_due(deadline)
         return self.snapshot
@@ -208,16 +205,16 @@ class MetadataCache:
         error_code: int = 0,
         node_id: int | None = None,
     ) -> bool:
-        """Use the leader that a broker named along with an error (KIP-951), and have it confirmed by a refresh.
+        """Use the leader that an error response names (KIP-951), and make a refresh due that confirms it.
 
         Args:
-            generation: of the snapshot that was used for the request that got the error.
-            error_code: that error.
-            node_id: the broker that it came from.
+            generation: of the snapshot that the failed request used.
+            error_code: of the response.
+            node_id: the broker that responded.
 
         Returns:
-            Whether it was taken. It is not if its epoch is not newer than any seen, its broker is not known, or an
-            answer has come since, which may even be about another topic of that name.
+            Whether the hint was taken. It is ignored if its epoch is not the newest, its broker is unknown, or the
+            snapshot is newer, because the topic may have been recreated since.
         """
         cause = RefreshCause(RefreshReason.LEADER_HINT, error_code, partition, node_id)
         event = self._state.take_hint(cause, partition, hint, generation, self._clock())
@@ -233,20 +230,20 @@ class MetadataCache:
         return attempt
 
     def _receive(self, attempt: Attempt, until: float) -> bool:
-        """Whether a good answer came to the attempt under way."""
+        """Whether the attempt refreshed the metadata."""
         self._attempt = None  # also if it ends with an unexpected exception
         try:
-            answer = self._wire.receive_metadata(until)
+            response = self._wire.receive_metadata(until)
         except KafkaMetaError as error:
-            is_asked_again = isinstance(error, RETRIABLE_ERRORS)
-            self._publish(self._state.failed(attempt, error, self._clock(), is_asked_again))
-            if not is_asked_again:
+            is_retriable = isinstance(error, RETRIABLE_ERRORS)
+            self._publish(self._state.handle_failure(attempt, error, self._clock(), is_retriable))
+            if not is_retriable:
                 raise
             return False
-        if answer is None:
+        if response is None:
             self._attempt = attempt
             return False
-        event = self._state.answered(attempt, answer, self._clock())
+        event = self._state.handle_response(attempt, response, self._clock())
         self._publish(event)
         return event.outcome is not Outcome.FAILED
 

@@ -1,7 +1,6 @@
-"""`CacheState`: all that a metadata cache knows and has to ask, without a lock, a clock or a socket.
+"""`CacheState`: the state of a metadata cache, without a lock, a clock or a socket.
 
-What an answer changes is in `snapshot`, when to ask and which broker in `policy`, what is reported in `recorder`; this
-puts them together. Follows Kafka's `Metadata`.
+Combines the snapshot, the refresh policy, the choice of brokers and the event recorder. Follows Kafka's `Metadata`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from pyspark_kafka_meta.errors import KafkaMetaError, ProtocolError, UnknownHostError
-from pyspark_kafka_meta.kafka_errors import REBOOTSTRAP_REQUIRED
+from pyspark_kafka_meta.kafka_errors import REBOOTSTRAP_REQUIRED, describe
 from pyspark_kafka_meta.metadata.event_recorder import Attempt, EventRecorder
 from pyspark_kafka_meta.metadata.refresh_events import RefreshCause, RefreshEvent
 from pyspark_kafka_meta.metadata.refresh_policy import BrokerChoice, PolicySettings, RefreshPolicy
@@ -29,16 +28,17 @@ from pyspark_kafka_meta.model import (
 logger = logging.getLogger(__name__)
 
 MAX_IDLE_S = 300.0
-"""How long brokers are asked for a topic that is gone and no longer wanted (Kafka's metadata.max.idle.ms)."""
-UNKNOWN_HOST_GRACE_S = 3.0
+"""How long a missing topic that is no longer looked up stays in requests (Kafka's metadata.max.idle.ms)."""
+UNKNOWN_HOST_TIMEOUT_S = 3.0
+"""How long a new query retries if no bootstrap host name can be resolved."""
 UNREACHABLE_REASONS = frozenset({RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT})
 
 
 class CacheState:
-    """The state of one cache. `now` is in seconds of its clock.
+    """The state of one cache. `now` is in seconds of the cache's clock.
 
     Attributes:
-        snapshot: what is known.
+        snapshot: the current metadata.
         recorder: makes the events.
     """
 
@@ -55,9 +55,9 @@ class CacheState:
         self._bootstrap = bootstrap
         self._policy = RefreshPolicy(settings, rng)
         self._choice = BrokerChoice(bootstrap, rng)
-        self._topics: dict[str, float] = {}  # when each was last wanted
-        self._failures: dict[Address, KafkaMetaError] = {}  # since the last good answer
-        self._warned = False  # of those
+        self._topics: dict[str, float] = {}  # time of the last lookup
+        self._failures: dict[Address, KafkaMetaError] = {}  # since the last successful refresh
+        self._warned = False  # of these failures
 
     def track(self, topics: Collection[str], now: float) -> None:
         if not self._topics.keys() >= set(topics):
@@ -77,20 +77,20 @@ class CacheState:
         if suspect is not None and cause.reason in UNREACHABLE_REASONS:
             self._choice.avoid(suspect.address)
         if cause.reason is RefreshReason.ON_DEMAND:
-            self._choice.avoid_last()  # a doubtful answer has to be checked with another broker
+            self._choice.avoid_last()  # verify a doubtful response with another broker
 
     def time_to_next_update_ms(self, now: float) -> float:
         return self._policy.time_to_next_update_ms(now)
 
     def begin(self, now: float) -> Attempt:
-        """A refresh starts; `answered` or `failed` must follow."""
+        """Starts a refresh; `handle_response` or `handle_failure` must follow."""
         brokers = self._addresses()
-        # Otherwise a query over daily topics would keep asking for every topic that ever existed.
-        gone = self.snapshot.topic_errors.keys() - self.snapshot.topics.keys()
+        # Otherwise a query over daily topics would request every topic that ever existed.
+        missing = self.snapshot.topic_errors.keys() - self.snapshot.topics.keys()
         self._topics = {
-            topic: wanted_at
-            for topic, wanted_at in self._topics.items()
-            if topic not in gone or now < wanted_at + MAX_IDLE_S
+            topic: last_lookup
+            for topic, last_lookup in self._topics.items()
+            if topic not in missing or now < last_lookup + MAX_IDLE_S
         }
         slow_before = self._policy.slow_attempts
         address = self._choice.next(brokers, slow_before)
@@ -99,33 +99,34 @@ class CacheState:
             cause = replace(cause, reason=RefreshReason.REBOOTSTRAP)
         return Attempt(cause, number, slow_before, self.snapshot, frozenset(self._topics), address, now)
 
-    def failed(self, attempt: Attempt, error: KafkaMetaError, now: float, is_asked_again: bool = True) -> RefreshEvent:
-        """No good answer came. The caller gets the error unless somebody is asked again."""
+    def handle_failure(
+        self, attempt: Attempt, error: KafkaMetaError, now: float, is_retriable: bool = True
+    ) -> RefreshEvent:
         self._failures[attempt.address] = error
-        round_over = self._choice.failed(attempt.address, self._addresses())
-        self._policy.failed(now, round_over)
-        if round_over and is_asked_again and not self._warned:
-            # It may be a minute before a query fails for this, and an hour before somebody looks.
+        all_failed = self._choice.failed(attempt.address, self._addresses())
+        self._policy.failed(now, all_failed)
+        if all_failed and is_retriable and not self._warned:
+            # The query may fail only a minute later.
             logger.warning(
-                "no broker answers a Metadata request (%s); they are asked again and again, for "
-                "kafka.default.api.timeout.ms at most, and where a task is reading for kafkaConsumer.pollTimeoutMs",
-                self._tried(),
+                "no broker responds to a Metadata request (%s); retrying for up to kafka.default.api.timeout.ms, in a "
+                "reading task for up to kafkaConsumer.pollTimeoutMs",
+                self._failure_texts(),
             )
             self._warned = True
         return self.recorder.failed(attempt, self.snapshot, now, error)
 
-    def answered(self, attempt: Attempt, answer: MetadataResponse, now: float) -> RefreshEvent:
-        """An answer came. It may be no good: the event says so."""
-        address, code = attempt.address, answer.error_code
+    def handle_response(self, attempt: Attempt, response: MetadataResponse, now: float) -> RefreshEvent:
+        """The response may be an error: then the outcome of the event is FAILED."""
+        address, code = attempt.address, response.error_code
         if code == REBOOTSTRAP_REQUIRED:
             self._choice.rebootstrap()
-            text = f"{address} wants clients to begin anew with the bootstrap addresses (error {code})"
-            return self.failed(attempt, ProtocolError(text), now)
         if code != 0:
-            return self.failed(attempt, ProtocolError(f"{address} refused a Metadata request with error {code}"), now)
-        if not answer.brokers:
-            return self.failed(attempt, ProtocolError(f"{address} knows no brokers: it is starting up"), now)
-        return self._merge(attempt, answer, now)
+            error = ProtocolError(f"{address} refused a Metadata request: {describe(code)}")
+            return self.handle_failure(attempt, error, now)
+        if not response.brokers:
+            error = ProtocolError(f"{address} knows no brokers: it is starting up")
+            return self.handle_failure(attempt, error, now)
+        return self._merge(attempt, response, now)
 
     def take_hint(
         self,
@@ -135,53 +136,54 @@ class CacheState:
         generation: int,
         now: float,
     ) -> RefreshEvent | None:
-        """None if the hint is not taken."""
+        """None if the hint is ignored."""
         before = self.snapshot
         hinted = before.with_leader_hint(partition, hint)
         if hinted is None or generation < before.generation:
             return None
         self.snapshot, changes = hinted
         self._policy.request_update(cause, now)
-        recovery_ms = self._policy.end_trouble(now, changes, by_hint=True)
-        # Trouble that is not known here has come along with the hint, its end.
+        recovery_ms = self._policy.resolve_problem(now, changes, by_hint=True)
+        # A problem that was not reported before lasted until this very response.
         return self.recorder.hinted(cause, before, self.snapshot, now, changes, recovery_ms or 0.0)
 
-    def gives_up_at(self, reason: RefreshReason, began: float, deadline: float) -> float:
-        """When a refresh that began then for this reason ends without an answer: soon where a query begins and no name
-        in the bootstrap list means anything. A task waits out what may be a resolver's bad moment."""
+    def retry_deadline(self, reason: RefreshReason, began: float, deadline: float) -> float:
+        """When `refresh` stops retrying: early if a new query can resolve no bootstrap host name, which is probably a
+        mistake. A running task retries, because the resolver may recover."""
         failures = [self._failures.get(address) for address in self._bootstrap]
-        is_mistake = reason is RefreshReason.BOOTSTRAP and all(isinstance(one, UnknownHostError) for one in failures)
-        return min(began + UNKNOWN_HOST_GRACE_S, deadline) if is_mistake else deadline
+        all_unknown = all(isinstance(failure, UnknownHostError) for failure in failures)
+        is_mistake = reason is RefreshReason.BOOTSTRAP and all_unknown
+        return min(began + UNKNOWN_HOST_TIMEOUT_S, deadline) if is_mistake else deadline
 
-    def unreachable_text(self) -> str:
+    def unreachable_message(self) -> str:
         return (
-            f"no broker answered a Metadata request in time ({self._tried() or 'there was no time to ask one'}): check "
+            f"no broker responded to a Metadata request in time ({self._failure_texts() or 'no time was left'}): check "
             "kafka.bootstrap.servers, that the brokers are up, and that this host can reach them"
         )
 
-    def _tried(self) -> str:
-        """What each address that was asked since the last good answer did."""
+    def _failure_texts(self) -> str:
+        """The failure of each address since the last successful refresh."""
         failures = [(str(address), str(error)) for address, error in self._failures.items()]
         return "; ".join(text if address in text else f"{address}: {text}" for address, text in failures)
 
-    def _merge(self, attempt: Attempt, answer: MetadataResponse, now: float) -> RefreshEvent:
+    def _merge(self, attempt: Attempt, response: MetadataResponse, now: float) -> RefreshEvent:
         hinted_meanwhile = self.snapshot is not attempt.before
-        asked = (broker.node_id for broker in answer.brokers if broker.address == attempt.address)
-        # The answer may have waited for its caller: it is as old as the request at most.
-        self.snapshot, changes = self.snapshot.merge(answer, attempt.began, next(asked, None))
+        responders = (broker.node_id for broker in response.brokers if broker.address == attempt.address)
+        # The response may have waited for its caller: the start of the request bounds its age.
+        self.snapshot, changes = self.snapshot.merge(response, attempt.began, next(responders, None))
         self._failures.clear()
         self._warned = False
-        self._choice.answered(attempt.address)
+        self._choice.succeeded(attempt.address)
         self._policy.succeeded(now, changes)
-        recovery_ms = self._policy.end_trouble(now, changes)
-        if self._policy.in_trouble or answer.throttle_ms > 0:
-            # It may be cut off from the cluster, and never learn better, or is busy.
+        recovery_ms = self._policy.resolve_problem(now, changes)
+        if self._policy.has_problem or response.throttle_ms > 0:
+            # The broker may be cut off from the cluster, so that its metadata stays stale, or is overloaded.
             self._choice.avoid(attempt.address)
         if self._topics.keys() != attempt.topics:
             self._policy.request_update(RefreshCause(RefreshReason.NEW_TOPIC), now)
         elif hinted_meanwhile:
             self._policy.request_update(RefreshCause(RefreshReason.LEADER_HINT), now)
-        return self.recorder.answered(attempt, self.snapshot, now, answer, changes, recovery_ms)
+        return self.recorder.answered(attempt, self.snapshot, now, response, changes, recovery_ms)
 
     def _addresses(self) -> list[Address]:
         return [broker.address for broker in self.snapshot.brokers.values()]

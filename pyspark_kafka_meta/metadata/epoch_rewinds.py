@@ -1,38 +1,38 @@
-"""When a lower leader epoch is believed: if the cluster lost its quorum's state, not if one broker lags behind.
+"""Lower leader epochs: ignored while one broker lags behind, accepted if the cluster lost its metadata.
 
-Follows franz-go's `mergeTopicPartitions`, which believes after as many looks; here several brokers must agree as well.
+Follows franz-go's `mergeTopicPartitions`, which accepts after as many responses; here several brokers must agree too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-REFUSALS_BEFORE_BELIEF = 5
-"""This many answers in a row with the same lower epoch are refused; the next one is believed if brokers agree."""
-BROKERS_TO_AGREE = 2
-"""This many different brokers must have reported it, or all there are if they are fewer."""
+IGNORED_RESPONSES = 5
+"""Consecutive responses with the same lower epoch that are ignored. The next one is accepted if brokers agree."""
+REQUIRED_BROKERS = 2
+"""Brokers that must have reported the lower epoch, or all brokers if there are fewer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rewind:
-    """A lower epoch of one partition, reported by answers in a row and refused so far.
+class EpochRewind:
+    """A lower epoch of one partition in consecutive responses, ignored so far.
 
     Attributes:
-        answers: how many reported it.
-        tellers: node ids of the brokers that did, as far as known.
+        responses: number of these responses.
+        broker_ids: brokers that reported the epoch, as far as known.
     """
 
     leader_epoch: int
-    answers: int = 0
-    tellers: frozenset[int] = frozenset()
+    responses: int = 0
+    broker_ids: frozenset[int] = frozenset()
 
-    def told_again(self, leader_epoch: int, told_by: int | None) -> Rewind:
-        """After one more answer. One with another lower epoch starts the count again."""
-        before = self if leader_epoch == self.leader_epoch else Rewind(leader_epoch)
-        tellers = before.tellers if told_by is None else before.tellers | {told_by}
-        return Rewind(leader_epoch, before.answers + 1, tellers)
+    def reported_again(self, leader_epoch: int, broker_id: int | None) -> EpochRewind:
+        """After one more response. A different lower epoch restarts the count."""
+        before = self if leader_epoch == self.leader_epoch else EpochRewind(leader_epoch)
+        broker_ids = before.broker_ids if broker_id is None else before.broker_ids | {broker_id}
+        return EpochRewind(leader_epoch, before.responses + 1, broker_ids)
 
-    def is_believed(self, brokers: int) -> bool:
-        """Whether it is the truth, in a cluster of this many brokers. One stale broker among several never makes it so,
-        however often it answers."""
-        return self.answers > REFUSALS_BEFORE_BELIEF and len(self.tellers) >= min(BROKERS_TO_AGREE, brokers)
+    def is_confirmed(self, broker_count: int) -> bool:
+        """Whether the epoch is accepted in a cluster of `broker_count` brokers. One stale broker among several never
+        suffices, however often it responds."""
+        return self.responses > IGNORED_RESPONSES and len(self.broker_ids) >= min(REQUIRED_BROKERS, broker_count)

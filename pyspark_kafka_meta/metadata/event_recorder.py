@@ -1,4 +1,4 @@
-"""`EventRecorder`: makes the refresh events of one cache, and counts what lies between them."""
+"""`EventRecorder`: makes the refresh events of one cache, and counts lookups, fetches and retries between them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pyspark_kafka_meta.model import Address, MetadataResponse, RefreshReason, T
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One Metadata request on its way.
+    """A Metadata request in flight.
 
     Attributes:
-        number: among the attempts since the last good answer, from 1.
-        slow_before: how many of those before it were slow.
-        before: what the cache knew when it began.
-        topics: asked for.
+        number: since the last successful refresh, from 1.
+        slow_before: slow attempts among those before it.
+        before: snapshot when the attempt began.
+        topics: requested topics.
         began: seconds of the cache's clock.
     """
 
@@ -35,8 +35,8 @@ class Attempt:
 
 
 class EventRecorder:
-    """Makes the events of one cache. Not thread-safe. `after` is the snapshot that
-    the event led to, `now` is in seconds of the cache's clock."""
+    """Makes the events of one cache. Not thread-safe. `after` is the snapshot after the event, `now` is in seconds of
+    the cache's clock."""
 
     def __init__(self, cache_id: str, wall_clock: Callable[[], float]) -> None:
         self._cache_id = cache_id
@@ -45,8 +45,8 @@ class EventRecorder:
         self._lookups = 0
         self._last_lookup: float | None = None
         self._fetch_throttle_ms = 0
-        self._fetches: Counter[int] = Counter()  # answers, by node id
-        self._fetched_bytes: Counter[int] = Counter()  # their sizes, likewise
+        self._fetches: Counter[int] = Counter()  # Fetch responses by node id
+        self._fetched_bytes: Counter[int] = Counter()  # their bytes by node id
         self._retries = 0
 
     def count_lookup(self, now: float) -> None:
@@ -104,28 +104,28 @@ class EventRecorder:
         attempt: Attempt,
         after: MetadataSnapshot,
         now: float,
-        answer: MetadataResponse,
+        response: MetadataResponse,
         changes: SnapshotChanges,
         recovery_ms: float | None,
     ) -> RefreshEvent:
         outcome = Outcome.CHANGED if changes else Outcome.UNCHANGED
         return replace(
             self._refresh_event(outcome, attempt, after, now),
-            api_version=answer.api_version,
-            correlation_id=answer.correlation_id,
-            request_bytes=answer.request_bytes,
-            response_bytes=answer.response_bytes,
-            throttle_ms=answer.throttle_ms,
+            api_version=response.api_version,
+            correlation_id=response.correlation_id,
+            request_bytes=response.request_bytes,
+            response_bytes=response.response_bytes,
+            throttle_ms=response.throttle_ms,
             changes=changes,
             recovery_ms=recovery_ms,
         )
 
     def _refresh_event(self, outcome: Outcome, attempt: Attempt, after: MetadataSnapshot, now: float) -> RefreshEvent:
-        # The first answer shows which broker the bootstrap address belongs to, if any.
-        asked = (broker.node_id for broker in after.brokers.values() if broker.address == attempt.address)
+        # The first response shows which broker has the bootstrap address, if any.
+        responders = (broker.node_id for broker in after.brokers.values() if broker.address == attempt.address)
         return replace(
             self._event(EventKind.REFRESH, outcome, attempt.cause, attempt.before, after, attempt.began),
-            broker_id=next(asked, None),
+            broker_id=next(responders, None),
             broker_host=attempt.address.host,
             broker_port=attempt.address.port,
             latency_ms=_ms(now - attempt.began),
@@ -168,7 +168,10 @@ class EventRecorder:
         )
 
     def _take_fetches(self) -> tuple[BrokerFetches, ...]:
-        taken = tuple(BrokerFetches(one, self._fetches[one], self._fetched_bytes[one]) for one in sorted(self._fetches))
+        taken = tuple(
+            BrokerFetches(node_id, self._fetches[node_id], self._fetched_bytes[node_id])
+            for node_id in sorted(self._fetches)
+        )
         self._fetches.clear()
         self._fetched_bytes.clear()
         return taken

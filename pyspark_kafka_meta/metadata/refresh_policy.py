@@ -1,7 +1,7 @@
-"""When a metadata cache asks again, why, and which broker: timing without a clock, choice without a socket.
+"""When a metadata cache is refreshed, why, and from which broker: timing without a clock, choice without a socket.
 
-Follows Kafka's `Metadata.timeToNextUpdate` (both of its backoffs), KIP-580 (exponential backoff with jitter) and
-KIP-899 and KIP-1102 (back to the bootstrap addresses).
+Follows Kafka's `Metadata.timeToNextUpdate` (both of its backoffs), KIP-580 (exponential backoff with jitter), KIP-899
+and KIP-1102 (rebootstrapping).
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from pyspark_kafka_meta.model import Address, RefreshReason
 BACKOFF_MULTIPLIER = 2.0
 BACKOFF_JITTER = 0.2
 MIN_BACKOFF_MS = 10
-"""Also where the settings say 0, as Kafka lets them: brokers in trouble are not asked without a pause."""
+"""Also if the settings say 0, which Kafka allows: requests to failing brokers always back off."""
 MAX_AGE_JITTER = 0.2
-"""The caches of a query are born together: without jitter they would ask together again, each time max age is over."""
+"""The caches of a query start together: without jitter all would refresh together at each max age."""
 MAX_EXPONENT = 20
-"""Far above any bound of the backoff, and no overflow."""
+"""Far above any limit of the backoff, and no overflow."""
 FIRST_ATTEMPT_TIMEOUT_MS = 3_000
 SLOW_S = 1.0
-"""A failed attempt that took this long was waited for: it is a slow one. A refusal comes sooner."""
+"""A failed attempt of this duration is slow: it probably timed out. A refused connection fails sooner."""
 SLOW_ATTEMPTS_BEFORE_BOOTSTRAP = 2
-"""After this many, all that is known may be gone: the bootstrap addresses are asked before more known brokers."""
-TROUBLE_PASSES_AFTER_S = 10.0
-"""Lasting trouble is reported again with each attempt to read: where none was for this long, or for twice the longest
+"""After this many, all known brokers may be gone: the bootstrap addresses come before other known brokers."""
+PROBLEM_EXPIRES_AFTER_S = 10.0
+"""A lasting problem is reported with each attempt to read: without a report for this long, or for twice the maximum
 backoff, it is over."""
-QUIET_REASONS = frozenset(
+ROUTINE_REASONS = frozenset(
     {
         RefreshReason.BOOTSTRAP,
         RefreshReason.NEW_TOPIC,
@@ -40,7 +40,7 @@ QUIET_REASONS = frozenset(
         RefreshReason.LEADER_HINT,
     }
 )
-"""Reasons to ask although nothing is wrong."""
+"""Reasons for a refresh without a problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,9 @@ class PolicySettings:
     """Kafka's client settings of the same names.
 
     Attributes:
-        metadata_max_age_ms: an answer is good for this long at most while nothing goes wrong, or up to a fifth
-            shorter.
-        retry_backoff_ms: pause after a failed refresh, and between any two; doubles with each that brings nothing.
-        retry_backoff_max_ms: bound of that pause.
+        metadata_max_age_ms: age of a refresh without a problem, minus a jitter of up to a fifth.
+        retry_backoff_ms: backoff after a failed refresh, and between any two; doubles with each refresh without news.
+        retry_backoff_max_ms: limit of the backoff.
     """
 
     metadata_max_age_ms: int = 300_000
@@ -60,108 +59,109 @@ class PolicySettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """What keeps a cache from being right, and since when (seconds of its clock)."""
+class Problem:
+    """An error that stale metadata may have caused, and its start in seconds of the cache's clock."""
 
     since: float
     cause: RefreshCause
 
-    def is_ended_by(self, changes: SnapshotChanges, by_hint: bool) -> bool:
-        """Whether a good answer, or a hint, that made `changes` is the end of it."""
-        if self.cause.reason in QUIET_REASONS:
-            return not by_hint  # the trouble was that nobody answered
+    def is_resolved_by(self, changes: SnapshotChanges, by_hint: bool) -> bool:
+        """Whether a response or hint with these changes resolves the problem."""
+        if self.cause.reason in ROUTINE_REASONS:
+            return not by_hint  # the problem was that no broker responded
         if self.cause.partition is not None:
             return changes.gives_leader(self.cause.partition)
-        return bool(changes) and not by_hint  # a hint is about one partition, and this is about a broker
+        return bool(changes) and not by_hint  # a hint is about one partition, this problem about a broker
 
 
 class RefreshPolicy:
-    """Whether a refresh is due. `now` is in seconds, of any clock that never goes back."""
+    """Whether a refresh is due. `now` is in monotonic seconds."""
 
     def __init__(self, settings: PolicySettings, rng: random.Random) -> None:
         self._settings = settings
         self._rng = rng
         self._pending: RefreshCause | None = RefreshCause(RefreshReason.BOOTSTRAP)
-        self._trouble: Trouble | None = None
-        self._reported = float("-inf")  # when trouble was, last
+        self._problem: Problem | None = None
+        self._last_report = float("-inf")  # of a problem
         self._began = 0.0
         self._expires = float("-inf")
         self._not_before = float("-inf")
-        self._attempts = 0  # since the last good answer
-        self._slow_attempts = 0  # since the last good answer
-        self._failed_rounds = 0  # since the last good answer
-        self._equivalent_answers = 0  # good answers in a row that changed nothing although trouble was reported
+        self._attempts = 0  # since the last successful refresh
+        self._slow_attempts = 0  # likewise
+        self._failed_rounds = 0  # likewise
+        self._equivalent_responses = 0  # consecutive responses without changes although a problem was reported
 
     @property
-    def in_trouble(self) -> bool:
-        """Whether trouble was reported that no answer has ended yet."""
-        return self._trouble is not None
+    def has_problem(self) -> bool:
+        """Whether a reported problem is unresolved."""
+        return self._problem is not None
 
     @property
     def slow_attempts(self) -> int:
-        """Since the last good answer."""
+        """Since the last successful refresh."""
         return self._slow_attempts
 
     def request_update(self, cause: RefreshCause, now: float, at_once: bool = False) -> None:
-        """Make a refresh due, as soon as the backoff allows. Of several causes the first trouble counts.
+        """Make a refresh due after the backoff. The first problem among several causes counts.
 
         Args:
-            at_once: whether the pause after a good answer is left out; pauses after failures stay.
+            at_once: skip the backoff after a successful refresh, but not the backoff after failures.
         """
         if at_once and self._attempts == 0:
             self._not_before = now
-        if self._pending is None or _is_graver(cause, self._pending):
+        if self._pending is None or _is_more_serious(cause, self._pending):
             self._pending = cause
-        passes_after_s = max(TROUBLE_PASSES_AFTER_S, 2 * self._settings.retry_backoff_max_ms / 1000)
-        if self._attempts == 0 and now > self._reported + passes_after_s:
-            self._trouble = None  # what is reported now is another one
-        if cause.reason not in QUIET_REASONS:
-            self._reported = now
-            if self._trouble is None or _is_graver(cause, self._trouble.cause):
-                self._trouble = Trouble(now, cause)
+        expires_after_s = max(PROBLEM_EXPIRES_AFTER_S, 2 * self._settings.retry_backoff_max_ms / 1000)
+        if self._attempts == 0 and now > self._last_report + expires_after_s:
+            self._problem = None  # the report is about a new problem
+        if cause.reason not in ROUTINE_REASONS:
+            self._last_report = now
+            if self._problem is None or _is_more_serious(cause, self._problem.cause):
+                self._problem = Problem(now, cause)
 
     def time_to_next_update_ms(self, now: float) -> float:
-        """0 if a refresh is due now. To the microsecond, so that a sleep of this length does not end too early."""
-        wanted = self._expires if self._pending is None else now
-        return round(max(wanted - now, self._not_before - now, 0.0) * 1000, 3)
+        """0 if a refresh is due now. Rounded to microseconds, so that a sleep of this length does not end too early."""
+        due = self._expires if self._pending is None else now
+        return round(max(due - now, self._not_before - now, 0.0) * 1000, 3)
 
     def begin(self, now: float) -> tuple[RefreshCause, int]:
-        """A refresh starts; `succeeded` or `failed` must follow. Why, and which attempt since the last good answer."""
+        """Starts a refresh; `succeeded` or `failed` must follow. Returns the cause, and the number of the attempt since
+        the last successful refresh."""
         cause = self._pending or RefreshCause(RefreshReason.MAX_AGE)
-        if self._attempts == 0 and cause.reason in QUIET_REASONS:
-            self._trouble = None  # nobody reported it again after the last answer: it has passed
+        if self._attempts == 0 and cause.reason in ROUTINE_REASONS:
+            self._problem = None  # not reported since the last refresh: it is over
         self._pending, self._began = cause, now
         self._attempts += 1
         return cause, self._attempts
 
     def succeeded(self, now: float, changes: SnapshotChanges) -> None:
-        """A good answer came; every request made so far is answered by it."""
-        quiet = self._pending is None or self._pending.reason in QUIET_REASONS
-        self._equivalent_answers = 0 if quiet or changes else self._equivalent_answers + 1
+        """The refresh succeeded, and meets every request so far."""
+        is_routine = self._pending is None or self._pending.reason in ROUTINE_REASONS
+        self._equivalent_responses = 0 if is_routine or changes else self._equivalent_responses + 1
         self._pending, self._attempts, self._slow_attempts, self._failed_rounds = None, 0, 0, 0
         max_age_ms = self._settings.metadata_max_age_ms * self._rng.uniform(1 - MAX_AGE_JITTER, 1)
         self._expires = self._began + max_age_ms / 1000
-        self._not_before = now + self._backoff_s(max(self._equivalent_answers, 1))
+        self._not_before = now + self._backoff_s(max(self._equivalent_responses, 1))
 
-    def failed(self, now: float, round_over: bool) -> None:
-        """No good answer came; the refresh stays due.
+    def failed(self, now: float, all_failed: bool) -> None:
+        """The refresh failed, and stays due.
 
         Args:
-            round_over: every broker was asked since the last pause. If not, the next one is asked without a pause.
+            all_failed: all brokers failed since the last backoff. If not, the next broker is tried without a backoff.
         """
-        if self._trouble is None and self._pending is not None:
-            self._trouble = Trouble(self._began, self._pending)
+        if self._problem is None and self._pending is not None:
+            self._problem = Problem(self._began, self._pending)
         if round(now - self._began, 3) >= SLOW_S:
             self._slow_attempts += 1
-        if round_over:
+        if all_failed:
             self._failed_rounds += 1
             self._not_before = now + self._backoff_s(self._failed_rounds)
 
-    def end_trouble(self, now: float, changes: SnapshotChanges, by_hint: bool = False) -> float | None:
-        """How long the trouble lasted that `changes`, by an answer or a hint, end; None if they end none."""
-        if self._trouble is None or not self._trouble.is_ended_by(changes, by_hint):
+    def resolve_problem(self, now: float, changes: SnapshotChanges, by_hint: bool = False) -> float | None:
+        """Duration in ms of the problem that these changes resolve; None if they resolve no problem."""
+        if self._problem is None or not self._problem.is_resolved_by(changes, by_hint):
             return None
-        since, self._trouble = self._trouble.since, None
+        since, self._problem = self._problem.since, None
         return round((now - since) * 1000, 3)
 
     def _backoff_s(self, failures: int) -> float:
@@ -169,82 +169,82 @@ class RefreshPolicy:
 
 
 def backoff_s(settings: PolicySettings, failures: int, rng: random.Random) -> float:
-    """The pause, in seconds, after `failures` in a row, from 1 (KIP-580)."""
+    """The backoff in seconds after this many consecutive failures, from 1 (KIP-580)."""
     exponential = settings.retry_backoff_ms * BACKOFF_MULTIPLIER ** min(failures - 1, MAX_EXPONENT)
-    # Bounded before the jitter too, as in Kafka's ExponentialBackoff: else caches that wait long would ask in step.
+    # Limited before the jitter too, as in Kafka's ExponentialBackoff: else the longest backoffs would have no jitter.
     bounded = min(exponential, settings.retry_backoff_max_ms)
     jitter = rng.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER)
     return max(min(bounded * jitter, settings.retry_backoff_max_ms), MIN_BACKOFF_MS) / 1000
 
 
 def attempt_timeout_ms(slow_attempts: int, request_timeout_ms: int) -> int:
-    """How long a question that a broker answers at once, such as Metadata, may go unanswered.
+    """Timeout of a request that brokers handle at once, such as Metadata.
 
-    Little at first, because another broker answers if this one hangs; twice as long each time, in case all are slow.
+    Short at first, because another broker responds if this one hangs; doubled each time, in case all are slow.
 
     Args:
-        slow_attempts: how many went unanswered before.
-        request_timeout_ms: the most it may be.
+        slow_attempts: number of attempts that timed out before.
+        request_timeout_ms: upper limit.
     """
     return min(FIRST_ATTEMPT_TIMEOUT_MS << min(slow_attempts, MAX_EXPONENT), request_timeout_ms)
 
 
 class BrokerChoice:
-    """Which broker to ask: the one that answered last, to save connections; else any known one; the bootstrap addresses
-    at first, and when every known broker failed since the last good answer, or several timed out. Once one of them has
-    answered, any broker is asked next.
+    """The broker of the next Metadata request: the broker that responded last, to save connections; else any known
+    broker. The bootstrap addresses are used at first, and if every known broker failed since the last successful
+    refresh, or several timed out. After a response of a bootstrap address, any broker is next.
 
     Attributes:
-        is_rebootstrapping: whether only the bootstrap addresses are asked, although brokers may be known.
+        is_rebootstrapping: whether only the bootstrap addresses are used, although brokers may be known.
     """
 
     def __init__(self, bootstrap: Sequence[Address], rng: random.Random) -> None:
         self._bootstrap = bootstrap
         self._rng = rng
         self._failed: set[Address] = set()
-        self._suspects: list[Address] = []  # since the last good answer, the latest suspect at the end
+        self._suspects: list[Address] = []  # since the last successful refresh, the latest suspect last
         self._last_good: Address | None = None
-        self._answered: Address | None = None  # the last one to do so, also from the bootstrap list
-        self._asks_member = False  # the last one to be asked was a known broker then
+        self._last_responder: Address | None = None  # may be a bootstrap address
+        self._chose_known_broker = False  # by the last call of `next`
         self.is_rebootstrapping = False
 
     def next(self, brokers: Collection[Address], slow_attempts: int = 0) -> Address:
-        """The address to ask, after `slow_attempts` since the last good answer. It is one of `brokers`, unless it
-        comes from the bootstrap list."""
+        """The next address after `slow_attempts` since the last successful refresh: one of `brokers` or a bootstrap
+        address."""
         address = self._choose(brokers, slow_attempts >= SLOW_ATTEMPTS_BEFORE_BOOTSTRAP)
-        assert address is not None, "a round that is over begins anew, and there is a bootstrap address"
-        self._asks_member = address in brokers
+        assert address is not None, "failures are cleared once all addresses failed, and there is a bootstrap address"
+        self._chose_known_broker = address in brokers
         return address
 
     def avoid(self, address: Address) -> None:
-        """Ask another one next, if there is another."""
-        self._suspects = [one for one in self._suspects if one != address] + [address]
+        """Try other addresses before this one."""
+        self._suspects = [suspect for suspect in self._suspects if suspect != address] + [address]
 
     def avoid_last(self) -> None:
-        """Ask another one next than the one that answered last, if there is another."""
-        if self._answered is not None:
-            self.avoid(self._answered)
+        """Try other addresses before the broker that responded last."""
+        if self._last_responder is not None:
+            self.avoid(self._last_responder)
 
     def rebootstrap(self) -> None:
-        """Until a good answer comes only the bootstrap addresses are asked: a broker said so (KIP-1102)."""
+        """Use only the bootstrap addresses until a refresh succeeds (KIP-1102)."""
         self.is_rebootstrapping = True
 
-    def answered(self, address: Address) -> None:
-        """A good answer came from the one that `next` named."""
+    def succeeded(self, address: Address) -> None:
+        """The address that `next` chose responded."""
         self.is_rebootstrapping = False
         self._failed.clear()
-        # All clients begin with the same few addresses: if they stayed there, the other brokers would have no share.
-        self._suspects, self._last_good = [], address if self._asks_member else None
-        self._answered = address
+        # All clients start with the same few bootstrap addresses: the other brokers must get their share of requests.
+        self._suspects, self._last_good = [], address if self._chose_known_broker else None
+        self._last_responder = address
 
     def failed(self, address: Address, brokers: Collection[Address]) -> bool:
-        """Returns whether that was the last one to try: then all may be tried again."""
+        """Returns whether all addresses have failed: then all may be tried again."""
         self._failed.add(address)
-        round_over = self._choose(brokers) is None
-        if round_over:
+        all_failed = self._choose(brokers) is None
+        if all_failed:
             self._failed.clear()
             self.avoid(address)
-        return round_over
+        return all_failed
 
     def _choose(self, brokers: Collection[Address], bootstrap_first: bool = False) -> Address | None:
         pools = [() if self.is_rebootstrapping else brokers, self._bootstrap]
@@ -260,8 +260,8 @@ def choose_address(
     last_good: Address | None,
     rng: random.Random,
 ) -> Address | None:
-    """The next address that has not failed, one pool after the other, in random order but for the last good one, which
-    goes first, and the suspects, which go last, in their order. None when all have failed."""
+    """The next address that has not failed, pool by pool: first the last good address, then the others in random order,
+    then the suspects in their order. None if all have failed."""
     ranks = {address: rank for rank, address in enumerate(suspects, 1)}
     for pool in pools:
         left = [address for address in pool if address not in failed]
@@ -272,5 +272,5 @@ def choose_address(
     return None
 
 
-def _is_graver(cause: RefreshCause, other: RefreshCause) -> bool:
-    return cause.reason not in QUIET_REASONS and other.reason in QUIET_REASONS
+def _is_more_serious(cause: RefreshCause, other: RefreshCause) -> bool:
+    return cause.reason not in ROUTINE_REASONS and other.reason in ROUTINE_REASONS

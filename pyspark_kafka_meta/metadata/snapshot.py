@@ -1,7 +1,7 @@
-"""`MetadataSnapshot`: what a cache knows of the cluster, immutable, and how an answer or a hint makes the next one.
+"""`MetadataSnapshot`: the immutable metadata of a cluster, and how a response or a leader hint makes the next snapshot.
 
-Answers are ordered by leader epoch alone, within one topic id (KIP-320, KIP-516): a broker that lags behind must not
-lead back to a leader that was replaced; `rewinds` has the one exception. Follows Kafka's `MetadataSnapshot` and
+Within one topic id, leader epochs alone order responses (KIP-320, KIP-516): a broker that lags behind must not bring
+back a replaced leader. `EpochRewind` is the exception. Follows Kafka's `MetadataSnapshot` and
 `Metadata.updateLatestMetadata`.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from pyspark_kafka_meta.kafka_errors import TOPIC_MISSING
-from pyspark_kafka_meta.metadata.epoch_rewinds import Rewind
+from pyspark_kafka_meta.metadata.epoch_rewinds import EpochRewind
 from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange, PartitionLearned, SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import (
     NO_EPOCH,
@@ -29,53 +29,52 @@ from pyspark_kafka_meta.model import (
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """What is known of one topic.
+    """The metadata of one topic.
 
     Attributes:
-        topic_id: None where brokers do not report it.
+        topic_id: None if brokers do not report it.
         partitions: by number.
-        epochs: highest leader epoch seen, by partition number; it outlives answers that bring none.
-        rewinds: lower epochs in the last answers, by partition number.
+        epochs: highest known leader epoch by partition number; kept if a response has no epoch.
+        rewinds: lower epochs in the last responses by partition number.
     """
 
     topic_id: UUID | None
     partitions: Mapping[int, PartitionMetadata]
     epochs: Mapping[int, int]
-    rewinds: Mapping[int, Rewind] = field(default_factory=dict)
+    rewinds: Mapping[int, EpochRewind] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataSnapshot:
-    """What the cache knew at one time. Empty before the first answer.
+    """The metadata of a cache at one time. Empty before the first response.
 
     Attributes:
-        generation: number of good answers so far. Requests name it, so that trouble with an older one is known to be
-            answered already.
-        cluster_id: None where brokers do not report it.
+        generation: number of successful refreshes. Errors of requests that used an older generation need no refresh.
+        cluster_id: None if brokers do not report it.
         brokers: by node id.
-        topics: by name, the last good view of each.
-        topics_gone: by name, the last good view of each that the last answer had not. One that comes back under its id
-            is no other for having been away, as a broker that is starting up may say.
-        topic_errors: Kafka's error code of the last answer, by topic; callers judge them.
-        fetched_at: seconds of the cache's clock when the last good answer came.
+        topics: by name, as last reported without an error.
+        missing_topics: by name, topics that the last response reported missing. A topic that returns with its old id is
+            the same topic: a broker that is starting up may miss it.
+        topic_errors: Kafka's error code in the last response, by topic.
+        fetched_at: seconds of the cache's clock at the last successful refresh.
     """
 
     generation: int = 0
     cluster_id: str | None = None
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     topics: Mapping[str, TopicView] = field(default_factory=dict)
-    topics_gone: Mapping[str, TopicView] = field(default_factory=dict)
+    missing_topics: Mapping[str, TopicView] = field(default_factory=dict)
     topic_errors: Mapping[str, int] = field(default_factory=dict)
     fetched_at: float = 0.0
 
     def leader(self, partition: TopicPartition) -> LeaderAndEpoch | None:
-        """The broker to fetch from; None if the partition is unknown, has no leader, or one that is no known broker."""
+        """The broker to fetch from; None if the partition, its leader or the leader's address is unknown."""
         known = self._known(partition)
         broker = self.brokers.get(known.leader_id) if known is not None else None
         return None if known is None or broker is None else LeaderAndEpoch(broker, known.leader_epoch)
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """The partitions of `topic` in order, those without a leader too; empty if the topic is not known."""
+        """The partitions of `topic` in order, with and without leader; empty if the topic is unknown."""
         view = self.topics.get(topic)
         return [] if view is None else [TopicPartition(topic, number) for number in sorted(view.partitions)]
 
@@ -84,30 +83,30 @@ class MetadataSnapshot:
         return None if view is None else view.topic_id
 
     def merge(
-        self, answer: MetadataResponse, now: float, told_by: int | None = None
+        self, response: MetadataResponse, now: float, broker_id: int | None = None
     ) -> tuple[MetadataSnapshot, SnapshotChanges]:
-        """The next generation. What `answer` does not mention stays, except brokers: it names all of them.
+        """The next generation. Topics that the response does not name stay; its brokers replace all brokers.
 
         Args:
-            told_by: node id of the broker that answered, None if the address asked is no known broker's.
+            broker_id: node id of the broker that responded, None if unknown.
         """
-        topics, gone, stale = dict(self.topics), {}, 0
-        for told in answer.topics:
-            known = self.topics.get(told.name) or self.topics_gone.get(told.name)
-            if told.error_code in TOPIC_MISSING:
-                topics.pop(told.name, None)
-            elif told.error_code == 0:
-                topics[told.name], refused = _merge_topic(known, told, len(answer.brokers), told_by)
-                stale += refused
-            if told.name not in topics and known is not None and known.topic_id is not None:
-                gone[told.name] = known
+        topics, missing, stale = dict(self.topics), {}, 0
+        for topic in response.topics:
+            known = self.topics.get(topic.name) or self.missing_topics.get(topic.name)
+            if topic.error_code in TOPIC_MISSING:
+                topics.pop(topic.name, None)
+            elif topic.error_code == 0:
+                topics[topic.name], ignored = _merge_topic(known, topic, len(response.brokers), broker_id)
+                stale += ignored
+            if topic.name not in topics and known is not None and known.topic_id is not None:
+                missing[topic.name] = known
         merged = MetadataSnapshot(
             generation=self.generation + 1,
-            cluster_id=answer.cluster_id,
-            brokers={broker.node_id: broker for broker in answer.brokers},
+            cluster_id=response.cluster_id,
+            brokers={broker.node_id: broker for broker in response.brokers},
             topics=topics,
-            topics_gone=gone,
-            topic_errors={told.name: told.error_code for told in answer.topics if told.error_code != 0},
+            missing_topics=missing,
+            topic_errors={topic.name: topic.error_code for topic in response.topics if topic.error_code != 0},
             fetched_at=now,
         )
         return merged, _difference(self, merged, self.topics.keys() & topics.keys(), stale)
@@ -115,12 +114,8 @@ class MetadataSnapshot:
     def with_leader_hint(
         self, partition: TopicPartition, hint: LeaderHint
     ) -> tuple[MetadataSnapshot, SnapshotChanges] | None:
-        """The same generation with the leader that a broker named (KIP-951), at the endpoint that came along.
-
-        Returns:
-            None where the hint must not be taken: its epoch is not strictly newer than any seen, the partition is
-            unknown, or the leader's address is.
-        """
+        """The same generation with the leader and endpoint of the hint (KIP-951). None if the hint must be ignored: its
+        epoch is not the newest, or the partition or the leader's address is unknown."""
         known = self._known(partition)
         leader = hint.broker or self.brokers.get(hint.leader_id)
         if known is None or leader is None:
@@ -128,18 +123,18 @@ class MetadataSnapshot:
         view, number = self.topics[partition.topic], partition.partition
         if hint.leader_epoch <= view.epochs[number]:
             return None
-        led = replace(known, leader_id=hint.leader_id, leader_epoch=hint.leader_epoch, error_code=0)
+        with_leader = replace(known, leader_id=hint.leader_id, leader_epoch=hint.leader_epoch, error_code=0)
         rewinds = {other: rewind for other, rewind in view.rewinds.items() if other != number}
         hinted = replace(
             view,
-            partitions={**view.partitions, number: led},
+            partitions={**view.partitions, number: with_leader},
             epochs={**view.epochs, number: hint.leader_epoch},
             rewinds=rewinds,
         )
-        taken = replace(
+        after = replace(
             self, brokers={**self.brokers, hint.leader_id: leader}, topics={**self.topics, partition.topic: hinted}
         )
-        return taken, _difference(self, taken, {partition.topic})
+        return after, _difference(self, after, {partition.topic})
 
     def _known(self, partition: TopicPartition) -> PartitionMetadata | None:
         view = self.topics.get(partition.topic)
@@ -147,59 +142,61 @@ class MetadataSnapshot:
 
 
 def _merge_topic(
-    known: TopicView | None, told: TopicMetadata, brokers: int, told_by: int | None
+    known: TopicView | None, reported: TopicMetadata, broker_count: int, broker_id: int | None
 ) -> tuple[TopicView, int]:
-    """The new view of a topic that came without an error, and the number of partitions where the old one stays."""
-    if known is None or (told.topic_id is not None and told.topic_id != known.topic_id):
-        known = TopicView(told.topic_id, {}, {})
-    # Partitions of a topic are never taken away: a broker that lacks some lags behind. Without an id, the topic may
+    """The new view of a topic, and the number of partitions for which the response is ignored."""
+    if known is None or (reported.topic_id is not None and reported.topic_id != known.topic_id):
+        known = TopicView(reported.topic_id, {}, {})
+    # Kafka never removes partitions of a topic: a broker that misses some lags behind. Without topic ids, the topic may
     # have been recreated with fewer.
     partitions = dict(known.partitions) if known.topic_id is not None else {}
     epochs = {number: known.epochs[number] for number in partitions}
-    rewinds: dict[int, Rewind] = {}
-    lacking = len(partitions.keys() - {one.partition for one in told.partitions})
-    for one in told.partitions:
-        number = one.partition
-        old, seen = known.partitions.get(number), known.epochs.get(number, NO_EPOCH)
-        rewind = _rewind(known, one, told_by)
+    rewinds: dict[int, EpochRewind] = {}
+    missing_count = len(partitions.keys() - {partition.partition for partition in reported.partitions})
+    for partition in reported.partitions:
+        number = partition.partition
+        old, highest = known.partitions.get(number), known.epochs.get(number, NO_EPOCH)
+        rewind = _rewind(known, partition, broker_id)
         if old is None:
-            partitions[number], epochs[number] = one, one.leader_epoch
-        elif rewind is not None and not rewind.is_believed(brokers):
-            partitions[number], epochs[number], rewinds[number] = old, seen, rewind
+            partitions[number], epochs[number] = partition, partition.leader_epoch
+        elif rewind is not None and not rewind.is_confirmed(broker_count):
+            partitions[number], epochs[number], rewinds[number] = old, highest, rewind
         else:
-            partitions[number] = _with_epoch_kept(one, old)
-            epochs[number] = one.leader_epoch if rewind is not None else max(seen, one.leader_epoch)
-    return TopicView(known.topic_id, partitions, epochs, rewinds), lacking + len(rewinds)
+            partitions[number] = _with_known_epoch(partition, old)
+            epochs[number] = partition.leader_epoch if rewind is not None else max(highest, partition.leader_epoch)
+    return TopicView(known.topic_id, partitions, epochs, rewinds), missing_count + len(rewinds)
 
 
-def _rewind(known: TopicView, told: PartitionMetadata, told_by: int | None) -> Rewind | None:
-    """The lower epoch in the answer, with all brokers that reported it lately; None where the epoch is not lower."""
-    if told.leader_epoch == NO_EPOCH or told.leader_epoch >= known.epochs.get(told.partition, NO_EPOCH):
+def _rewind(known: TopicView, reported: PartitionMetadata, broker_id: int | None) -> EpochRewind | None:
+    """The lower epoch in the response, with the brokers that reported it lately; None if the epoch is not lower."""
+    number, epoch = reported.partition, reported.leader_epoch
+    if epoch == NO_EPOCH or epoch >= known.epochs.get(number, NO_EPOCH):
         return None
-    return known.rewinds.get(told.partition, Rewind(told.leader_epoch)).told_again(told.leader_epoch, told_by)
+    return known.rewinds.get(number, EpochRewind(epoch)).reported_again(epoch, broker_id)
 
 
-def _with_epoch_kept(told: PartitionMetadata, old: PartitionMetadata) -> PartitionMetadata:
-    """An answer without an epoch is no reason to forget that of a leader that stays."""
-    same_leader = told.leader_id == old.leader_id
-    return replace(told, leader_epoch=old.leader_epoch) if told.leader_epoch == NO_EPOCH and same_leader else told
+def _with_known_epoch(reported: PartitionMetadata, old: PartitionMetadata) -> PartitionMetadata:
+    """Keeps the known epoch of an unchanged leader if the response has no epoch."""
+    if reported.leader_epoch == NO_EPOCH and reported.leader_id == old.leader_id:
+        return replace(reported, leader_epoch=old.leader_epoch)
+    return reported
 
 
 def _difference(
     before: MetadataSnapshot, after: MetadataSnapshot, topics: Collection[str], stale_ignored: int = 0
 ) -> SnapshotChanges:
-    """What differs; leaders, partitions and ids are compared in `topics` alone, which both know."""
-    lasting = sorted(topics)
-    old = {partition for topic in lasting for partition in before.partitions(topic)}
-    new = {partition for topic in lasting for partition in after.partitions(topic)}
+    """The changes between two snapshots. Leaders, partitions and ids are compared in `topics`, which both have."""
+    common = sorted(topics)
+    old = {partition for topic in common for partition in before.partitions(topic)}
+    new = {partition for topic in common for partition in after.partitions(topic)}
     moved = [
         node_id
         for node_id in before.brokers.keys() & after.brokers.keys()
         if before.brokers[node_id].address != after.brokers[node_id].address
     ]
     topics_added = sorted(after.topics.keys() - before.topics.keys())
-    recreated = tuple(_recreations(before, after, lasting))
-    new_logs = [*topics_added, *(one.topic for one in recreated)]
+    recreated = tuple(_recreations(before, after, common))
+    new_logs = [*topics_added, *(topic.topic for topic in recreated)]
     learned = {partition for topic in new_logs for partition in after.partitions(topic)} | (new - old)
     return SnapshotChanges(
         brokers_added=tuple(sorted(after.brokers.keys() - before.brokers.keys())),
@@ -210,7 +207,7 @@ def _difference(
         topics_recreated=recreated,
         partitions_added=tuple(sorted(new - old)),
         partitions_removed=tuple(sorted(old - new)),
-        partitions_learned=tuple(_learned(after, one) for one in sorted(learned)),
+        partitions_learned=tuple(_learned(after, partition) for partition in sorted(learned)),
         leaders_changed=tuple(_leader_changes(before, after, sorted(old & new))),
         stale_ignored=stale_ignored,
     )
@@ -232,7 +229,7 @@ def _recreations(before: MetadataSnapshot, after: MetadataSnapshot, topics: Iter
 def _leader_changes(
     before: MetadataSnapshot, after: MetadataSnapshot, partitions: Iterable[TopicPartition]
 ) -> Iterator[LeaderChange]:
-    for topic, number in ((one.topic, one.partition) for one in partitions):
+    for topic, number in partitions:
         old, new = before.topics[topic].partitions[number], after.topics[topic].partitions[number]
         if (old.leader_id, old.leader_epoch) != (new.leader_id, new.leader_epoch):
             yield LeaderChange(topic, number, old.leader_id, new.leader_id, old.leader_epoch, new.leader_epoch)

@@ -211,7 +211,7 @@ def test_broker_that_is_late_with_metadata_delays_no_answer_about_offsets(
 
     assert answers[T0].offset == RECORDS
     assert time.monotonic() - began < SLOW_MS / 1000
-    assert worker.client.cache.is_asking
+    assert worker.client.cache.has_request_in_flight
 
 
 def test_wrong_hint_heals(worker: Worker) -> None:

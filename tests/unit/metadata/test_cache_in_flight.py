@@ -19,7 +19,7 @@ def asking() -> Scene:
     scene.wire.hung_metadata |= {1, 2, 3}
     scene.report()
     look(scene)
-    assert scene.cache.is_asking
+    assert scene.cache.has_request_in_flight
     return scene
 
 
@@ -50,7 +50,7 @@ def test_answer_is_taken_once_it_has_come_and_is_one_event() -> None:
     assert scene.leader_id() == 2
     [event] = scene.events
     assert (event.reason, event.attempt, event.latency_ms) == (RefreshReason.NOT_LEADER, 1, 1_000)
-    assert not scene.cache.is_asking
+    assert not scene.cache.has_request_in_flight
 
 
 def test_broker_that_does_not_answer_in_time_is_left_for_another() -> None:

@@ -105,7 +105,7 @@ def test_backoff_doubles_with_each_round_of_failures_and_is_bounded(seed: int) -
     one.request_update(LOST, 10)
     for round_number, (low, high) in enumerate(BOUNDS_MS):
         assert one.begin(10) == (LOST, round_number + 1)
-        one.failed(10, round_over=True)
+        one.failed(10, all_failed=True)
         assert low <= one.time_to_next_update_ms(10) <= high, f"round {round_number}"
 
 
@@ -127,7 +127,7 @@ def test_answer_that_changes_something_resets_both_backoffs(changes: SnapshotCha
     for _ in range(5):
         one.request_update(NOT_LEADER, 10)
         one.begin(10)
-        one.failed(10, round_over=True)
+        one.failed(10, all_failed=True)
         one.begin(11)
         one.succeeded(11, NOTHING)
     one.request_update(NOT_LEADER, 20)
@@ -152,11 +152,11 @@ def test_failures_before_a_good_answer_do_not_count_afterwards() -> None:
     one = answered()
     for now in (10, 20, 30):
         one.begin(now)
-        one.failed(now, round_over=True)
+        one.failed(now, all_failed=True)
     one.begin(40)
     one.succeeded(40, SOMETHING)
     one.begin(400)
-    one.failed(400, round_over=True)
+    one.failed(400, all_failed=True)
 
     assert 80 <= one.time_to_next_update_ms(400) <= 120
 
@@ -168,7 +168,7 @@ def test_backoffs_differ_between_clients_at_their_bound_too(rounds: int) -> None
         one = policy(seed)
         for _ in range(rounds):
             one.begin(0)
-            one.failed(0, round_over=True)
+            one.failed(0, all_failed=True)
         pauses.add(one.time_to_next_update_ms(0))
 
     assert len(pauses) > 5
@@ -177,7 +177,7 @@ def test_backoffs_differ_between_clients_at_their_bound_too(rounds: int) -> None
 def test_failed_refresh_stays_due_for_its_reason_and_the_next_broker_is_asked_at_once() -> None:
     one = answered()
     one.begin(300)
-    one.failed(301, round_over=False)
+    one.failed(301, all_failed=False)
 
     assert one.time_to_next_update_ms(301) == 0
     assert one.begin(301) == (RefreshCause(RefreshReason.MAX_AGE), 2)
@@ -210,13 +210,13 @@ def test_trouble_lasts_from_its_first_report_to_the_change_that_ends_it(case: st
         one.request_update(cause, now)
         one.begin(now)
         one.succeeded(now, NOTHING)
-        assert one.end_trouble(now, NOTHING) is None
+        assert one.resolve_problem(now, NOTHING) is None
     one.request_update(cause, 15)
     one.begin(15)
     one.succeeded(15, changes)
 
-    assert one.end_trouble(15, changes) == expected
-    assert one.in_trouble is (expected is None)
+    assert one.resolve_problem(15, changes) == expected
+    assert one.has_problem is (expected is None)
 
 
 def test_trouble_that_nobody_reports_again_has_passed() -> None:
@@ -227,7 +227,7 @@ def test_trouble_that_nobody_reports_again_has_passed() -> None:
     one.begin(310)
     one.succeeded(310, SOMETHING)
 
-    assert one.end_trouble(310, SOMETHING) is None
+    assert one.resolve_problem(310, SOMETHING) is None
 
 
 @pytest.mark.parametrize(("reported_again_at", "expected"), [(18, 11_000), (20.5, 500)])
@@ -239,7 +239,7 @@ def test_trouble_after_a_quiet_while_is_another_one(reported_again_at: float, ex
         one.begin(now)
         one.succeeded(now, changes)
 
-    assert one.end_trouble(21, MOVED) == expected
+    assert one.resolve_problem(21, MOVED) == expected
 
 
 def test_trouble_is_one_while_nobody_answers_however_long() -> None:
@@ -247,12 +247,12 @@ def test_trouble_is_one_while_nobody_answers_however_long() -> None:
     one.request_update(LOST, 10)
     for now in (10, 40, 70):
         one.begin(now)
-        one.failed(now + 1, round_over=False)
+        one.failed(now + 1, all_failed=False)
         one.request_update(LOST, now + 25)
     one.begin(100)
     one.succeeded(100, MOVED)
 
-    assert one.end_trouble(100, MOVED) == 90_000
+    assert one.resolve_problem(100, MOVED) == 90_000
 
 
 def test_trouble_lasts_between_reports_that_a_long_backoff_keeps_apart() -> None:
@@ -264,31 +264,31 @@ def test_trouble_lasts_between_reports_that_a_long_backoff_keeps_apart() -> None
         one.begin(now)
         one.succeeded(now, NOTHING)
 
-    assert one.end_trouble(80, MOVED) == 70_000
+    assert one.resolve_problem(80, MOVED) == 70_000
 
 
 def test_hint_about_a_partition_does_not_end_that_a_broker_is_lost() -> None:
     one = answered()
     one.request_update(LOST, 10)
 
-    assert one.end_trouble(11, MOVED, by_hint=True) is None
-    assert one.end_trouble(12, MOVED) == 2_000
+    assert one.resolve_problem(11, MOVED, by_hint=True) is None
+    assert one.resolve_problem(12, MOVED) == 2_000
 
 
 def test_hint_does_not_end_that_no_broker_answers() -> None:
     one = answered()
     one.begin(300)
-    one.failed(301, round_over=True)
+    one.failed(301, all_failed=True)
 
-    assert one.end_trouble(310, MOVED, by_hint=True) is None
-    assert one.end_trouble(320, MOVED) == 20_000
+    assert one.resolve_problem(310, MOVED, by_hint=True) is None
+    assert one.resolve_problem(320, MOVED) == 20_000
 
 
 @pytest.mark.parametrize(("took_s", "slow"), [(0.001, 0), (0.9, 0), (1.0, 1), (30.0, 1)])
 def test_attempt_is_slow_that_was_waited_for(took_s: float, slow: int) -> None:
     one = answered()
     one.begin(300.1)
-    one.failed(300.1 + took_s, round_over=False)
+    one.failed(300.1 + took_s, all_failed=False)
     assert one.slow_attempts == slow
     one.begin(400)
     one.succeeded(400, NOTHING)
@@ -298,25 +298,25 @@ def test_attempt_is_slow_that_was_waited_for(took_s: float, slow: int) -> None:
 def test_reported_trouble_outweighs_that_nobody_answered() -> None:
     one = answered()
     one.begin(300)
-    one.failed(301, round_over=False)
+    one.failed(301, all_failed=False)
     one.request_update(NOT_LEADER, 302)
     one.begin(303)
     one.succeeded(303, SOMETHING)
 
-    assert one.end_trouble(303, SOMETHING) is None, "the leader is still to be found"
-    assert one.end_trouble(304, MOVED) == 2_000
+    assert one.resolve_problem(303, SOMETHING) is None, "the leader is still to be found"
+    assert one.resolve_problem(304, MOVED) == 2_000
 
 
 def test_bootstrap_that_took_several_attempts_tells_the_time_lost() -> None:
     one = policy()
     for began in (3, 4):
         one.begin(began)
-        one.failed(began + 1, round_over=False)
+        one.failed(began + 1, all_failed=False)
     one.begin(5)
     one.succeeded(6, SOMETHING)
 
-    assert one.end_trouble(6, SOMETHING) == 3_000
-    assert one.end_trouble(6, SOMETHING) is None, "told once"
+    assert one.resolve_problem(6, SOMETHING) == 3_000
+    assert one.resolve_problem(6, SOMETHING) is None, "told once"
 
 
 CHOICES = {
@@ -354,9 +354,9 @@ def test_clients_spread_over_the_brokers_after_the_bootstrap_list_and_then_stay(
     seconds = []
     for seed in range(60):
         choice = BrokerChoice([A], random.Random(seed))
-        choice.answered(choice.next(()))
+        choice.succeeded(choice.next(()))
         seconds.append(choice.next((A, B, C)))
-        choice.answered(seconds[-1])
+        choice.succeeded(seconds[-1])
         assert choice.next((A, B, C)) == seconds[-1]
 
     assert {one: seconds.count(one) >= 10 for one in seconds} == {A: True, B: True, C: True}
@@ -365,10 +365,10 @@ def test_clients_spread_over_the_brokers_after_the_bootstrap_list_and_then_stay(
 def test_every_address_is_tried_once_in_a_round_and_the_next_begins_with_another() -> None:
     choice = BrokerChoice([A, D], random.Random(0))
     for _ in range(5):
-        tried, round_over = [], False
-        while not round_over:
+        tried, all_failed = [], False
+        while not all_failed:
             tried.append(choice.next((B, C)))
-            round_over = choice.failed(tried[-1], (B, C))
+            all_failed = choice.failed(tried[-1], (B, C))
         assert sorted(tried[:2]) == [B, C], "known brokers first"
         assert sorted(tried[2:]) == [A, D]
 
@@ -384,17 +384,17 @@ def test_broker_that_just_failed_is_not_the_first_of_the_next_round() -> None:
 def test_good_answer_clears_what_was_held_against_others_and_the_one_who_gave_it() -> None:
     choice = BrokerChoice([A], random.Random(0))
     choice.failed(B, (B, C))
-    choice.answered(C)
+    choice.succeeded(C)
     choice.failed(C, (B, C))
     assert choice.next((B, C)) == B, "before the bootstrap list"
     choice.avoid(B)
-    choice.answered(B)
+    choice.succeeded(B)
     assert choice.next((B, C)) == B
 
 
 def test_of_two_brokers_that_hang_none_is_asked_while_there_is_another() -> None:
     choice = BrokerChoice([A], random.Random(0))
-    choice.answered(choice.next((B,)))
+    choice.succeeded(choice.next((B,)))
     for hung in (B, C, B):
         choice.avoid(hung)
 
@@ -422,7 +422,7 @@ def test_until_an_answer_comes_a_rebootstrap_asks_no_known_broker() -> None:
         tried.append(choice.next((B, C)))
         choice.failed(tried[-1], (B, C))
     assert sorted(tried) == [A, A, D, D]
-    choice.answered(choice.next((B, C)))
+    choice.succeeded(choice.next((B, C)))
     assert choice.next((B, C)) in (B, C)
 
 

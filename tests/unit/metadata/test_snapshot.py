@@ -222,7 +222,7 @@ def test_topic_without_an_id_that_comes_back_may_be_another_one() -> None:
 def test_views_of_topics_that_nobody_asks_about_any_more_are_forgotten() -> None:
     snapshot, _ = merged(answer(topic(led(2, 9))), answer(topic(code=3, topic_id=None)), answer())
 
-    assert not snapshot.topics_gone
+    assert not snapshot.missing_topics
 
 
 def test_leader_that_is_no_known_broker_is_no_leader_until_it_is() -> None:
