@@ -18,7 +18,7 @@ from pyspark_kafka_meta.kafka_errors import (
 )
 from pyspark_kafka_meta.model import NO_EPOCH, NO_LEADER, Broker, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.records.record_batches import scan
+from pyspark_kafka_meta.records.record_batches import read_batch_headers
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.tables.table_rows import PartitionRow
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
@@ -109,7 +109,7 @@ def judge_fetched(check: str, fetched: FetchedPartition, latency_ms: float) -> F
         refused = broker_error(f"{fetched.partition} cannot be read", fetched.error_code, topic, "READ")
         return fail(check, str(refused), _topic_fix(topic, describe(fetched.error_code)))
     try:
-        batches = scan(fetched.records)
+        batches = read_batch_headers(fetched.records)
     except CorruptBatchError as error:
         fix = "restore this replica, skip the batch with onCorruptBatch, or start behind it with startingOffsets"
         return fail(check, f"{fetched.partition}: {error}", fix)

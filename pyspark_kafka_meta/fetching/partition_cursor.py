@@ -37,7 +37,7 @@ from pyspark_kafka_meta.kafka_errors import (
 )
 from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange
 from pyspark_kafka_meta.records.decoder import FetchedRecords
-from pyspark_kafka_meta.records.record_batches import next_position, scan
+from pyspark_kafka_meta.records.record_batches import next_position, read_batch_headers
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchedPartition, FetchPartition
 
 MIN_FETCH_BYTES = 64 * 1024
@@ -254,7 +254,7 @@ class PartitionCursor:
         self._empty_responses = self._short_logs = 0
         from_offset = self.position
         try:
-            headers = scan(fetched.records, self._check_crcs)
+            headers = read_batch_headers(fetched.records, self._check_crcs)
         except CorruptBatchError as error:
             return self._on_corrupt(error)
         except KafkaMetaError as error:

@@ -1,1 +1,1 @@
-"""Record batches to Arrow: bytes in, columns out, no I/O."""
+"""Decodes record batches into Arrow columns, without I/O."""

@@ -1,20 +1,20 @@
-"""Arrow arrays over the bytes of records: binary values gathered out of a payload, and the headers column."""
+"""Arrow arrays of decoded records: binary values copied from a payload, and the headers column."""
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
 
-from pyspark_kafka_meta.records.record_fields import Bytes, Fields, Ints, Place, read_varints, require
-from pyspark_kafka_meta.records.record_lengths import ends_of, follow_lengths
+from pyspark_kafka_meta.records.record_boundaries import expected_ends, find_starts
+from pyspark_kafka_meta.records.record_fields import Bytes, Fields, Ints, Locate, read_varints, require
 from pyspark_kafka_meta.schemas import HEADERS_COLUMN, records_arrow_schema
 
 
 def binary_array(payload: Bytes, at: Ints, length: Ints) -> pa.BinaryArray:
-    """The bytes at these positions; a length of -1 is null. At least one position.
+    """The bytes at these positions, at least one; a length of -1 is null.
 
-    The payload becomes one Arrow array whose even elements are the wanted bytes and whose odd ones lie between them;
-    `take` copies the even ones. Positions and lengths must have been checked: Arrow does not.
+    The payload becomes one Arrow array whose even elements are the values and whose odd elements are the gaps between
+    values; `take` copies the even elements. Arrow does not check positions and lengths: the caller must have done so.
     """
     offsets = np.empty(2 * len(at), np.int32)
     offsets[::2] = at
@@ -25,8 +25,8 @@ def binary_array(payload: Bytes, at: Ints, length: Ints) -> pa.BinaryArray:
     return segments.take(pa.array(np.arange(0, len(offsets), 2, dtype=np.int32), mask=length < 0))
 
 
-def headers_array(payload: Bytes, fields: Fields, place: Place) -> pa.ListArray:
-    """The headers of each record, in order, duplicate keys kept; null for a record without any, as in Spark.
+def headers_array(payload: Bytes, fields: Fields, locate: Locate) -> pa.ListArray:
+    """The headers of each record, in order and with duplicate keys; null for a record without headers, as in Spark.
 
     Raises:
         CorruptBatchError: a length is wrong.
@@ -37,7 +37,7 @@ def headers_array(payload: Bytes, fields: Fields, place: Place) -> pa.ListArray:
         return pa.nulls(len(fields.header_count), kind)
     strings = 2 * fields.header_count[rows]
     at, length = _find_strings(
-        payload, fields.headers_at[rows], strings, fields.end[rows], lambda index: place(int(rows[index]))
+        payload, fields.headers_at[rows], strings, fields.end[rows], lambda index: locate(int(rows[index]))
     )
     keys = _text(binary_array(payload, at[::2], length[::2]))
     values = binary_array(payload, at[1::2], length[1::2])
@@ -47,22 +47,22 @@ def headers_array(payload: Bytes, fields: Fields, place: Place) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets), headers, type=kind, mask=pa.array(fields.header_count == 0))
 
 
-def _find_strings(payload: Bytes, starts_at: Ints, counts: Ints, ends: Ints, place: Place) -> tuple[Ints, Ints]:
-    """Positions and lengths of the keys and values in turn, `counts` of them from each of `starts_at` to its end."""
-    starts = follow_lengths(payload, starts_at, counts, ends)
+def _find_strings(payload: Bytes, starts_at: Ints, counts: Ints, ends: Ints, locate: Locate) -> tuple[Ints, Ints]:
+    """Positions and lengths of keys and values in turn: `counts` strings from each of `starts_at` to its end."""
+    starts = find_starts(payload, starts_at, counts, ends)
 
-    def place_of(string: int) -> str:
-        return place(int(np.repeat(np.arange(len(counts)), counts)[string]))
+    def locate_string(string: int) -> str:
+        return locate(int(np.repeat(np.arange(len(counts)), counts)[string]))
 
-    length, at = read_varints(payload, starts, place_of)
-    fits = np.maximum(length, 0) == ends_of(starts, counts, ends) - at
-    fits[::2] &= length[::2] >= 0  # a key is never null, a value may be
-    require(fits & (length >= -1), "a header length is wrong", place_of)
+    length, at = read_varints(payload, starts, locate_string)
+    fits = np.maximum(length, 0) == expected_ends(starts, counts, ends) - at
+    fits[::2] &= length[::2] >= 0  # a key is never null
+    require(fits & (length >= -1), "a header length is wrong", locate_string)
     return at, length
 
 
 def _text(keys: pa.BinaryArray) -> pa.StringArray:
-    """Header keys as text. Bytes that are not UTF-8 are replaced, as Kafka's `Utils.utf8` does."""
+    """Header keys as text. Invalid UTF-8 is replaced, as by Kafka's `Utils.utf8`."""
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:

@@ -1,7 +1,7 @@
-"""Decompress the records of a batch into memory that is there already, so that no size on the wire makes us take more.
+"""Decompresses the records of a batch into allocated memory, so that no size in a response allocates more.
 
-Codecs as in Kafka's `CompressionType`; snappy comes raw (librdkafka) or framed by xerial's `SnappyOutputStream` (Java).
-cramjam bounds all of them from 2.14 on; before, it inflated a whole gzip text to see that it does not fit.
+Codecs as in Kafka's `CompressionType`; snappy data are raw (librdkafka) or framed by xerial's `SnappyOutputStream`
+(Java). Only from 2.14 on does cramjam stop at the end of the memory for every codec; before, not for gzip.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ class Codec(IntEnum):
 
 
 def decompress_into(codec: Codec, data: memoryview, target: memoryview) -> int:
-    """Decompress, and return how many bytes of `target` that took. Several gzip members, zstd or LZ4 frames may follow
-    each other.
+    """Returns the number of bytes written to `target`. `data` may be several gzip members, zstd frames or LZ4 frames.
 
     Raises:
-        CorruptBatchError: the data are malformed, cut off, or decompress to more than `target` holds.
+        CorruptBatchError: the data are malformed, truncated, or do not fit `target`.
     """
     try:
         match codec:

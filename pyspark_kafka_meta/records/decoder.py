@@ -1,11 +1,10 @@
-"""Fetched bytes to rows: the record batches of a fetch, decompressed, checked and turned into `pa.RecordBatch`es.
+"""Decodes fetched bytes into rows: decompresses and checks record batches and returns `pa.RecordBatch`es.
 
-Record batches of all partitions are decoded together, `CHUNK_BYTES` or `CHUNK_RECORDS` at a time: about what a cache
-holds, so that numpy's temporary arrays stay cheap, and memory stays bounded however well the data compress.
+Record batches of all partitions are decoded together, in chunks of `CHUNK_BYTES` or `CHUNK_RECORDS`: about the size of
+a CPU cache, which keeps numpy's temporary arrays cheap, and memory bounded for any compression ratio.
 
-Tried and dropped: a whole fetch at once (numpy two to three times slower, its temporaries being fresh pages); chunks of
-0.5 MB (a sixth slower: numpy's calls); reading uncompressed batches where they lie (no faster: the copy warms the cache
-for what follows).
+Slower alternatives: a whole fetch at once (two to three times slower: numpy's temporary arrays are fresh pages); chunks
+of 0.5 MB (a sixth slower: more numpy calls); uncompressed batches without a copy (no faster: the copy warms the cache).
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ import pyarrow as pa
 
 from pyspark_kafka_meta.errors import CorruptBatchError, UnsupportedRecordFormatError
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.records.aborted_transactions import without_aborted
+from pyspark_kafka_meta.records.aborted_transactions import without_aborted_batches
 from pyspark_kafka_meta.records.compression import Codec, decompress_into
 from pyspark_kafka_meta.records.record_batches import HEADER_BYTES, MIN_RECORD_BYTES, BatchHeader
-from pyspark_kafka_meta.records.record_columns import COLUMNS, Rows, name_batch
+from pyspark_kafka_meta.records.record_boundaries import expected_ends, find_record_starts, find_starts
+from pyspark_kafka_meta.records.record_columns import COLUMNS, Rows, describe_batch
 from pyspark_kafka_meta.records.record_fields import PADDING_BYTES, Flags, Ints, find_fields, require
-from pyspark_kafka_meta.records.record_lengths import ends_of, follow_lengths, follow_records
 from pyspark_kafka_meta.reused_memory import ReusedMemory
 from pyspark_kafka_meta.schemas import records_arrow_schema
 
@@ -37,13 +36,13 @@ _MAX_BUFFER_BYTES = 2**31 - 1  # positions are int32, as Arrow's are
 
 @dataclass(frozen=True, slots=True)
 class FetchedRecords:
-    """The records of one partition out of a fetch.
+    """The fetched records of one partition.
 
     Attributes:
         records: concatenated record batches, as fetched.
-        headers: of the complete batches in `records`, by `scan`.
-        until_offset: exclusive; records outside [from_offset, until_offset) are left out.
-        aborted_transactions: (producer id, first offset) pairs of the Fetch answer, for read_committed.
+        headers: of the complete batches in `records`, from `read_batch_headers`.
+        until_offset: exclusive; records outside [from_offset, until_offset) are skipped.
+        aborted_transactions: (producer id, first offset) pairs of the Fetch response, for read_committed.
     """
 
     partition: TopicPartition
@@ -64,21 +63,21 @@ def decode(
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
     memory: ReusedMemory | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of these parts in order, as `records_arrow_schema(columns)`; what no column needs is not decoded.
+    """The rows of the parts in order, as `records_arrow_schema(columns)`; only the given columns are decoded.
 
-    Yields nothing where there is no row. What is yielded does not refer to the fetched bytes.
+    Yields no empty batch. The yielded batches do not refer to the fetched bytes.
 
     Args:
         columns: at least one.
-        max_decompressed_bytes: the most that one record batch may decompress to.
-        memory: to decompress into, fresh memory if there is none.
+        max_decompressed_bytes: limit for one record batch.
+        memory: to decompress into; None for new memory.
     Raises:
         CorruptBatchError: lengths, counts or offsets contradict each other, or compressed data are malformed or too
-            large. All rows before `from_offset` of its partition, and of the parts before, were given out then.
+            large. The rows before the error's `from_offset`, and the rows of earlier parts, were yielded before.
         UnsupportedRecordFormatError: a timestamp does not fit Spark's microseconds, or a batch is over 2 GiB.
     """
     batches: list[_Batch] = []
-    unreadable = None
+    corrupt = None
     for part in parts:
         try:
             batches += _batches_with_rows(part)
@@ -87,45 +86,45 @@ def decode(
             before = [header for header in part.headers if header.base_offset < error.from_offset]
             batches += _batches_with_rows(replace(part, headers=before))
             from_offset = max(part.from_offset, error.from_offset)
-            unreadable = _located(error, part.partition, from_offset, error.until_offset)
+            corrupt = _with_range(error, part.partition, from_offset, error.until_offset)
             break
     yield from _decode(batches, columns, max_decompressed_bytes, memory or ReusedMemory())
-    if unreadable is not None:
-        raise unreadable
+    if corrupt is not None:
+        raise corrupt
 
 
 def _decode(
     batches: Sequence[_Batch], columns: Sequence[str], max_decompressed_bytes: int, memory: ReusedMemory
 ) -> Iterator[pa.RecordBatch]:
     schema = records_arrow_schema(columns)
-    given = 0
+    decoded = 0
     try:
         for chunk in _chunks(batches, max_decompressed_bytes, memory):
             rows = _rows(chunk)
             if rows.offset.size:
                 yield pa.RecordBatch.from_arrays([COLUMNS[name](rows) for name in columns], schema=schema)
-            given += len(chunk.headers)
+            decoded += len(chunk.headers)
     except CorruptBatchError as error:
         if len(batches) == 1:
             part, header = batches[0]
             from_offset = max(part.from_offset, header.base_offset)
-            raise _located(error, part.partition, from_offset, header.last_offset + 1) from None
-        # One of those that were decoded together; the others have their rows still to give.
-        for batch in batches[given:]:
+            raise _with_range(error, part.partition, from_offset, header.last_offset + 1) from None
+        # One of several batches that were decoded together: decode each alone for the rows before the corrupt batch.
+        for batch in batches[decoded:]:
             yield from _decode([batch], columns, max_decompressed_bytes, memory)
 
 
-def _located(
+def _with_range(
     error: CorruptBatchError, partition: TopicPartition, from_offset: int, until_offset: int | None
 ) -> CorruptBatchError:
     return CorruptBatchError(str(error), partition.topic, partition.partition, from_offset, until_offset)
 
 
 def _batches_with_rows(part: FetchedRecords) -> list[_Batch]:
-    """Those that hold data, reach into the range of offsets and, under read_committed, were not aborted."""
+    """The data batches that overlap the range of offsets and, with read_committed, were not aborted."""
     headers: Sequence[BatchHeader] = part.headers
     if part.read_committed:
-        headers = without_aborted(headers, part.records, part.aborted_transactions)
+        headers = without_aborted_batches(headers, part.records, part.aborted_transactions)
     return [
         (part, header)
         for header in headers
@@ -138,14 +137,14 @@ def _batches_with_rows(part: FetchedRecords) -> list[_Batch]:
 
 @dataclass(slots=True)
 class _Chunk:
-    """Some record batches, their records decompressed one behind the other.
+    """Record batches that are decoded together.
 
     Attributes:
-        buffer: what they are decompressed into; used again for the next chunk.
+        buffer: the decompressed records; the next chunk reuses the memory.
         used: bytes in `buffer`.
         parts, headers: of each batch.
-        starts, ends: of the records of each batch.
-        records: how many there are.
+        starts, ends: positions of each batch's records in `buffer`.
+        records: count of records.
     """
 
     buffer: memoryview
@@ -171,7 +170,7 @@ class _Chunk:
 
 
 def _chunks(batches: Sequence[_Batch], max_decompressed_bytes: int, memory: ReusedMemory) -> Iterator[_Chunk]:
-    """The batches, some at a time. A chunk is valid until the next one is asked for."""
+    """The batches in chunks. A chunk is valid until the next chunk is requested."""
     largest = max((header.length for _, header in batches), default=0)
     size = CHUNK_BYTES + max(largest, max_decompressed_bytes) + PADDING_BYTES
     if size > _MAX_BUFFER_BYTES:
@@ -182,7 +181,7 @@ def _chunks(batches: Sequence[_Batch], max_decompressed_bytes: int, memory: Reus
         try:
             chunk.add(part, header, max_decompressed_bytes)
         except CorruptBatchError as error:
-            raise CorruptBatchError(f"{name_batch(part.partition, header)}: {error}") from None
+            raise CorruptBatchError(f"{describe_batch(part.partition, header)}: {error}") from None
         if chunk.used >= CHUNK_BYTES or chunk.records >= CHUNK_RECORDS:
             yield chunk
             chunk = _Chunk(buffer)
@@ -191,21 +190,22 @@ def _chunks(batches: Sequence[_Batch], max_decompressed_bytes: int, memory: Reus
 
 
 def _rows(chunk: _Chunk) -> Rows:
-    """The records of a chunk that are inside their part's range of offsets."""
+    """The records of a chunk inside their part's range of offsets."""
     headers, partitions = chunk.headers, [part.partition for part in chunk.parts]
     counts = np.array([header.record_count for header in headers], np.int32)
     batch = np.repeat(np.arange(len(counts)), counts)
 
-    def place(record: int) -> str:
-        return name_batch(partitions[batch[record]], headers[batch[record]])
+    def locate(record: int) -> str:
+        return describe_batch(partitions[batch[record]], headers[batch[record]])
 
     payload = np.frombuffer(chunk.buffer, np.uint8)
     batch_ends = np.array(chunk.ends, np.int32)
     last_delta = np.array([header.last_offset_delta for header in headers], np.int32)
-    follow = follow_records if np.array_equal(last_delta + 1, counts) else follow_lengths
-    starts = follow(payload, np.array(chunk.starts, np.int32), counts, batch_ends)
-    fields = find_fields(payload, starts, ends_of(starts, counts, batch_ends), place)
-    require(_increase(fields.offset_delta, counts, last_delta), "offsets do not increase up to the batch's last", place)
+    find = find_record_starts if np.array_equal(last_delta + 1, counts) else find_starts
+    starts = find(payload, np.array(chunk.starts, np.int32), counts, batch_ends)
+    fields = find_fields(payload, starts, expected_ends(starts, counts, batch_ends), locate)
+    increases = _increase(fields.offset_delta, counts, last_delta)
+    require(increases, "offsets do not increase up to the batch's last", locate)
     base_offset = np.array([header.base_offset for header in headers], np.int64)
     offset = base_offset[batch] + fields.offset_delta
     if not all(map(_is_inside, chunk.parts, headers)):
@@ -217,12 +217,12 @@ def _rows(chunk: _Chunk) -> Rows:
 
 
 def _is_inside(part: FetchedRecords, header: BatchHeader) -> bool:
-    """Whether all offsets of the batch are in the range of its part."""
+    """Whether all offsets of the batch are in its part's range."""
     return part.from_offset <= header.base_offset and header.last_offset < part.until_offset
 
 
 def _increase(delta: Ints, counts: Ints, last_delta: Ints) -> Flags:
-    """Whether each offset delta is above the one before it in its batch, or not below 0, and not above the last."""
+    """Whether the offset deltas of each batch increase, from at least 0 to at most the batch's last offset delta."""
     ends = np.cumsum(counts)
     holds = np.empty(len(delta), np.bool_)
     holds[1:] = delta[1:] > delta[:-1]

@@ -1,22 +1,22 @@
-"""Walk the record batches of a fetch: their headers, checked, before any record is looked at.
+"""Reads and checks the headers of fetched record batches, before any record is decoded.
 
 Source: Kafka's message format v2 (`DefaultRecordBatch`, `ByteBufferLogInputStream`). All integers are big-endian:
 
     at  size
-     0     8  base offset                 not covered by the checksum, nor are the next three
-     8     4  length                      of all that follows this field
+     0     8  base offset                 the checksum covers neither this field nor the next three
+     8     4  length                      bytes after this field
     12     4  partition leader epoch
-    16     1  magic                       2; v0 and v1 messages have theirs at the same place
+    16     1  magic                       2; at the same position in v0 and v1 messages
     17     4  CRC-32C                     of everything from the attributes to the end of the batch
     21     2  attributes                  bits 0-2 codec, 3 LogAppendTime, 4 transactional, 5 control, 6 delete horizon
-    23     4  last offset delta           stays when compaction removes the last record
+    23     4  last offset delta           unchanged when compaction removes the last record
     27     8  base timestamp              ms
     35     8  max timestamp               ms; under LogAppendTime the timestamp of every record
     43     8  producer id                 -1 without idempotence
     51     2  producer epoch
     53     4  base sequence
     57     4  count of records
-    61        records                     compressed as one block if there is a codec
+    61        records                     compressed as one block unless the codec is none
 
 `records/record_fields.py` has the layout of a record.
 """
@@ -34,7 +34,7 @@ from pyspark_kafka_meta.records.compression import Codec
 
 HEADER_BYTES = 61
 MIN_RECORD_BYTES = 7
-"""Length, attributes, timestamp delta, offset delta, key length, value length, header count: one byte each at least."""
+"""One byte each: length, attributes, timestamp delta, offset delta, key length, value length, header count."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LENGTH_STARTS_AT = 12
@@ -46,13 +46,13 @@ _CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
-_MAX_OFFSET = 2**63 - 2  # so that the offset behind it still is an int64
+_MAX_OFFSET = 2**63 - 2  # the next offset must fit an int64
 
 
 class BatchHeader(NamedTuple):
-    """One record batch: where it starts in the fetched bytes, and its header as laid out above.
+    """The position of a record batch in the fetched bytes, and the fields of its header.
 
-    A named tuple, because a fetch can hold thousands: it is made in 0.5 us, a frozen dataclass in 2 us.
+    A named tuple, because a fetch can hold thousands: 0.5 us each, where a frozen dataclass takes 2 us.
     """
 
     position: int
@@ -72,12 +72,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Position behind the batch."""
+        """Position after the batch."""
         return self.position + _LENGTH_STARTS_AT + self.length
 
     @property
     def last_offset(self) -> int:
-        """Inclusive; the record there may have been compacted away."""
+        """Inclusive; compaction may have removed the record at this offset."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -97,12 +97,11 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & _CONTROL)
 
 
-def scan(records: bytes | memoryview, check_crcs: bool = True) -> list[BatchHeader]:
-    """The headers of the record batches up to one that cannot be read: what is fetched next begins with that one. None
-    at all if there are no bytes.
+def read_batch_headers(records: bytes | memoryview, check_crcs: bool = True) -> list[BatchHeader]:
+    """The headers of the record batches before the first unreadable batch, with which the next fetch begins.
 
     Raises:
-        CorruptBatchError: the first batch is cut off, or its lengths, counts, offsets or checksum are wrong. The text
+        CorruptBatchError: the first batch is truncated, or its lengths, counts, offsets or checksum are wrong. The text
             names its base offset.
         UnsupportedRecordFormatError: the first batch is of message format v0 or v1, or has an unknown codec.
     """
@@ -123,7 +122,7 @@ def scan(records: bytes | memoryview, check_crcs: bool = True) -> list[BatchHead
 
 def _read_header(view: memoryview, position: int, next_offset: int, check_crcs: bool) -> BatchHeader:
     left = len(view) - position
-    if left < HEADER_BYTES:  # but messages of the old formats are shorter
+    if left < HEADER_BYTES:  # messages of older formats may be shorter
         if left > _MAGIC_AT and view[position + _MAGIC_AT] != _MAGIC:
             raise _magic_problem(view[position + _MAGIC_AT])
         raise CorruptBatchError("a record batch is cut off")
@@ -136,7 +135,7 @@ def _read_header(view: memoryview, position: int, next_offset: int, check_crcs: 
         return header
     text = f"record batch with base offset {header.base_offset}: {problem}"
     if isinstance(problem, CorruptBatchError):
-        # Where only the checksum is wrong, the last offset still may be: it is believed if the count of records agrees.
+        # If only the checksum is wrong, the last offset may be wrong too: use it only if the record count agrees.
         agrees = is_whole and header.record_count == header.last_offset_delta + 1
         until_offset = _next_base_offset(view, header) or (header.last_offset + 1 if agrees else None)
         raise CorruptBatchError(text, from_offset=header.base_offset, until_offset=until_offset)
@@ -148,19 +147,19 @@ def _checksum_matches(view: memoryview, header: BatchHeader) -> bool:
 
 
 def _next_base_offset(view: memoryview, corrupt: BatchHeader) -> int | None:
-    """Where the batch behind a corrupt one begins, if a sound one is there, be it cut off: not even the corrupt one's
-    length can be relied on."""
+    """The base offset of the batch after a corrupt batch, or None if no valid batch, whole or truncated, begins there:
+    the corrupt batch's length may be wrong too."""
     if not HEADER_BYTES <= corrupt.end - corrupt.position <= len(view) - corrupt.position - HEADER_BYTES:
         return None
     following = BatchHeader(corrupt.end, *_HEADER.unpack_from(view, corrupt.end))
     if _problem(following, corrupt.base_offset + 1, following.end) is not None:
         return None
-    is_sound = following.end > len(view) or _checksum_matches(view, following)
-    return following.base_offset if is_sound else None
+    is_valid = following.end > len(view) or _checksum_matches(view, following)
+    return following.base_offset if is_valid else None
 
 
 def next_position(headers: Sequence[BatchHeader]) -> tuple[int, int]:
-    """Where to go on behind these batches, at least one: the next offset, and the leader epoch of what precedes it."""
+    """The offset after these batches, at least one, and the leader epoch of the last batch."""
     last = headers[-1]
     return last.last_offset + 1, last.leader_epoch
 
@@ -169,13 +168,13 @@ def _magic_problem(magic: int) -> KafkaMetaError:
     if magic in (0, 1):
         return UnsupportedRecordFormatError(
             f"message format v{magic} is not supported; brokers stored it while message.format.version was below 0.11; "
-            "start behind these records, or see docs/troubleshooting.md for how to read them"
+            "start after these records, or see docs/troubleshooting.md for how to read them"
         )
     return CorruptBatchError(f"its magic byte is {magic}")
 
 
 def _problem(header: BatchHeader, next_offset: int, available_bytes: int) -> KafkaMetaError | None:
-    """What is wrong with a header, taking it that the batch before ends at `next_offset` (exclusive)."""
+    """What is wrong with a header, if the offsets before `next_offset` belong to the batch before."""
     if header.magic != _MAGIC:
         return _magic_problem(header.magic)
     if header.end > available_bytes:
@@ -184,13 +183,13 @@ def _problem(header: BatchHeader, next_offset: int, available_bytes: int) -> Kaf
     offsets = header.last_offset_delta + 1
     codec = header.attributes & _CODEC_MASK
     if records_bytes < 0:
-        return CorruptBatchError(f"a length of {header.length} bytes is less than its header's")
+        return CorruptBatchError(f"its length of {header.length} bytes is less than its header's")
     if header.base_offset < next_offset or header.last_offset > _MAX_OFFSET or offsets < 1:
-        return CorruptBatchError(f"{offsets} offsets from there on, where {next_offset} or later was to come")
+        return CorruptBatchError(f"it has {offsets} offsets, and offset {next_offset} or later was expected")
     if header.leader_epoch < -1:
         return CorruptBatchError(f"leader epoch {header.leader_epoch}")
     if codec >= len(_CODECS):
-        return UnsupportedRecordFormatError(f"unknown compression codec {codec}; start behind these records")
+        return UnsupportedRecordFormatError(f"unknown compression codec {codec}; start after these records")
     if not 0 <= header.record_count <= offsets:
         return CorruptBatchError(f"{header.record_count} records at {offsets} offsets")
     if codec == Codec.NONE and (

@@ -1,4 +1,4 @@
-"""The columns of the records table, each made on its own out of the rows' fields and their record batches' headers."""
+"""Builds the columns of the records table from the fields of records and the headers of their batches."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _MAX_MS = (2**63 - 1) // 1000
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What the columns are made of.
+    """Input of all columns.
 
     Attributes:
-        payload: the decompressed records; `fields` has positions in it.
+        payload: the decompressed records; `fields` are positions in it.
         partitions, headers: of each record batch.
-        batch: of each row, the index of its record batch.
+        batch: index of each row's record batch.
         offset: of each row.
     """
 
@@ -37,12 +37,12 @@ class Rows:
     offset: Longs
     fields: Fields
 
-    def place(self, row: int) -> str:
-        return name_batch(self.partitions[self.batch[row]], self.headers[self.batch[row]])
+    def locate(self, row: int) -> str:
+        return describe_batch(self.partitions[self.batch[row]], self.headers[self.batch[row]])
 
 
-def name_batch(partition: TopicPartition, header: BatchHeader) -> str:
-    """A record batch as errors name it."""
+def describe_batch(partition: TopicPartition, header: BatchHeader) -> str:
+    """A record batch in an error text."""
     return f"{partition}, record batch with base offset {header.base_offset}"
 
 
@@ -58,7 +58,7 @@ def _partition(rows: Rows) -> pa.Array:
 
 
 def _timestamp(rows: Rows) -> pa.Array:
-    """Milliseconds as microseconds. -1, a producer's "no timestamp", is a time like any other, as it is in Spark."""
+    """Milliseconds as microseconds. -1, a producer's "no timestamp", is a time before 1970, as in Spark."""
     log_append = np.array([header.is_log_append_time for header in rows.headers])
     max_ms = np.array([header.max_timestamp for header in rows.headers], np.int64)
     first_ms = np.array([header.base_timestamp for header in rows.headers], np.int64)
@@ -69,14 +69,14 @@ def _timestamp(rows: Rows) -> pa.Array:
     if not fits.all():
         row = int(np.argmin(fits))
         raise UnsupportedRecordFormatError(
-            f"{rows.place(row)}: the timestamp of offset {rows.offset[row]}, {base_ms[row]} + {delta_ms[row]} ms, does "
-            "not fit Spark's microseconds; leave out the timestamp column or start reading behind this offset"
+            f"{rows.locate(row)}: the timestamp of offset {rows.offset[row]}, {base_ms[row]} + {delta_ms[row]} ms, "
+            "does not fit Spark's microseconds; leave out the timestamp column or start after this offset"
         )
     return pa.array(ms * 1000).view(pa.timestamp("us", tz="UTC"))
 
 
 def _timestamp_type(rows: Rows) -> pa.Array:
-    """Spark's ids: 0 CreateTime, 1 LogAppendTime. -1, no timestamp, is of message format v0 alone."""
+    """Spark's ids: 0 CreateTime, 1 LogAppendTime. Only message format v0 has -1, no timestamp."""
     return pa.array(np.array([header.is_log_append_time for header in rows.headers], np.int32)[rows.batch])
 
 
@@ -88,9 +88,9 @@ COLUMNS: Mapping[str, Callable[[Rows], pa.Array]] = {
     "offset": lambda rows: pa.array(rows.offset),
     "timestamp": _timestamp,
     "timestampType": _timestamp_type,
-    HEADERS_COLUMN: lambda rows: headers_array(rows.payload, rows.fields, rows.place),
+    HEADERS_COLUMN: lambda rows: headers_array(rows.payload, rows.fields, rows.locate),
 }
-"""How to make each column from at least one row.
+"""Builds each column from at least one row.
 
 Raises:
     CorruptBatchError: a header's length is wrong.

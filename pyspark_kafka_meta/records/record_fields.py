@@ -1,16 +1,16 @@
-"""Find the fields of many records at once: numpy over all records, once `lengths` has found where each begins.
+"""Finds the fields of many records at once with numpy, after `record_boundaries` has found their starts.
 
 Source: `DefaultRecord` in Apache Kafka. Numbers are zigzag varints, at most 5 bytes for 32 and 10 bytes for 64 bits:
 
-    length             of all that follows
-    attributes         one byte, unused
+    length             bytes after this field
+    attributes         1 byte, unused
     timestamp delta    64 bits, ms after the batch's base timestamp; may be negative
     offset delta       from the batch's base offset
     key length         -1 for null; the key follows
     value length       -1 for null; the value follows
     header count       the headers follow: key length, key, value length, value
 
-Nothing on the wire is trusted: every length is checked against its record before it is used to index.
+Every length is checked against its record before it is used as an index.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int32]
 Longs: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
-Place: TypeAlias = Callable[[int], str]
-"""Says of the record at an index where it is, for an error's text."""
+Locate: TypeAlias = Callable[[int], str]
+"""Describes the location of the record at an index, for an error text."""
 
 PADDING_BYTES = 32
-"""How far behind a record's end its checks may look: an attributes byte and three varints come before the first."""
+"""How far after a record's end the checks may read: an attributes byte and three varints precede the first check."""
 
 
 class Fields(NamedTuple):
-    """Where n records have what: positions and lengths in their payload, in bytes. Lengths are -1 for null."""
+    """Positions and lengths of the fields of n records in their payload, bytes. A length of -1 is null."""
 
     timestamp_delta: Longs
     offset_delta: Ints
@@ -51,78 +51,78 @@ class Fields(NamedTuple):
         return Fields._make(column[rows] for column in self)
 
 
-def find_fields(payload: Bytes, starts: Ints, ends: Ints, place: Place) -> Fields:
-    """The fields of the records between these positions; behind the last end lie `PADDING_BYTES` or more.
+def find_fields(payload: Bytes, starts: Ints, ends: Ints, locate: Locate) -> Fields:
+    """The fields of the records between these positions. At least `PADDING_BYTES` follow the last end.
 
     Raises:
         CorruptBatchError: a length or a varint is wrong, or a record does not end where it should.
     """
-    length, at = read_varints(payload, starts, place)
-    require(length == ends - at, "records do not end where they should", place)
-    timestamp_delta, at = read_varlongs(payload, at + 1, place)
-    offset_delta, at = read_varints(payload, at, place)
-    key_length, key_at = read_varints(payload, at, place)
-    at = _behind(key_at, key_length, ends, "key", place)
-    value_length, value_at = read_varints(payload, at, place)
-    at = _behind(value_at, value_length, ends, "value", place)
-    header_count, headers_at = read_varints(payload, at, place)
-    # A header takes two bytes at the least.
-    require((header_count >= 0) & (header_count <= (ends - headers_at) >> 1), "a header count is wrong", place)
-    require((header_count > 0) | (headers_at == ends), "a record has bytes that belong to no field", place)
+    length, at = read_varints(payload, starts, locate)
+    require(length == ends - at, "records do not end where they should", locate)
+    timestamp_delta, at = read_varlongs(payload, at + 1, locate)
+    offset_delta, at = read_varints(payload, at, locate)
+    key_length, key_at = read_varints(payload, at, locate)
+    at = _end_of(key_at, key_length, ends, "key", locate)
+    value_length, value_at = read_varints(payload, at, locate)
+    at = _end_of(value_at, value_length, ends, "value", locate)
+    header_count, headers_at = read_varints(payload, at, locate)
+    # A header has at least two bytes.
+    require((header_count >= 0) & (header_count <= (ends - headers_at) >> 1), "a header count is wrong", locate)
+    require((header_count > 0) | (headers_at == ends), "a record has bytes that belong to no field", locate)
     return Fields(
         timestamp_delta, offset_delta, key_at, key_length, value_at, value_length, headers_at, header_count, ends
     )
 
 
-def read_varints(payload: Bytes, at: Ints, place: Place) -> tuple[Ints, Ints]:
-    """The zigzag varints of up to 32 bits at these positions, and the positions behind them."""
-    raw, behind, has_more = _read_unsigned(payload, at, np.dtype(np.uint32), 5)
-    require(~has_more, "a varint has more than 5 bytes", place)
-    return ((raw >> 1) ^ -(raw & 1)).view(np.int32), behind
+def read_varints(payload: Bytes, at: Ints, locate: Locate) -> tuple[Ints, Ints]:
+    """The zigzag varints of up to 32 bits at these positions, and the positions after the varints."""
+    raw, after, has_more = _read_unsigned(payload, at, np.dtype(np.uint32), 5)
+    require(~has_more, "a varint has more than 5 bytes", locate)
+    return ((raw >> 1) ^ -(raw & 1)).view(np.int32), after
 
 
-def read_varlongs(payload: Bytes, at: Ints, place: Place) -> tuple[Longs, Ints]:
-    """The zigzag varints of up to 64 bits at these positions, and the positions behind them."""
-    raw, behind, has_more = _read_unsigned(payload, at, np.dtype(np.uint64), 10)
-    require(~has_more, "a varint has more than 10 bytes", place)
-    return ((raw >> 1) ^ -(raw & 1)).view(np.int64), behind
+def read_varlongs(payload: Bytes, at: Ints, locate: Locate) -> tuple[Longs, Ints]:
+    """The zigzag varints of up to 64 bits at these positions, and the positions after the varints."""
+    raw, after, has_more = _read_unsigned(payload, at, np.dtype(np.uint64), 10)
+    require(~has_more, "a varint has more than 10 bytes", locate)
+    return ((raw >> 1) ^ -(raw & 1)).view(np.int64), after
 
 
 def guess_offset_deltas(payload: Bytes, attributes_at: Ints) -> Ints:
-    """Those of what seem to be records; negative where it is none."""
+    """The offset deltas at the positions of possible records; negative where a record is impossible."""
     _, at, _ = _read_unsigned(payload, attributes_at + 1, np.dtype(np.uint64), 10)
     raw, _, has_more = _read_unsigned(payload, at, np.dtype(np.uint32), 5)
     return np.where(has_more | (raw & 1 > 0), -1, (raw >> 1).view(np.int32))
 
 
-def require(holds: Flags, claim: str, place: Place) -> None:
-    """Raise CorruptBatchError with the claim and the place of the first record for which a check does not hold."""
+def require(holds: Flags, problem: str, locate: Locate) -> None:
+    """Raise CorruptBatchError with the problem and the location of the first record that fails a check."""
     if not holds.all():
-        raise CorruptBatchError(f"{place(int(np.argmin(holds)))}: {claim}")
+        raise CorruptBatchError(f"{locate(int(np.argmin(holds)))}: {problem}")
 
 
 def _read_unsigned(
     payload: Bytes, at: Ints, kind: np.dtype[Any], max_bytes: int
 ) -> tuple[npt.NDArray[Any], Ints, Flags]:
-    """Byte after byte of all varints together, until none has more; and which are longer than they may be.
+    """Reads all varints together, byte by byte. Returns values, positions after them, and which are too long.
 
-    `take` is a third quicker than an index. Two bytes at a time, by a table of all pairs, were slower: not aligned.
+    `take` is a third faster than an index. Two bytes at a time, by a table of all pairs, are slower: not aligned.
     """
     byte = payload.take(at)
     value = (byte & 0x7F).astype(kind)
-    behind = at + 1
+    after = at + 1
     more = byte >> 7
     for size in range(1, max_bytes):
         if not more.any():
             break
-        byte = payload.take(behind)
+        byte = payload.take(after)
         value |= ((byte & 0x7F) * more).astype(kind) << 7 * size
-        behind += more
+        after += more
         more &= byte >> 7
-    return value, behind, more > 0
+    return value, after, more > 0
 
 
-def _behind(at: Ints, length: Ints, ends: Ints, what: str, place: Place) -> Ints:
-    taken = np.maximum(length, 0)
-    require((length >= -1) & (taken <= ends - at), f"a {what} length is wrong", place)
-    return at + taken
+def _end_of(at: Ints, length: Ints, ends: Ints, name: str, locate: Locate) -> Ints:
+    size = np.maximum(length, 0)
+    require((length >= -1) & (size <= ends - at), f"a {name} length is wrong", locate)
+    return at + size

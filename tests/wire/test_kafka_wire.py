@@ -22,7 +22,7 @@ from kio.static.primitive import i32
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition
 from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
-from pyspark_kafka_meta.records.record_batches import scan
+from pyspark_kafka_meta.records.record_batches import read_batch_headers
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.wire import connection, in_flight_requests
 from pyspark_kafka_meta.wire.codec import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA, Api, milliseconds, request_schema
@@ -151,7 +151,7 @@ def only(answer: FetchResponse | RequestFailure | None) -> FetchedPartition:
 
 
 def rows(partition: FetchedPartition) -> list[tuple[int, str]]:
-    part = FetchedRecords(partition.partition, partition.records, scan(partition.records), 0, 1 << 62)
+    part = FetchedRecords(partition.partition, partition.records, read_batch_headers(partition.records), 0, 1 << 62)
     return [
         (row["offset"], row["value"].decode())
         for table in decode([part], ["offset", "value"])

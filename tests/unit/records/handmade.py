@@ -1,4 +1,4 @@
-"""Record batches made by hand: any field can be given a wrong value, and the checksum is right all the same."""
+"""Builds record batches in which any field may be wrong, with a correct checksum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from crc32c import crc32c
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.records.compression import Codec
 from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
-from pyspark_kafka_meta.records.record_batches import BatchHeader, scan
+from pyspark_kafka_meta.records.record_batches import BatchHeader, read_batch_headers
 from pyspark_kafka_meta.schemas import HEADERS_COLUMN, RECORD_COLUMNS
 
 ALL_COLUMNS = (*RECORD_COLUMNS, HEADERS_COLUMN)
@@ -28,7 +28,7 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CRC_AT, _CRC_COVERS_FROM, _RECORDS_AT = 17, 21, 61
 
 
-def lz4_as_java_does(data: bytes) -> bytes:
+def lz4_like_java(data: bytes) -> bytes:
     """One LZ4 frame of independent blocks of 64 KiB, without checksums."""
     frame = b"\x04\x22\x4d\x18\x60\x40\x82"
     for at in range(0, len(data), 65536):
@@ -53,14 +53,14 @@ COMPRESS: dict[Codec, Callable[[bytes], bytes]] = {
     Codec.NONE: bytes,
     Codec.GZIP: lambda data: bytes(cramjam.gzip.compress(data)),
     Codec.SNAPPY: xerial_snappy,
-    Codec.LZ4: lz4_as_java_does,
+    Codec.LZ4: lz4_like_java,
     Codec.ZSTD: lambda data: bytes(cramjam.zstd.compress(data)),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One record; `timestamp` in ms. No headers are None, as in the table."""
+    """One record; `timestamp` in ms. `headers` of a record without headers are None, as in the table."""
 
     offset: int
     key: bytes | None = None
@@ -76,16 +76,16 @@ ROWS = [
     Row(3, b"", b"", headers=(("", b""),)),
     Row(4, b"key-4" * 20, b"value-4" * 50),
 ]
-"""Of each kind."""
+"""Records of each kind."""
 
 
 def varint(number: int) -> bytes:
     raw = (number << 1) ^ (number >> 63)
-    out = bytearray()
+    encoded = bytearray()
     while raw > 0x7F:
-        out.append(raw & 0x7F | 0x80)
+        encoded.append(raw & 0x7F | 0x80)
         raw >>= 7
-    return bytes((*out, raw))
+    return bytes((*encoded, raw))
 
 
 def nullable(data: bytes | None) -> bytes:
@@ -101,17 +101,17 @@ def record(row: Row, base_offset: int = 0, base_timestamp: int = BASE_MS) -> byt
 
 
 def batch_of(body: bytes, **fields: int) -> bytes:
-    """A record batch around these (compressed) records. Header fields by the names of `BatchHeader`."""
+    """A record batch with this (compressed) body. `fields` are named as in `BatchHeader`."""
     defaults = BatchHeader(0, 0, len(body) + 49, 5, 2, 0, 0, 0, BASE_MS, BASE_MS, -1, -1, -1, 1)
     return repair_crc(_HEADER.pack(*defaults._replace(**fields)[1:]) + body)
 
 
 def batch(rows: Sequence[Row], codec: Codec = Codec.NONE, attributes: int = 0, **fields: int) -> bytes:
-    """A record batch of these rows as a producer makes it, but for the header fields given."""
+    """A record batch of these rows as from a producer, with `fields` in its header changed."""
     base_offset = fields.get("base_offset", rows[0].offset)
     base_timestamp = fields.get("base_timestamp", rows[0].timestamp)
     body = b"".join(record(row, base_offset, base_timestamp) for row in rows)
-    of_the_rows = {
+    derived = {
         "base_offset": base_offset,
         "attributes": attributes | codec,
         "last_offset_delta": rows[-1].offset - base_offset,
@@ -119,28 +119,28 @@ def batch(rows: Sequence[Row], codec: Codec = Codec.NONE, attributes: int = 0, *
         "max_timestamp": max(row.timestamp for row in rows),
         "record_count": len(rows),
     }
-    return batch_of(COMPRESS[codec](body), **(of_the_rows | fields))
+    return batch_of(COMPRESS[codec](body), **(derived | fields))
 
 
 def marker(offset: int, producer_id: int, commit: bool) -> bytes:
-    """The control batch with which a transaction coordinator ends a transaction."""
+    """The control batch of a transaction coordinator that ends a transaction."""
     rows = [Row(offset, key=struct.pack(">hh", 0, int(commit)), value=struct.pack(">hi", 0, 0))]
     return batch(rows, attributes=TRANSACTIONAL | CONTROL, producer_id=producer_id)
 
 
-def repair_crc(one_batch: bytes) -> bytes:
-    crc = struct.pack(">I", crc32c(one_batch[_CRC_COVERS_FROM:]))
-    return one_batch[:_CRC_AT] + crc + one_batch[_CRC_COVERS_FROM:]
+def repair_crc(batch_bytes: bytes) -> bytes:
+    crc = struct.pack(">I", crc32c(batch_bytes[_CRC_COVERS_FROM:]))
+    return batch_bytes[:_CRC_AT] + crc + batch_bytes[_CRC_COVERS_FROM:]
 
 
 def fetched(records: bytes, check_crcs: bool = True, **fields: Any) -> FetchedRecords:
-    """As if fetched from offset 0 on to no end; `fields` as in `FetchedRecords`."""
+    """Records fetched without an end offset; `fields` as in `FetchedRecords`."""
     defaults: dict[str, Any] = {"partition": TOPIC_PARTITION, "from_offset": 0, "until_offset": LAST_OFFSET}
-    return FetchedRecords(records=records, headers=scan(records, check_crcs), **(defaults | fields))
+    return FetchedRecords(records=records, headers=read_batch_headers(records, check_crcs), **(defaults | fields))
 
 
 def rows_of(parts: FetchedRecords | Sequence[FetchedRecords]) -> list[Row]:
-    """What `decode` gives, without partition and timestamp type."""
+    """The rows of `decode`, without partition and timestamp type."""
     rows = []
     for part in [parts] if isinstance(parts, FetchedRecords) else parts:
         for table in decode([part], ALL_COLUMNS):
@@ -148,6 +148,6 @@ def rows_of(parts: FetchedRecords | Sequence[FetchedRecords]) -> list[Row]:
             columns = (table[name].to_pylist() for name in ("offset", "key", "value", HEADERS_COLUMN))
             micros = table["timestamp"].cast("int64").to_pylist()
             for time_us, offset, key, value, headers in zip(micros, *columns, strict=True):
-                pairs = headers and tuple((one["key"], one["value"]) for one in headers)
+                pairs = headers and tuple((header["key"], header["value"]) for header in headers)
                 rows.append(Row(offset, key, value, time_us // 1000, pairs))
     return rows

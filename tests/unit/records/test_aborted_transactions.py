@@ -1,4 +1,4 @@
-"""read_committed: rows of aborted transactions and markers never show, all others do, as in Kafka's `FetcherTest`."""
+"""read_committed returns all rows but those of aborted transactions and markers, as in Kafka's `FetcherTest`."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("batches", "aborted", "expected"), CASES.values(), ids=CASES.keys())
-def test_read_committed_shows_committed_rows_only(
+def test_read_committed_returns_committed_rows_only(
     batches: list[bytes], aborted: list[tuple[int, int]], expected: list[int]
 ) -> None:
     part = fetched(b"".join(batches), aborted_transactions=tuple(aborted), read_committed=True)
@@ -96,7 +96,7 @@ def test_read_committed_shows_committed_rows_only(
     assert [row.offset for row in rows_of(part)] == expected
 
 
-def test_read_uncommitted_shows_all_but_markers() -> None:
+def test_read_uncommitted_returns_all_rows_but_markers() -> None:
     records = sent(ALICE, 0) + sent(BOB, 1) + abort(2, ALICE) + commit(3, BOB) + plain(4)
 
     assert [row.offset for row in rows_of(fetched(records))] == [0, 1, 4]
@@ -120,8 +120,8 @@ KEYS = {
 
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS.keys())
 def test_control_batch_without_a_readable_marker_is_corrupt(key: bytes) -> None:
-    of_record = bytes(3) + key + varint(-1) + varint(0)  # attributes, deltas, key, no value, no headers
-    body = varint(len(of_record)) + of_record
+    record = bytes(3) + key + varint(-1) + varint(0)  # attributes, deltas, key, no value, no headers
+    body = varint(len(record)) + record
     control = batch_of(body, base_offset=7, attributes=TRANSACTIONAL | CONTROL, producer_id=ALICE)
 
     rows = []

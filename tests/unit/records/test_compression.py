@@ -1,4 +1,4 @@
-"""`decompress_into`: every codec as producers write it, and nothing that takes more memory than it was given."""
+"""`decompress_into` reads every codec as producers write it, and writes no further than its target."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def decompress(codec: Codec, data: bytes, room: int = 1 << 20) -> bytes:
 
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("text", [b"x", TEXT[:100], TEXT, random.Random(1).randbytes(100_000)])
-def test_what_was_compressed_comes_back(codec: Codec, text: bytes) -> None:
+def test_compressed_text_is_decompressed(codec: Codec, text: bytes) -> None:
     assert decompress(codec, COMPRESS[codec](text)) == text
 
 
@@ -42,11 +42,11 @@ def test_text_larger_than_the_target_is_refused(codec: Codec, room: int) -> None
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_frames_and_members_that_follow_each_other_are_one_text(codec: Codec) -> None:
+def test_several_frames_or_members_are_one_text(codec: Codec) -> None:
     assert decompress(codec, COMPRESS[codec](TEXT[:5000]) + COMPRESS[codec](TEXT[5000:])) == TEXT
 
 
-def test_snappy_comes_raw_or_framed_in_blocks() -> None:
+def test_snappy_is_raw_or_framed_in_blocks() -> None:
     assert decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(TEXT))) == TEXT
     assert decompress(Codec.SNAPPY, xerial_snappy(TEXT, block_bytes=1000)) == TEXT
 
@@ -57,7 +57,7 @@ def test_linked_lz4_blocks_are_read() -> None:
 
 @pytest.mark.parametrize("codec", COMPRESSED)
 @pytest.mark.parametrize("kept", [0, 1, 5, 20, 100])
-def test_cut_off_data_are_refused(codec: Codec, kept: int) -> None:
+def test_truncated_data_are_refused(codec: Codec, kept: int) -> None:
     with pytest.raises(CorruptBatchError, match=codec.name):
         decompress(codec, COMPRESS[codec](TEXT)[:kept])
 
@@ -109,8 +109,8 @@ for codec, bomb in bombs.items():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and RLIMIT_AS")
-def test_bombs_of_a_gibibyte_end_in_a_typed_error_within_256_mib(request: pytest.FixtureRequest) -> None:
-    done = subprocess.run(
+def test_bombs_of_1_gib_raise_a_typed_error_within_256_mib(request: pytest.FixtureRequest) -> None:
+    process = subprocess.run(
         [sys.executable, "-c", BOMBS],
         cwd=request.path.parent,
         env={"PYTHONPATH": str(request.config.rootpath)},
@@ -119,6 +119,6 @@ def test_bombs_of_a_gibibyte_end_in_a_typed_error_within_256_mib(request: pytest
         timeout=60,
     )
 
-    assert done.stderr == ""
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["GZIP", "LZ4", "ZSTD", "SNAPPY"]
-    assert done.stdout.count("67108864 bytes") == 4
+    assert process.stderr == ""
+    assert [line.split()[0] for line in process.stdout.splitlines()] == ["GZIP", "LZ4", "ZSTD", "SNAPPY"]
+    assert process.stdout.count("67108864 bytes") == 4

@@ -1,4 +1,4 @@
-"""`decode`: which rows and values come out of fetched bytes, and which bytes are refused."""
+"""`decode` returns the rows of fetched bytes, and refuses corrupt bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError, UnsupportedRecordFormatError
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.records import decoder, record_lengths
+from pyspark_kafka_meta.records import decoder, record_boundaries
 from pyspark_kafka_meta.records.compression import Codec
 from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.schemas import records_arrow_schema
@@ -30,13 +30,13 @@ from tests.unit.records.handmade import (
 )
 
 
-@pytest.fixture(autouse=True, params=["one by one", "together", "guessed"])
-def following(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All ways of following lengths, for tests that have few record batches."""
-    if request.param != "one by one":
-        monkeypatch.setattr(record_lengths, "MIN_TOGETHER", 1)
-    if request.param == "guessed":
-        monkeypatch.setattr(record_lengths, "MIN_GUESSED_RECORDS", 1)
+@pytest.fixture(autouse=True, params=["plain loop", "numpy", "guesses"])
+def finding_starts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every way to find record starts, in tests with few record batches."""
+    if request.param != "plain loop":
+        monkeypatch.setattr(record_boundaries, "MIN_TOGETHER", 1)
+    if request.param == "guesses":
+        monkeypatch.setattr(record_boundaries, "MIN_GUESSED_RECORDS", 1)
 
 
 def decoded(part: FetchedRecords, *names: str) -> pa.Table:
@@ -66,7 +66,7 @@ def test_all_columns_of_one_record() -> None:
     ]
 
 
-def test_null_and_empty_are_kept_apart() -> None:
+def test_null_and_empty_are_distinct() -> None:
     rows = [Row(0, None, None), Row(1, b"", b""), Row(2, b"k", None), Row(3, None, b"v"), Row(4, b"", None)]
 
     assert rows_of(fetched(batch(rows))) == rows
@@ -82,7 +82,7 @@ def test_records_without_headers_have_null_and_duplicate_keys_keep_their_order()
     assert rows_of(fetched(batch(rows))) == rows
 
 
-def test_records_of_few_and_of_very_many_headers_are_read_side_by_side() -> None:
+def test_records_with_few_and_with_very_many_headers() -> None:
     def headers(count: int) -> tuple[tuple[str, bytes | None], ...]:
         return tuple((f"key-{at % 7}", None if at % 5 == 0 else bytes(at % 11)) for at in range(count))
 
@@ -171,7 +171,7 @@ def test_timestamp_that_overflows_is_an_error_that_names_the_record(base_ms: int
     assert decoded(part, "offset")["offset"].to_pylist() == [0, 3]
 
 
-def test_timestamp_outside_the_range_is_nobodys_trouble() -> None:
+def test_timestamp_outside_the_range_is_ignored() -> None:
     records = batch([Row(0, timestamp=2**62), Row(1)], base_timestamp=BASE_MS)
 
     assert decoded(fetched(records, from_offset=1), "timestamp", "offset")["offset"].to_pylist() == [1]
@@ -185,9 +185,9 @@ def test_range_cuts_inside_batches(from_offset: int, until_offset: int) -> None:
     rows = [Row(offset) for offset in range(30)]
     records = b"".join(batch(rows[at : at + 10]) for at in (0, 10, 20))
 
-    found = rows_of(fetched(records, from_offset=from_offset, until_offset=until_offset))
+    decoded_rows = rows_of(fetched(records, from_offset=from_offset, until_offset=until_offset))
 
-    assert found == rows[from_offset:until_offset]
+    assert decoded_rows == rows[from_offset:until_offset]
 
 
 @pytest.mark.parametrize(("from_offset", "until_offset"), [(30, 40), (5, 5), (0, 0), (6, 9)])
@@ -197,7 +197,7 @@ def test_range_without_records_has_no_rows(from_offset: int, until_offset: int) 
     assert rows_of(fetched(records, from_offset=from_offset, until_offset=until_offset)) == []
 
 
-def test_damaged_records_outside_the_range_are_nobodys_trouble() -> None:
+def test_corrupt_records_outside_the_range_are_ignored() -> None:
     damaged = [batch_of(bytes(9), base_offset=offset) for offset in (0, 20)]
     part = fetched(damaged[0] + batch([Row(10)]) + damaged[1], from_offset=1, until_offset=20)
 
@@ -211,13 +211,16 @@ def test_compaction_leaves_gaps_and_empty_batches() -> None:
     assert [row.offset for row in rows_of(fetched(records))] == [3, 7, 30]
 
 
-def test_cut_off_last_batch_has_no_rows_yet() -> None:
+def test_truncated_last_batch_has_no_rows() -> None:
     assert [row.offset for row in rows_of(fetched(batch([Row(0)]) + batch([Row(1)])[:-1]))] == [0]
 
 
-def test_partitions_come_in_the_order_given() -> None:
+def test_partitions_keep_their_order() -> None:
     partitions = [TopicPartition("b", 7), TopicPartition("a", 0), TopicPartition("a", 1)]
-    parts = [fetched(batch([Row(n), Row(n + 1)]), partition=one) for n, one in zip((50, 0, 9), partitions, strict=True)]
+    parts = [
+        fetched(batch([Row(n), Row(n + 1)]), partition=partition)
+        for n, partition in zip((50, 0, 9), partitions, strict=True)
+    ]
 
     (table,) = decode(parts, ["topic", "partition", "offset"])
 
@@ -226,13 +229,13 @@ def test_partitions_come_in_the_order_given() -> None:
     ]
 
 
-def test_nothing_fetched_gives_nothing() -> None:
+def test_no_bytes_have_no_rows() -> None:
     assert list(decode([], ALL_COLUMNS)) == []
     assert list(decode([fetched(b"")], ALL_COLUMNS)) == []
 
 
 @pytest.mark.parametrize("names", [("value",), ("offset", "key"), ("headers",), ALL_COLUMNS[::-1]])
-def test_columns_come_as_asked_for(names: tuple[str, ...]) -> None:
+def test_columns_keep_their_order(names: tuple[str, ...]) -> None:
     table = decoded(fetched(batch([Row(0), Row(1)])), *names)
 
     assert table.column_names == list(names)
@@ -253,7 +256,7 @@ def test_rows_are_the_same_in_chunks_of_any_size(
     assert rows_of(part) == rows
 
 
-def test_rows_given_out_stay_as_they_are_while_more_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yielded_rows_do_not_change_while_more_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "CHUNK_BYTES", 1)
     rows = [Row(offset, b"%d" % offset, b"%d" % offset) for offset in range(20)]
     part = fetched(b"".join(batch([row]) for row in rows))
@@ -263,7 +266,7 @@ def test_rows_given_out_stay_as_they_are_while_more_are_decoded(monkeypatch: pyt
     assert [table["value"][0].as_py() for table in tables] == [row.value for row in rows]
 
 
-# What is refused
+# Corrupt bytes
 
 
 def test_decompressed_size_is_bounded() -> None:
@@ -312,7 +315,7 @@ BAD_BODIES = {
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 @pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES.keys())
-def test_record_that_contradicts_itself_is_corrupt(codec: Codec, body: bytes) -> None:
+def test_inconsistent_record_is_corrupt(codec: Codec, body: bytes) -> None:
     before = batch([Row(0), Row(1)])
     bad = batch_of(COMPRESS[codec](body), base_offset=70, attributes=codec, last_offset_delta=10)
     after = batch([Row(90)])
@@ -335,7 +338,7 @@ BAD_HEADERS = {
 
 @pytest.mark.parametrize("good", [0, 1, 32, 100])
 @pytest.mark.parametrize("headers", BAD_HEADERS.values(), ids=BAD_HEADERS.keys())
-def test_record_header_that_contradicts_itself_is_corrupt(headers: bytes, good: int) -> None:
+def test_inconsistent_record_headers_are_corrupt(headers: bytes, good: int) -> None:
     body = b"\x00\x00\x02\x01\x01" + varint(good + 1) + (nullable(b"k") + nullable(b"v")) * good + headers
     rows = record(Row(5, headers=(("a", b"1"),)), 5) + varint(len(body)) + body
     part = fetched(
@@ -370,7 +373,7 @@ def test_empty_data_that_claim_records_are_corrupt(codec: Codec) -> None:
         rows_of(fetched(batch_of(COMPRESS[codec](b""), attributes=codec)))
 
 
-def test_error_does_not_hold_back_the_rows_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_before_an_error_are_yielded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "CHUNK_BYTES", 1)
     tables = decode([fetched(batch([Row(0)]) + batch_of(b"\x00" * 9, base_offset=1))], ["offset"])
 

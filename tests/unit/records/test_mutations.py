@@ -1,4 +1,4 @@
-"""Damaged bytes end in a typed error or in rows that the bytes really hold: seeded mutations of fetched records."""
+"""Seeded mutations of fetched records raise a typed error or return rows that the bytes contain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.records import record_lengths
+from pyspark_kafka_meta.records import record_boundaries
 from pyspark_kafka_meta.records.compression import Codec
 from pyspark_kafka_meta.records.decoder import decode
 from tests.unit.records.handmade import (
@@ -34,7 +34,7 @@ INTERESTING = b"\x00\x01\x02\x03\x7e\x7f\x80\x81\xfe\xff"
 
 
 def log_of(*codecs: Codec) -> bytes:
-    """Batches of the same rows one after the other, the second in an aborted transaction."""
+    """Batches of the same rows, the second in an aborted transaction."""
     records = b""
     for number, codec in enumerate(codecs):
         rows = [Row(row.offset + 10 * number, row.key, row.value, row.timestamp, row.headers) for row in ROWS]
@@ -43,40 +43,40 @@ def log_of(*codecs: Codec) -> bytes:
 
 
 def mutate(data: bytes, rng: random.Random) -> bytes:
-    out = bytearray(data)
+    mutated = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 4))):
-        at = rng.randrange(len(out) or 1)
-        match rng.randrange(7) if out else 3:
+        at = rng.randrange(len(mutated) or 1)
+        match rng.randrange(7) if mutated else 3:
             case 0:
-                out[at] ^= 1 << rng.randrange(8)
+                mutated[at] ^= 1 << rng.randrange(8)
             case 1:
-                out[at] = rng.choice(INTERESTING)
+                mutated[at] = rng.choice(INTERESTING)
             case 2:
-                out[at] = rng.randrange(256)
+                mutated[at] = rng.randrange(256)
             case 3:
-                out[at:at] = rng.randbytes(rng.randrange(1, 6))
+                mutated[at:at] = rng.randbytes(rng.randrange(1, 6))
             case 4:
-                del out[at : at + rng.randrange(1, 12)]
+                del mutated[at : at + rng.randrange(1, 12)]
             case 5:
-                out[at:at] = out[at : at + rng.randrange(1, 100)]
+                mutated[at:at] = mutated[at : at + rng.randrange(1, 100)]
             case 6:
-                out[at : at + 4] = struct.pack(">i", rng.choice((-1, 0, 2**31 - 1, -(2**31), rng.randrange(1000))))
-    return bytes(out)
+                mutated[at : at + 4] = struct.pack(">i", rng.choice((-1, 0, 2**31 - 1, -(2**31), rng.randrange(1000))))
+    return bytes(mutated)
 
 
 def damaged_fetch(rng: random.Random) -> bytes:
-    """Bytes anywhere in a fetch, checksums as they were."""
+    """Mutated bytes anywhere in a fetch, checksums unchanged."""
     return mutate(log_of(*rng.choices(tuple(Codec), k=3)), rng)
 
 
 def damaged_batch(rng: random.Random) -> bytes:
-    """Bytes anywhere in the second of three batches, its checksum right."""
+    """Mutated bytes anywhere in the second of three batches, with a correct checksum."""
     first, second, third = (batch([Row(at + row.offset, row.key, row.value) for row in ROWS]) for at in (0, 10, 20))
     return first + repair_crc(mutate(second, rng)) + third
 
 
 def damaged_records(rng: random.Random) -> bytes:
-    """Bytes of the records before they were compressed; header, checksum and the batches around are right."""
+    """Mutated bytes of the records before compression; header, checksum and the other batches are correct."""
     codec = rng.choice(tuple(Codec))
     middle = batch_of(
         COMPRESS[codec](mutate(BODY, rng)),
@@ -89,7 +89,7 @@ def damaged_records(rng: random.Random) -> bytes:
 
 
 def outcome(records: bytes, check_crcs: bool) -> str:
-    """The error's name, or "rows", well formed and in order. An exception that is not ours goes through."""
+    """The name of the KafkaMetaError, or "rows" for ordered rows. Other exceptions fail the test."""
     try:
         part = fetched(
             records, check_crcs, from_offset=2, until_offset=23, aborted_transactions=((9, 10),), read_committed=True
@@ -106,19 +106,19 @@ def outcome(records: bytes, check_crcs: bool) -> str:
 @pytest.mark.parametrize("kind", [damaged_fetch, damaged_batch, damaged_records])
 @pytest.mark.parametrize("check_crcs", [True, False])
 @pytest.mark.parametrize("guess", [True, False])
-def test_damaged_bytes_end_in_a_typed_error_or_in_ordered_rows(
+def test_damaged_bytes_raise_a_typed_error_or_return_ordered_rows(
     kind: Callable[[random.Random], bytes], check_crcs: bool, guess: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if guess:
-        monkeypatch.setattr(record_lengths, "MIN_GUESSED_RECORDS", 1)
-    seen = set()
+        monkeypatch.setattr(record_boundaries, "MIN_GUESSED_RECORDS", 1)
+    outcomes = set()
     for seed in range(CASES_OF_EACH_KIND):
-        seen.add(outcome(kind(random.Random(seed)), check_crcs))
+        outcomes.add(outcome(kind(random.Random(seed)), check_crcs))
 
-    assert {"rows", "CorruptBatchError"} <= seen
+    assert {"rows", "CorruptBatchError"} <= outcomes
 
 
-def test_with_checksums_damage_shows_no_key_or_value_that_was_not_written() -> None:
+def test_with_checksums_damaged_bytes_return_no_key_or_value_that_was_not_written() -> None:
     for seed in range(CASES_OF_EACH_KIND):
         records = damaged_fetch(random.Random(seed))
         try:
@@ -128,8 +128,8 @@ def test_with_checksums_damage_shows_no_key_or_value_that_was_not_written() -> N
         assert {data for table in tables for column in table for data in column.to_pylist()} <= WRITTEN
 
 
-def test_without_checksums_rows_hold_only_bytes_that_were_fetched() -> None:
-    """An index out of bounds would show memory that was never received."""
+def test_without_checksums_rows_contain_only_fetched_bytes() -> None:
+    """An index out of bounds would return other memory."""
     for seed in range(CASES_OF_EACH_KIND):
         records = damaged_batch(random.Random(seed))
         try:
@@ -141,7 +141,7 @@ def test_without_checksums_rows_hold_only_bytes_that_were_fetched() -> None:
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
-def test_damaged_compressed_data_end_in_a_typed_error_or_in_rows(codec: Codec) -> None:
+def test_damaged_compressed_data_raise_a_typed_error_or_return_rows(codec: Codec) -> None:
     compressed = COMPRESS[codec](BODY)
     for seed in range(CASES_OF_EACH_KIND // 2):
         body = mutate(compressed, random.Random(seed))

@@ -1,4 +1,4 @@
-"""`scan`: which record batches are there, and which bytes are refused before a record is looked at."""
+"""`read_batch_headers` finds the record batches, and refuses corrupt headers before a record is decoded."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 
 from pyspark_kafka_meta.errors import CorruptBatchError, UnsupportedRecordFormatError
 from pyspark_kafka_meta.records.compression import Codec
-from pyspark_kafka_meta.records.record_batches import next_position, scan
+from pyspark_kafka_meta.records.record_batches import next_position, read_batch_headers
 from tests.unit.records.handmade import BASE_MS, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, Row, batch, batch_of, record
 
 TWO = batch([Row(10), Row(11), Row(14)])
 THREE = batch([Row(15, timestamp=BASE_MS + 7)], codec=Codec.ZSTD, leader_epoch=6, producer_id=77)
 
 
-def test_headers_say_what_the_batches_are() -> None:
-    first, second = scan(TWO + THREE)
+def test_headers_describe_the_batches() -> None:
+    first, second = read_batch_headers(TWO + THREE)
 
     assert (first.position, first.end, first.base_offset, first.last_offset) == (0, len(TWO), 10, 14)
     assert (first.record_count, first.codec, first.leader_epoch, first.producer_id) == (3, Codec.NONE, 5, -1)
@@ -35,54 +35,54 @@ def test_headers_say_what_the_batches_are() -> None:
         (TRANSACTIONAL | CONTROL, (False, True, True)),
     ],
 )
-def test_attribute_bits_are_told_apart(attributes: int, expected: tuple[bool, bool, bool]) -> None:
-    (header,) = scan(batch([Row(0)], attributes=attributes))
+def test_attribute_bits_are_distinct(attributes: int, expected: tuple[bool, bool, bool]) -> None:
+    (header,) = read_batch_headers(batch([Row(0)], attributes=attributes))
 
     assert (header.is_log_append_time, header.is_transactional, header.is_control) == expected
 
 
-def test_no_bytes_are_no_batches() -> None:
-    assert scan(b"") == []
+def test_no_bytes_have_no_batches() -> None:
+    assert read_batch_headers(b"") == []
 
 
 @pytest.mark.parametrize("kept", range(len(THREE)))
-def test_cut_off_last_batch_is_left_out(kept: int) -> None:
-    assert len(scan(TWO + THREE[:kept])) == 1
+def test_truncated_last_batch_is_skipped(kept: int) -> None:
+    assert len(read_batch_headers(TWO + THREE[:kept])) == 1
 
 
 @pytest.mark.parametrize("kept", [1, 16, 17, 60, 61, 900])
-def test_first_batch_larger_than_the_answer_is_corrupt(kept: int) -> None:
+def test_first_batch_larger_than_the_response_is_corrupt(kept: int) -> None:
     with pytest.raises(CorruptBatchError, match="cut off"):
-        scan(batch([Row(0, value=bytes(1000))])[:kept])
+        read_batch_headers(batch([Row(0, value=bytes(1000))])[:kept])
 
 
-def test_next_position_is_behind_the_last_batch_even_if_its_last_record_was_compacted_away() -> None:
+def test_next_position_is_after_the_last_batch_even_if_compaction_removed_its_last_record() -> None:
     compacted = batch([Row(20)], last_offset_delta=9, leader_epoch=8)
 
-    assert next_position(scan(TWO + compacted)) == (30, 8)
+    assert next_position(read_batch_headers(TWO + compacted)) == (30, 8)
 
 
-def test_next_position_passes_an_empty_batch() -> None:
+def test_next_position_is_after_an_empty_batch() -> None:
     empty = batch_of(b"", base_offset=40, last_offset_delta=4, record_count=0)
 
-    assert next_position(scan(empty)) == (45, 5)
+    assert next_position(read_batch_headers(empty)) == (45, 5)
 
 
 @pytest.mark.parametrize("at", range(21, len(TWO)))
-def test_a_flipped_bit_is_found_by_the_checksum(at: int) -> None:
+def test_checksum_detects_a_flipped_bit(at: int) -> None:
     damaged = bytearray(TWO)
     damaged[at] ^= 0x10
 
     with pytest.raises(CorruptBatchError, match="base offset 10"):
-        scan(bytes(damaged))
+        read_batch_headers(bytes(damaged))
 
 
 FOLLOWING = batch([Row(90)])
-COMPACTED = {"last_offset_delta": 20}  # of which two records are left
+COMPACTED = {"last_offset_delta": 20}  # two records are left
 
 
 @pytest.mark.parametrize(
-    ("fields", "behind", "until_offset"),
+    ("fields", "following", "until_offset"),
     [
         ({}, FOLLOWING, 90),
         ({}, b"", 72),
@@ -97,24 +97,24 @@ COMPACTED = {"last_offset_delta": 20}  # of which two records are left
         ({"length": -1}, FOLLOWING, None),
     ],
 )
-def test_log_goes_on_behind_a_corrupt_batch_where_what_is_there_agrees(
-    fields: dict[str, Any], behind: bytes, until_offset: int | None
+def test_end_of_a_corrupt_batch_is_reported_if_the_following_bytes_agree(
+    fields: dict[str, Any], following: bytes, until_offset: int | None
 ) -> None:
     corrupt = bytearray(batch([Row(70), Row(71)], **fields))
-    corrupt[17] ^= 1  # of the checksum
+    corrupt[17] ^= 1  # in the checksum
 
     with pytest.raises(CorruptBatchError) as raised:
-        scan(bytes(corrupt) + behind)
+        read_batch_headers(bytes(corrupt) + following)
 
     assert (raised.value.from_offset, raised.value.until_offset) == (70, until_offset)
 
 
-def test_checksums_are_not_looked_at_when_switched_off() -> None:
+def test_checksums_are_ignored_without_check_crcs() -> None:
     damaged = TWO[:17] + b"\x00\x00\x00\x00" + TWO[21:]
 
     with pytest.raises(CorruptBatchError, match="checksum"):
-        scan(damaged)
-    assert len(scan(damaged, check_crcs=False)) == 1
+        read_batch_headers(damaged)
+    assert len(read_batch_headers(damaged, check_crcs=False)) == 1
 
 
 def legacy(magic: int, size: int) -> bytes:
@@ -125,22 +125,22 @@ def legacy(magic: int, size: int) -> bytes:
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("size", [14, 22, 200])
 def test_old_message_formats_are_refused_by_name(magic: int, size: int) -> None:
-    told = f"message format v{magic} .*message.format.version"
-    with pytest.raises(UnsupportedRecordFormatError, match=told) as raised:
-        scan(legacy(magic, size))
+    message = f"message format v{magic} .*message.format.version"
+    with pytest.raises(UnsupportedRecordFormatError, match=message) as raised:
+        read_batch_headers(legacy(magic, size))
 
     assert "client" not in str(raised.value), "brokers convert what old producers send"
 
 
-@pytest.mark.parametrize("behind", [legacy(1, 30), legacy(0, 200), batch([Row(90)], attributes=5)])
-def test_good_batches_before_one_of_a_format_that_is_not_read_are_read(behind: bytes) -> None:
-    assert len(scan(TWO + behind)) == len(scan(TWO))
+@pytest.mark.parametrize("following", [legacy(1, 30), legacy(0, 200), batch([Row(90)], attributes=5)])
+def test_batches_before_an_unsupported_format_are_read(following: bytes) -> None:
+    assert len(read_batch_headers(TWO + following)) == len(read_batch_headers(TWO))
 
 
 @pytest.mark.parametrize("magic", [3, 127, -1])
 def test_unknown_magic_is_corrupt(magic: int) -> None:
     with pytest.raises(CorruptBatchError, match=r"base offset 70: its magic byte") as raised:
-        scan(batch([Row(70)], magic=magic) + batch([Row(90)]))
+        read_batch_headers(batch([Row(70)], magic=magic) + batch([Row(90)]))
 
     assert (raised.value.from_offset, raised.value.until_offset) == (70, 90)
 
@@ -148,7 +148,7 @@ def test_unknown_magic_is_corrupt(magic: int) -> None:
 @pytest.mark.parametrize("codec", [5, 6, 7])
 def test_unknown_codec_is_refused(codec: int) -> None:
     with pytest.raises(UnsupportedRecordFormatError, match=f"codec {codec}"):
-        scan(batch([Row(0)], attributes=codec))
+        read_batch_headers(batch([Row(0)], attributes=codec))
 
 
 @pytest.mark.parametrize(
@@ -170,35 +170,35 @@ def test_unknown_codec_is_refused(codec: int) -> None:
         ({"leader_epoch": -2}, "leader epoch -2"),
     ],
 )
-def test_batch_header_that_contradicts_itself_is_corrupt(fields: dict[str, int], message: str) -> None:
+def test_inconsistent_batch_header_is_corrupt(fields: dict[str, int], message: str) -> None:
     with pytest.raises(CorruptBatchError, match=message):
-        scan(batch_of(record(Row(0)), **fields))
+        read_batch_headers(batch_of(record(Row(0)), **fields))
 
 
 @pytest.mark.parametrize("delta", [-1, -2])
-def test_empty_batch_that_does_not_lead_forwards_is_corrupt(delta: int) -> None:
+def test_empty_batch_without_offsets_is_corrupt(delta: int) -> None:
     with pytest.raises(CorruptBatchError, match=f"{delta + 1} offsets"):
-        scan(batch_of(b"", base_offset=50, last_offset_delta=delta, record_count=0))
+        read_batch_headers(batch_of(b"", base_offset=50, last_offset_delta=delta, record_count=0))
 
 
 def test_batch_without_a_leader_epoch_is_read() -> None:
-    assert next_position(scan(batch([Row(0)], leader_epoch=-1))) == (1, -1)
+    assert next_position(read_batch_headers(batch([Row(0)], leader_epoch=-1))) == (1, -1)
 
 
 def test_largest_offset_is_read() -> None:
-    (header,) = scan(batch([Row(2**63 - 2)]))
+    (header,) = read_batch_headers(batch([Row(2**63 - 2)]))
 
     assert header.last_offset == 2**63 - 2
 
 
 @pytest.mark.parametrize("offset", [0, 9, 10, 14])
-def test_batch_that_does_not_come_after_the_one_before_is_left_out(offset: int) -> None:
-    assert len(scan(TWO + batch([Row(offset)]))) == 1
+def test_batch_with_earlier_offsets_than_the_batch_before_is_skipped(offset: int) -> None:
+    assert len(read_batch_headers(TWO + batch([Row(offset)]))) == 1
 
 
-def test_checksum_is_looked_at_before_an_unknown_codec_is_believed() -> None:
+def test_checksum_is_verified_before_the_codec() -> None:
     damaged = bytearray(TWO)
     damaged[22] |= 7
 
     with pytest.raises(CorruptBatchError, match="checksum"):
-        scan(bytes(damaged))
+        read_batch_headers(bytes(damaged))

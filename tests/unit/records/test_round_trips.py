@@ -1,4 +1,4 @@
-"""Whatever is written comes back, be it written by hand or by kio, which has a reader and a writer of its own."""
+"""Written rows are read back, and the same rows by kio, which has its own reader and writer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_MS = (2**63 - 1) // 1000
 
 @st.composite
 def logs(draw: st.DrawFn, times: st.SearchStrategy[int]) -> list[list[Row]]:
-    """The rows of some record batches, with gaps as compaction leaves them."""
+    """The rows of several record batches, with offset gaps as after compaction."""
     offset = draw(st.integers(0, 2**40))
     batches = []
     for size in draw(st.lists(st.integers(1, 6), max_size=6)):
@@ -37,20 +37,20 @@ def logs(draw: st.DrawFn, times: st.SearchStrategy[int]) -> list[list[Row]]:
 
 @given(log=logs(st.integers(-MAX_MS // 2, MAX_MS // 2)), data=st.data())
 @settings(max_examples=150, deadline=None)
-def test_rows_inside_the_range_come_back(log: list[list[Row]], data: st.DataObject) -> None:
+def test_rows_inside_the_range_are_read_back(log: list[list[Row]], data: st.DataObject) -> None:
     records = b"".join(batch(rows, data.draw(st.sampled_from(Codec))) for rows in log)
     written = [row for rows in log for row in rows]
     edges = [0, 2**62, *(row.offset + step for row in written for step in (0, 1))]
     from_offset, until_offset = data.draw(st.sampled_from(edges)), data.draw(st.sampled_from(edges))
 
-    found = rows_of(fetched(records, from_offset=from_offset, until_offset=until_offset))
+    decoded = rows_of(fetched(records, from_offset=from_offset, until_offset=until_offset))
 
-    assert found == [row for row in written if from_offset <= row.offset < until_offset]
+    assert decoded == [row for row in written if from_offset <= row.offset < until_offset]
 
 
 @given(log=logs(st.integers(0, 2**31).map(lambda seconds: seconds * 1000)))
 @settings(max_examples=100, deadline=None)
-def test_what_kio_writes_is_read(log: list[list[Row]]) -> None:
+def test_batches_of_kio_are_read(log: list[list[Row]]) -> None:
     buffer = io.BytesIO()
     for rows in log:
         write_new_batch(buffer, as_kio(rows))
@@ -60,12 +60,12 @@ def test_what_kio_writes_is_read(log: list[list[Row]]) -> None:
 
 @given(log=logs(st.integers(0, 2**31).map(lambda seconds: seconds * 1000)))
 @settings(max_examples=50, deadline=None)
-def test_kio_reads_the_same_out_of_handmade_batches(log: list[list[Row]]) -> None:
+def test_kio_reads_the_same_rows_from_handmade_batches(log: list[list[Row]]) -> None:
     for rows in log:
         records = batch(rows)
         read, size = read_batch(records, 0)
         assert size == len(records)
-        assert rows_of(fetched(records)) == [from_kio(one) for one in read.records]
+        assert rows_of(fetched(records)) == [from_kio(record) for record in read.records]
 
 
 @given(
@@ -73,8 +73,8 @@ def test_kio_reads_the_same_out_of_handmade_batches(log: list[list[Row]]) -> Non
     plain=st.sets(st.integers(0, 25)),
 )
 @settings(max_examples=150, deadline=None)
-def test_read_committed_is_what_a_model_of_transactions_says(steps: list[tuple[int, str]], plain: set[int]) -> None:
-    """A log of two producers, modelled in the plainest way: remember what each one sent until it commits or aborts."""
+def test_read_committed_equals_a_model_of_transactions(steps: list[tuple[int, str]], plain: set[int]) -> None:
+    """The model keeps the offsets of two producers until they commit or abort."""
     log, visible, aborted = b"", set(), []
     open_offsets: dict[int, list[int]] = {7: [], 8: []}
     for offset, (producer_id, step) in enumerate(steps):
@@ -92,7 +92,7 @@ def test_read_committed_is_what_a_model_of_transactions_says(steps: list[tuple[i
                 visible.update(ended)
             elif ended:
                 aborted.append((producer_id, ended[0]))
-    # The broker sends nothing from the first open transaction on.
+    # The last stable offset: the broker sends no record after the start of an open transaction.
     last_stable = min((offsets[0] for offsets in open_offsets.values() if offsets), default=len(steps))
     part = fetched(log, until_offset=last_stable, aborted_transactions=tuple(aborted[::-1]), read_committed=True)
 
@@ -120,5 +120,5 @@ def as_kio(rows: Sequence[Row]) -> NewRecordBatch:
 
 
 def from_kio(record: Record) -> Row:
-    headers = tuple(((one.key or b"").decode(), one.value) for one in record.headers)
+    headers = tuple(((header.key or b"").decode(), header.value) for header in record.headers)
     return Row(record.offset, record.key, record.value, int(record.timestamp.timestamp()) * 1000, headers or None)

@@ -1,10 +1,8 @@
-"""Find where things begin that follow each other and state their lengths: the records of a record batch, the keys and
-values of a record's headers.
+"""Finds the start positions of length-prefixed items: the records of a batch, the keys and values of record headers.
 
-Where one begins is known once the length of the one before it is, so that each has to wait for the one before. A plain
-loop takes 0.06 to 0.09 us each: more than all else that decoding does with a record of 200 B. So numpy goes from thing
-to thing in many groups at the same time, and where record batches are few, they are cut into more groups, at records
-that are guessed.
+The start of an item depends on the length of the item before it. A plain loop takes 0.06 to 0.09 us per item: more than
+all other steps of decoding a record of 200 B. So numpy follows many groups at the same time, one item of each group per
+step. A few large batches are split into more groups, at guessed record starts.
 """
 
 from __future__ import annotations
@@ -22,46 +20,45 @@ from pyspark_kafka_meta.records.record_fields import Bytes, Ints, guess_offset_d
 Positions: TypeAlias = npt.NDArray[np.intp]
 
 MIN_TOGETHER = 48
-"""One turn of numpy's calls takes as long as this many of the plain loop."""
+"""One step with numpy takes as long as this many items of the plain loop."""
 MIN_GUESSED_RECORDS = 8192
-"""For fewer, guessing can take as long as it saves: values may be full of zero bytes."""
+"""For fewer records, guessing can take longer than it saves: values may be full of zero bytes."""
 
-# What the first byte and the second byte of a varint add to the position: itself, and its share of the length.
+# What the first and the second byte of a length add to the position: the byte itself, and its part of the length.
 _FIRST_STEP = tuple(((byte & 0x7F) >> 1) + (2 if byte > 0x7F else 1) for byte in range(256))
 _SECOND_STEP = tuple(byte << 6 for byte in range(128))
-# What both add, by the little-endian number that they are; 0 where the varint has more bytes.
+# What both bytes add, indexed by their little-endian number; 0 if the varint has more bytes.
 _BYTE = np.arange(256)
 _STEP_OF_TWO = np.where(_BYTE[:, np.newaxis] < 0x80, np.add.outer(_BYTE << 6, _FIRST_STEP), 0)
 _STEP = np.where(_BYTE < 0x80, _FIRST_STEP, _STEP_OF_TWO).ravel().astype(np.intp)
 _TOO_LONG = 2**31
-"""A step that leads out of any payload: that of a length with more than five bytes."""
+"""Step of a length with more than five bytes: leads beyond the end of any payload."""
 
 
-def follow_records(payload: Bytes, at: Ints, counts: Ints, ends: Ints) -> Ints:
-    """What `follow_lengths` does, for the records of gapless batches that lie one behind the other: the offset delta
-    of each record is its index in its batch.
+def find_record_starts(payload: Bytes, at: Ints, counts: Ints, ends: Ints) -> Ints:
+    """`find_starts` for the records of adjacent batches without offset gaps: a record's offset delta is its index.
 
-    Few batches with many records are cut into groups, at records that are guessed. That each group ends where the next
-    one begins shows that all guesses were right; if one was not, as a value may hold record batches, none is used.
+    A few batches with many records are split into groups at guessed record starts. If each group ends where the next
+    group starts, all guesses are right; otherwise (a value may contain record batches) no guess is used.
     """
     records, end = int(counts.sum()), int(ends[-1])
-    # A step in all groups takes about as long as 12 guesses: with that many, guessing and following take least.
+    # A step in all groups takes about as long as 12 guesses: this number of guesses minimizes the total time.
     guesses = isqrt(12 * records)
     if records >= MIN_GUESSED_RECORDS and guesses >= 2 * len(counts):
         guessed_at, index = _guess_records(payload, end // guesses, guesses, 2 * end // records)
-        group_at, group_counts = _cut(at, counts, guessed_at, index)
+        group_at, group_counts = _split(at, counts, guessed_at, index)
         group_ends = np.append(group_at[1:], ends[-1:])
         if (group_counts > 0).all():
-            starts = follow_lengths(payload, group_at, group_counts, group_ends)
+            starts = find_starts(payload, group_at, group_counts, group_ends)
             last = starts[np.cumsum(group_counts) - 1].astype(np.intp)
             if np.array_equal(last + _steps(payload, _pairs(payload), last), group_ends):
                 return starts
-    return follow_lengths(payload, at, counts, ends)
+    return find_starts(payload, at, counts, ends)
 
 
-def _cut(at: Ints, counts: Ints, guessed_at: Ints, index: Ints) -> tuple[Ints, Ints]:
-    """The batches, cut at the guessed records: where each group begins, and its count of records, which only a wrong
-    guess makes less than 1."""
+def _split(at: Ints, counts: Ints, guessed_at: Ints, index: Ints) -> tuple[Ints, Ints]:
+    """The start and the record count of each group after a split at guessed records. A count below 1 proves a wrong
+    guess."""
     batch = np.searchsorted(at, guessed_at, "right") - 1
     first = np.cumsum(counts) - counts
     group_at = np.concatenate([at, guessed_at])
@@ -72,12 +69,12 @@ def _cut(at: Ints, counts: Ints, guessed_at: Ints, index: Ints) -> tuple[Ints, I
 
 
 def _guess_records(payload: Bytes, stride: int, windows: int, window_bytes: int) -> tuple[Ints, Ints]:
-    """Where records seem to begin in each of the windows, which are `stride` apart, and what index each has.
+    """Possible record starts in each window, and their indexes. Windows are `stride` bytes apart.
 
-    A record has a length of one byte or two, attributes 0, and behind it another one with the next index.
+    A possible record has a length of one or two bytes, attributes 0, and is followed by a record of the next index.
     """
     view = payload[: windows * stride].reshape(windows, stride)[:, :window_bytes]
-    # The last byte of a length neither is 0 nor has the bit that says that more follow.
+    # The last byte of a length is not 0 and has no continuation bit.
     row, column = np.divmod(np.flatnonzero((view[:, 2:] == 0) & (view[:, 1:-1] - 1 < 0x7F)), view.shape[1] - 2)
     attributes_at = (row * stride + column + 2).astype(np.int32)
     at = attributes_at - 1 - (payload[attributes_at - 2] > 0x7F)
@@ -91,16 +88,16 @@ def _guess_records(payload: Bytes, stride: int, windows: int, window_bytes: int)
     return at[likely][guessed], index[guessed]
 
 
-def follow_lengths(payload: Bytes, at: Ints, counts: Ints, ends: Ints) -> Ints:
-    """Where things are that each begin with their length: `counts` of them, at least one, from each of `at` to `ends`.
+def find_starts(payload: Bytes, at: Ints, counts: Ints, ends: Ints) -> Ints:
+    """Starts of length-prefixed items. Each group has `counts` items, at least one, between `at` and `ends`.
 
-    numpy goes from thing to thing in all groups at once: 0.02 us each in hundreds of groups. A plain loop follows each
-    of the few groups that have more than the others.
+    numpy follows all groups at once: 0.02 us per item with hundreds of groups. A plain loop follows the few groups that
+    have more items than the others.
 
-    No position is behind its group's end, where the rest of a group is put if a length leads beyond: whether all
-    lengths are true is for a check against `ends_of` to say. Behind the last end lie `PADDING_BYTES` or more.
+    If a length leads beyond its group's end, the remaining starts of the group are that end: compare lengths with
+    `expected_ends` to detect this. At least `PADDING_BYTES` follow the last end.
     """
-    starts = np.empty(int(counts.sum()), np.intp)  # as the positions: a cast took half of the time to put them
+    starts = np.empty(int(counts.sum()), np.intp)  # the type of the positions: a cast took half of the store time
     most_first = np.argsort(-counts, kind="stable")
     slots = (np.cumsum(counts) - counts)[most_first]
     positions, limits = at[most_first].astype(np.intp), ends[most_first].astype(np.intp)
@@ -114,12 +111,12 @@ def follow_lengths(payload: Bytes, at: Ints, counts: Ints, ends: Ints) -> Ints:
         followed += 1
     for group in range(groups):
         slot, count = slots[group], -minus_counts[group] - followed
-        starts[slot : slot + count] = _follow_one(payload.data[: limits[group]], int(positions[group]), count)
+        starts[slot : slot + count] = _follow_group(payload.data[: limits[group]], int(positions[group]), count)
     return starts.astype(np.int32)
 
 
 def _steps(payload: Bytes, pairs: npt.NDArray[np.uint16], positions: Positions) -> Positions:
-    """What each length adds to its position: the bytes of the length itself, and those that it counts."""
+    """Distance from each item to the next: the size of its length field, plus its length."""
     steps = _STEP.take(pairs[positions])
     if np.count_nonzero(steps) < len(steps):
         long = np.flatnonzero(steps == 0)
@@ -128,18 +125,18 @@ def _steps(payload: Bytes, pairs: npt.NDArray[np.uint16], positions: Positions) 
 
 
 def _pairs(payload: Bytes) -> npt.NDArray[np.uint16]:
-    """Each byte together with the next one, without a copy."""
+    """Each byte together with the next byte, without a copy."""
     return np.ndarray(len(payload) - 1, np.dtype("<u2"), payload, strides=(1,))
 
 
-def _follow_one(payload: memoryview, at: int, count: int) -> list[int]:
-    """What `follow_lengths` does, for one group that ends with the payload."""
+def _follow_group(payload: memoryview, at: int, count: int) -> list[int]:
+    """The starts of one group that ends with the payload."""
     starts: list[int] = []
-    add = starts.append
+    append = starts.append
     try:
         for _ in range(count):
             first = payload[at]
-            add(at)
+            append(at)
             if first < 0x80:
                 at += _FIRST_STEP[first]
             elif (second := payload[at + 1]) < 0x80:
@@ -152,7 +149,7 @@ def _follow_one(payload: memoryview, at: int, count: int) -> list[int]:
 
 
 def _long_step(payload: memoryview, at: int) -> int:
-    """What a length of 8 KiB or more, a varint of three to five bytes, adds to the position."""
+    """`_steps` for a length of at least 8 KiB, a varint of three to five bytes."""
     length = 0
     for size in range(5):
         byte = payload[at + size]
@@ -162,9 +159,8 @@ def _long_step(payload: memoryview, at: int) -> int:
     return _TOO_LONG
 
 
-def ends_of(starts: Ints, counts: Ints, group_ends: Ints) -> Ints:
-    """Where each thing has to end: where the next one of its group starts, the last one at the end of the group.
-    Each group has at least one."""
+def expected_ends(starts: Ints, counts: Ints, group_ends: Ints) -> Ints:
+    """The end of each item: the start of the group's next item, or the group's end. Each group has an item."""
     ends = np.empty_like(starts)
     ends[:-1] = starts[1:]
     ends[np.cumsum(counts) - 1] = group_ends

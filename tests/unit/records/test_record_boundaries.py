@@ -1,4 +1,4 @@
-"""Lengths followed together and one by one, held to records laid out by hand."""
+"""Starts of records found by numpy and by the plain loop equal the known starts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_kafka_meta.records import record_lengths
+from pyspark_kafka_meta.records import record_boundaries
+from pyspark_kafka_meta.records.record_boundaries import find_record_starts, find_starts
 from pyspark_kafka_meta.records.record_fields import PADDING_BYTES, Bytes, Ints
-from pyspark_kafka_meta.records.record_lengths import follow_lengths, follow_records
 from tests.unit.records.handmade import BASE_MS, Row, record, varint
 
 VALUES = st.one_of(
     st.binary(max_size=70),
     st.integers(0, 300).map(bytes),
-    # Values that hold records themselves, of which some begin where they would if they were the batch's.
+    # Values that contain records, some of which could be the batch's own.
     st.lists(st.integers(0, 20), max_size=4).map(lambda offsets: b"".join(record(Row(offset)) for offset in offsets)),
 )
 BATCHES = st.lists(st.lists(VALUES, min_size=1, max_size=20), min_size=1, max_size=4)
@@ -29,16 +29,16 @@ GROUPS = st.lists(st.lists(SIZES, min_size=1, max_size=12), min_size=1, max_size
 
 
 def arrays(data: bytes, at: list[int], counts: list[int], ends: list[int]) -> tuple[Bytes, Ints, Ints, Ints]:
-    at_each, count_of_each, end_of_each = (np.array(column, np.int32) for column in (at, counts, ends))
-    return np.frombuffer(data + bytes([0xFF]) * PADDING_BYTES, np.uint8), at_each, count_of_each, end_of_each
+    at_array, count_array, end_array = (np.array(column, np.int32) for column in (at, counts, ends))
+    return np.frombuffer(data + bytes([0xFF]) * PADDING_BYTES, np.uint8), at_array, count_array, end_array
 
 
-def follow(data: bytes, at: list[int], counts: list[int], ends: list[int]) -> list[int]:
-    return list(follow_lengths(*arrays(data, at, counts, ends)))
+def starts_of(data: bytes, at: list[int], counts: list[int], ends: list[int]) -> list[int]:
+    return list(find_starts(*arrays(data, at, counts, ends)))
 
 
 class Log(NamedTuple):
-    """Gapless batches one behind the other, and where their records begin."""
+    """Adjacent batches without offset gaps, and the starts of their records."""
 
     data: bytes
     at: list[int]
@@ -61,40 +61,40 @@ def log_of(batches: Sequence[Sequence[bytes]]) -> Log:
 
 
 @given(groups=GROUPS)
-def test_each_thing_starts_where_the_one_before_ends(groups: list[list[int]]) -> None:
+def test_each_item_starts_at_the_end_of_the_item_before(groups: list[list[int]]) -> None:
     data, at, ends, starts = bytearray(), [], [], []
     for sizes in groups:
-        data += b"\x7f" * 3  # what lies between groups belongs to none
+        data += b"\x7f" * 3  # bytes between groups belong to no group
         at.append(len(data))
-        for size in sizes:  # -1 is null, which has no bytes
+        for size in sizes:  # -1 is null and has no bytes
             starts.append(len(data))
             data += varint(size) + bytes(max(size, 0))
         ends.append(len(data))
 
-    assert follow(bytes(data), at, [len(sizes) for sizes in groups], ends) == starts
+    assert starts_of(bytes(data), at, [len(sizes) for sizes in groups], ends) == starts
 
 
-@pytest.mark.parametrize("groups", [1, record_lengths.MIN_TOGETHER])
+@pytest.mark.parametrize("groups", [1, record_boundaries.MIN_TOGETHER])
 @pytest.mark.parametrize("length", [varint(4), varint(9000), b"\xfe\xff\xff\xff\x0f", b"\xff" * 6])
-def test_length_that_leads_beyond_puts_the_rest_at_the_end(length: bytes, groups: int) -> None:
+def test_length_beyond_the_group_puts_the_other_starts_at_its_end(length: bytes, groups: int) -> None:
     group = varint(1) + b"x" + length + b"yyy"
     at = [len(group) * number for number in range(groups)]
     ends = [start + len(group) for start in at]
 
-    found = follow(group * groups, at, [4] * groups, ends)
+    starts = starts_of(group * groups, at, [4] * groups, ends)
 
-    assert found == [start for first, end in zip(at, ends, strict=True) for start in (first, first + 2, end, end)]
+    assert starts == [start for first, end in zip(at, ends, strict=True) for start in (first, first + 2, end, end)]
 
 
 @given(batches=BATCHES)
 @settings(deadline=None)
-def test_guesses_do_not_change_where_records_are(batches: list[list[bytes]]) -> None:
+def test_guesses_do_not_change_the_starts(batches: list[list[bytes]]) -> None:
     log = log_of(batches)
     with (
-        mock.patch.object(record_lengths, "MIN_GUESSED_RECORDS", 1),
-        mock.patch.object(record_lengths, "MIN_TOGETHER", 1),
+        mock.patch.object(record_boundaries, "MIN_GUESSED_RECORDS", 1),
+        mock.patch.object(record_boundaries, "MIN_TOGETHER", 1),
     ):
-        assert follow_records(*arrays(*log[:4])).tolist() == log.starts
+        assert find_record_starts(*arrays(*log[:4])).tolist() == log.starts
 
 
 RNG = random.Random(5)
@@ -103,31 +103,31 @@ CONTENTS: dict[str, Callable[[], bytes]] = {
     "any bytes": lambda: RNG.randbytes(RNG.randrange(80, 120)),
     "zeros": lambda: bytes(RNG.randrange(80, 120)),
     "numbers": lambda: np.array(RNG.choices(range(-200, 200), k=12), "<i8").tobytes(),
-    "now and then a large one": lambda: b"x" * int(RNG.paretovariate(1.2) * 30),
+    "a few large values": lambda: b"x" * int(RNG.paretovariate(1.2) * 30),
 }
 
 
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS.keys())
-def test_few_batches_of_many_records_are_followed_in_hundreds_of_groups(content: Callable[[], bytes]) -> None:
+def test_few_batches_of_many_records_are_split_into_hundreds_of_groups(content: Callable[[], bytes]) -> None:
     log = log_of([[content() for _ in range(6000)] for _ in range(2)])
 
-    with mock.patch.object(record_lengths, "follow_lengths", wraps=follow_lengths) as followed:
-        assert follow_records(*arrays(*log[:4])).tolist() == log.starts
+    with mock.patch.object(record_boundaries, "find_starts", wraps=find_starts) as find:
+        assert find_record_starts(*arrays(*log[:4])).tolist() == log.starts
 
-    (once,) = followed.call_args_list
-    _, _, counts, _ = once.args
+    (call,) = find.call_args_list
+    _, _, counts, _ = call.args
     assert len(counts) > 256
     assert np.median(counts) < 100
 
 
-def test_guesses_that_were_wrong_are_forgotten() -> None:
-    """Some values begin with records that could be the batch's own: nothing but following it tells them apart."""
+def test_wrong_guesses_are_not_used() -> None:
+    """Some values begin with records that could be the batch's own: only their lengths prove that they are not."""
     values = [b"x" * 20] * 12_000
     for offset in range(0, 11_000, 100):
         values[offset] = record(Row(offset + 2)) + record(Row(offset + 3)) + b"x" * 300
     log = log_of([values])
 
-    with mock.patch.object(record_lengths, "follow_lengths", wraps=follow_lengths) as followed:
-        assert follow_records(*arrays(*log[:4])).tolist() == log.starts
+    with mock.patch.object(record_boundaries, "find_starts", wraps=find_starts) as find:
+        assert find_record_starts(*arrays(*log[:4])).tolist() == log.starts
 
-    assert followed.call_count == 2
+    assert find.call_count == 2
