@@ -106,7 +106,7 @@ def show_stale(known: KnownCaches, client: ClientOptions, console: Console | Non
         Whether there was a cache to compare.
 
     Raises:
-        ConnectError: no broker answered.
+        ConnectError: no broker responded.
     """
     if known.why_none:
         note(f"nothing to compare with the cluster: {known.why_none}")

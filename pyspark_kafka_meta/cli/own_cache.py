@@ -40,7 +40,7 @@ class OwnCache:
             The events since the last call.
 
         Raises:
-            ConnectError: no broker answered in time.
+            ConnectError: no broker responded in time.
         """
         cache, deadline = self._client.cache, self._client.api_deadline()
         cache.track(topics)

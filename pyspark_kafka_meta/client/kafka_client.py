@@ -110,7 +110,7 @@ class KafkaClient:
         self.cache.track(topics)
         if self.cache.snapshot.generation == 0:
             self.cache.refresh(RefreshReason.BOOTSTRAP, deadline)
-        elif self.cache.is_asking:  # perhaps since the last plan, long ago
+        elif self.cache.has_request_in_flight:  # perhaps since the last plan, long ago
             self.cache.refresh(RefreshReason.MAX_AGE, deadline)
         else:
             self.cache.refresh_if_due(deadline)

@@ -155,7 +155,7 @@ class TaskReader:
         now = self._client.clock()
         if now >= self._stalls.stalls_at():
             raise self._stalls.timeout_error(self._stalls.stalled(now))
-        if not self._fetches and not self._client.cache.is_asking:
+        if not self._fetches and not self._client.cache.has_request_in_flight:
             self._client.sleep(max(self._wake_up_at() - now, 0))
 
     def _send_fetches(self) -> None:

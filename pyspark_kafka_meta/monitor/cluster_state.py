@@ -19,7 +19,7 @@ class State:
     Attributes:
         now_ms: ms since 1970 UTC.
         brokers, partitions: of the cluster, as of the last time that a broker answered.
-        trouble: why no broker answered this time, else None.
+        trouble: why no broker responded this time, else None.
         events: all that are kept, in `event_order`.
         caches: what the caches know, folded from `events`.
         positions: the query's next offsets, by partition.

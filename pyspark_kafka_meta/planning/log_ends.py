@@ -28,7 +28,6 @@ from pyspark_kafka_meta.planning.checkpoint_offsets import LatestOffset, SourceO
 from pyspark_kafka_meta.planning.data_loss import DataLossPolicy
 from pyspark_kafka_meta.planning.lost_positions import explain_end, has_other_id, is_shorter, lost_ends, lost_starts
 from pyspark_kafka_meta.planning.start_end_offsets import StartEndOffsets
-from pyspark_kafka_meta.validators import name_partitions
 
 logger = logging.getLogger(__name__)
 

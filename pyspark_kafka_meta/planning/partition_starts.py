@@ -10,7 +10,7 @@ from collections.abc import Collection
 from uuid import UUID
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.model import Position, TopicPartition, is_other_topic
+from pyspark_kafka_meta.model import Position, TopicPartition, is_other_topic, name_partitions
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.planning.checkpoint_offsets import LatestOffset, SourceOffset
 from pyspark_kafka_meta.planning.data_loss import DataLossPolicy
@@ -23,7 +23,6 @@ from pyspark_kafka_meta.planning.lost_positions import (
     recreated_text,
 )
 from pyspark_kafka_meta.planning.start_end_offsets import StartEndOffsets
-from pyspark_kafka_meta.validators import name_partitions
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOpt
 from pyspark_kafka_meta.options.start_specs import AgoSpec, BackSpec, GroupSpec, StartSpec, TimesSpec
 from pyspark_kafka_meta.planning.checkpoint_offsets import check_same_partitions
 from pyspark_kafka_meta.planning.data_loss import DataLossPolicy
-from pyspark_kafka_meta.validators import name_partitions
 from pyspark_kafka_meta.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PartitionOffset
 
 logger = logging.getLogger(__name__)

@@ -92,7 +92,7 @@ def read_partition(options: SourceOptions, partition: InputPartition, columns: C
         return iter(())
     if options.metrics is not None:
         options = replace(options, metrics=replace(options.metrics, driver=partition.driver))
-    return as_spelt(_read_task(options, partition, list(columns)), columns)
+    return with_user_spelling(_read_task(options, partition, list(columns)), columns)
 
 
 def _read_task(options: SourceOptions, task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

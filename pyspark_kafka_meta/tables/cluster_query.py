@@ -75,7 +75,7 @@ def partition_rows(options: ClientOptions, topics: Collection[str] | None) -> li
     """The partitions of `topics` (None: of all that are not internal), by name.
 
     Raises:
-        ConnectError: no broker answered. That a leader does not is in its partitions' rows.
+        ConnectError: no broker responded. That a leader does not is in its partitions' rows.
         KafkaMetaError: as `ask_cluster`.
     """
     deadline = options.api_deadline(time.monotonic())
@@ -165,4 +165,4 @@ def _ask(wire: KafkaWire, options: ClientOptions, topics: Collection[str] | None
             failures.append(str(error))
         else:
             return Told(address, answer, (time.monotonic() - asked_at) * 1000)
-    raise ConnectError(f"no broker answered ({'; '.join(failures)}): check the addresses and that the brokers are up")
+    raise ConnectError(f"no broker responded ({'; '.join(failures)}): check the addresses and that the brokers are up")

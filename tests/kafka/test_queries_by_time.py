@@ -54,21 +54,21 @@ def planned_while(
     """Runs a plan and an action during it: after the first leader's response to the first request of the planner, and
     before the second leader's."""
     slow = breakable_kafka.broker_ids[1]
-    answered, absorb = threading.Event(), LeaderOffsets._on_response
+    has_response, on_response = threading.Event(), LeaderOffsets._on_response
 
-    def absorb_and_signal(*arguments: Any) -> Any:
+    def signal_response(*arguments: Any) -> Any:
         try:
-            return absorb(*arguments)
+            return on_response(*arguments)
         finally:
             has_response.set()
 
     def planned(plan: Callable[[], T], happens: Callable[[], object]) -> T:
-        monkeypatch.setattr(LeaderOffsets, "_on_response", noted)
+        monkeypatch.setattr(LeaderOffsets, "_on_response", signal_response)
         with ThreadPoolExecutor() as planning:
             breakable_kafka.pause(slow)
             done = planning.submit(plan)
             assert has_response.wait(30)
-            act()
+            happens()
             assert not done.done(), "the plan did not wait for the second leader"
             breakable_kafka.resume(slow)
             return done.result(60)

@@ -90,7 +90,7 @@ def test_brokers_that_do_not_answer_are_told_of_and_do_not_hold_up_the_end(serve
         server = f"127.0.0.1:{silent.getsockname()[1]}"
         with serve("--topic", "events", "--bootstrap-servers", server) as url:
             page.goto(url)
-            expect(page.get_by_text("no broker answered")).to_be_visible(timeout=30_000)
+            expect(page.get_by_text("no broker responded")).to_be_visible(timeout=30_000)
             began = time.monotonic()
 
         assert time.monotonic() - began < 15

@@ -64,7 +64,7 @@ def test_a_name_that_is_too_long_for_its_column_is_shown_whole(mock_cluster: Moc
 @pytest.mark.parametrize(
     ("servers", "texts"),
     [
-        (f"{NOBODY},localhost:2", ["no broker answered", NOBODY, "localhost:2", "Connection refused"]),
+        (f"{NOBODY},localhost:2", ["no broker responded", NOBODY, "localhost:2", "Connection refused"]),
         ("localhost", ["must be host:port"]),
     ],
 )

@@ -111,7 +111,7 @@ def test_a_watch_goes_on_while_no_broker_answers(cluster: MockCluster, monkeypat
     result = run(cluster, "--watch", "1", "--json", "--count", "3")
 
     assert (result.exit_code, leaders(result.stdout)) == (0, [1, 3])
-    assert "no broker answered" in result.stderr
+    assert "no broker responded" in result.stderr
 
 
 @pytest.mark.parametrize("terminal", TERMINALS)
@@ -144,7 +144,7 @@ def test_in_a_terminal_the_last_look_stands_where_the_first_was(
     between_looks(monkeypatch, lambda: cluster.broker_down(-1), lambda: cluster.broker_up(-1))
     text = run(cluster, "--watch", "1", "--count", "3", env={"FORCE_COLOR": "1", "TERM": "xterm"}).stdout
     drawn = re.split(r"\r\x1b\[2K(?:\x1b\[1A\x1b\[2K)*", text)
-    shown = ["error" if "no broker answered" in one else "tables" for one in drawn]
+    shown = ["error" if "no broker responded" in one else "tables" for one in drawn]
 
     assert [one for one, _ in groupby(shown)] == ["tables", "error", "tables"]
 

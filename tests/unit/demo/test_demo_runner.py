@@ -19,7 +19,7 @@ NO_STORE = ["--option", "security.protocol=SSL", "--option", "ssl.truststore.loc
         (["--topic", "t", "--option", "security.protocol=NONE"], "kafka.security.protocol"),
         (["--topic", "t", "--option", "startingOffsets=latest"], "Unknown option 'startingOffsets'"),
         (["--topic", " "], "subscribe"),
-        (["--topic", "t", "--bootstrap-servers", "127.0.0.1:1"], "no broker answered"),
+        (["--topic", "t", "--bootstrap-servers", "127.0.0.1:1"], "no broker responded"),
         (["--topic", "t", "--feed", *NO_STORE], "ssl.truststore.location' names a file that cannot be read"),
     ],
 )

@@ -63,7 +63,7 @@ def test_partition_without_a_leader_waits_for_metadata_while_others_are_read(sce
     scene.clock.at(4, scene.wire.hung_metadata.clear)
     scene.cluster.move_leader(T0, 3)
     began, came_after_s, read = scene.clock(), {T0: 0.0, T1: 0.0, T2: 0.0}, []
-    for row in (row for batch in reader.read(scene.ranges()) for row in rows(iter([batch]))):
+    for row in (row for arrow_batch in reader.read(scene.ranges()) for row in rows(iter([arrow_batch]))):
         read.append(row)
         came_after_s[row[0]] = scene.clock() - began
 

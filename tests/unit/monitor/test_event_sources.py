@@ -70,7 +70,7 @@ def test_brokers_that_do_not_answer_are_told_of_soon(command: str, monkeypatch: 
     monkeypatch.setattr(event_sources, "TOPIC_DEFAULTS", dict.fromkeys(event_sources.TOPIC_DEFAULTS, "300"))
     result = CliRunner().invoke(app, [command, "--topic", "t", "--bootstrap-servers", "127.0.0.1:1"])
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
-    assert "no broker answered" in result.stderr
+    assert "no broker responded" in result.stderr
 
 
 def test_without_a_path_there_may_be_no_folders_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

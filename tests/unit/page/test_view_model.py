@@ -184,7 +184,7 @@ def test_only_the_page_itself_gets_through(host: str | None, origin: str | None,
 
 
 def test_a_mistake_of_the_program_is_told_and_the_page_looks_on(wait_for: Callable[..., Any]) -> None:
-    looks = [RuntimeError("sasl.password=secret"), ConnectError("no broker answered")]
+    looks = [RuntimeError("sasl.password=secret"), ConnectError("no broker responded")]
 
     def look() -> State:
         seen = looks.pop(0) if looks else state(*STALE)
@@ -203,7 +203,7 @@ def test_a_mistake_of_the_program_is_told_and_the_page_looks_on(wait_for: Callab
         poller.submit("restart", act)
         said = wait_for(lambda: poller.result)
 
-    assert told == ["RuntimeError, see the log of kafkameta page", "no broker answered"]
+    assert told == ["RuntimeError, see the log of kafkameta page", "no broker responded"]
     assert said == "restart failed: ZeroDivisionError, see the log of kafkameta page"
 
 
@@ -276,7 +276,7 @@ def test_a_look_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPa
     def look() -> State:
         looks.set()
         answered.wait(10)
-        raise ConnectError("no broker answered")
+        raise ConnectError("no broker responded")
 
     with StatePoller(look, by_process=False):
         assert looks.wait(10)

@@ -34,7 +34,7 @@ def test_an_address_that_refuses_is_passed_over(wire: FakeWire) -> None:
 def test_a_cluster_that_refuses_has_not_answered(wire: FakeWire) -> None:
     for node_id in (1, 2):
         wire.metadata_refusals[node_id] = deque([REBOOTSTRAP_REQUIRED])
-    told = r"no broker answered \(broker-1:9092 answered .*error 129.*; broker-2:9092 answered .*\): check the addr"
+    told = r"no broker responded \(broker-1:9092 answered .*error 129.*; broker-2:9092 answered .*\): check the addr"
     with pytest.raises(ConnectError, match=told):
         cluster_query.ask_cluster(OPTIONS, ())
 
