@@ -1,4 +1,4 @@
-"""A cache over a scripted cluster, a clock that passes by being waited on, and the events."""
+"""A cache over a fake cluster, a clock that sleeping advances, and the events."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ WALL_S = 1_700_000_000.25
 BROKER_1 = Address("broker-1", 9092)
 
 
-class Unrandom(random.Random):
-    """Addresses are asked in the order given, and nothing is jittered."""
+class NoRandom(random.Random):
+    """Keeps the order of addresses, without jitter."""
 
     def random(self) -> float:
         return 0.5
@@ -26,8 +26,8 @@ class Unrandom(random.Random):
         return min(b, 1.0)
 
 
-class ImpatientClock(FakeClock):
-    """Fails a test that waits for ever."""
+class LimitedClock(FakeClock):
+    """Fails a test that sleeps endlessly."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,12 +35,12 @@ class ImpatientClock(FakeClock):
 
     def sleep(self, seconds: float) -> None:
         self._steps_left -= 1
-        assert self._steps_left > 0, "it waits for ever"
+        assert self._steps_left > 0, "endless sleep"
         super().sleep(seconds)
 
 
 class Scene:
-    """A cluster with topic t (two partitions, led by brokers 1 and 2), a cache over it, and what it published."""
+    """A cluster with topic t (two partitions, led by brokers 1 and 2), its cache, and the published events."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Scene:
         request_timeout_s: int = REQUEST_TIMEOUT_S,
         settings: PolicySettings = PolicySettings(),  # noqa: B008 (frozen)
     ) -> None:
-        self.clock = ImpatientClock()
+        self.clock = LimitedClock()
         self.wire = FakeWire(clock=self.clock)
         self.cluster = self.wire.cluster
         self.cluster.create_topic("t", partitions=2)
@@ -62,9 +62,9 @@ class Scene:
             clock=self.clock,
             wall_clock=lambda: WALL_S,
             sleep=self.clock.sleep,
-            rng=Unrandom(),
+            rng=NoRandom(),
         )
-        [self.birth] = self.events
+        [self.first_event] = self.events
         self.events.clear()
         self.cache.track(["t"])
 

@@ -1,4 +1,4 @@
-"""The cache as its users see it: when it asks, whom, and what its events tell."""
+"""The cache as callers see it: its requests and its events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.partitions import T0, T1
 from tests.unit.metadata.cache_scene import BROKER_1, Scene
 
 
-def test_one_address_is_enough_to_learn_the_cluster() -> None:
+def test_one_bootstrap_address_suffices() -> None:
     scene = Scene()
     snapshot = scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
 
@@ -26,7 +26,7 @@ def test_one_address_is_enough_to_learn_the_cluster() -> None:
     [event] = scene.events
     assert (event.kind, event.reason, event.outcome) == (EventKind.REFRESH, RefreshReason.BOOTSTRAP, Outcome.CHANGED)
     assert (event.broker_id, event.broker_host, event.broker_port) == (1, "broker-1", 9092)
-    assert (scene.birth.cluster_id, event.cluster_id) == (None, "fake-cluster")
+    assert (scene.first_event.cluster_id, event.cluster_id) == (None, "fake-cluster")
     assert (event.generation_before, event.generation_after, event.age_ms) == (0, 1, None)
     assert (event.api_version, event.correlation_id, event.request_bytes, event.response_bytes) == (12, 1, 40, 400)
     assert event.changes.brokers_added == (1, 2, 3)
@@ -34,16 +34,20 @@ def test_one_address_is_enough_to_learn_the_cluster() -> None:
     assert event.recovery_ms is None
 
 
-def test_birth_is_the_first_event_of_a_cache_and_asks_nobody() -> None:
+def test_first_event_needs_no_request() -> None:
     scene = Scene()
 
-    assert (scene.birth.kind, scene.birth.sequence, scene.birth.cache_id) == (EventKind.BORN, 1, scene.cache.cache_id)
-    assert (scene.birth.outcome, scene.birth.generation_after) == (Outcome.UNCHANGED, 0)
-    assert (scene.birth.broker_host, scene.birth.attempt, scene.birth.idle_ms) == (None, 0, None)
+    assert (scene.first_event.kind, scene.first_event.sequence, scene.first_event.cache_id) == (
+        EventKind.BORN,
+        1,
+        scene.cache.cache_id,
+    )
+    assert (scene.first_event.outcome, scene.first_event.generation_after) == (Outcome.UNCHANGED, 0)
+    assert (scene.first_event.broker_host, scene.first_event.attempt, scene.first_event.idle_ms) == (None, 0, None)
     assert scene.wire.requests == []
 
 
-def test_the_last_event_says_that_the_cache_has_ended_and_how_long_it_lay_idle() -> None:
+def test_last_event_has_the_idle_time() -> None:
     scene = Scene().bootstrapped()
     scene.cache.leader(T0)
     scene.clock.sleep(3)
@@ -54,7 +58,7 @@ def test_the_last_event_says_that_the_cache_has_ended_and_how_long_it_lay_idle()
     assert ended.idle_ms == 3_000
 
 
-def test_event_tells_how_long_the_cache_lay_idle() -> None:
+def test_event_has_the_idle_time() -> None:
     scene = Scene().bootstrapped()
     scene.cache.leader(T0)
     scene.clock.sleep(42)
@@ -67,7 +71,7 @@ def test_event_tells_how_long_the_cache_lay_idle() -> None:
     assert (first.idle_ms, second.idle_ms) == (42_000, 100)
 
 
-def test_patience_that_brokers_asked_of_fetches_is_in_the_next_event() -> None:
+def test_throttle_time_of_fetches_is_in_the_next_event() -> None:
     scene = Scene().bootstrapped()
     scene.cache.count_fetch(1, 0, 30)
     scene.cache.count_fetch(1, 0, 12)
@@ -77,7 +81,7 @@ def test_patience_that_brokers_asked_of_fetches_is_in_the_next_event() -> None:
     assert scene.refresh_when_due().fetch_throttle_ms == 0
 
 
-def test_fetches_and_retries_are_told_once_by_the_next_event() -> None:
+def test_fetches_and_retries_are_in_the_next_event_only() -> None:
     scene = Scene().bootstrapped()
     for node_id, response_bytes in ((2, 100), (1, 7), (2, 50)):
         scene.cache.count_fetch(node_id, response_bytes, 0)
@@ -89,7 +93,7 @@ def test_fetches_and_retries_are_told_once_by_the_next_event() -> None:
     assert (next_event.fetches, next_event.retries) == ((), 0)
 
 
-def test_lost_records_are_an_event_that_asks_nobody() -> None:
+def test_lost_records_are_an_event_without_a_request() -> None:
     scene = Scene().bootstrapped()
     scene.cache.record_loss(T1, 3, 12, "they aged out")
     [event] = scene.events
@@ -113,7 +117,7 @@ def test_many_lookups_need_no_request_and_are_counted() -> None:
     assert scene.refresh_when_due().lookups == 0
 
 
-def test_nothing_is_asked_until_something_is_due() -> None:
+def test_no_request_before_a_refresh_is_due() -> None:
     scene = Scene().bootstrapped()
 
     assert not scene.cache.refresh_if_due(scene.deadline())
@@ -135,7 +139,7 @@ def test_periodic_refresh_finds_new_partitions() -> None:
     assert scene.cache.snapshot.partitions("t")[-1] == TopicPartition("t", 2)
 
 
-def test_moved_leader_is_found_and_the_event_tells_why_whom_and_how_long() -> None:
+def test_event_of_a_moved_leader_has_reason_broker_and_recovery_time() -> None:
     scene = Scene().bootstrapped()
     scene.cluster.move_leader(T0, 3)
     scene.report(node_id=1)
@@ -149,7 +153,7 @@ def test_moved_leader_is_found_and_the_event_tells_why_whom_and_how_long() -> No
     assert event.recovery_ms == 2_000
 
 
-def test_trouble_with_an_older_generation_is_already_answered() -> None:
+def test_error_with_an_older_generation_needs_no_refresh() -> None:
     scene = Scene().bootstrapped()
     used = scene.cache.snapshot.generation
     scene.report()
@@ -169,7 +173,7 @@ def test_second_report_of_the_same_generation_adds_no_request() -> None:
     assert len(scene.wire.requests) == len(scene.events) == 1
 
 
-def test_while_answers_are_stale_the_pauses_grow_until_the_leader_moves() -> None:
+def test_backoff_grows_while_responses_are_stale() -> None:
     scene = Scene().bootstrapped()
     scene.wire.down.add(1)
     times = []
@@ -186,7 +190,7 @@ def test_while_answers_are_stale_the_pauses_grow_until_the_leader_moves() -> Non
     assert event.recovery_ms == pytest.approx(6_500, abs=0.1)
 
 
-def test_broker_that_cannot_learn_better_is_not_the_only_one_asked() -> None:
+def test_stale_broker_is_not_the_only_one_used() -> None:
     scene = Scene().bootstrapped()
     scene.wire.cut_off(1)
     scene.cluster.move_leader(T0, 3)
@@ -200,7 +204,7 @@ def test_broker_that_cannot_learn_better_is_not_the_only_one_asked() -> None:
     assert scene.leader_id() == 3
 
 
-def test_lagging_broker_does_not_lead_back() -> None:
+def test_lagging_broker_does_not_bring_back_an_old_leader() -> None:
     scene = Scene().bootstrapped()
     scene.wire.cut_off(1)
     scene.cluster.move_leader(T0, 3)
@@ -216,7 +220,7 @@ def test_lagging_broker_does_not_lead_back() -> None:
     assert scene.leader_id() == 3
 
 
-def test_broker_that_answered_is_asked_again() -> None:
+def test_last_responding_broker_is_used_again() -> None:
     scene = Scene().bootstrapped()
     for _ in range(10):
         scene.refresh_when_due()
@@ -225,14 +229,14 @@ def test_broker_that_answered_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize("reason", [RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT])
-def test_metadata_is_asked_of_another_broker_than_the_one_that_is_gone(reason: RefreshReason) -> None:
+def test_refresh_avoids_the_unreachable_broker(reason: RefreshReason) -> None:
     scene = Scene().bootstrapped()
     scene.report(reason, node_id=1)
 
     assert scene.refresh_when_due().broker_id in (2, 3)
 
 
-def test_only_tracked_topics_are_asked_for() -> None:
+def test_only_tracked_topics_are_requested() -> None:
     scene = Scene()
     scene.cluster.create_topic("other")
     scene.bootstrapped()
@@ -245,16 +249,16 @@ def test_only_tracked_topics_are_asked_for() -> None:
     assert sorted(scene.cache.snapshot.topics) == ["other", "t"]
 
 
-def test_topic_that_is_gone_is_not_asked_for_any_more_once_nobody_wants_it() -> None:
+def test_missing_topic_leaves_the_requests_after_its_last_lookup() -> None:
     scene = Scene()
     scene.cluster.create_topic("yesterday")
     scene.cache.track(["yesterday"])
     scene.bootstrapped()
     del scene.cluster.topics["yesterday"]
-    real, asked = scene.wire.metadata, []
+    real, requested = scene.wire.metadata, []
 
     def metadata(address: Address, topics: Collection[str] | None, deadline: float) -> MetadataResponse:
-        asked.append(sorted(topics or ()))
+        requested.append(sorted(topics or ()))
         return real(address, topics, deadline)
 
     scene.wire.metadata = metadata  # type: ignore[method-assign]
@@ -264,10 +268,10 @@ def test_topic_that_is_gone_is_not_asked_for_any_more_once_nobody_wants_it() -> 
             scene.cache.leader(TopicPartition("yesterday", 0))
         scene.cache.refresh(RefreshReason.MAX_AGE, scene.deadline())
 
-    assert asked == [["t", "yesterday"]] * 3 + [["t"]]
+    assert requested == [["t", "yesterday"]] * 3 + [["t"]]
 
 
-def test_topic_that_was_never_answered_for_stays_wanted_however_long_brokers_are_down() -> None:
+def test_topic_without_a_response_stays_in_requests() -> None:
     scene = Scene()
     real, back_at = scene.wire.metadata, scene.clock() + 400
 
@@ -282,7 +286,7 @@ def test_topic_that_was_never_answered_for_stays_wanted_however_long_brokers_are
 
 
 @pytest.mark.parametrize("code", [3, 29])
-def test_topic_error_is_for_the_caller_to_judge(code: int) -> None:
+def test_topic_error_is_no_failed_refresh(code: int) -> None:
     scene = Scene()
     scene.wire.metadata_errors["t"] = code
     snapshot = scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
@@ -291,7 +295,7 @@ def test_topic_error_is_for_the_caller_to_judge(code: int) -> None:
     assert scene.leader_id() is None
 
 
-def test_leaderless_partition_is_found_again() -> None:
+def test_partition_gets_a_leader_again() -> None:
     scene = Scene().bootstrapped()
     scene.cluster.move_leader(T0, NO_LEADER)
     scene.report()
@@ -306,7 +310,7 @@ def test_leaderless_partition_is_found_again() -> None:
 
 
 def test_a_shorter_backoff_makes_more_attempts_and_a_shorter_recovery() -> None:
-    """As docs/tuning.md says of the events."""
+    """As docs/tuning.md explains."""
     healed = []
     for backoff_ms in (100, 1_000):
         settings = PolicySettings(retry_backoff_ms=backoff_ms, retry_backoff_max_ms=10 * backoff_ms)
@@ -340,10 +344,10 @@ def test_every_request_is_one_event_and_no_event_is_missing() -> None:
     refreshes = [event for event in scene.events if event.kind is EventKind.REFRESH]
 
     assert len(refreshes) == len(scene.wire.requests) == 60
-    assert [event.sequence for event in (scene.birth, *scene.events)] == list(range(1, 63))
+    assert [event.sequence for event in (scene.first_event, *scene.events)] == list(range(1, 63))
     assert {event.cache_id for event in scene.events} == {scene.cache.cache_id}
     assert {event.outcome for event in refreshes} == set(Outcome)
 
 
-def test_caches_have_ids_of_their_own() -> None:
+def test_cache_ids_are_unique() -> None:
     assert Scene().cache.cache_id != Scene().cache.cache_id

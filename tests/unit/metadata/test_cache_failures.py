@@ -1,4 +1,4 @@
-"""A cache whose brokers do not answer, or not well: whom it asks next, and what it says."""
+"""A cache whose brokers fail or respond with errors: the next broker and the messages."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.partitions import T0
 from tests.unit.metadata.cache_scene import BROKER_1, REQUEST_TIMEOUT_S, Scene
 
 
-def test_bootstrap_fails_over_and_the_events_name_both_addresses_and_the_time_lost() -> None:
+def test_bootstrap_failover_has_events_of_both_addresses() -> None:
     dead, hung = Address("dead", 1), Address("broker-2", 9092)
     scene = Scene(dead, hung, BROKER_1)
     scene.wire.hung.add(2)
     scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
     refused, silent, answered = scene.events
 
-    assert scene.wire.requests == [("Metadata", one) for one in (dead, hung, BROKER_1)]
+    assert scene.wire.requests == [("Metadata", address) for address in (dead, hung, BROKER_1)]
     assert (refused.attempt, refused.broker_host, refused.latency_ms) == (1, "dead", 0)
     assert refused.error == "cannot connect to dead:1: Connection refused"
     assert (silent.attempt, silent.broker_host, silent.latency_ms) == (2, "broker-2", 3_000)
@@ -31,16 +31,16 @@ def test_bootstrap_fails_over_and_the_events_name_both_addresses_and_the_time_lo
     assert [event.outcome for event in scene.events] == [Outcome.FAILED, Outcome.FAILED, Outcome.CHANGED]
 
 
-def test_refresh_that_nobody_answers_names_every_address_and_what_to_check() -> None:
+def test_error_without_a_response_names_every_address() -> None:
     scene = Scene(Address("dead", 1), Address("gone", 2), BROKER_1)
-    scene.wire.failures[1] = deque(ProtocolError("an answer cannot be read") for _ in range(100))
+    scene.wire.failures[1] = deque(ProtocolError("unreadable response") for _ in range(100))
     with pytest.raises(ConnectError) as caught:
         scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline(3))
 
     text = str(caught.value)
     assert "cannot connect to dead:1: Connection refused" in text
     assert "cannot connect to gone:2: Connection refused" in text
-    assert "broker-1:9092: an answer cannot be read" in text
+    assert "broker-1:9092: unreadable response" in text
     assert "check kafka.bootstrap.servers" in text
     assert len(scene.events) == len(scene.wire.requests) == 3 * 6, "at 0, 100, 300, 700, 1500 and 2500 ms"
     assert scene.clock() <= 1_003
@@ -49,7 +49,7 @@ def test_refresh_that_nobody_answers_names_every_address_and_what_to_check() -> 
 NOT_KNOWN = UnknownHostError("cannot connect to broker-1:9092: Name or service not known")
 
 
-def test_names_that_nobody_can_resolve_fail_a_query_that_begins_after_seconds() -> None:
+def test_unknown_host_names_fail_a_new_query_within_seconds() -> None:
     scene = Scene()
     scene.wire.failures[1] = deque([NOT_KNOWN] * 100)
     began = scene.clock()
@@ -59,7 +59,7 @@ def test_names_that_nobody_can_resolve_fail_a_query_that_begins_after_seconds() 
     assert scene.clock() - began < 4
 
 
-def test_name_that_is_resolved_after_a_moment_is_enough() -> None:
+def test_one_host_name_that_resolves_later_suffices() -> None:
     scene = Scene()
     scene.wire.failures[1] = deque([NOT_KNOWN] * 4)
 
@@ -69,13 +69,11 @@ def test_name_that_is_resolved_after_a_moment_is_enough() -> None:
 @pytest.mark.parametrize(
     ("bootstrap", "reason"),
     [
-        ([Address("dead", 1), BROKER_1], RefreshReason.BOOTSTRAP),  # which is refused, and may be up soon
+        ([Address("dead", 1), BROKER_1], RefreshReason.BOOTSTRAP),  # refuses connections, and may be up soon
         ([BROKER_1], RefreshReason.NEW_TOPIC),  # of a task
     ],
 )
-def test_name_that_cannot_be_resolved_is_waited_for_where_it_may_be_right(
-    bootstrap: list[Address], reason: RefreshReason
-) -> None:
+def test_unknown_host_name_is_retried_if_it_may_be_right(bootstrap: list[Address], reason: RefreshReason) -> None:
     scene = Scene(*bootstrap)
     scene.wire.failures[1] = deque([NOT_KNOWN] * 15)
     began = scene.clock()
@@ -84,7 +82,7 @@ def test_name_that_cannot_be_resolved_is_waited_for_where_it_may_be_right(
     assert scene.clock() - began > 4
 
 
-def test_error_names_nobody_who_failed_before_the_last_good_answer() -> None:
+def test_error_omits_failures_before_the_last_refresh() -> None:
     scene = Scene(Address("dead", 1), BROKER_1).bootstrapped()
     scene.wire.hung |= {1, 2, 3}
     with pytest.raises(ConnectError) as caught:
@@ -94,7 +92,7 @@ def test_error_names_nobody_who_failed_before_the_last_good_answer() -> None:
     assert "dead" not in str(caught.value)
 
 
-def test_one_hung_broker_does_not_use_up_the_deadline() -> None:
+def test_broker_that_hangs_does_not_use_up_the_deadline() -> None:
     scene = Scene().bootstrapped()
     scene.wire.hung.add(2)
     started = scene.clock()
@@ -104,7 +102,7 @@ def test_one_hung_broker_does_not_use_up_the_deadline() -> None:
     assert [event.broker_id == 2 for event in scene.events] == [True, False]
 
 
-def test_who_asks_on_demand_hears_another_broker_each_time_even_if_one_is_down() -> None:
+def test_refreshes_on_demand_use_different_brokers() -> None:
     scene = Scene().bootstrapped()
     scene.wire.down.add(2)
     answered = [1]
@@ -115,7 +113,7 @@ def test_who_asks_on_demand_hears_another_broker_each_time_even_if_one_is_down()
     assert answered == [1, 3, 1, 3, 1]
 
 
-def test_in_a_cluster_of_one_broker_its_word_is_enough() -> None:
+def test_refreshes_on_demand_use_the_only_broker() -> None:
     scene = Scene().bootstrapped()
     scene.wire.down |= {2, 3}
     scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
@@ -123,7 +121,7 @@ def test_in_a_cluster_of_one_broker_its_word_is_enough() -> None:
     assert scene.events[-1].broker_id == 1
 
 
-def test_attempt_ends_by_the_callers_deadline() -> None:
+def test_attempt_ends_at_the_callers_deadline() -> None:
     scene = Scene()
     scene.wire.hung.add(1)
     scene.cache.refresh_if_due(scene.deadline(1))
@@ -131,7 +129,7 @@ def test_attempt_ends_by_the_callers_deadline() -> None:
     assert scene.events[-1].latency_ms == 1_000
 
 
-def test_deadline_that_has_passed_sends_nothing() -> None:
+def test_no_request_after_the_deadline() -> None:
     scene = Scene()
 
     assert not scene.cache.refresh_if_due(scene.clock())
@@ -140,7 +138,7 @@ def test_deadline_that_has_passed_sends_nothing() -> None:
     assert scene.wire.requests == []
 
 
-def test_failure_keeps_the_last_good_view_and_is_no_exception() -> None:
+def test_failed_refresh_keeps_the_metadata() -> None:
     scene = Scene().bootstrapped()
     before = scene.cache.snapshot
     scene.wire.down |= {1, 2, 3}
@@ -157,7 +155,7 @@ def test_failure_keeps_the_last_good_view_and_is_no_exception() -> None:
     assert (event.generation_before, event.generation_after) == (1, 1)
 
 
-def test_when_every_known_broker_is_gone_the_bootstrap_list_is_used_again() -> None:
+def test_cache_rebootstraps_if_every_known_broker_failed() -> None:
     service_name = Address("kafka", 9092)
     scene = Scene(service_name)
     scene.wire.aliases[service_name] = 1
@@ -172,8 +170,8 @@ def test_when_every_known_broker_is_gone_the_bootstrap_list_is_used_again() -> N
     assert (scene.events[-1].broker_host, scene.events[-1].broker_id) == ("kafka", None)
 
 
-def test_broker_that_says_so_sends_the_cache_back_to_the_bootstrap_list() -> None:
-    """KIP-1102: REBOOTSTRAP_REQUIRED, though other brokers are known and well."""
+def test_rebootstrap_required_leads_to_the_bootstrap_addresses() -> None:
+    """KIP-1102, although other brokers are known and respond."""
     service_name = Address("kafka", 9092)
     scene = Scene(service_name)
     scene.wire.aliases[service_name] = 3
@@ -189,7 +187,7 @@ def test_broker_that_says_so_sends_the_cache_back_to_the_bootstrap_list() -> Non
     assert after.broker_host != "kafka", "the brokers are used again"
 
 
-def test_metadata_request_that_is_refused_is_asked_of_another_broker() -> None:
+def test_refused_metadata_request_goes_to_another_broker() -> None:
     scene = Scene().bootstrapped()
     before = scene.cache.snapshot
     scene.report()
@@ -201,7 +199,7 @@ def test_metadata_request_that_is_refused_is_asked_of_another_broker() -> None:
     assert (answered.broker_host, answered.reason) == ("broker-2", RefreshReason.NOT_LEADER)
 
 
-def test_answer_without_brokers_is_a_failure() -> None:
+def test_response_without_brokers_is_a_failure() -> None:
     scene = Scene().bootstrapped()
     before = scene.cache.snapshot
     brokers, scene.cluster.brokers = scene.cluster.brokers, {}
@@ -214,17 +212,17 @@ def test_answer_without_brokers_is_a_failure() -> None:
     assert event.error == "broker-1:9092 knows no brokers: it is starting up"
 
 
-def test_permanent_error_reaches_the_caller_and_is_an_event(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_that_is_not_retriable_is_raised_and_an_event(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
     scene.wire.failures[1] = deque([UnsupportedBrokerError("broker-1:9092 is too old")])
 
     with pytest.raises(UnsupportedBrokerError):
         scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
     assert [event.error for event in scene.events] == ["broker-1:9092 is too old"]
-    assert caplog.text == ""  # nobody is asked again, and the caller has the error
+    assert caplog.text == ""  # there is no retry, and the caller has the error
 
 
-def test_publisher_that_fails_does_not_break_a_refresh(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_publisher_does_not_fail_a_refresh(caplog: pytest.LogCaptureFixture) -> None:
     def publish(event: RefreshEvent) -> None:
         raise OSError("disk full")
 
@@ -239,7 +237,7 @@ def test_publisher_that_fails_does_not_break_a_refresh(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("request_timeout_s", [30, 2])
-def test_bootstrap_addresses_are_asked_after_two_brokers_that_hang(request_timeout_s: int) -> None:
+def test_bootstrap_addresses_follow_two_brokers_that_hang(request_timeout_s: int) -> None:
     alias = Address("kafka", 9092)
     scene = Scene(alias, request_timeout_s=request_timeout_s)
     scene.wire.aliases[alias] = 3
@@ -247,15 +245,15 @@ def test_bootstrap_addresses_are_asked_after_two_brokers_that_hang(request_timeo
     scene.wire.hung |= {1, 2, 3}
     began = scene.clock()
     scene.report()
-    asked = [scene.refresh_when_due() for _ in range(3)]
+    events = [scene.refresh_when_due() for _ in range(3)]
 
-    assert [one.reason for one in asked[:2]] == [RefreshReason.NOT_LEADER] * 2
-    assert (asked[2].reason, asked[2].broker_host) == (RefreshReason.REBOOTSTRAP, "kafka")
-    assert asked[2].latency_ms == min(12, request_timeout_s) * 1000
+    assert [event.reason for event in events[:2]] == [RefreshReason.NOT_LEADER] * 2
+    assert (events[2].reason, events[2].broker_host) == (RefreshReason.REBOOTSTRAP, "kafka")
+    assert events[2].latency_ms == min(12, request_timeout_s) * 1000
     assert scene.clock() - began <= 3 + 6 + 12
 
 
-def test_recovery_is_told_by_the_answer_that_ends_that_nobody_answered_not_by_a_hint() -> None:
+def test_response_resolves_missing_responses_and_a_hint_does_not() -> None:
     scene = Scene().bootstrapped()
     scene.clock.sleep(300)
     scene.wire.down |= {1, 2, 3}
@@ -273,7 +271,7 @@ def test_recovery_is_told_by_the_answer_that_ends_that_nobody_answered_not_by_a_
     assert answered.recovery_ms >= 10_000
 
 
-def test_that_no_broker_answers_is_told_once_in_an_outage(caplog: pytest.LogCaptureFixture) -> None:
+def test_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene().bootstrapped()
     for _ in range(2):
         scene.wire.down.update({1, 2, 3})

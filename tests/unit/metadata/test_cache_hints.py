@@ -1,4 +1,4 @@
-"""Leaders that brokers name along with an error (KIP-951)."""
+"""Leader hints in error responses (KIP-951)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.partitions import T0
 from tests.unit.metadata.cache_scene import Scene
 
 
-def test_hint_moves_the_leader_without_a_request_and_is_confirmed_by_one() -> None:
+def test_hint_moves_the_leader_and_a_refresh_confirms_it() -> None:
     scene = Scene().bootstrapped()
     scene.cluster.move_leader(T0, 3)
 
@@ -28,7 +28,7 @@ def test_hint_moves_the_leader_without_a_request_and_is_confirmed_by_one() -> No
     assert scene.events[-1].outcome is Outcome.UNCHANGED
 
 
-def test_wrong_hint_is_put_right_by_its_confirmation() -> None:
+def test_refresh_corrects_a_wrong_hint() -> None:
     scene = Scene().bootstrapped()
     scene.cluster.move_leader(T0, 3)
     scene.cache.take_hint(T0, LeaderHint(2, 1, None), generation=1)
@@ -37,7 +37,7 @@ def test_wrong_hint_is_put_right_by_its_confirmation() -> None:
     assert scene.leader_id() == 3
 
 
-def test_hint_with_its_endpoint_leads_to_a_broker_not_known_before() -> None:
+def test_hint_with_an_endpoint_adds_a_broker() -> None:
     scene = Scene().bootstrapped()
     newcomer = Broker(4, Address("broker-4", 9092))
 
@@ -49,7 +49,7 @@ def test_hint_with_its_endpoint_leads_to_a_broker_not_known_before() -> None:
 @pytest.mark.parametrize(
     ("epoch", "generation"), [(0, 1), (-1, 1), (1, 0)], ids=["same epoch", "no epoch", "older generation"]
 )
-def test_hint_that_is_not_news_changes_nothing(epoch: int, generation: int) -> None:
+def test_hint_without_a_newer_epoch_is_ignored(epoch: int, generation: int) -> None:
     scene = Scene().bootstrapped()
 
     assert not scene.cache.take_hint(T0, LeaderHint(3, epoch, None), generation)
@@ -58,7 +58,7 @@ def test_hint_that_is_not_news_changes_nothing(epoch: int, generation: int) -> N
     assert scene.cache.time_to_next_update_ms() == 290_000
 
 
-def test_hint_that_ends_trouble_tells_how_long_it_was() -> None:
+def test_hint_that_resolves_a_problem_has_the_recovery_time() -> None:
     scene = Scene().bootstrapped()
     scene.report()
     scene.clock.sleep(0.5)

@@ -1,4 +1,4 @@
-"""A Metadata request that its caller does not wait for."""
+"""A Metadata request in flight, for which the caller does not wait."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.metadata.cache_scene import Scene
 
 
 def asking() -> Scene:
-    """A refresh is under way that no broker answers yet."""
+    """A cache with a request in flight."""
     scene = Scene().bootstrapped()
     scene.wire.hung_metadata |= {1, 2, 3}
     scene.report()
@@ -24,11 +24,11 @@ def asking() -> Scene:
 
 
 def look(scene: Scene) -> bool:
-    """Take the answer if it has come."""
+    """Take the response if it has arrived."""
     return scene.cache.refresh_if_due(scene.deadline(), until=scene.clock())
 
 
-def test_cache_answers_while_a_request_is_under_way_and_sends_no_other() -> None:
+def test_lookups_work_while_a_request_is_in_flight() -> None:
     scene = asking()
     began = scene.clock()
     for _ in range(3):
@@ -40,7 +40,7 @@ def test_cache_answers_while_a_request_is_under_way_and_sends_no_other() -> None
     assert (len(scene.wire.requests), scene.events, scene.clock()) == (1, [], began)
 
 
-def test_answer_is_taken_once_it_has_come_and_is_one_event() -> None:
+def test_response_is_merged_when_it_arrives() -> None:
     scene = asking()
     scene.cluster.move_leader(T0, 2)
     scene.clock.sleep(1)
@@ -53,7 +53,7 @@ def test_answer_is_taken_once_it_has_come_and_is_one_event() -> None:
     assert not scene.cache.has_request_in_flight
 
 
-def test_broker_that_does_not_answer_in_time_is_left_for_another() -> None:
+def test_timeout_leads_to_another_broker() -> None:
     scene = asking()
     scene.clock.sleep(3)
     assert not look(scene)
@@ -66,7 +66,7 @@ def test_broker_that_does_not_answer_in_time_is_left_for_another() -> None:
     assert scene.events[0].broker_id != scene.events[1].broker_id
 
 
-def test_answer_that_waited_for_its_caller_is_as_old_as_its_request() -> None:
+def test_age_of_metadata_starts_at_the_request() -> None:
     scene = asking()
     scene.clock.sleep(200)
     scene.wire.hung_metadata.clear()
@@ -76,7 +76,7 @@ def test_answer_that_waited_for_its_caller_is_as_old_as_its_request() -> None:
     assert scene.refresh_when_due().age_ms == 300_000
 
 
-def test_refresh_is_not_content_with_the_answer_to_an_earlier_request() -> None:
+def test_refresh_sends_its_own_request() -> None:
     scene = asking()
     scene.wire.hung_metadata.clear()
     scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
@@ -85,7 +85,7 @@ def test_refresh_is_not_content_with_the_answer_to_an_earlier_request() -> None:
     assert len({event.broker_id for event in scene.events}) == 2
 
 
-def test_topic_that_came_into_use_while_a_request_was_under_way_is_asked_for_by_another() -> None:
+def test_topic_added_during_a_request_needs_another_request() -> None:
     scene = asking()
     scene.cluster.create_topic("u")
     scene.cache.track(["u"])
@@ -97,7 +97,7 @@ def test_topic_that_came_into_use_while_a_request_was_under_way_is_asked_for_by_
     assert scene.cache.snapshot.partitions("u")
 
 
-def test_hint_taken_while_a_request_was_under_way_is_confirmed_by_another() -> None:
+def test_hint_during_a_request_needs_another_request() -> None:
     scene = asking()
     assert scene.cache.take_hint(T0, LeaderHint(3, 1, None), scene.cache.snapshot.generation)
     scene.wire.hung_metadata.clear()
@@ -107,7 +107,7 @@ def test_hint_taken_while_a_request_was_under_way_is_confirmed_by_another() -> N
     assert scene.cache.time_to_next_update_ms() < 1_000
 
 
-def test_request_under_way_at_the_end_has_its_event() -> None:
+def test_request_in_flight_at_close_has_an_event() -> None:
     scene = asking()
     scene.clock.sleep(1)
     scene.cache.close()
@@ -117,7 +117,7 @@ def test_request_under_way_at_the_end_has_its_event() -> None:
     assert closed.kind is EventKind.CLOSED
 
 
-def test_unexpected_exception_leaves_no_request_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_exception_leaves_no_request_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = asking()
     scene.wire.hung_metadata.clear()
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):

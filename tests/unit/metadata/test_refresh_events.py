@@ -1,4 +1,4 @@
-"""A refresh event as a row: every field documented, flat, in one order, ready for JSON."""
+"""A refresh event as a row: documented fields, flat, in a fixed order, ready for JSON."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ EVENT = RefreshEvent(
 @pytest.mark.parametrize("described", [RefreshEvent, SnapshotChanges, Origin])
 def test_every_field_is_documented(described: type) -> None:
     assert described.__doc__ is not None
-    assert [one.name for one in fields(described) if f"        {one.name}: " not in described.__doc__] == []
+    assert [field.name for field in fields(described) if f"        {field.name}: " not in described.__doc__] == []
 
 
-def test_row_is_flat_and_survives_json() -> None:
+def test_row_is_flat_and_can_be_json() -> None:
     row = json.loads(EVENT.to_json())
 
     assert (row["kind"], row["reason"], row["outcome"]) == ("refresh", "not_leader", "changed")
@@ -57,11 +57,11 @@ def test_row_is_flat_and_survives_json() -> None:
     assert row["partitions_removed"] == [{"topic": "u", "partition": 2}]
 
 
-def test_columns_are_the_same_in_the_same_order_with_and_without_an_origin() -> None:
+def test_columns_do_not_depend_on_the_origin() -> None:
     names = [
-        *(one.name for one in fields(RefreshEvent) if one.name not in ("changes", "origin")),
-        *(one.name for one in fields(SnapshotChanges)),
-        *(one.name for one in fields(Origin)),
+        *(field.name for field in fields(RefreshEvent) if field.name not in ("changes", "origin")),
+        *(field.name for field in fields(SnapshotChanges)),
+        *(field.name for field in fields(Origin)),
     ]
 
     assert list(EVENT.to_dict()) == names
@@ -69,5 +69,5 @@ def test_columns_are_the_same_in_the_same_order_with_and_without_an_origin() -> 
     assert len(set(names)) == len(names)
 
 
-def test_event_survives_pickling() -> None:
+def test_event_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(EVENT)) == EVENT
