@@ -99,7 +99,7 @@ def metadata(
             seen = look_at(client, topic, own_cache)
             show(seen, console)
             if topic:
-                check_topics(seen.told.answer)
+                check_topics(seen.told.response)
         elif not keep_watch(lambda: look_at(client, topic, own_cache), console, watch, count):
             raise typer.Exit(1)
 

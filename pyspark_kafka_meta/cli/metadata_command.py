@@ -26,7 +26,7 @@ from pyspark_kafka_meta.monitor.console import error_text, note, print_json
 from pyspark_kafka_meta.monitor.formatting import EventsTable, plain
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.caches_from_events import Event
-from pyspark_kafka_meta.tables.cluster_query import Told, ask_cluster
+from pyspark_kafka_meta.tables.cluster_query import ClusterDescription, describe_cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +37,19 @@ class Look:
         events: of the own cache since the look before; none where there is no such cache.
     """
 
-    told: Told
+    told: ClusterDescription
     events: list[Event]
 
     def state(self) -> object:
         """Equal to that of another look between which nothing happened. With KRaft any broker may be named as the
         controller, so that it says nothing."""
-        answer = self.told.answer
+        answer = self.told.response
         return sorted(answer.brokers), _topic_rows(answer)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         told = {"answered_by": str(self.told.address), "latency_ms": round(self.told.latency_ms, 3)}
-        return {**told, **asdict(self.told.answer), "events": self.events}
+        return {**told, **asdict(self.told.response), "events": self.events}
 
 
 def look_at(options: ClientOptions, topics: Collection[str] | None, own_cache: OwnCache | None) -> Look:
@@ -59,10 +59,10 @@ def look_at(options: ClientOptions, topics: Collection[str] | None, own_cache: O
         topics: None for all.
 
     Raises:
-        KafkaMetaError: as `ask_cluster`.
+        KafkaMetaError: as `describe_cluster`.
     """
-    told = ask_cluster(options, topics)
-    events = [] if own_cache is None else own_cache.refresh([topic.name for topic in told.answer.topics])
+    told = describe_cluster(options, topics)
+    events = [] if own_cache is None else own_cache.refresh([topic.name for topic in told.response.topics])
     return Look(told, events)
 
 
@@ -137,7 +137,7 @@ def _repeat(
 
 def _tables(seen: Look) -> Group:
     """Without the controller: with KRaft, brokers name any of them."""
-    told, answer = seen.told, seen.told.answer
+    told, answer = seen.told, seen.told.response
     heading = Text.assemble(
         "Cluster ",
         plain(answer.cluster_id, "bold"),

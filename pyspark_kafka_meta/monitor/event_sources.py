@@ -16,7 +16,7 @@ from pyspark_kafka_meta.options import EventsOptions, SourceOptions
 from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING, SourceOffset, ranges
 from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner, stream_planner_options
 from pyspark_kafka_meta.tables.caches_from_events import Event
-from pyspark_kafka_meta.tables.event_files import EventFolder, FilesOffset, advance, between
+from pyspark_kafka_meta.tables.event_files import EventFolder, FilesOffset, advance, files_between
 from pyspark_kafka_meta.tables.event_parser import parse_events, to_batches
 from pyspark_kafka_meta.tables.table_schemas import arrow_schema
 from pyspark_kafka_meta.telemetry.default_folder import default_root
@@ -113,7 +113,7 @@ class FolderEvents:
         try:
             files = [file for file in self._folder.files() if Path(file.path).parent.name not in self._hidden]
             while (end := advance(start, files, FILES_AT_ONCE)) != start:
-                yield from _events(self._folder.lines(between(start, end, files)))
+                yield from _events(self._folder.lines(files_between(start, end, files)))
                 start = end
         except OSError as error:
             raise OptionError(f"no events can be read: {error}") from None

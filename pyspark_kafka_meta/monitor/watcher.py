@@ -77,7 +77,7 @@ class Watcher:
         if self._refused is not None:
             return self._refused
         try:
-            self._brokers = broker_rows(ask_cluster(self._client, ()))
+            self._brokers = broker_rows(describe_cluster(self._client, ()))
             topics = tuple(self._topics(caches))
             self._partitions = partition_rows(self._client, topics) if topics else ()
         except AuthenticationError as error:

@@ -1,1 +1,1 @@
-"""The side tables: refresh events back in, the caches folded from them, and the cluster as its brokers see it now."""
+"""The side tables: refresh events, the state of metadata caches, and the cluster's brokers and partitions."""

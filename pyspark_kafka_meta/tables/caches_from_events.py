@@ -1,4 +1,4 @@
-"""What each metadata cache knows now, folded from its refresh events; pure."""
+"""Computes what each metadata cache knows from its refresh events; pure."""
 
 from __future__ import annotations
 
@@ -14,39 +14,40 @@ from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.tables.table_rows import CacheRow
 
 Event = Mapping[str, Any]
-"""As `RefreshEvent.to_dict` makes it, once it has been through JSON."""
+"""A `RefreshEvent.to_dict` after JSON."""
 _NULLABLE = {"topic_id"}
-"""What a change may lack: old brokers, and earlier versions of this package, report no ids."""
-_ORIGIN = [one.name for one in fields(Origin) if one.name in CacheRow.__dataclass_fields__]
+"""Old brokers, and earlier versions of this package, report no topic ids."""
+_ORIGIN = [field.name for field in fields(Origin) if field.name in CacheRow.__dataclass_fields__]
 
 
-def fold(events: Iterable[Event], now_ms: int) -> list[CacheRow]:
-    """The latest state of every cache that has not ended, by cache and partition. The order of `events` does not
-    matter, nor does one that comes twice.
+def cache_rows(events: Iterable[Event], now_ms: int) -> list[CacheRow]:
+    """The rows of every cache that has not ended, by cache and partition. `events` may have any order and duplicates.
 
     Args:
-        now_ms: what ages are counted to, ms since 1970 UTC.
+        now_ms: end of the ages, ms since 1970 UTC.
     """
-    once = {(event["cache_id"], event["sequence"]): event for event in events}
-    ended = ended_caches(once.values())
-    in_order = [once[key] for key in sorted(once) if key[0] not in ended]
-    return [row for _, of_cache in groupby(in_order, itemgetter("cache_id")) for row in _rows(list(of_cache), now_ms)]
+    distinct = {(event["cache_id"], event["sequence"]): event for event in events}
+    ended = ended_caches(distinct.values())
+    in_order = [distinct[key] for key in sorted(distinct) if key[0] not in ended]
+    return [row for _, group in groupby(in_order, itemgetter("cache_id")) for row in _rows(list(group), now_ms)]
 
 
 def ended_caches(events: Collection[Event]) -> set[str]:
-    """The ids of those that closed, and of those that others found dead."""
-    closed = {one["cache_id"] for one in events if one.get("kind") == EventKind.CLOSED}
-    return closed.union(*(one.get("died_cache_ids") or () for one in events))
+    """The ids of caches that were closed, or that other caches reported as dead."""
+    closed = {event["cache_id"] for event in events if event.get("kind") == EventKind.CLOSED}
+    return closed.union(*(event.get("died_cache_ids") or () for event in events))
 
 
-def complete(event: Event, name: str) -> list[Mapping[str, Any]]:
-    """The changes of this name; what another version wrote may lack parts, and says nothing then."""
+def valid_changes(event: Event, name: str) -> list[Mapping[str, Any]]:
+    """The changes of this name, without changes of other versions that lack a field."""
     changes = event.get(name) or ()
-    return [each for each in changes if None not in (value for part, value in each.items() if part not in _NULLABLE)]
+    return [
+        change for change in changes if None not in (value for key, value in change.items() if key not in _NULLABLE)
+    ]
 
 
 def _rows(events: list[Event], now_ms: int) -> Iterator[CacheRow]:
-    """The rows of one cache, from all of its events in order."""
+    """The rows of one cache, from its events in order."""
     leaders: dict[TopicPartition, tuple[int, int]] = {}
     topic_ids: dict[str, str] = {}
     for event in events:
@@ -66,34 +67,34 @@ def _rows(events: list[Event], now_ms: int) -> Iterator[CacheRow]:
     }
     if not leaders:
         yield CacheRow(**common)
-    for one, (leader_id, epoch) in sorted(leaders.items()):
+    for partition, (leader_id, epoch) in sorted(leaders.items()):
         yield CacheRow(
-            topic=one.topic,
-            partition=one.partition,
+            topic=partition.topic,
+            partition=partition.partition,
             leader_id=leader_id,
             leader_epoch=epoch,
-            topic_id=topic_ids.get(one.topic),
+            topic_id=topic_ids.get(partition.topic),
             **common,
         )
 
 
 def _apply(event: Event, leaders: dict[TopicPartition, tuple[int, int]], topic_ids: dict[str, str]) -> None:
-    """Bring what is known up to date with the changes of one event."""
-    recreated = {each["topic"]: each["new_id"] for each in complete(event, "topics_recreated")}
-    gone = {*(event.get("topics_removed") or ()), *recreated}
-    for one in [one for one in leaders if one.topic in gone]:
-        del leaders[one]
-    for topic in gone:
+    """Apply the changes of one event to `leaders` and `topic_ids`."""
+    recreated = {change["topic"]: change["new_id"] for change in valid_changes(event, "topics_recreated")}
+    removed = {*(event.get("topics_removed") or ()), *recreated}
+    for partition in [partition for partition in leaders if partition.topic in removed]:
+        del leaders[partition]
+    for topic in removed:
         topic_ids.pop(topic, None)
     topic_ids.update(recreated)
-    for each in complete(event, "partitions_removed"):
-        leaders.pop(_partition(each), None)
-    for each in complete(event, "partitions_learned"):
-        leaders[_partition(each)] = (each["leader_id"], each["leader_epoch"])
-        if (topic_id := each.get("topic_id")) is not None:
-            topic_ids[each["topic"]] = topic_id
-    for each in complete(event, "leaders_changed"):
-        leaders[_partition(each)] = (each["new_leader_id"], each["new_epoch"])
+    for change in valid_changes(event, "partitions_removed"):
+        leaders.pop(_partition(change), None)
+    for change in valid_changes(event, "partitions_learned"):
+        leaders[_partition(change)] = (change["leader_id"], change["leader_epoch"])
+        if (topic_id := change.get("topic_id")) is not None:
+            topic_ids[change["topic"]] = topic_id
+    for change in valid_changes(event, "leaders_changed"):
+        leaders[_partition(change)] = (change["new_leader_id"], change["new_epoch"])
 
 
 def _partition(change: Mapping[str, Any]) -> TopicPartition:

@@ -1,7 +1,6 @@
-"""The cluster as its brokers see it now: one Metadata request to whoever answers, and ListOffsets to the leaders.
+"""Queries the current state of a cluster: one Metadata request to the first broker that responds, and ListOffsets.
 
-No cache takes part, so looking leaves no refresh event behind; and each question is asked once, because a broker that
-does not answer is something to show.
+No metadata cache is used, so no refresh event is published. Requests are not retried: a failed broker is a result.
 """
 
 from __future__ import annotations
@@ -32,47 +31,47 @@ from pyspark_kafka_meta.wire.messages import (
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What one broker returned, and how long that took, connecting included."""
+class ClusterDescription:
+    """The Metadata response of one broker, and its latency, connecting included."""
 
     address: Address
-    answer: MetadataResponse
+    response: MetadataResponse
     latency_ms: float
 
 
-def ask_cluster(options: ClientOptions, topics: Collection[str] | None) -> Told:
-    """What the first bootstrap address that answers knows of the cluster.
+def describe_cluster(options: ClientOptions, topics: Collection[str] | None) -> ClusterDescription:
+    """The metadata of the first bootstrap address that responds.
 
     Args:
         topics: None for all.
 
     Raises:
-        ConnectError: none answered within default.api.timeout.ms; the text says what each did.
-        KafkaMetaError: what no other address heals, such as a login that is refused.
+        ConnectError: no address responded within default.api.timeout.ms; the text has the error of each address.
+        KafkaMetaError: an error of all addresses, such as a refused login.
     """
     with closing(KafkaWire(ConnectionSettings.of(options))) as wire:
-        return _ask(wire, options, topics, options.api_deadline(time.monotonic()))
+        return _describe(wire, options, topics, options.api_deadline(time.monotonic()))
 
 
-def broker_rows(told: Told) -> list[BrokerRow]:
+def broker_rows(cluster: ClusterDescription) -> list[BrokerRow]:
     """The brokers, by id."""
-    answer = told.answer
+    response = cluster.response
     return [
         BrokerRow(
             node_id=broker.node_id,
             host=broker.address.host,
             port=broker.address.port,
             rack=broker.rack,
-            is_controller=broker.node_id == answer.controller_id,
-            cluster_id=answer.cluster_id,
-            answered_by=str(told.address),
+            is_controller=broker.node_id == response.controller_id,
+            cluster_id=response.cluster_id,
+            answered_by=str(cluster.address),
         )
-        for broker in sorted(answer.brokers)
+        for broker in sorted(response.brokers)
     ]
 
 
 def partition_rows(options: ClientOptions, topics: Collection[str] | None) -> list[PartitionRow]:
-    """The partitions of `topics` (None: of all that are not internal), by name.
+    """The partitions of `topics`, by name; None for all topics that are not internal.
 
     Raises:
         ConnectError: no broker responded. That a leader does not is in its partitions' rows.
@@ -80,16 +79,17 @@ def partition_rows(options: ClientOptions, topics: Collection[str] | None) -> li
     """
     deadline = options.api_deadline(time.monotonic())
     with closing(KafkaWire(ConnectionSettings.of(options))) as wire:
-        answer = _ask(wire, options, topics, deadline).answer
-        shown = sorted((one for one in answer.topics if topics or not one.is_internal), key=lambda one: one.name)
-        ends = _Ends(wire, options, deadline)
-        ends.ask(answer.brokers, shown)
-    rows = (row for topic in shown for row in _topic_rows(topic, ends))
-    return [replace(row, cluster_id=answer.cluster_id) for row in rows]
+        response = _describe(wire, options, topics, deadline).response
+        selected = [topic for topic in response.topics if topics or not topic.is_internal]
+        selected.sort(key=lambda topic: topic.name)
+        offsets = _Offsets(wire, options, deadline)
+        offsets.query(response.brokers, selected)
+    rows = (row for topic in selected for row in _topic_rows(topic, offsets))
+    return [replace(row, cluster_id=response.cluster_id) for row in rows]
 
 
-class _Ends:
-    """The start and end offset of each partition, or why its leader did not return them."""
+class _Offsets:
+    """The start and end offset of each partition, or the error of its leader."""
 
     def __init__(self, wire: Wire, options: ClientOptions, deadline: float) -> None:
         self._wire = wire
@@ -99,68 +99,70 @@ class _Ends:
         self.ends: dict[TopicPartition, PartitionOffset] = {}
         self.failures: dict[TopicPartition, str] = {}
 
-    def ask(self, brokers: Collection[Broker], topics: Collection[TopicMetadata]) -> None:
-        live = {broker.node_id: broker for broker in brokers}
+    def query(self, brokers: Collection[Broker], topics: Collection[TopicMetadata]) -> None:
+        by_id = {broker.node_id: broker for broker in brokers}
         leaders: dict[int, dict[TopicPartition, int]] = {}
         for topic in topics:
-            for one in topic.partitions:
-                if one.leader_id in live:
-                    led = leaders.setdefault(one.leader_id, {})
-                    led[TopicPartition(topic.name, one.partition)] = one.leader_epoch
-        for timestamp, found in ((EARLIEST_TIMESTAMP, self.starts), (LATEST_TIMESTAMP, self.ends)):
-            due = min(self._deadline, time.monotonic() + self._options.request_timeout_ms / 1000)
+            for partition in topic.partitions:
+                if partition.leader_id in by_id:
+                    epochs = leaders.setdefault(partition.leader_id, {})
+                    epochs[TopicPartition(topic.name, partition.partition)] = partition.leader_epoch
+        for timestamp, offsets in ((EARLIEST_TIMESTAMP, self.starts), (LATEST_TIMESTAMP, self.ends)):
+            deadline = min(self._deadline, time.monotonic() + self._options.request_timeout_ms / 1000)
             for node_id, epochs in leaders.items():
                 queries = tuple(OffsetQuery(partition, timestamp, epoch) for partition, epoch in epochs.items())
                 request = OffsetsRequest(queries, self._options.read_committed)
-                self._wire.send_offsets(live[node_id], request, due)
+                self._wire.send_offsets(by_id[node_id], request, deadline)
             for _ in range(len(leaders)):
-                answer = self._wire.receive_offsets(leaders, math.inf)  # each has its own end
-                if isinstance(answer, OffsetsResponse):
-                    found |= answer.offsets
-                elif answer is not None:
-                    self.failures |= dict.fromkeys(leaders.pop(answer.node_id), str(answer.error))
+                response = self._wire.receive_offsets(leaders, math.inf)  # each request has its own deadline
+                if isinstance(response, OffsetsResponse):
+                    offsets |= response.offsets
+                elif response is not None:
+                    self.failures |= dict.fromkeys(leaders.pop(response.node_id), str(response.error))
 
 
-def _topic_rows(topic: TopicMetadata, ends: _Ends) -> Iterator[PartitionRow]:
+def _topic_rows(topic: TopicMetadata, offsets: _Offsets) -> Iterator[PartitionRow]:
     if topic.error_code:
         yield PartitionRow(topic=topic.name, error=describe(topic.error_code))
         return
-    for one in sorted(topic.partitions, key=lambda one: one.partition):
-        yield _partition_row(topic, one, ends)
+    for partition in sorted(topic.partitions, key=lambda partition: partition.partition):
+        yield _partition_row(topic, partition, offsets)
 
 
-def _partition_row(topic: TopicMetadata, one: PartitionMetadata, ends: _Ends) -> PartitionRow:
-    partition = TopicPartition(topic.name, one.partition)
-    start, end = ends.starts.get(partition), ends.ends.get(partition)
-    codes = [one.error_code, *(answer.error_code for answer in (start, end) if answer is not None)]
-    error = ends.failures.get(partition) or next((describe(code) for code in codes if code), None)
+def _partition_row(topic: TopicMetadata, metadata: PartitionMetadata, offsets: _Offsets) -> PartitionRow:
+    partition = TopicPartition(topic.name, metadata.partition)
+    start, end = offsets.starts.get(partition), offsets.ends.get(partition)
+    codes = [metadata.error_code, *(offset.error_code for offset in (start, end) if offset is not None)]
+    error = offsets.failures.get(partition) or next((describe(code) for code in codes if code), None)
     if error is None and end is None:
-        error = f"no offsets: broker {one.leader_id}, its leader, is not among the live brokers or left it out"
+        error = f"no offsets: its leader {metadata.leader_id} is not a live broker, or did not return the partition"
     return PartitionRow(
         topic=topic.name,
-        partition=one.partition,
+        partition=metadata.partition,
         topic_id=None if topic.topic_id is None else str(topic.topic_id),
-        leader_id=one.leader_id,
-        leader_epoch=one.leader_epoch,
-        replicas=one.replicas,
-        isr=one.isr,
-        offline_replicas=one.offline_replicas,
+        leader_id=metadata.leader_id,
+        leader_epoch=metadata.leader_epoch,
+        replicas=metadata.replicas,
+        isr=metadata.isr,
+        offline_replicas=metadata.offline_replicas,
         start_offset=start.offset if start is not None and start.error_code == 0 else None,
         end_offset=end.offset if end is not None and end.error_code == 0 else None,
         error=error,
     )
 
 
-def _ask(wire: KafkaWire, options: ClientOptions, topics: Collection[str] | None, deadline: float) -> Told:
-    """Each address gets its share of the time that is left."""
+def _describe(
+    wire: KafkaWire, options: ClientOptions, topics: Collection[str] | None, deadline: float
+) -> ClusterDescription:
+    """Divide the time until the deadline evenly among the remaining addresses."""
     failures = []
     addresses = options.bootstrap_servers
     for remaining, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
-        asked_at = time.monotonic()
+        start = time.monotonic()
         try:
-            answer = wire.metadata(address, topics, asked_at + (deadline - asked_at) / remaining)
-            if answer.error_code:
-                raise ProtocolError(f"{address} answered {describe(answer.error_code)}")
+            response = wire.metadata(address, topics, start + (deadline - start) / remaining)
+            if response.error_code:
+                raise ProtocolError(f"{address} answered {describe(response.error_code)}")
         except RETRIABLE_ERRORS as error:
             failures.append(str(error))
         else:

@@ -1,6 +1,6 @@
-"""The side tables as DataFrames, in one line each, and how far a streaming query is behind.
+"""Functions that return the side tables as DataFrames, and the lag of a streaming query.
 
-Spark settles what a batch reads when its DataFrame is first used: to look again, call again.
+Spark plans a DataFrame once, at its first use: call the function again for newer rows.
 
 Options are those of `format("kafkameta")` for the table: `caches(spark, metricsPath="/data/events")`,
 `partitions(spark, **{"kafka.bootstrap.servers": "localhost:9092"})`.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def refresh_events(spark: SparkSession, stream: bool = False, **options: str) -> DataFrame:
-    """The refresh events of all metadata caches: those there are, or as a stream from the earliest one on."""
+    """The refresh events of all metadata caches, as a batch or as a stream from the earliest event on."""
     return _load(spark, Table.REFRESH_EVENTS, options, stream)
 
 
@@ -37,7 +37,7 @@ def caches(spark: SparkSession, **options: str) -> DataFrame:
 
 
 def brokers(spark: SparkSession, **options: str) -> DataFrame:
-    """The brokers of a cluster, as one of them names them now."""
+    """The brokers of a cluster, as one broker reports them now."""
     return _load(spark, Table.BROKERS, options)
 
 
@@ -47,34 +47,39 @@ def partitions(spark: SparkSession, **options: str) -> DataFrame:
 
 
 def lag(spark: SparkSession, progress: StreamingQuery | Mapping[str, Any] | None, **options: str) -> DataFrame:
-    """How far a streaming query is behind, in records and in seconds: a `LagRow` for each partition that it reads.
+    """The lag of a streaming query, in records and in seconds: a `LagRow` for each partition that it reads.
 
-    The cluster is asked now, and the next unread record of each partition is read for its timestamp.
+    Queries the cluster now, and reads the next unread record of each partition for its timestamp.
 
     Args:
-        progress: the query, or one of its progress reports. Sources that are not kafkameta's are passed over.
+        progress: the query, or one of its progress reports. Sources of other formats are ignored.
         options: `kafka.*`, of the query's cluster.
 
     Raises:
         KafkaMetaError: the query has made no progress yet.
     """
     from pyspark_kafka_meta.tables.cluster_query import partition_rows
-    from pyspark_kafka_meta.tables.query_lag import lag_rows, next_timestamps, of_same_topics, unread
+    from pyspark_kafka_meta.tables.query_lag import (
+        lag_rows,
+        next_record_timestamps,
+        partitions_behind,
+        without_recreated_topics,
+    )
 
     report = getattr(progress, "lastProgress", progress)
     if report is None:
-        raise KafkaMetaError("the query has made no progress yet: ask again after its first micro-batch")
+        raise KafkaMetaError("the query has made no progress yet: call again after its first micro-batch")
     client = ClusterOptions.parse(options).client
     rows = []
     for offset in _offsets(report):
-        live = of_same_topics(partition_rows(client, sorted(offset.topic_ids)), offset.topic_ids)
-        timestamps = next_timestamps(options, offset, unread(offset.positions, live))
+        live = without_recreated_topics(partition_rows(client, sorted(offset.topic_ids)), offset.topic_ids)
+        timestamps = next_record_timestamps(options, offset, partitions_behind(offset.positions, live))
         rows += lag_rows(offset.positions, live, timestamps, time.time())
     return spark.createDataFrame([astuple(row) for row in rows], struct_type(LagRow))
 
 
 def _offsets(report: Any) -> Iterator[SourceOffset]:
-    """Where each of our sources is."""
+    """The end offset of each kafkameta source."""
     for source in report["sources"]:
         try:
             offset = SourceOffset.parse(json.loads(source["endOffset"] or "null"))

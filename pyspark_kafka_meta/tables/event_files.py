@@ -1,12 +1,12 @@
-"""The files of refresh events: found, put into a stream's offsets, and read.
+"""Lists and reads the files of refresh events, and computes the offsets of a stream of event files.
 
-A writer numbers its files from 0 without a gap, renames each into place when it is complete, and deletes its oldest. So
-an offset is the next number of each writer, as JSON with its names in order, because Spark compares offsets as texts:
-    {"initial": true,            only in what `initialOffset` returns
-     "start": {"<writer>": 3},   only in the end of batch 0: where it began, which Spark stores nowhere else
+A writer numbers its files from 0 without a gap, renames each complete file into place, and deletes its oldest files. So
+an offset is the next number of each writer, as JSON with sorted keys, because Spark compares offsets as texts:
+    {"initial": true,            only from `initialOffset`
+     "start": {"<writer>": 3},   only at the end of batch 0: its start, which Spark does not store
      "version": 1,
      "writers": {"<writer>": 7}}
-Follows Spark's `FileStreamSource`, which has to remember every file by name instead.
+Follows Spark's `FileStreamSource`, which has to remember the name of every file instead.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NAME = re.compile(r"events-([0-9a-f]{32})-([0-9]{8,18})\.jsonl")
 
 @dataclass(frozen=True, slots=True, order=True)
 class EventFile:
-    """One complete file; `path` is that of its file system."""
+    """A complete event file; `path` in its file system."""
 
     writer_id: str
     number: int
@@ -46,9 +46,9 @@ class FilesOffset:
     """One end of a micro-batch.
 
     Attributes:
-        writers: the number of the next file of each writer; one that is not named begins at its oldest file.
-        start: the same, where the batch that ends here begins; None where that is the offset before.
-        initial: whether this is what a query begins with, before any batch.
+        writers: the number of the next file of each writer; other writers start at their oldest file.
+        start: `writers` at the start of the batch that ends here; None if the batch starts at the offset before.
+        initial: whether this is the offset of a query before its first batch.
     """
 
     writers: Mapping[str, int]
@@ -56,7 +56,7 @@ class FilesOffset:
     initial: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """The layout above, in the order that makes equal offsets equal texts."""
+        """The layout above, with sorted keys, so that equal offsets are equal texts."""
         return {
             **({"initial": True} if self.initial else {}),
             **({"start": dict(sorted(self.start.items()))} if self.start is not None else {}),
@@ -66,41 +66,41 @@ class FilesOffset:
 
     @classmethod
     def parse(cls, value: Mapping[str, Any]) -> FilesOffset:
-        """What `as_dict` made. Raises CheckpointError."""
+        """The inverse of `as_dict`. Raises CheckpointError."""
         try:
             whole_number(value["version"], VERSION, VERSION)
             start = value.get("start")
             return cls(_numbers(value["writers"]), start if start is None else _numbers(start), "initial" in value)
         except (KeyError, AttributeError, ValueError, TypeError) as error:
             raise CheckpointError(
-                f"the checkpoint holds an offset that is none of refresh-event files ({error}): restore it, or start "
-                "with a new one"
+                f"the checkpoint contains an offset that is not one of refresh-event files ({error}): restore the "
+                "checkpoint, or start with a new one"
             ) from error
 
 
-def latest(files: Collection[EventFile]) -> dict[str, int]:
-    """The next number of each writer, after all of `files`."""
+def next_numbers(files: Collection[EventFile]) -> dict[str, int]:
+    """The next file number of each writer after `files`."""
     return {file.writer_id: file.number + 1 for file in sorted(files)}
 
 
 def advance(start: FilesOffset, files: Collection[EventFile], max_files: int | None) -> FilesOffset:
-    """The end of the micro-batch that begins at `start`; `start` itself where there is nothing new.
+    """The end of the micro-batch that starts at `start`; `start` itself if there is no new file.
 
-    Writers take turns, so that none starves under the limit. Those of which no file is left are forgotten whenever the
-    offset moves: what is gone cannot be read twice.
+    Writers take turns, so that the limit starves no writer. A writer without any file left is dropped from the offset
+    when the offset moves: deleted files cannot be read twice.
     """
     new = [file for file in files if file.number >= start.writers.get(file.writer_id, 0)]
     new.sort(key=lambda file: (file.number - start.writers.get(file.writer_id, 0), file.writer_id))
     taken = new[:max_files]
     if not taken and not start.initial:
         return start
-    left = {file.writer_id for file in files}
-    kept = {writer_id: number for writer_id, number in start.writers.items() if writer_id in left}
-    return FilesOffset({**kept, **latest(taken)}, start.writers if start.initial else None)
+    existing = {file.writer_id for file in files}
+    kept = {writer_id: number for writer_id, number in start.writers.items() if writer_id in existing}
+    return FilesOffset({**kept, **next_numbers(taken)}, start.writers if start.initial else None)
 
 
-def between(start: FilesOffset, end: FilesOffset, files: Collection[EventFile]) -> list[EventFile]:
-    """The files of the micro-batch between two logged offsets, in order."""
+def files_between(start: FilesOffset, end: FilesOffset, files: Collection[EventFile]) -> list[EventFile]:
+    """The files of the micro-batch between two offsets, in order."""
     begins = start.writers if end.start is None else end.start
     return sorted(
         file for file in files if begins.get(file.writer_id, 0) <= file.number < end.writers.get(file.writer_id, 0)
@@ -108,10 +108,10 @@ def between(start: FilesOffset, end: FilesOffset, files: Collection[EventFile]) 
 
 
 def count_deleted(start: FilesOffset, end: FilesOffset, files: Collection[EventFile]) -> int:
-    """How many files between two offsets are not among `files`: their writers deleted them before they were read."""
+    """Count of files between two offsets that are not in `files`: their writers deleted the files before the read."""
     begins = start.writers if end.start is None else end.start
     spans = [number - begins[writer_id] for writer_id, number in end.writers.items() if writer_id in begins]
-    found = [file for file in between(start, end, files) if file.writer_id in begins]
+    found = [file for file in files_between(start, end, files) if file.writer_id in begins]
     return sum(spans) - len(found)
 
 
@@ -119,9 +119,9 @@ class EventFolder:
     """The event files below a folder, at any depth.
 
     Args:
-        root: a local path, or a URI that pyarrow knows. It need not exist yet.
+        root: a local path, or a URI that pyarrow knows; it may not exist yet.
 
-    What it cannot read is an OSError, whose text holds no key out of a URI.
+    Methods raise OSError, whose text contains no key of a URI.
     """
 
     def __init__(self, root: str) -> None:
@@ -130,15 +130,15 @@ class EventFolder:
     def files(self) -> list[EventFile]:
         """All complete files, in order."""
         found = self._list()
-        numbers = latest(found)
+        numbers = next_numbers(found)
         if len(found) < sum(numbers.values()):
-            # A listing may miss what appears while it is made. A file is there before the next one of its writer is:
-            # what a second look misses too was deleted.
+            # A listing may miss a file that is created at the same time. Each file exists before its writer's next one,
+            # so a file that the second listing misses too was deleted.
             found |= self._list()
         return sorted(found)
 
     def lines(self, files: Sequence[EventFile]) -> Iterator[bytes]:
-        """The lines of `files`. In the end, a warning counts the files that are gone by now."""
+        """The lines of `files`. A final warning counts the files that were deleted since they were listed."""
         deleted = 0
         with self._file_system() as (system, _):
             for file in files:
@@ -156,8 +156,8 @@ class EventFolder:
 
         with self._file_system() as (system, path):
             entries = system.get_file_info(FileSelector(path, allow_not_found=True, recursive=True))
-        named = [(entry.path, _NAME.fullmatch(entry.base_name)) for entry in entries if entry.is_file]
-        return {EventFile(name[1], int(name[2]), path) for path, name in named if name is not None}
+        names = [(entry.path, _NAME.fullmatch(entry.base_name)) for entry in entries if entry.is_file]
+        return {EventFile(name[1], int(name[2]), path) for path, name in names if name is not None}
 
     def _file_system(self) -> AbstractContextManager[tuple[FileSystem, str]]:
         from pyarrow.fs import LocalFileSystem

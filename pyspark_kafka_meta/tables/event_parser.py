@@ -1,6 +1,6 @@
-"""Refresh events out of JSON lines, and rows into Arrow: what cannot be an event is left out and counted, never fatal.
+"""Parses refresh events from JSON lines, and converts rows to Arrow. Invalid lines are skipped and counted.
 
-Fields that a newer version added are ignored, fields that an older one lacks are null; nulls in lists are left out.
+Fields of newer versions are ignored, missing fields of older versions are null, and nulls in lists are dropped.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ import pyarrow as pa
 
 logger = logging.getLogger(__name__)
 
-ROWS_A_BATCH = 4_096
-_NEEDED = {"cache_id": str, "sequence": int, "time_ms": int}
+ROWS_PER_BATCH = 4_096
+_REQUIRED = {"cache_id": str, "sequence": int, "time_ms": int}
 """Without these an event cannot be identified."""
-_TOO_LATE_MS = 253_402_300_800_000 - 24 * 3_600_000
-"""A day before the year 10000, of which Python knows nothing in any time zone."""
+_MAX_TIME_MS = 253_402_300_800_000 - 24 * 3_600_000
+"""A day before the year 10000, the end of Python's datetime in every time zone; exclusive."""
 
 
 def parse_events(lines: Iterable[bytes | None]) -> Iterator[dict[str, Any]]:
-    """The events among `lines`, each with its `time` in microseconds since 1970 UTC. In the end, a warning counts the
-    lines that hold none."""
-    bad = 0
+    """The events in `lines`, with their `time` in microseconds since 1970 UTC. A final warning counts invalid lines."""
+    invalid = 0
     for line in lines:
         try:
             event = json.loads(line or b"")
@@ -33,33 +32,33 @@ def parse_events(lines: Iterable[bytes | None]) -> Iterator[dict[str, Any]]:
             event = None
         if _is_event(event):
             lists = {
-                name: [one for one in value if one is not None]
+                name: [item for item in value if item is not None]
                 for name, value in event.items()
                 if isinstance(value, list)
             }
             yield {**event, **lists, "time": event["time_ms"] * 1_000}
         else:
-            bad += 1
-    _warn_of(bad)
+            invalid += 1
+    _warn_of_invalid(invalid)
 
 
 def to_batches(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows as Arrow, without those that have values of another type; a warning counts these."""
+    """The rows as Arrow. Rows with values of other types are skipped; a warning counts them."""
     remaining = iter(rows)
-    while chunk := list(islice(remaining, ROWS_A_BATCH)):
+    while chunk := list(islice(remaining, ROWS_PER_BATCH)):
         try:
             yield pa.RecordBatch.from_pylist(chunk, schema)
         except (TypeError, ValueError, OverflowError):
-            good = [row for row in chunk if _fits(row, schema)]
-            _warn_of(len(chunk) - len(good))
-            yield pa.RecordBatch.from_pylist(good, schema)
+            valid = [row for row in chunk if _fits(row, schema)]
+            _warn_of_invalid(len(chunk) - len(valid))
+            yield pa.RecordBatch.from_pylist(valid, schema)
 
 
 def _is_event(value: Any) -> bool:
     return (
         isinstance(value, dict)
-        and all(type(value.get(name)) is kind for name, kind in _NEEDED.items())
-        and 0 <= value["time_ms"] < _TOO_LATE_MS
+        and all(type(value.get(name)) is kind for name, kind in _REQUIRED.items())
+        and 0 <= value["time_ms"] < _MAX_TIME_MS
     )
 
 
@@ -71,6 +70,6 @@ def _fits(row: Mapping[str, Any], schema: pa.Schema) -> bool:
     return True
 
 
-def _warn_of(bad: int) -> None:
-    if bad:
-        logger.warning("lines left out, as they are no refresh events: %d", bad)
+def _warn_of_invalid(count: int) -> None:
+    if count:
+        logger.warning("skipped lines that are not refresh events: %d", count)

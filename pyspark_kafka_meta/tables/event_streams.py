@@ -1,4 +1,4 @@
-"""How Spark reads refresh events as a stream, from files or from a topic. Glue only; needs pyspark 4.2 or later."""
+"""Spark's stream readers of refresh events, from files and from a topic. Needs pyspark 4.2 or later."""
 
 from __future__ import annotations
 
@@ -17,12 +17,19 @@ from pyspark_kafka_meta.tables.event_files import (
     EventFile,
     FilesOffset,
     advance,
-    between,
     count_deleted,
-    latest,
+    files_between,
+    next_numbers,
     warn_of_deleted,
 )
-from pyspark_kafka_meta.tables.table_readers import VALUE, event_batches, file_lines, file_tasks, folder, values
+from pyspark_kafka_meta.tables.table_readers import (
+    VALUE_COLUMN,
+    event_batches,
+    event_folder,
+    file_lines,
+    file_tasks,
+    record_values,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +38,7 @@ if TYPE_CHECKING:
 def stream_reader(table: Table, options: EventsOptions | ClusterOptions, columns: Columns) -> DataSourceStreamReader:
     """The reader of refresh events for `spark.readStream`. Raises OptionError for any other table."""
     if isinstance(options, ClusterOptions) or table is not Table.REFRESH_EVENTS:
-        raise OptionError(f"table {table} is what is known now, not a stream: use spark.read, or stream refresh_events")
+        raise OptionError(f"table {table} is not a stream: use spark.read, or stream refresh_events")
     if options.topic is not None:
         return EventTopicStreamReader(options, columns)
     return EventFilesStreamReader(options, columns)
@@ -39,7 +46,7 @@ def stream_reader(table: Table, options: EventsOptions | ClusterOptions, columns
 
 @entry_points
 class EventFilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads event files as they come, each in exactly one micro-batch."""
+    """Reads each new event file in exactly one micro-batch."""
 
     def __init__(self, options: EventsOptions, columns: Columns) -> None:
         self._options = options
@@ -47,14 +54,14 @@ class EventFilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._target: Mapping[str, int] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        there = latest(self._files()) if self._options.starts_latest else {}
-        return FilesOffset(there, initial=True).as_dict()
+        writers = next_numbers(self._files()) if self._options.starts_latest else {}
+        return FilesOffset(writers, initial=True).as_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxFiles(self._options.max_files)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = latest(self._files())
+        self._target = next_numbers(self._files())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         max_files = limit.max_files if isinstance(limit, ReadMaxFiles) else None
@@ -66,23 +73,23 @@ class EventFilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, until, files = FilesOffset.parse(start), FilesOffset.parse(end), self._files()
         warn_of_deleted(count_deleted(begin, until, files))
-        return file_tasks(between(begin, until, files))
+        return file_tasks(files_between(begin, until, files))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return event_batches(file_lines(self._options, partition), self._columns)
 
     def _files(self) -> list[EventFile]:
-        return folder(self._options).files()
+        return event_folder(self._options).files()
 
 
 @entry_points
 class EventTopicStreamReader(KafkaMetaStreamReader):
-    """Reads the values of the metrics topic as events, as they come."""
+    """Reads the values of the metrics topic as events."""
 
     def __init__(self, options: EventsOptions, columns: Columns) -> None:
         assert options.topic is not None
-        super().__init__(options.topic.for_stream(), VALUE)
+        super().__init__(options.topic.for_stream(), VALUE_COLUMN)
         self._event_columns = columns
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return event_batches(values(super().read(partition)), self._event_columns)
+        return event_batches(record_values(super().read(partition)), self._event_columns)

@@ -1,4 +1,4 @@
-"""How far a streaming query is behind: its offsets beside the ends of the logs, and the age of its next record."""
+"""Computes the lag of a streaming query from its offsets, the log ends, and the age of its next record."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ from pyspark_kafka_meta.tables.table_rows import LagRow, PartitionRow, by_partit
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_MS = 10_000
-"""How long a leader may take to return the next record."""
+TIMEOUT_MS = 10_000
+"""For a leader to return the next record."""
 
 
-def of_same_topics(live: Iterable[PartitionRow], topic_ids: Mapping[str, UUID | None]) -> list[PartitionRow]:
-    """Without the partitions of topics recreated since: their offsets do not compare with those before."""
+def without_recreated_topics(live: Iterable[PartitionRow], topic_ids: Mapping[str, UUID | None]) -> list[PartitionRow]:
+    """`live` without partitions of recreated topics: their offsets do not compare with the old topic's."""
     ids = {topic: topic_id and str(topic_id) for topic, topic_id in topic_ids.items()}
     return [row for row in live if not is_other_topic(ids[row.topic], row.topic_id)]
 
 
-def unread(read_up_to: Positions, live: Iterable[PartitionRow]) -> list[TopicPartition]:
-    """The partitions that hold a record after `read_up_to`, as far as their leaders report."""
+def partitions_behind(positions: Positions, live: Iterable[PartitionRow]) -> list[TopicPartition]:
+    """The partitions whose log ends after the query's position."""
     ends = _ends(live)
-    return [each for each, position in read_up_to.items() if (ends.get(each) or 0) > position.offset]
+    return [partition for partition, position in positions.items() if (ends.get(partition) or 0) > position.offset]
 
 
 def lag_rows(
-    read_up_to: Positions, live: Iterable[PartitionRow], timestamps: Mapping[TopicPartition, float], now: float
+    positions: Positions, live: Iterable[PartitionRow], timestamps: Mapping[TopicPartition, float], now: float
 ) -> list[LagRow]:
     """The lag of each partition, in order.
 
     Args:
-        timestamps: of the next records that could be read, seconds since 1970 UTC.
+        timestamps: of the next records, where known, seconds since 1970 UTC.
         now: seconds since 1970 UTC.
     """
     ends = _ends(live)
     rows = []
-    for each, position in sorted(read_up_to.items()):
-        end = ends.get(each)
+    for partition, position in sorted(positions.items()):
+        end = ends.get(partition)
         behind = None if end is None else max(0, end - position.offset)
         seconds = 0.0 if behind == 0 else None
-        if behind and each in timestamps:
-            seconds = max(0.0, now - timestamps[each])
+        if behind and partition in timestamps:
+            seconds = max(0.0, now - timestamps[partition])
         rows.append(
             LagRow(
-                topic=each.topic,
-                partition=each.partition,
+                topic=partition.topic,
+                partition=partition.partition,
                 next_offset=position.offset,
                 end_offset=end,
                 records_behind=behind,
@@ -62,11 +62,11 @@ def lag_rows(
     return rows
 
 
-def next_timestamps(
+def next_record_timestamps(
     options: Mapping[str, str], offset: SourceOffset, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, float]:
-    """The timestamps of the next records of `partitions`, seconds since 1970 UTC. Missing where there is no record at
-    that offset, and where the leaders did not give it in time."""
+    """The timestamps of the next records of `partitions`, seconds since 1970 UTC; missing if that offset has no record,
+    or its leader does not return the record in time."""
     from pyspark_kafka_meta.client.kafka_client import KafkaClient
     from pyspark_kafka_meta.fetching.task_reader import TaskReader
     from pyspark_kafka_meta.telemetry.event_origin import planner_origin
@@ -76,23 +76,23 @@ def next_timestamps(
         return {}
     topics = ",".join(sorted({partition.topic for partition in partitions}))
     parsed = SourceOptions.parse({**options, "subscribe": topics})
-    source = replace(parsed, metrics=None, fail_on_data_loss=False, poll_timeout_ms=PATIENCE_MS)
-    ranges = [_next_one(each, offset) for each in partitions]
-    found: dict[TopicPartition, float] = {}
+    source = replace(parsed, metrics=None, fail_on_data_loss=False, poll_timeout_ms=TIMEOUT_MS)
+    ranges = [_next_record_range(partition, offset) for partition in partitions]
+    timestamps: dict[TopicPartition, float] = {}
     publisher = EventPublisher((), planner_origin())
     with closing(KafkaClient(source.client, publisher)) as client:
         try:
             for batch in TaskReader(client, source, ["topic", "partition", "timestamp"]).read(ranges):
-                # In microseconds: Spark knows later times than Python's datetime.
-                numbers = batch.set_column(2, "timestamp", batch.column("timestamp").cast("int64"))
-                for row in numbers.to_pylist():
-                    found[TopicPartition(row["topic"], row["partition"])] = row["timestamp"] / 1_000_000
+                # As integers, us: Spark has later times than Python's datetime.
+                rows = batch.set_column(2, "timestamp", batch.column("timestamp").cast("int64"))
+                for row in rows.to_pylist():
+                    timestamps[TopicPartition(row["topic"], row["partition"])] = row["timestamp"] / 1_000_000
         except KafkaMetaError as error:
-            logger.warning("not every next record could be read for its timestamp: %s", error)
-    return found
+            logger.warning("cannot read the timestamps of all next records: %s", error)
+    return timestamps
 
 
-def _next_one(partition: TopicPartition, offset: SourceOffset) -> OffsetRange:
+def _next_record_range(partition: TopicPartition, offset: SourceOffset) -> OffsetRange:
     position: Position = offset.positions[partition]
     return OffsetRange(
         partition,
@@ -104,4 +104,4 @@ def _next_one(partition: TopicPartition, offset: SourceOffset) -> OffsetRange:
 
 
 def _ends(live: Iterable[PartitionRow]) -> dict[TopicPartition, int | None]:
-    return {one: row.end_offset for one, row in by_partition(live).items()}
+    return {partition: row.end_offset for partition, row in by_partition(live).items()}

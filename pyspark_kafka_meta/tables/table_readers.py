@@ -1,6 +1,6 @@
-"""How Spark reads the side tables as batches; `streams` has the streams of refresh events.
+"""Spark's batch readers of the side tables; `event_streams` has the stream readers of refresh events.
 
-Glue only. Readers are pickled, so they hold options and no connection; heavy imports wait until a method needs them.
+Spark pickles readers, so they hold options and no connection. Methods import heavy modules when they need them.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from pyspark_kafka_meta.tables.table_schemas import ROWS, arrow_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FILES_A_TASK = 200
-"""A Python task costs more than many small files do."""
-VALUE = {"value": "value"}
+FILES_PER_TASK = 200
+"""A Python task costs more than many small files."""
+VALUE_COLUMN = {"value": "value"}
 
 
 class FilesTask(InputPartition):
-    """The event files that one Spark task reads."""
+    """The event files of one Spark task."""
 
     def __init__(self, files: Sequence[EventFile]) -> None:
         self.files = tuple(files)
 
 
 class CachesTask(InputPartition):
-    """All events there are, in one task, because all of a cache's events make its state."""
+    """All events, in one task, because a row of the table depends on all events of a cache."""
 
     def __init__(self, source: Sequence[InputPartition], now_ms: int) -> None:
         self.source = tuple(source)
@@ -47,7 +47,7 @@ class CachesTask(InputPartition):
 
 @entry_points
 class EventFilesReader(DataSourceReader):
-    """Reads the event files that are there when the query is planned."""
+    """Reads the event files that exist when Spark plans the query."""
 
     def __init__(self, options: EventsOptions, columns: Columns) -> None:
         if options.starts_latest:
@@ -56,7 +56,7 @@ class EventFilesReader(DataSourceReader):
         self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
-        return file_tasks(folder(self._options).files())
+        return file_tasks(event_folder(self._options).files())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return event_batches(file_lines(self._options, partition), self._columns)
@@ -68,16 +68,16 @@ class EventTopicReader(KafkaMetaReader):
 
     def __init__(self, options: EventsOptions, columns: Columns) -> None:
         assert options.topic is not None
-        super().__init__(options.topic.for_batch(), VALUE)
+        super().__init__(options.topic.for_batch(), VALUE_COLUMN)
         self._event_columns = columns
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return event_batches(values(super().read(partition)), self._event_columns)
+        return event_batches(record_values(super().read(partition)), self._event_columns)
 
 
 @entry_points
 class CachesReader(DataSourceReader):
-    """Folds all events there are, in one task, into what each cache knows."""
+    """Computes the caches table from all events, in one task."""
 
     def __init__(self, events: DataSourceReader, columns: Columns) -> None:
         self._events = events
@@ -87,17 +87,18 @@ class CachesReader(DataSourceReader):
         return [CachesTask(self._events.partitions(), int(time.time() * 1000))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from pyspark_kafka_meta.tables.caches_from_events import fold
+
+        from pyspark_kafka_meta.tables.caches_from_events import cache_rows
 
         assert isinstance(partition, CachesTask)
         batches: Iterator[Any] = chain.from_iterable(map(self._events.read, partition.source))
-        rows = fold((event for batch in batches for event in batch.to_pylist()), partition.now_ms)
+        rows = cache_rows((event for batch in batches for event in batch.to_pylist()), partition.now_ms)
         return _row_batches(Table.CACHES, rows, self._columns)
 
 
 @entry_points
-class LiveReader(DataSourceReader):
-    """Reads a table of the live cluster, in a single task."""
+class ClusterReader(DataSourceReader):
+    """Reads the brokers or the partitions of the cluster, in one task."""
 
     def __init__(self, table: Table, options: ClusterOptions, columns: Columns) -> None:
         self._table = table
@@ -108,11 +109,11 @@ class LiveReader(DataSourceReader):
         return [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from pyspark_kafka_meta.tables.cluster_query import ask_cluster, broker_rows, partition_rows
+        from pyspark_kafka_meta.tables.cluster_query import broker_rows, describe_cluster, partition_rows
 
         client = self._options.client
         rows: Sequence[Any] = (
-            broker_rows(ask_cluster(client, ()))
+            broker_rows(describe_cluster(client, ()))
             if self._table is Table.BROKERS
             else partition_rows(client, self._options.topics)
         )
@@ -120,32 +121,32 @@ class LiveReader(DataSourceReader):
 
 
 def batch_reader(table: Table, options: EventsOptions | ClusterOptions, columns: Columns) -> DataSourceReader:
-    """The reader of a side table for `spark.read`. Raises OptionError for events from latest on."""
+    """The reader of a side table for `spark.read`. Raises OptionError for events that start at latest."""
     if isinstance(options, ClusterOptions):
-        return LiveReader(table, options, columns)
-    whole = {name: name for name in arrow_schema(RefreshEvent).names}
-    wanted = columns if table is Table.REFRESH_EVENTS else whole
-    events = EventTopicReader(options, wanted) if options.topic is not None else EventFilesReader(options, wanted)
+        return ClusterReader(table, options, columns)
+    all_columns = {name: name for name in arrow_schema(RefreshEvent).names}
+    needed = columns if table is Table.REFRESH_EVENTS else all_columns
+    events = EventTopicReader(options, needed) if options.topic is not None else EventFilesReader(options, needed)
     return events if table is Table.REFRESH_EVENTS else CachesReader(events, columns)
 
 
-def folder(options: EventsOptions) -> EventFolder:
+def event_folder(options: EventsOptions) -> EventFolder:
     from pyspark_kafka_meta.telemetry.default_folder import default_root
 
     return EventFolder(options.path or str(default_root()))
 
 
 def file_tasks(files: Sequence[EventFile]) -> list[InputPartition]:
-    return [FilesTask(files[start : start + FILES_A_TASK]) for start in range(0, len(files), FILES_A_TASK)]
+    return [FilesTask(files[start : start + FILES_PER_TASK]) for start in range(0, len(files), FILES_PER_TASK)]
 
 
 def file_lines(options: EventsOptions, partition: InputPartition) -> Iterator[bytes]:
-    # Spark turns an empty plan of a batch into one partition that is not ours: nothing to read.
+    # Spark replaces an empty list of batch partitions with one partition that is not a FilesTask.
     files = partition.files if isinstance(partition, FilesTask) else ()
-    return folder(options).lines(files)
+    return event_folder(options).lines(files)
 
 
-def values(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes | None]:
+def record_values(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes | None]:
     for batch in batches:
         yield from batch.column("value").to_pylist()
 

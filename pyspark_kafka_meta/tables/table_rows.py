@@ -1,4 +1,4 @@
-"""One frozen dataclass for each row of a side table; `schemas` derives the columns from the fields."""
+"""The rows of the side tables, as dataclasses from which `table_schemas` derives the columns."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from pyspark_kafka_meta.model import TopicPartition
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheRow:
     """One partition in one metadata cache, as far as the cache's events show. A cache that knows no partition has one
-    row, with topic, partition and leader null. Caches that ended have none; a process that was killed says nothing,
-    and its cache stays until the next one that is born on its machine reports it.
+    row, with topic, partition and leader null. Ended caches have no row. The cache of a killed process stays until the
+    next cache that starts on its machine reports it as dead.
 
     Attributes:
         cache_id, role, application_id, executor_id, host, pid, query_id: of the latest event; see `Origin`.
-        cluster_id: of the cluster that the cache is about; null where no event has it.
-        leader_id: cached leader, -1 where the cache knows that there is none.
-        leader_epoch: its epoch, -1 where brokers report none.
-        topic_id: null unless an event had it: those of earlier versions and of old brokers lack it.
-        generation_at_least: good answers that the cache has got. Refreshes whose events are not written yet, as those
-            of a running task and the uneventful ones of a planner, make the true number larger.
-        age_at_most_ms: from the last good answer to the query, ms; null where no event has one. The same refreshes make
-            the true age smaller.
-        last_reason: why the cache's latest event came about.
-        last_refresh: when that was.
-        lookups: leaders looked up in the cache without a request, over all of its events.
-        events_missing: events of the cache that are not there: dropped, lost, or deleted by retention. Above 0 the row
-            may be out of date.
+        cluster_id: of the cache's cluster; null if no event has it.
+        leader_id: cached leader, -1 if the partition has no leader.
+        leader_epoch: of the leader, -1 if brokers report none.
+        topic_id: null if no event has it: events of earlier versions and of old brokers lack it.
+        generation_at_least: successful responses to the cache. The true number is larger if events of refreshes are not
+            written yet: those of a running task, and a planner's refreshes without a change.
+        age_at_most_ms: time since the last successful response, ms; null if there is none. The true age is smaller if
+            events of refreshes are not written yet.
+        last_reason: reason of the cache's latest event.
+        last_refresh: time of the cache's latest event.
+        lookups: leaders found in the cache without a request, over all of its events.
+        events_missing: events of the cache that were dropped, lost, or deleted by retention. Above 0 the row may be out
+            of date.
     """
 
     cache_id: str
@@ -63,8 +63,8 @@ class BrokerRow:
     """One live broker.
 
     Attributes:
-        is_controller: whether clients are to send administrative requests there; with KRaft any broker may be named.
-        answered_by: address of the broker that returned all this, host:port.
+        is_controller: whether clients send administrative requests to this broker; with KRaft it may be any broker.
+        answered_by: address of the broker that sent the response, host:port.
     """
 
     node_id: int
@@ -78,14 +78,14 @@ class BrokerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRow:
-    """One partition as a broker and its leader see it; a topic that cannot be described is one row with an error.
+    """One partition as a broker and its leader report it; a topic with an error is one row.
 
     Attributes:
-        leader_id: -1 while there is none.
+        leader_id: -1 without a leader.
         offline_replicas: replicas whose broker is down or whose disk failed.
-        start_offset: the first offset in the log; null where the leader did not return it.
+        start_offset: the first offset in the log; null if the leader did not return it.
         end_offset: exclusive: the high watermark, or the last stable offset with read_committed.
-        error: what is wrong, null if nothing is.
+        error: null without an error.
     """
 
     cluster_id: str | None = None
@@ -110,21 +110,21 @@ RowT = TypeVar("RowT", CacheRow, PartitionRow)
 
 
 def by_partition(rows: Iterable[RowT]) -> dict[TopicPartition, RowT]:
-    """Without the rows that are about no partition."""
-    return {one: row for row in rows if (one := row.topic_partition) is not None}
+    """The rows by partition, without rows that have no partition."""
+    return {partition: row for row in rows if (partition := row.topic_partition) is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagRow:
-    """How far a streaming query is behind in one partition.
+    """The lag of a streaming query in one partition.
 
     Attributes:
-        next_offset: the first that the query has not read.
-        end_offset: exclusive end of the log now; null where the partition is gone, its topic was
-            recreated, or its leader did not return it.
+        next_offset: the first unread offset.
+        end_offset: exclusive end of the log; null if the partition is gone, its topic was recreated, or its leader did
+            not return the offset.
         records_behind: offsets between the two.
-        seconds_behind: age of the record at `next_offset` by its timestamp; 0 where none is unread, null where that
-            offset has no record to show (compaction, a transaction's marker, retention).
+        seconds_behind: age of the record at `next_offset` by its timestamp; 0 without unread records, null if that
+            offset has no record (compaction, a transaction's marker, retention).
     """
 
     topic: str

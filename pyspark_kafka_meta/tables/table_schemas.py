@@ -1,7 +1,7 @@
-"""The side tables' columns, for Spark and for Arrow, derived by type from the dataclasses of their rows.
+"""Derives the columns of the side tables, for Spark and for Arrow, from the dataclasses of their rows.
 
-int is bigint, float double, an enumeration its text, datetime a timestamp, a tuple an array, and a dataclass or
-`TopicPartition` in it a struct. All of it may be null: events of another version may lack what this one has.
+int becomes bigint, float double, an enumeration string, datetime timestamp, a tuple an array, and a dataclass or
+`TopicPartition` in a tuple a struct. All columns are nullable: events of other versions may lack fields.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROWS: Mapping[Table, type] = {
 
 
 def struct_type(row: type) -> StructType:
-    """The columns of a table of `row`s for Spark."""
+    """The Spark columns of a table of `row`s."""
     from pyspark.sql import types
 
     scalars: dict[type, types.DataType] = {
@@ -52,7 +52,7 @@ def struct_type(row: type) -> StructType:
 
 
 def arrow_schema(row: type, names: Collection[str] | None = None) -> pa.Schema:
-    """The columns of a table of `row`s for Arrow; those of `names`, in that order, where it is given."""
+    """The Arrow columns of a table of `row`s: all columns, or `names` in their order."""
     import pyarrow as pa
 
     scalars = {
@@ -72,8 +72,8 @@ def arrow_schema(row: type, names: Collection[str] | None = None) -> pa.Schema:
 
 
 def _columns(row: type) -> dict[str, Any]:
-    """The type of each column. What a row holds in a dataclass of its own is laid out flat at the end, as in
-    `RefreshEvent.to_dict`; `time_ms` comes as a timestamp too, in front."""
+    """The type of each column. The fields of a nested dataclass become columns at the end, as in
+    `RefreshEvent.to_dict`; `time_ms` is also a timestamp column, the first one."""
     flat: dict[str, Any] = {}
     nested: dict[str, Any] = {}
     for name, hint in get_type_hints(row).items():

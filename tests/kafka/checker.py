@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.tables.caches_from_events import fold
+from pyspark_kafka_meta.tables.caches_from_events import cache_rows
 from pyspark_kafka_meta.tables.table_rows import by_partition
 
 REFRESHES_PER_SECOND = 12
@@ -94,7 +94,7 @@ def unreported_changes(events: Sequence[Event], cache: MetadataCache) -> list[st
                 wrong.append(f"{partition}: {event}")
             leaders[partition] = change["new_leader_id"]
     open_events = [event for event in events if event["kind"] != "closed"]
-    rows = by_partition(fold(open_events, now_ms=0))
+    rows = by_partition(cache_rows(open_events, now_ms=0))
     reported = {partition: (row.leader_id, row.leader_epoch) for partition, row in rows.items()}
     known = {
         TopicPartition(topic, number): (partition.leader_id, partition.leader_epoch)

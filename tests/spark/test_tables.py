@@ -201,7 +201,7 @@ def test_a_stream_of_a_current_state_table_is_refused(scene: Scene, table: str) 
     options = scene.metrics if table == "caches" else scene.cluster
     rows = scene.spark.readStream.format("kafkameta").option("table", table).options(**options)
 
-    with pytest.raises(Exception, match=f"table {table} is what is known now, not a stream"):
+    with pytest.raises(Exception, match=f"table {table} is not a stream"):
         rows.load().writeStream.format("noop").start().awaitTermination(60)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.tables.caches_from_events import fold
+from pyspark_kafka_meta.tables.caches_from_events import cache_rows
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.tables.table_rows import CacheRow
 from pyspark_kafka_meta.testing import LocalKafka
@@ -46,7 +46,7 @@ class Application:
 
     def known(self) -> list[CacheRow]:
         """The entries of the readers' caches, without SQL: cheap to poll while the stream uses both cores."""
-        rows = fold(events_in(self.folder / "events"), now_ms=0)
+        rows = cache_rows(events_in(self.folder / "events"), now_ms=0)
         return [row for row in rows if row.role == "reader" and row.topic == self._topic]
 
     def has_stale_cache(self) -> bool:

@@ -14,7 +14,7 @@ from pyspark_kafka_meta.demo import demo_clusters, demo_runner
 from pyspark_kafka_meta.demo.demo_clusters import TOPIC, EmbeddedCluster, LocalKafkaCluster
 from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.tables.cluster_query import ask_cluster
+from pyspark_kafka_meta.tables.cluster_query import describe_cluster
 from pyspark_kafka_meta.testing import ClusterError, MockCluster
 
 FIRST = TopicPartition(TOPIC, 0)
@@ -27,7 +27,7 @@ def cluster(mock_cluster: MockCluster) -> EmbeddedCluster:
 
 def leaders(cluster: EmbeddedCluster) -> list[int]:
     """Of all partitions, by topic and number."""
-    topics = ask_cluster(ClientOptions.parse(cluster.options), cluster.topics).answer.topics
+    topics = describe_cluster(ClientOptions.parse(cluster.options), cluster.topics).response.topics
     return [
         one.leader_id
         for topic in sorted(topics, key=lambda topic: topic.name)

@@ -9,8 +9,8 @@ from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
-from pyspark_kafka_meta.tables.cluster_query import ask_cluster, broker_rows, partition_rows
-from pyspark_kafka_meta.tables.query_lag import next_timestamps
+from pyspark_kafka_meta.tables.cluster_query import broker_rows, describe_cluster, partition_rows
+from pyspark_kafka_meta.tables.query_lag import next_record_timestamps
 from pyspark_kafka_meta.testing import MockCluster
 
 LIST_OFFSETS = 2
@@ -35,7 +35,7 @@ def cluster(mock_cluster: MockCluster) -> MockCluster:
 
 def test_brokers_are_named_with_the_one_that_told(cluster: MockCluster) -> None:
     servers = cluster.bootstrap_servers.split(",")
-    rows = broker_rows(ask_cluster(options(servers[1]), ()))
+    rows = broker_rows(describe_cluster(options(servers[1]), ()))
 
     assert [(row.node_id, f"{row.host}:{row.port}") for row in rows] == list(enumerate(servers, start=1))
     assert {row.answered_by for row in rows} == {servers[1]}
@@ -43,9 +43,9 @@ def test_brokers_are_named_with_the_one_that_told(cluster: MockCluster) -> None:
 
 def test_a_dead_bootstrap_address_is_passed_over(cluster: MockCluster) -> None:
     first = cluster.bootstrap_servers.split(",")[0]
-    told = ask_cluster(options(f"127.0.0.1:1,{first}"), ())
+    description = describe_cluster(options(f"127.0.0.1:1,{first}"), ())
 
-    assert str(told.address) == first
+    assert str(description.address) == first
 
 
 def test_nobody_answers(cluster: MockCluster) -> None:
@@ -100,7 +100,7 @@ def test_a_record_from_beyond_the_times_that_python_knows_has_a_timestamp(cluste
     u0 = TopicPartition("u", 0)
     read_up_to = SourceOffset({u0: Position(0)}, {"u": None})
 
-    found = next_timestamps({"kafka.bootstrap.servers": cluster.bootstrap_servers}, read_up_to, [u0])
+    found = next_record_timestamps({"kafka.bootstrap.servers": cluster.bootstrap_servers}, read_up_to, [u0])
     assert found == {u0: microseconds / 1000}
 
 

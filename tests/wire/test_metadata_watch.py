@@ -121,7 +121,7 @@ def test_a_refused_login_ends_a_watch(
     def refuse(*_: object) -> NoReturn:
         raise AuthenticationError("b:9 refused the login")
 
-    between_looks(monkeypatch, lambda: monkeypatch.setattr(metadata_command, "ask_cluster", refuse), lambda: None)
+    between_looks(monkeypatch, lambda: monkeypatch.setattr(metadata_command, "describe_cluster", refuse), lambda: None)
     result = run(cluster, "--watch", "1", env=terminal)
 
     assert (result.exit_code, "Brokers in the cluster" in result.stdout) == (1, True)

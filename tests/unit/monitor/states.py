@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyspark_kafka_meta.metadata.refresh_events import Origin, RefreshEvent, Role
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.monitor.cluster_state import State
-from pyspark_kafka_meta.tables.caches_from_events import fold
+from pyspark_kafka_meta.tables.caches_from_events import cache_rows
 from pyspark_kafka_meta.tables.table_rows import BrokerRow, PartitionRow
 from tests.unit.written_events import learning, made, moving
 

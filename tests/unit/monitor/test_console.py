@@ -88,7 +88,7 @@ def interrupted(*_: object) -> NoReturn:
 def test_a_warning_of_the_package_says_whose_it_is_and_steers_no_terminal(tmp_path: Path) -> None:
     (tmp_path / f"events-{'0' * 32}-00000001.jsonl").write_text("no event")
     told = CliRunner().invoke(app, ["events", "--path", str(tmp_path)]).stderr.splitlines()
-    assert "kafkameta: lines left out, as they are no refresh events: 1" in told
+    assert "kafkameta: skipped lines that are not refresh events: 1" in told
 
     record = logging.LogRecord("pyspark_kafka_meta.x", logging.WARNING, "x.py", 1, "%s", ("\x1b[2J",), None)
     with redirect_stderr(StringIO()) as screen:

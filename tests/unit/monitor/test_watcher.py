@@ -23,7 +23,7 @@ def test_the_cluster_is_requests_again_only_where_that_may_help(
         requests.append(1)
         raise error
 
-    monkeypatch.setattr(watcher, "ask_cluster", fail)
+    monkeypatch.setattr(watcher, "describe_cluster", fail)
     options = {"kafka.bootstrap.servers": "b:9"}
     watched = Watcher(FolderEvents(str(tmp_path)), options, lambda _: (), lambda: ({}, {}, 0.0))
 

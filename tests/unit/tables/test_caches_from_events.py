@@ -1,4 +1,4 @@
-"""The caches table: what each cache knows, out of what its events tell."""
+"""The caches table shows what each cache knows, according to its events."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import pytest
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, Outcome
 from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange, PartitionLearned, SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
-from pyspark_kafka_meta.tables.caches_from_events import fold
+from pyspark_kafka_meta.tables.caches_from_events import cache_rows
 from tests.unit.written_events import made
 
 NOW_MS = 100_000
 
 
 def event(sequence: int, changes: SnapshotChanges | None = None, **others: Any) -> dict[str, Any]:
-    """The event of that number, at that second, out of JSON: a good answer unless `others` say otherwise."""
+    """The event with this sequence, at that second, after JSON: a successful response unless `others` change it."""
     fields = {"cache": "c", "time_ms": sequence * 1_000, "changes": changes or SnapshotChanges(), **others}
-    told = made(sequence=sequence, **fields)
-    return dict(json.loads(told.to_json()))
+    return dict(json.loads(made(sequence=sequence, **fields).to_json()))
 
 
 def learned(topic: str, *leaders: int, epoch: int = 0) -> tuple[PartitionLearned, ...]:
@@ -31,7 +30,7 @@ LEARNED = event(1, SnapshotChanges(topics_added=("t", "u"), partitions_learned=l
 
 
 def leaders(*events: dict[str, Any]) -> dict[str, tuple[int | None, int | None]]:
-    return {f"{row.topic}-{row.partition}": (row.leader_id, row.leader_epoch) for row in fold(events, NOW_MS)}
+    return {f"{row.topic}-{row.partition}": (row.leader_id, row.leader_epoch) for row in cache_rows(events, NOW_MS)}
 
 
 @pytest.mark.parametrize(
@@ -41,27 +40,27 @@ def leaders(*events: dict[str, Any]) -> dict[str, tuple[int | None, int | None]]
         pytest.param(
             SnapshotChanges(leaders_changed=(LeaderChange("t", 0, 1, 2, 0, 1),)),
             {"t-0": (2, 1), "t-1": (2, 0), "u-0": (3, 0)},
-            id="a leader moved",
+            id="leader moved",
         ),
-        pytest.param(SnapshotChanges(topics_removed=("t",)), {"u-0": (3, 0)}, id="a topic went"),
+        pytest.param(SnapshotChanges(topics_removed=("t",)), {"u-0": (3, 0)}, id="topic removed"),
         pytest.param(
             SnapshotChanges(
                 partitions_added=(TopicPartition("u", 1),), partitions_learned=(PartitionLearned("u", 1, 4, 2),)
             ),
             {"t-0": (1, 0), "t-1": (2, 0), "u-0": (3, 0), "u-1": (4, 2)},
-            id="a partition came",
+            id="partition added",
         ),
         pytest.param(
             SnapshotChanges(partitions_removed=(TopicPartition("t", 1),)),
             {"t-0": (1, 0), "u-0": (3, 0)},
-            id="a partition went",
+            id="partition removed",
         ),
         pytest.param(
             SnapshotChanges(
                 topics_recreated=(TopicRecreated("t", "old", "new"),), partitions_learned=learned("t", 5, epoch=0)
             ),
             {"t-0": (5, 0), "u-0": (3, 0)},
-            id="a topic was recreated with fewer partitions",
+            id="topic recreated with fewer partitions",
         ),
     ],
 )
@@ -74,35 +73,40 @@ def test_order_and_repetition_do_not_matter() -> None:
     back = event(3, SnapshotChanges(leaders_changed=(LeaderChange("t", 0, 2, 1, 1, 2),)))
 
     assert leaders(back, moved, LEARNED, moved) == leaders(LEARNED, moved, back)
-    assert fold([back, moved, LEARNED, moved], NOW_MS)[0].lookups == 30
+    assert cache_rows([back, moved, LEARNED, moved], NOW_MS)[0].lookups == 30
 
 
-def test_the_id_of_a_topic_recreated_is_known() -> None:
-    again = SnapshotChanges(topics_recreated=(TopicRecreated("t", "old", "new"),), partitions_learned=learned("t", 5))
+def test_recreated_topic_has_its_new_id() -> None:
+    recreated = SnapshotChanges(
+        topics_recreated=(TopicRecreated("t", "old", "new"),), partitions_learned=learned("t", 5)
+    )
 
-    assert {row.topic: row.topic_id for row in fold([LEARNED, event(2, again)], NOW_MS)} == {"t": "new", "u": None}
+    assert {row.topic: row.topic_id for row in cache_rows([LEARNED, event(2, recreated)], NOW_MS)} == {
+        "t": "new",
+        "u": None,
+    }
 
 
-def test_the_id_of_a_topic_that_was_learned_is_known_as_long_as_the_topic() -> None:
+def test_topic_id_is_known_until_the_topic_is_removed() -> None:
     first = event(1, SnapshotChanges(partitions_learned=(PartitionLearned("t", 0, 1, 0, "an id"),)))
-    gone, back = SnapshotChanges(topics_removed=("t",)), SnapshotChanges(partitions_learned=learned("t", 5))
+    removed, added = SnapshotChanges(topics_removed=("t",)), SnapshotChanges(partitions_learned=learned("t", 5))
 
-    assert [row.topic_id for row in fold([first], NOW_MS)] == ["an id"]
-    assert [row.topic_id for row in fold([first, event(2, gone), event(3, back)], NOW_MS)] == [None]
+    assert [row.topic_id for row in cache_rows([first], NOW_MS)] == ["an id"]
+    assert [row.topic_id for row in cache_rows([first, event(2, removed), event(3, added)], NOW_MS)] == [None]
 
 
-def test_a_failed_refresh_keeps_what_is_known_and_lets_it_age() -> None:
+def test_failed_refresh_changes_neither_leaders_nor_the_age() -> None:
     failed = event(
         2, outcome=Outcome.FAILED, reason=RefreshReason.CONNECTION_LOST, generation_before=1, generation_after=1
     )
-    first, *_ = rows = fold([LEARNED, failed], NOW_MS)
+    first, *_ = rows = cache_rows([LEARNED, failed], NOW_MS)
 
     assert len(rows) == 3
     assert (first.generation_at_least, first.age_at_most_ms) == (1, NOW_MS - 1_000)
     assert (first.last_reason, first.last_refresh.timestamp()) == ("connection_lost", 2.0)
 
 
-def test_a_hint_moves_a_leader_without_making_the_cache_younger() -> None:
+def test_hint_moves_a_leader_but_does_not_change_the_age() -> None:
     hint = event(
         2,
         SnapshotChanges(leaders_changed=(LeaderChange("t", 0, 1, 2, 0, 1),)),
@@ -111,13 +115,13 @@ def test_a_hint_moves_a_leader_without_making_the_cache_younger() -> None:
         generation_before=1,
         generation_after=1,
     )
-    first, *_ = fold([LEARNED, hint], NOW_MS)
+    first, *_ = cache_rows([LEARNED, hint], NOW_MS)
 
     assert (first.leader_id, first.leader_epoch, first.age_at_most_ms) == (2, 1, NOW_MS - 1_000)
 
 
-def test_refreshes_that_are_not_written_yet_leave_generation_and_age_as_bounds() -> None:
-    (written, *_), (true, *_) = fold([LEARNED], NOW_MS), fold([LEARNED, event(2), event(3)], NOW_MS)
+def test_generation_and_age_are_bounds_while_events_are_unwritten() -> None:
+    (written, *_), (true, *_) = cache_rows([LEARNED], NOW_MS), cache_rows([LEARNED, event(2), event(3)], NOW_MS)
 
     assert (written.generation_at_least, written.age_at_most_ms) == (1, NOW_MS - 1_000)
     assert (true.generation_at_least, true.age_at_most_ms) == (3, NOW_MS - 3_000)
@@ -127,29 +131,29 @@ def test_refreshes_that_are_not_written_yet_leave_generation_and_age_as_bounds()
     ("sequences", "missing"), [((1, 2, 3), 0), ((1, 4), 2), ((5, 6), 4)], ids=["none", "a gap", "the oldest"]
 )
 def test_missing_events_are_counted(sequences: tuple[int, ...], missing: int) -> None:
-    assert {row.events_missing for row in fold([event(each) for each in sequences], NOW_MS)} == {missing}
+    assert {row.events_missing for row in cache_rows([event(sequence) for sequence in sequences], NOW_MS)} == {missing}
 
 
-def test_a_cache_that_knows_nothing_has_a_row_without_a_partition() -> None:
+def test_empty_cache_has_a_row_without_a_partition() -> None:
     born = event(1, kind=EventKind.BORN, reason=RefreshReason.BOOTSTRAP, generation_before=0, generation_after=0)
-    (row,) = fold([born], NOW_MS)
+    (row,) = cache_rows([born], NOW_MS)
 
     assert (row.cache_id, row.topic, row.leader_id, row.age_at_most_ms) == ("c", None, None, None)
     assert (row.role, row.executor_id, row.pid) == ("reader", "1", 7)
 
 
-def test_the_cluster_that_a_cache_is_about_is_known() -> None:
+def test_row_has_the_cluster_id_of_its_cache() -> None:
     answered = {**LEARNED, "cluster_id": "east"}
     old_release = {name: value for name, value in LEARNED.items() if name != "cluster_id"}
 
-    assert {row.cluster_id for row in fold([answered], NOW_MS)} == {"east"}
-    assert {row.cluster_id for row in fold([old_release], NOW_MS)} == {None}
+    assert {row.cluster_id for row in cache_rows([answered], NOW_MS)} == {"east"}
+    assert {row.cluster_id for row in cache_rows([old_release], NOW_MS)} == {None}
 
 
-def test_caches_are_kept_apart() -> None:
+def test_each_cache_has_its_own_rows() -> None:
     other = event(1, SnapshotChanges(partitions_learned=learned("t", 9)), cache="d")
 
-    assert [(row.cache_id, row.topic, row.leader_id) for row in fold([other, LEARNED], NOW_MS)] == [
+    assert [(row.cache_id, row.topic, row.leader_id) for row in cache_rows([other, LEARNED], NOW_MS)] == [
         ("c", "t", 1),
         ("c", "t", 2),
         ("c", "u", 3),
@@ -157,16 +161,16 @@ def test_caches_are_kept_apart() -> None:
     ]
 
 
-def test_changes_that_lack_parts_are_passed_over() -> None:
+def test_incomplete_changes_are_ignored() -> None:
     broken = {**event(2), "partitions_learned": [{"topic": "t", "partition": None, "leader_id": 1, "leader_epoch": 1}]}
 
     assert leaders(LEARNED, broken) == leaders(LEARNED)
 
 
-def test_a_cache_that_ended_or_that_another_tells_died_is_left_out() -> None:
-    born = event(1, cache="beside it", kind=EventKind.BORN, died_cache_ids=("c",))
+def test_closed_and_dead_caches_have_no_rows() -> None:
+    born = event(1, cache="other", kind=EventKind.BORN, died_cache_ids=("c",))
     closed = event(2, kind=EventKind.CLOSED, reason=RefreshReason.CLOSED)
 
-    assert {row.cache_id for row in fold([LEARNED, event(2)], NOW_MS)} == {"c"}
-    assert fold([LEARNED, closed], NOW_MS) == []
-    assert {row.cache_id for row in fold([LEARNED, born], NOW_MS)} == {"beside it"}
+    assert {row.cache_id for row in cache_rows([LEARNED, event(2)], NOW_MS)} == {"c"}
+    assert cache_rows([LEARNED, closed], NOW_MS) == []
+    assert {row.cache_id for row in cache_rows([LEARNED, born], NOW_MS)} == {"other"}

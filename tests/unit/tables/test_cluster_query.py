@@ -1,4 +1,4 @@
-"""The live cluster, where an address answers that it cannot tell of it."""
+"""`describe_cluster` where bootstrap addresses refuse or fail."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> FakeWire:
     return fake
 
 
-def test_an_address_that_refuses_is_passed_over(wire: FakeWire) -> None:
+def test_address_with_an_error_is_skipped(wire: FakeWire) -> None:
     wire.metadata_refusals[1] = deque([REBOOTSTRAP_REQUIRED])
-    told = cluster_query.ask_cluster(OPTIONS, ())
+    cluster = cluster_query.describe_cluster(OPTIONS, ())
 
-    assert (told.address, len(told.answer.brokers)) == (Address("broker-2", 9092), 3)
+    assert (cluster.address, len(cluster.response.brokers)) == (Address("broker-2", 9092), 3)
 
 
-def test_a_cluster_that_refuses_has_not_answered(wire: FakeWire) -> None:
+def test_connect_error_has_the_error_of_each_address(wire: FakeWire) -> None:
     for node_id in (1, 2):
         wire.metadata_refusals[node_id] = deque([REBOOTSTRAP_REQUIRED])
     told = r"no broker responded \(broker-1:9092 answered .*error 129.*; broker-2:9092 answered .*\): check the addr"
@@ -40,16 +40,16 @@ def test_a_cluster_that_refuses_has_not_answered(wire: FakeWire) -> None:
 
 
 @pytest.mark.parametrize("error", [AuthenticationError("wrong password"), TlsError("unknown authority")])
-def test_what_no_other_address_heals_is_told_at_once(
+def test_error_of_all_addresses_is_raised_at_once(
     error: KafkaMetaError, wire: FakeWire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    addresses = []
 
     def refuse(address: Address, *_: object) -> NoReturn:
-        asked.append(address)
+        addresses.append(address)
         raise error
 
     monkeypatch.setattr(wire, "metadata", refuse)
     with pytest.raises(type(error), match=f"^{error}$"):
-        cluster_query.ask_cluster(OPTIONS, ())
-    assert asked == [Address("broker-1", 9092)]
+        cluster_query.describe_cluster(OPTIONS, ())
+    assert addresses == [Address("broker-1", 9092)]

@@ -1,4 +1,4 @@
-"""Lag: what lies between a query's offsets and the ends of the logs, in records and in seconds."""
+"""The lag of a query, in records and in seconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from pyspark_kafka_meta.model import Position, TopicPartition
-from pyspark_kafka_meta.tables.query_lag import lag_rows, of_same_topics, unread
+from pyspark_kafka_meta.tables.query_lag import lag_rows, partitions_behind, without_recreated_topics
 from pyspark_kafka_meta.tables.table_rows import PartitionRow
 from tests.partitions import T0
 
@@ -17,12 +17,14 @@ NOW = 1_000.0
 @pytest.mark.parametrize(
     ("live", "timestamps", "behind"),
     [
-        pytest.param([PartitionRow(topic="t", partition=0, end_offset=7)], {}, (0, 0.0), id="all is read"),
+        pytest.param([PartitionRow(topic="t", partition=0, end_offset=7)], {}, (0, 0.0), id="no unread record"),
         pytest.param([PartitionRow(topic="t", partition=0, end_offset=9)], {T0: 940.0}, (2, 60.0), id="behind"),
-        pytest.param([PartitionRow(topic="t", partition=0, end_offset=9)], {}, (2, None), id="no record to show"),
-        pytest.param([PartitionRow(topic="t", partition=0, end_offset=9)], {T0: 1_001.0}, (2, 0.0), id="a clock ahead"),
-        pytest.param([PartitionRow(topic="t", partition=0, end_offset=5)], {}, (0, 0.0), id="a log that was truncated"),
-        pytest.param([PartitionRow(topic="t", partition=0, error="down")], {}, (None, None), id="no answer"),
+        pytest.param([PartitionRow(topic="t", partition=0, end_offset=9)], {}, (2, None), id="no record at the offset"),
+        pytest.param(
+            [PartitionRow(topic="t", partition=0, end_offset=9)], {T0: 1_001.0}, (2, 0.0), id="future timestamp"
+        ),
+        pytest.param([PartitionRow(topic="t", partition=0, end_offset=5)], {}, (0, 0.0), id="truncated log"),
+        pytest.param([PartitionRow(topic="t", partition=0, error="down")], {}, (None, None), id="leader failure"),
         pytest.param([PartitionRow(topic="t", error="gone")], {}, (None, None), id="no topic"),
     ],
 )
@@ -32,16 +34,16 @@ def test_lag_of_a_partition_read_up_to_offset_7(
     (row,) = lag_rows({T0: Position(7)}, live, timestamps, NOW)
 
     assert (row.records_behind, row.seconds_behind) == behind
-    assert unread({T0: Position(7)}, live) == ([T0] if behind[0] else [])
+    assert partitions_behind({T0: Position(7)}, live) == ([T0] if behind[0] else [])
 
 
-def test_a_topic_that_was_recreated_has_no_end_to_compare_with() -> None:
+def test_recreated_topics_are_not_compared() -> None:
     old, new = UUID(int=1), UUID(int=2)
     live = [
         PartitionRow(topic=topic, partition=0, topic_id=str(new), end_offset=5) for topic in ("again", "same", "new")
     ]
     unknown = PartitionRow(topic="unknown", partition=0, end_offset=5)
 
-    compared = of_same_topics([*live, unknown], {"again": old, "same": new, "new": None, "unknown": old})
+    comparable = without_recreated_topics([*live, unknown], {"again": old, "same": new, "new": None, "unknown": old})
 
-    assert [row.topic for row in compared] == ["same", "new", "unknown"]
+    assert [row.topic for row in comparable] == ["same", "new", "unknown"]

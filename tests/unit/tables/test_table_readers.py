@@ -1,4 +1,4 @@
-"""Event files from the writer's end to the reader's, as Spark drives it, but without Spark."""
+"""Readers of event files, called as Spark calls them, but without Spark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.written_events import made
 
 
 class Writer:
-    """Writes events 1, 2, 3 ... of one cache, each into a file of its own."""
+    """Writes events 1, 2, 3 ... of one cache, each to its own file."""
 
     def __init__(self, folder: Path) -> None:
         self.sink = FolderSink(LocalFolder(folder))
@@ -41,7 +41,7 @@ def sequences(reader: Any, tasks: Sequence[Any]) -> list[int]:
     return [row["sequence"] for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
 
 
-def test_a_stream_reads_what_came_since_the_offset_before(tmp_path: Path) -> None:
+def test_stream_reads_the_files_since_the_last_offset(tmp_path: Path) -> None:
     writer, reader = Writer(tmp_path), stream(tmp_path)
     writer.write(2)
     first = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
@@ -50,10 +50,10 @@ def test_a_stream_reads_what_came_since_the_offset_before(tmp_path: Path) -> Non
 
     assert sequences(reader, reader.partitions(reader.initialOffset(), first)) == [1, 2]
     assert sequences(reader, reader.partitions(first, second)) == [3, 4]
-    assert sequences(stream(tmp_path), stream(tmp_path).partitions(first, second)) == [3, 4], "and again when restarted"
+    assert sequences(stream(tmp_path), stream(tmp_path).partitions(first, second)) == [3, 4], "also after a restart"
 
 
-def test_a_stream_from_latest_begins_with_the_next_file(tmp_path: Path) -> None:
+def test_stream_from_latest_starts_with_the_next_file(tmp_path: Path) -> None:
     writer, reader = Writer(tmp_path), stream(tmp_path, starts_latest=True)
     writer.write(2)
     start = reader.initialOffset()
@@ -62,7 +62,7 @@ def test_a_stream_from_latest_begins_with_the_next_file(tmp_path: Path) -> None:
     assert sequences(reader, reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))) == [3]
 
 
-def test_a_stream_of_what_is_there_ends_with_it(tmp_path: Path) -> None:
+def test_available_now_ends_with_the_existing_files(tmp_path: Path) -> None:
     writer, reader = Writer(tmp_path), stream(tmp_path)
     writer.write(2)
     reader.prepareForTriggerAvailableNow()
@@ -73,9 +73,7 @@ def test_a_stream_of_what_is_there_ends_with_it(tmp_path: Path) -> None:
     assert reader.latestOffset(end, ReadAllAvailable()) == end
 
 
-def test_files_that_their_writer_deleted_are_passed_over_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_deleted_files_are_skipped_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     writer, reader = Writer(tmp_path), stream(tmp_path)
     writer.write(1)
     start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
@@ -89,20 +87,19 @@ def test_files_that_their_writer_deleted_are_passed_over_with_a_warning(
     with caplog.at_level(logging.WARNING):
         assert sequences(reader, tasks) == [4]
     assert fourth.exists()
-    gone = "files of refresh events that their writers deleted before they were read: 1"
-    assert caplog.messages == [gone] * 2
+    assert [message.rpartition(": ")[2] for message in caplog.messages] == ["1", "1"]
 
 
-def test_a_batch_reads_all_there_are_and_nothing_where_there_is_nothing(tmp_path: Path) -> None:
+def test_batch_reads_all_files_or_none(tmp_path: Path) -> None:
     Writer(tmp_path / "events").write(3)
-    there = batch_reader(Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path)), {"sequence": "sequence"})
-    nothing = batch_reader(Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path / "none")), {"sequence": "sequence"})
+    reader = batch_reader(Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path)), {"sequence": "sequence"})
+    empty = batch_reader(Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path / "none")), {"sequence": "sequence"})
 
-    assert sequences(there, there.partitions()) == [1, 2, 3]
-    assert (nothing.partitions(), sequences(nothing, [None])) == ([], [])
+    assert sequences(reader, reader.partitions()) == [1, 2, 3]
+    assert (empty.partitions(), sequences(empty, [None])) == ([], [])
 
 
-def test_caches_are_folded_out_of_all_files_in_one_task(tmp_path: Path) -> None:
+def test_caches_table_is_computed_in_one_task(tmp_path: Path) -> None:
     Writer(tmp_path).write(3)
     columns = {name: name for name in ("cache_id", "generation_at_least", "events_missing")}
     reader = batch_reader(Table.CACHES, EventsOptions(path=str(tmp_path)), columns)
@@ -114,22 +111,22 @@ def test_caches_are_folded_out_of_all_files_in_one_task(tmp_path: Path) -> None:
     ]
 
 
-def test_a_batch_cannot_begin_at_the_end(tmp_path: Path) -> None:
+def test_batch_cannot_start_at_latest(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="can't be latest for batch"):
         batch_reader(
             Table.REFRESH_EVENTS, EventsOptions(path=str(tmp_path), starts_latest=True), {"sequence": "sequence"}
         )
 
 
-def test_batches_need_no_pyspark_that_has_read_limits() -> None:
+def test_batches_do_not_need_the_read_limits_of_pyspark() -> None:
     code = """
 import sys
-import pyspark.sql.datasource  # which imports them itself where they are
+import pyspark.sql.datasource  # imports the read limits if they exist
 sys.modules["pyspark.sql.streaming.datasource"] = None  # as in pyspark 4.0 and 4.1
 from pyspark_kafka_meta import DefaultSource
 source = DefaultSource({"table": "caches", "metricsPath": "/no/such/folder"})
 print(type(source.reader(source.schema())).__name__)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
-    assert (done.stdout, done.returncode) == ("CachesReader\n", 0), done.stderr
+    assert (process.stdout, process.returncode) == ("CachesReader\n", 0), process.stderr

@@ -1,4 +1,4 @@
-"""The side tables look the same to Spark, to Arrow and to whoever reads the events' JSON."""
+"""Spark, Arrow and the JSON of events have the same columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.written_events import made
 
 
 @pytest.mark.parametrize("row", [*ROWS.values(), LagRow])
-def test_arrow_schema_is_what_pyspark_derives_from_the_spark_schema(row: type) -> None:
+def test_arrow_schema_equals_pysparks_for_the_spark_schema(row: type) -> None:
     assert arrow_schema(row).equals(to_arrow_schema(struct_type(row), timezone="UTC"), check_metadata=True)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kafka_meta.tables.event_files import EventFolder, latest
+from pyspark_kafka_meta.tables.event_files import EventFolder, next_numbers
 from pyspark_kafka_meta.telemetry import folder_sink
 from pyspark_kafka_meta.telemetry.default_folder import RETENTION_DAYS, DefaultFolder
 from pyspark_kafka_meta.telemetry.event_sinks import LossCount
@@ -76,7 +76,7 @@ def test_stream_that_read_a_file_of_a_failed_write_reads_all_later_files(folder:
 
     sink = FolderSink(LateFailingFolder(folder))
     sink.write([made("c0ffee", 1)])
-    read = latest(EventFolder(str(folder)).files())
+    read = next_numbers(EventFolder(str(folder)).files())
     sink.write([made("c0ffee", 2)])
 
     assert sorted(written(folder)) == [(1, 0), (2, 1)], "nothing is overwritten, though an event counts as lost"
