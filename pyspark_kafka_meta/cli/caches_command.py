@@ -24,8 +24,8 @@ from pyspark_kafka_meta.monitor.formatting import (
 )
 from pyspark_kafka_meta.monitor.staleness import StaleEntry, is_stale, live_leaders, newest_leaders, stale_entries
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.tables.caches_from_events import Event, fold
-from pyspark_kafka_meta.tables.cluster_query import ask_cluster
+from pyspark_kafka_meta.tables.caches_from_events import Event, cache_rows
+from pyspark_kafka_meta.tables.cluster_query import describe_cluster
 from pyspark_kafka_meta.tables.table_rows import CacheRow
 from pyspark_kafka_meta.telemetry.default_folder import default_root
 from pyspark_kafka_meta.telemetry.liveness_lock import dead_caches
@@ -59,7 +59,7 @@ def known_caches(source: EventSource, since_ms: int, now_ms: int, application_id
         application_id: None for all.
     """
     events = list(source.read())
-    chosen = [row for row in fold(events, now_ms) if application_id in (None, row.application_id)]
+    chosen = [row for row in cache_rows(events, now_ms) if application_id in (None, row.application_id)]
     dead = dead_caches(default_root())
     alive = [row for row in chosen if row.cache_id not in dead]
     recent = [row for row in alive if row.last_refresh.timestamp() * 1000 >= since_ms]
@@ -111,7 +111,7 @@ def show_stale(known: KnownCaches, client: ClientOptions, console: Console | Non
     if known.why_none:
         note(f"nothing to compare with the cluster: {known.why_none}")
         return False
-    answer = ask_cluster(client, sorted({row.topic for row in known.rows if row.topic is not None})).answer
+    answer = describe_cluster(client, sorted({row.topic for row in known.rows if row.topic is not None})).response
     rows = [row for row in known.rows if row.cluster_id in (None, answer.cluster_id)]
     if not rows:
         note("nothing to compare with the cluster: all known caches are of other clusters")

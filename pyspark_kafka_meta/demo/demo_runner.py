@@ -29,7 +29,7 @@ from pyspark_kafka_meta.monitor.cluster_access import check_topics, timeout_opti
 from pyspark_kafka_meta.monitor.event_sources import FolderEvents
 from pyspark_kafka_meta.monitor.watcher import Watcher
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
-from pyspark_kafka_meta.tables.cluster_query import ask_cluster
+from pyspark_kafka_meta.tables.cluster_query import describe_cluster
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
 
 CLUSTER_TIMEOUT_MS = 10_000
@@ -73,7 +73,7 @@ def start_query(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[Ru
     client = ClientOptions.parse({**cluster.options, **timeout_options(CLUSTER_TIMEOUT_MS)})
     feed = RecordFeed(cluster) if is_fed else None
     # Report missing topics a minute before the query does; the demo's own topics may be created later.
-    check_topics(ask_cluster(client, cluster.topics if isinstance(cluster, UserCluster) else ()).answer)
+    check_topics(describe_cluster(client, cluster.topics if isinstance(cluster, UserCluster) else ()).response)
     find_java()
     with ExitStack() as opened:
         # An executor that ends late may still write there.

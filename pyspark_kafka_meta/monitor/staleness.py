@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pyspark_kafka_meta.model import MetadataResponse, TopicPartition, is_other_topic
 from pyspark_kafka_meta.monitor.cluster_state import event_order
-from pyspark_kafka_meta.tables.caches_from_events import Event, complete
+from pyspark_kafka_meta.tables.caches_from_events import Event, valid_changes
 from pyspark_kafka_meta.tables.table_rows import CacheRow, PartitionRow, by_partition
 
 Leaders = Mapping[TopicPartition, PartitionRow]
@@ -98,11 +98,11 @@ def _epochs_seen(events: Iterable[Event]) -> dict[tuple[str | None, TopicPartiti
     seen: dict[tuple[str | None, TopicPartition], dict[int, int]] = {}
     for event in sorted(events, key=event_order):
         cluster_id = event.get("cluster_id")
-        for recreated in complete(event, "topics_recreated"):
+        for recreated in valid_changes(event, "topics_recreated"):
             for key in [key for key in seen if (key[0], key[1].topic) == (cluster_id, recreated["topic"])]:
                 del seen[key]
-        learned = [(change, change["leader_epoch"]) for change in complete(event, "partitions_learned")]
-        changed = [(change, change["new_epoch"]) for change in complete(event, "leaders_changed")]
+        learned = [(change, change["leader_epoch"]) for change in valid_changes(event, "partitions_learned")]
+        changed = [(change, change["new_epoch"]) for change in valid_changes(event, "leaders_changed")]
         for change, epoch in learned + changed:
             partition = TopicPartition(change["topic"], change["partition"])
             seen.setdefault((cluster_id, partition), {}).setdefault(epoch, event["time_ms"])

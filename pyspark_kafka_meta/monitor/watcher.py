@@ -13,8 +13,8 @@ from pyspark_kafka_meta.monitor.cluster_state import State, event_order, known_b
 from pyspark_kafka_meta.monitor.event_sources import EventSource
 from pyspark_kafka_meta.monitor.staleness import newest_leaders
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.tables.caches_from_events import Event, ended_caches, fold
-from pyspark_kafka_meta.tables.cluster_query import ask_cluster, broker_rows, partition_rows
+from pyspark_kafka_meta.tables.caches_from_events import Event, cache_rows, ended_caches
+from pyspark_kafka_meta.tables.cluster_query import broker_rows, describe_cluster, partition_rows
 from pyspark_kafka_meta.tables.table_rows import BrokerRow, CacheRow, PartitionRow
 
 CLUSTER_TIMEOUT_MS = 2_000
@@ -53,7 +53,7 @@ class Watcher:
         begins, positions, records_per_s = self._progress()
         now_ms = int(time.time() * 1000)
         self._events = without_old_events(sorted([*self._events, *self._source.read()], key=event_order), now_ms)
-        caches = fold(self._events, now_ms)
+        caches = cache_rows(self._events, now_ms)
         trouble = self._ask(caches)
         return State(
             now_ms=now_ms,

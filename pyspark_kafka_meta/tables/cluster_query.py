@@ -75,7 +75,7 @@ def partition_rows(options: ClientOptions, topics: Collection[str] | None) -> li
 
     Raises:
         ConnectError: no broker responded. That a leader does not is in its partitions' rows.
-        KafkaMetaError: as `ask_cluster`.
+        KafkaMetaError: as `describe_cluster`.
     """
     deadline = options.api_deadline(time.monotonic())
     with closing(KafkaWire(ConnectionSettings.of(options))) as wire:
@@ -162,9 +162,9 @@ def _describe(
         try:
             response = wire.metadata(address, topics, start + (deadline - start) / remaining)
             if response.error_code:
-                raise ProtocolError(f"{address} answered {describe(response.error_code)}")
+                raise ProtocolError(f"{address} responded with {describe(response.error_code)}")
         except RETRIABLE_ERRORS as error:
             failures.append(str(error))
         else:
-            return Told(address, answer, (time.monotonic() - asked_at) * 1000)
+            return ClusterDescription(address, response, (time.monotonic() - start) * 1000)
     raise ConnectError(f"no broker responded ({'; '.join(failures)}): check the addresses and that the brokers are up")

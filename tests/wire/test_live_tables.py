@@ -50,7 +50,7 @@ def test_a_dead_bootstrap_address_is_passed_over(cluster: MockCluster) -> None:
 
 def test_nobody_answers(cluster: MockCluster) -> None:
     with pytest.raises(ConnectError, match=r"no broker responded.*127\.0\.0\.1:1"):
-        ask_cluster(options("127.0.0.1:1"), ())
+        describe_cluster(options("127.0.0.1:1"), ())
 
 
 @pytest.mark.parametrize("topics", [None, ["t"]])

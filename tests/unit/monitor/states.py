@@ -40,4 +40,4 @@ def state(
         for number, (leader, epoch) in enumerate(leaders)
     ]
     positions = {TopicPartition("t", number): Position(read) for number in range(len(rows))}
-    return State(now_ms, BROKERS, rows, None, rows_of_events, fold(rows_of_events, now_ms), positions, {}, 480.0)
+    return State(now_ms, BROKERS, rows, None, rows_of_events, cache_rows(rows_of_events, now_ms), positions, {}, 480.0)

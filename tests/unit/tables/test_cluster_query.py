@@ -34,9 +34,9 @@ def test_address_with_an_error_is_skipped(wire: FakeWire) -> None:
 def test_connect_error_has_the_error_of_each_address(wire: FakeWire) -> None:
     for node_id in (1, 2):
         wire.metadata_refusals[node_id] = deque([REBOOTSTRAP_REQUIRED])
-    told = r"no broker responded \(broker-1:9092 answered .*error 129.*; broker-2:9092 answered .*\): check the addr"
+    told = r"no broker responded \(broker-1:9092 responded .*error 129.*; broker-2:9092 responded .*\): check the addr"
     with pytest.raises(ConnectError, match=told):
-        cluster_query.ask_cluster(OPTIONS, ())
+        cluster_query.describe_cluster(OPTIONS, ())
 
 
 @pytest.mark.parametrize("error", [AuthenticationError("wrong password"), TlsError("unknown authority")])
