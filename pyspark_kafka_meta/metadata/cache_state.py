@@ -108,7 +108,7 @@ class CacheState:
         if all_failed and is_retriable and not self._warned:
             # The query may fail only a minute later.
             logger.warning(
-                "no broker responds to a Metadata request (%s); retrying for up to kafka.default.api.timeout.ms, in a "
+                "no broker answers a Metadata request (%s); retrying for up to kafka.default.api.timeout.ms, in a "
                 "reading task for up to kafkaConsumer.pollTimeoutMs",
                 self._failure_texts(),
             )
@@ -157,7 +157,7 @@ class CacheState:
 
     def unreachable_message(self) -> str:
         return (
-            f"no broker responded to a Metadata request in time ({self._failure_texts() or 'no time was left'}): check "
+            f"no broker answered a Metadata request in time ({self._failure_texts() or 'no time was left'}): check "
             "kafka.bootstrap.servers, that the brokers are up, and that this host can reach them"
         )
 

@@ -1,6 +1,4 @@
-"""The options of a query: `query` holds those of the records, `spans` of them where to begin and end, `client` and
-`security` those of connections, `metrics` those of events, `side_tables` says what the other tables take, `rules` what
-they may not say together, `declare` how an option is read, `values` and `specs` have the parsers."""
+"""The options of a query: tables of options (`*_options`), their parsers and the checks of combinations."""
 
 from pyspark_kafka_meta.options.client_options import ClientOptions
 from pyspark_kafka_meta.options.metrics_options import MetricsOptions

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import option_checks, option_parsers
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
-from pyspark_kafka_meta.options.option_table import choice, label, read, row, table_of, whole
+from pyspark_kafka_meta.options.option_table import choice, label, parse_options, row, table_of, whole
 from pyspark_kafka_meta.options.security_checks import complete_security
 from pyspark_kafka_meta.options.security_options import SECURITY_OPTIONS, SecurityOptions
 from pyspark_kafka_meta.validators import INT64_MAX
@@ -16,7 +16,7 @@ from pyspark_kafka_meta.validators import INT64_MAX
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """How to reach the brokers, how much to ask of them and how long to wait."""
+    """Connections, fetch sizes and timeouts."""
 
     security: SecurityOptions
     bootstrap_servers: tuple[Address, ...] = row(
@@ -72,18 +72,18 @@ class ClientOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ClientOptions:
-        """For a client that reads no topic: the `kafka.*` options alone.
+        """The `kafka.*` options alone, for a client that reads no topic.
 
         Raises:
-            OptionError: one line for each option that is missing, unknown or unusable.
+            OptionError: one line for each missing, unknown or invalid option.
         """
         options = CaseInsensitiveMap(options)
-        parsed, problems = read(options, CLIENT_OPTIONS)
-        option_checks.refuse(problems + option_checks.client_problems(options) + complete_security(parsed))
+        parsed, problems = parse_options(options, CLIENT_OPTIONS)
+        option_checks.raise_problems(problems + option_checks.client_problems(options) + complete_security(parsed))
         return cls(**parsed)
 
     def api_deadline(self, now: float) -> float:
-        """By when a question asked at `now` must be answered, retries included; seconds of the caller's clock."""
+        """Deadline of an operation with its retries that starts at `now`; seconds of the caller's clock."""
         return now + self.default_api_timeout_ms / 1000
 
 

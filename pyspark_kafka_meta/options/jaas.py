@@ -1,6 +1,6 @@
 """Reads `sasl.jaas.config`, the login of Kafka's Java clients: `PlainLoginModule required username="u" password="p";`
 
-Follows Kafka's `JaasConfig`, which reads it with Java's `StreamTokenizer`. Errors repeat none of the text: it holds a
+Follows Kafka's `JaasConfig`, which uses Java's `StreamTokenizer`. Errors never repeat the text, because it holds a
 password.
 """
 
@@ -24,44 +24,44 @@ _TOKEN = re.compile(
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
-class _Module(NamedTuple):
-    """A login module of Java's.
+class _LoginModule(NamedTuple):
+    """A Java login module.
 
     Attributes:
-        mechanism: how the names of its mechanisms begin.
-        entries: those that are read here, and those that change nothing here.
-        otherwise: said of any other entry.
+        mechanism: common prefix of its mechanisms.
+        entries: supported entries, and entries without effect here.
+        others: describes unsupported entries in an error.
     """
 
     mechanism: str
     entries: tuple[str, ...]
-    otherwise: str
+    others: str
 
 
 _EXTENSION = "extension_"
-_ONLY_JAVA = "that only Java heeds, such as keyTab, principal or awsProfileName: leave them out;"
+_ONLY_JAVA = "that only Java supports, such as keyTab, principal or awsProfileName: remove them;"
 _MODULES = {
-    "PlainLoginModule": _Module("PLAIN", ("username", "password"), "other than username and password"),
-    "ScramLoginModule": _Module("SCRAM-", ("username", "password"), "other than username and password"),
-    "OAuthBearerLoginModule": _Module(
+    "PlainLoginModule": _LoginModule("PLAIN", ("username", "password"), "other than username and password"),
+    "ScramLoginModule": _LoginModule("SCRAM-", ("username", "password"), "other than username and password"),
+    "OAuthBearerLoginModule": _LoginModule(
         "OAUTHBEARER",
         ("clientId", "clientSecret", "scope"),
         f"other than clientId, clientSecret, scope and {_EXTENSION}...; the token endpoint is an option of its own",
     ),
-    "IAMLoginModule": _Module(
-        "AWS_MSK_IAM", (), f"{_ONLY_JAVA} credentials come from where AWS's tools look for them, such as AWS_PROFILE"
+    "IAMLoginModule": _LoginModule(
+        "AWS_MSK_IAM", (), f"{_ONLY_JAVA} credentials come from AWS's usual sources, such as AWS_PROFILE"
     ),
-    "Krb5LoginModule": _Module(
+    "Krb5LoginModule": _LoginModule(
         "GSSAPI",
         ("serviceName", "useTicketCache", "renewTGT", "doNotPrompt"),
-        f"{_ONLY_JAVA} tickets come from kinit, or by the key tab that KRB5_CLIENT_KTNAME names",
+        f"{_ONLY_JAVA} tickets come from kinit, or from the keytab in KRB5_CLIENT_KTNAME",
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class JaasLogin:
-    """One login module by its class name without the package, and its options, every one of them hidden."""
+    """The class name of a login module without the package, and its options as secrets."""
 
     module: str
     options: tuple[tuple[str, Secret], ...]
@@ -71,22 +71,22 @@ class JaasLogin:
 
     @property
     def extensions(self) -> str:
-        """Those of SASL, as name=value between commas."""
+        """SASL extensions as name=value, separated by commas."""
         found = ((name.removeprefix(_EXTENSION), value) for name, value in self.options if name.startswith(_EXTENSION))
         return ",".join(f"{name}={value.reveal()}" for name, value in found)
 
 
 def parse_jaas(text: str) -> JaasLogin:
-    """The one login that `text` describes.
+    """Parses a configuration of one login module.
 
     Raises:
-        ValueError: it is none; says where, not what.
+        ValueError: the text is invalid; the message has the place, not the text.
     """
     tokens = _tokens(text)
     if len(tokens) < 3 or tokens[1].lower() not in ("required", "requisite", "sufficient", "optional"):
         raise ValueError('a login module, "required" and options must come first')
     if tokens[-1] != _END:
-        raise ValueError("it must end with ';' and hold one login module")
+        raise ValueError("it must end with ';' and have one login module")
     options: dict[str, Secret] = {}
     rest = tokens[2:-1]
     for name, sign, value in zip(rest[::3], rest[1::3], rest[2::3], strict=False):
@@ -98,29 +98,29 @@ def parse_jaas(text: str) -> JaasLogin:
     return JaasLogin(tokens[0].rpartition(".")[2], tuple(sorted(options.items())))
 
 
-def misfit(login: JaasLogin, mechanism: str) -> str | None:
-    """Why this login cannot be that of the mechanism, if it cannot. Repeats none of it."""
+def login_problem(login: JaasLogin, mechanism: str) -> str | None:
+    """Why the login does not fit the mechanism; None if it fits. Never repeats the login."""
     module = _MODULES.get(login.module)
     if module is None or not mechanism.startswith(module.mechanism):
         return (
-            f"The login module in 'kafka.sasl.jaas.config' is not one for {mechanism}: {', '.join(_MODULES)} are "
-            "understood"
+            f"The login module in 'kafka.sasl.jaas.config' does not fit {mechanism}. Supported modules: "
+            f"{', '.join(_MODULES)}"
         )
     if login.get("tokenauth") is not None:
         return "Delegation tokens ('tokenauth' in 'kafka.sasl.jaas.config') are not supported"
     is_oauth = module.mechanism == "OAUTHBEARER"
     if any(name not in module.entries and not (is_oauth and name.startswith(_EXTENSION)) for name, _ in login.options):
-        return f"The login in 'kafka.sasl.jaas.config' has entries {module.otherwise}"
+        return f"The login in 'kafka.sasl.jaas.config' has entries {module.others}"
     return None
 
 
 def jaas_text(module: str, options: Mapping[str, str]) -> str:
-    """What `parse_jaas` and Kafka read back."""
+    """The inverse of `parse_jaas`."""
     quoted = (f'{name}="{value}"' for name, value in ((n, _escape(v)) for n, v in options.items()))
     return " ".join([module, "required", *quoted]) + ";"
 
 
-_EQUALS, _END = "\0=", "\0;"  # unlike any word or quoted text
+_EQUALS, _END = "\0=", "\0;"  # differ from every word and quoted text
 
 
 def _tokens(text: str) -> list[str]:
@@ -128,7 +128,7 @@ def _tokens(text: str) -> list[str]:
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise ValueError(f"it cannot be read from character {position + 1} on: a quote or a comment is left open?")
+            raise ValueError(f"it is invalid from character {position + 1} on: is a quote or comment not closed?")
         position = match.end()
         if match["sign"]:
             tokens.append("\0" + match["sign"])

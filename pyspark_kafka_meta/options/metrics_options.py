@@ -1,4 +1,4 @@
-"""The options that say where refresh events go."""
+"""The options for the destination of refresh events."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pyspark_kafka_meta.validators import topic_name
 
 @dataclass(frozen=True, slots=True)
 class MetricsOptions:
-    """Where the refresh events go. Neither path nor topic: to a folder for temporary files, on each machine.
+    """The destination of refresh events. Without path and topic: a temporary folder of each machine.
 
     Attributes:
-        driver: names that folder in a task; a planner finds the name itself.
+        driver: part of the name of that folder in tasks; a planner determines it itself.
     """
 
     path: str | None = row(

@@ -1,4 +1,4 @@
-"""The options that say where a query begins and ends, and which of them holds.
+"""The options for the start and end of a query, and their precedence.
 
 Names, precedence and error texts follow Spark's `KafkaSourceProvider.getKafkaOffsetRangeLimit`.
 """
@@ -18,11 +18,11 @@ _EXPECTED_TIMES = 'Expected e.g. {"topicA":{"0":1700000000000},"topicB":{"0":170
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpanOptions:
-    """Where a query begins and ends.
+class OffsetOptions:
+    """The start and end of a query.
 
     Attributes:
-        starting_offsets, ending_offsets: None until completed where not given, then what holds.
+        starting_offsets, ending_offsets: once completed for a batch or stream, the effective start and end.
     """
 
     starting_offsets: StartSpec | None = row(  # noqa: RUF009

@@ -1,4 +1,4 @@
-"""What options may not say together, or not to this kind of query: one sentence for each thing wrong.
+"""Checks of combinations of options, and of options that do not fit batches or streams: a sentence for each problem.
 
 Worded after Spark's `KafkaSourceProvider`.
 """
@@ -27,14 +27,14 @@ _STREAM_ONLY = (
 )
 
 
-def refuse(problems: Collection[str]) -> None:
-    """Raises OptionError: one line for each problem, if there are any."""
+def raise_problems(problems: Collection[str]) -> None:
+    """Raises OptionError with one line for each problem."""
     if problems:
         raise OptionError("\n".join(problems))
 
 
 def sink_problems(options: Mapping[str, str]) -> list[str]:
-    """A query that names what a sink needs, and nothing to read, is writing: a list of missing options is no help."""
+    """Options of a sink without a topic to read mean a write query: a list of missing options would not help."""
     writes = "topic" in options or "checkpointLocation" in options
     if not writes or any(name in options for name in _STRATEGIES):
         return []
@@ -59,11 +59,15 @@ def strategy_problems(options: Mapping[str, str]) -> list[str]:
 def metrics_problems(options: Mapping[str, str]) -> list[str]:
     if "metricsBootstrapServers" not in options or "metricsTopic" in options:
         return []
-    return ["Option 'metricsBootstrapServers' has no effect without 'metricsTopic': name a topic, or leave it out"]
+    return ["Option 'metricsBootstrapServers' has no effect without 'metricsTopic': set 'metricsTopic' or remove it"]
 
 
 def limit_problems(parsed: Mapping[str, Any]) -> list[str]:
-    """Limits that contradict each other. Takes values by field of `SourceOptions`, without the bad ones."""
+    """Contradicting limits.
+
+    Args:
+        parsed: valid values by field of `SourceOptions`.
+    """
     problems = []
     fewest, most = parsed.get("min_offsets_per_trigger"), parsed.get("max_offsets_per_trigger")
     if fewest is not None and most is not None and fewest > most:
@@ -77,36 +81,36 @@ def limit_problems(parsed: Mapping[str, Any]) -> list[str]:
 
 
 def batch_warnings(options: Mapping[str, str]) -> list[str]:
-    """Options that only a stream heeds, of any table."""
+    """Given options that have an effect in streams only, of any table."""
     given = CaseInsensitiveMap(options)
     return [f"{name} option ignored in batch queries" for name in _STREAM_ONLY if name in given]
 
 
 def batch_problems(starting: StartSpec, ending: OffsetsSpec | TimesSpec) -> list[str]:
-    """Offsets that a batch cannot have. Only brokers can judge times."""
+    """Invalid offsets of a batch. Timestamps can only be checked with brokers."""
     problems = _start_problems(starting) if isinstance(starting, OffsetsSpec) else []
     if not isinstance(ending, OffsetsSpec):
         return problems
     if ending.everywhere == EARLIEST_OFFSET:
         problems.append("ending offset can't be earliest for batch queries on Kafka")
-    for where, offset in ending.by_topic + ending.by_partition:
+    for place, offset in ending.by_topic + ending.by_partition:
         if offset == EARLIEST_OFFSET:
-            problems.append(f"ending offset for {where} can't be earliest for batch queries on Kafka")
+            problems.append(f"ending offset for {place} can't be earliest for batch queries on Kafka")
     if isinstance(starting, OffsetsSpec) and starting.by_partition and ending.by_partition:
-        problems += _span_problems(starting, ending)
+        problems += _range_problems(starting, ending)
     return problems
 
 
 def stream_problems(ending: OffsetsSpec | TimesSpec | None) -> list[str]:
-    """An end that a stream cannot have, because it would move with each restart."""
+    """Invalid ends of a stream: those that would move with each restart."""
     if isinstance(ending, TimesSpec):
         return ["ending timestamp not valid in streaming queries"]
     if ending is None:
         return []
-    words = [ending.everywhere, *(offset for _, offset in ending.by_topic + ending.by_partition)]
-    if all(offset is None or offset >= 0 for offset in words):
+    offsets = [ending.everywhere, *(offset for _, offset in ending.by_topic + ending.by_partition)]
+    if all(offset is None or offset >= 0 for offset in offsets):
         return []
-    return ["ending offset not valid in streaming queries, unless it is JSON that names an offset for each partition"]
+    return ["ending offset not valid in streaming queries, except as JSON with an offset for each partition"]
 
 
 def _start_problems(starting: OffsetsSpec) -> list[str]:
@@ -115,13 +119,13 @@ def _start_problems(starting: OffsetsSpec) -> list[str]:
         problems.append(
             "starting offset can't be latest for batch queries on Kafka: set earliest, -10m or JSON, or use readStream"
         )
-    for where, offset in starting.by_topic + starting.by_partition:
+    for place, offset in starting.by_topic + starting.by_partition:
         if offset == LATEST_OFFSET:
-            problems.append(f"startingOffsets for {where} can't be latest for batch queries on Kafka")
+            problems.append(f"startingOffsets for {place} can't be latest for batch queries on Kafka")
     return problems
 
 
-def _span_problems(starting: OffsetsSpec, ending: OffsetsSpec) -> list[str]:
+def _range_problems(starting: OffsetsSpec, ending: OffsetsSpec) -> list[str]:
     starts, ends = dict(starting.by_partition), dict(ending.by_partition)
     problems = [
         f"The specified start offset {start} is greater than the end offset {ends[partition]} "
@@ -129,8 +133,8 @@ def _span_problems(starting: OffsetsSpec, ending: OffsetsSpec) -> list[str]:
         for partition, start in starts.items()
         if partition in ends and start > ends[partition] >= 0
     ]
-    only_starts = _not_named(starts, ending)
-    only_ends = _not_named(ends, starting)
+    only_starts = _without_offset(starts, ending)
+    only_ends = _without_offset(ends, starting)
     if only_starts or only_ends:
         problems.append(
             "The specified start offset and end offset should have the same topic-partitions. "
@@ -140,7 +144,9 @@ def _span_problems(starting: OffsetsSpec, ending: OffsetsSpec) -> list[str]:
     return problems
 
 
-def _not_named(partitions: Mapping[TopicPartition, int], spec: OffsetsSpec) -> set[TopicPartition]:
-    """Those of `partitions` on which `spec` is silent: neither they nor their topics are named in it."""
+def _without_offset(partitions: Mapping[TopicPartition, int], spec: OffsetsSpec) -> set[TopicPartition]:
+    """The partitions without an offset in `spec`, by partition or topic."""
     topics = dict(spec.by_topic)
-    return {one for one in partitions.keys() - dict(spec.by_partition).keys() if one.topic not in topics}
+    return {
+        partition for partition in partitions.keys() - dict(spec.by_partition).keys() if partition.topic not in topics
+    }

@@ -1,7 +1,4 @@
-"""Checked values out of text and JSON that others wrote: what options and checkpoints are made of.
-
-Every function here raises ValueError for what it cannot take, and says which part is wrong where there are parts.
-"""
+"""Parsers of option values. A parser raises ValueError for an invalid text, and names the invalid part."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ def parse_number(text: str, low: int, high: int) -> int:
 
 
 def parse_choice(text: str, values: Mapping[str, Any]) -> Any:
-    """What `values` has under `text`, without regard to case."""
+    """The value of the choice `text`, in any case."""
     word, choices = text.strip(), CaseInsensitiveMap(values)
     if word not in choices:
         near = closest(word, choices, count=1)
@@ -38,7 +35,7 @@ def parse_choice(text: str, values: Mapping[str, Any]) -> Any:
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds, or a number with a unit as Spark writes them: `100ms`, `30s`, `15m`, `15min`, `1h`, `2d`."""
+    """Milliseconds, or a number with a unit as in Spark: `100ms`, `30s`, `15m`, `15min`, `1h`, `2d`."""
     match = re.fullmatch(r"([0-9]{1,12})([a-z]*)", text.strip().lower())
     if match is None or match[2] not in _UNITS_MS:
         raise ValueError
@@ -46,7 +43,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_group(text: str) -> str:
-    """The name of a consumer group, not empty."""
+    """A consumer group id, not empty."""
     if not text.strip():
         raise ValueError
     return parse_label(text.strip())
@@ -60,21 +57,21 @@ def parse_label(text: str) -> str:
 
 
 def parse_location(text: str) -> str:
-    """A local path, which a `file:` URI becomes too, or a URI that `pyarrow.fs.FileSystem.from_uri` knows."""
+    """A local path, also from a `file:` URI, or a URI of `pyarrow.fs.FileSystem.from_uri`."""
     location = text.strip()
     scheme, colon, rest = location.partition(":")
     if not colon or re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) is None:
         return _local_path(location)
     if scheme == "file":
         if re.match(r"(//)?/(?!/)", rest) is None:
-            raise ValueError("a folder of this machine is file:///folder, without a host, or /folder")
+            raise ValueError("a local folder is file:///folder, without a host, or /folder")
         return _local_path(unquote(rest.removeprefix("//")))
     if scheme in ("s3a", "s3n"):
         raise ValueError(f"write s3:// for {scheme}://")
     if _REMOTE_SCHEME.fullmatch(scheme) is None:
         raise ValueError(
             "pyarrow has no file system of that scheme, but s3, gs, gcs, abfs, abfss, hdfs, viewfs, hf and fsspec+...; "
-            "one that is mounted is named by its path, and a folder with such a name by ./ before it"
+            "use the path of a mounted file system, and ./ before a folder with such a name"
         )
     if re.fullmatch(r"//\S+", rest) is None:
         raise ValueError
@@ -88,19 +85,19 @@ def _local_path(text: str) -> str:
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
-    """`host:port,[ipv6]:port`, each address once, in the order given."""
-    if "@" in text:  # what stands before it may be a password
-        raise ValueError("an address has no login in it: kafka.sasl.username and kafka.sasl.password are for that")
+    """`host:port,[ipv6]:port` in the given order, without duplicates."""
+    if "@" in text:  # a password may precede it
+        raise ValueError("an address must have no login: use kafka.sasl.username and kafka.sasl.password")
     return non_empty(tuple(dict.fromkeys(_address(item.strip()) for item in text.split(",") if item.strip())))
 
 
 def parse_topics(text: str) -> tuple[str, ...]:
-    """`topic,topic`, each once, in the order given."""
+    """`topic,topic` in the given order, without duplicates."""
     return non_empty(tuple(dict.fromkeys(topic_name(name.strip()) for name in text.split(",") if name.strip())))
 
 
 def parse_pattern(text: str) -> str:
-    """A regular expression that means the same in Java, where Python reads it at all: sets within sets do not."""
+    """A regular expression with the same meaning in Java and Python: nested sets are refused."""
     if not text.strip():
         raise ValueError("Pattern to subscribe is empty")
     with warnings.catch_warnings():
@@ -113,7 +110,7 @@ def parse_pattern(text: str) -> str:
 
 
 def parse_assigned(text: str) -> tuple[TopicPartition, ...]:
-    """JSON `{"topic": [0, 1]}`, sorted, each partition once."""
+    """JSON `{"topic": [0, 1]}`, sorted, without duplicates."""
     numbers = [(topic, number) for topic, numbers in json_by_topic(text, list).items() for number in numbers]
     return non_empty(
         tuple(sorted({TopicPartition(topic, whole_number(number, 0, INT32_MAX)) for topic, number in numbers}))
@@ -121,9 +118,9 @@ def parse_assigned(text: str) -> tuple[TopicPartition, ...]:
 
 
 def _address(item: str) -> Address:
-    # Kafka's `Utils.getHost` passes over a protocol, too.
+    # Kafka's `Utils.getHost` ignores a protocol too.
     match = re.fullmatch(r"(?:[A-Za-z0-9%._-]*://)?(?:\[([^]]+)]|([A-Za-z0-9._-]+)):([0-9]{1,5})", item)
     if match is None:
-        raise ValueError(f"{item!r} is not one")
+        raise ValueError(f"{item!r} is not an address")
     ipv6, host, port = match.groups()
     return Address(str(IPv6Address(ipv6)) if ipv6 else host, whole_number(int(port), 1, 65535))

@@ -1,14 +1,13 @@
-"""`Secret`: text that shows nothing of itself. Pickles carry it, because Spark sends the options to its workers."""
+"""`Secret`: text that is never displayed. It is pickled, because Spark sends the options to workers."""
 
 from __future__ import annotations
 
 HIDDEN = "[hidden]"
-"""What stands for a secret, as in Kafka's `Password`."""
+"""Displayed for a secret, as in Kafka's `Password`."""
 
 
 class Secret:
-    """A password, token or key. Only `reveal` gives it out: its repr and its str do not, nor does what formats it. No
-    dataclass, which `asdict` would open."""
+    """A password, token or key. Only `reveal` returns the text. Not a dataclass, whose text `asdict` would return."""
 
     __slots__ = ("_text",)
 

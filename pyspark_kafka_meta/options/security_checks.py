@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from pyspark_kafka_meta.options.jaas import JaasLogin, misfit
+from pyspark_kafka_meta.options.jaas import JaasLogin, login_problem
 from pyspark_kafka_meta.options.option_table import table_of
 from pyspark_kafka_meta.options.security_options import (
     MECHANISMS,
@@ -38,13 +38,13 @@ def complete_security(parsed: dict[str, Any]) -> list[str]:
     values = {name: parsed.pop(name) for name in SECURITY_OPTIONS}
     parsed["security"], problems = _complete(SecurityOptions(**values))
     if values["sasl_mechanism"] == "GSSAPI":
-        through_librdkafka = {
+        uses_of_librdkafka = {
             "Option 'metricsTopic'": parsed.get("metrics_topic") is not None,
             "Option 'commitOffsetsToGroup'": parsed.get("commit_group") is not None,
             "Option 'startingOffsets' as group:id": isinstance(parsed.get("starting_offsets"), GroupSpec),
         }
-        given = (what for what, is_given in through_librdkafka.items() if is_given)
-        problems += [f"{what} cannot go with GSSAPI: confluent-kafka lacks it" for what in given]
+        given = (use for use, is_given in uses_of_librdkafka.items() if is_given)
+        problems += [f"{use} does not work with GSSAPI: confluent-kafka lacks it" for use in given]
     return problems
 
 
@@ -62,14 +62,14 @@ def _with_jaas_login(given: SecurityOptions) -> tuple[SecurityOptions, list[str]
     jaas, mechanism = given.sasl_jaas_config, given.sasl_mechanism
     if jaas is None or mechanism is None:
         return given, []
-    own = given.sasl_username or given.sasl_password or given.oauth_client_id or given.oauth_client_secret
-    if own and any(jaas.get(name) for name in ("username", "password", "clientId", "clientSecret")):
-        return given, ["Give the login either in 'kafka.sasl.jaas.config' or in options of its own, not in both"]
-    if (why := misfit(jaas, mechanism)) is not None:
-        return given, [why]
+    separate_login = given.sasl_username or given.sasl_password or given.oauth_client_id or given.oauth_client_secret
+    if separate_login and any(jaas.get(name) for name in ("username", "password", "clientId", "clientSecret")):
+        return given, ["Set the login either in 'kafka.sasl.jaas.config' or in separate options, not in both"]
+    if (problem := login_problem(jaas, mechanism)) is not None:
+        return given, [problem]
     if jaas.extensions and given.oauth_extensions:
         return given, [
-            "Give SASL extensions in 'kafka.sasl.jaas.config' or 'kafka.sasl.oauthbearer.extensions', not in both"
+            "Set SASL extensions in 'kafka.sasl.jaas.config' or 'kafka.sasl.oauthbearer.extensions', not in both"
         ]
     try:
         extensions = parse_extensions(jaas.extensions) if jaas.extensions else given.oauth_extensions
@@ -100,12 +100,12 @@ def _store_problems(options: SecurityOptions) -> Iterator[str]:
     if not options.uses_tls and (name := _first_given(options, "truststore_", "keystore_", "key_password")):
         yield f"Option '{name}' has no effect without TLS: set 'kafka.security.protocol' to SSL or SASL_SSL"
     if options.truststore_location and options.truststore_certificates:
-        yield "Give either 'kafka.ssl.truststore.location' or 'kafka.ssl.truststore.certificates', not both"
+        yield "Set either 'kafka.ssl.truststore.location' or 'kafka.ssl.truststore.certificates', not both"
     text_key = options.keystore_key or options.keystore_certificate_chain
     if options.keystore_location and text_key:
-        yield "Give either 'kafka.ssl.keystore.location' or 'kafka.ssl.keystore.key', not both"
+        yield "Set either 'kafka.ssl.keystore.location' or 'kafka.ssl.keystore.key', not both"
     if bool(options.keystore_key) != bool(options.keystore_certificate_chain):
-        yield "Options 'kafka.ssl.keystore.key' and 'kafka.ssl.keystore.certificate.chain' need each other"
+        yield "Options 'kafka.ssl.keystore.key' and 'kafka.ssl.keystore.certificate.chain' must be set together"
 
 
 def _sasl_problems(options: SecurityOptions) -> Iterator[str]:
@@ -118,7 +118,7 @@ def _sasl_problems(options: SecurityOptions) -> Iterator[str]:
         if mechanism not in (None, *mechanisms) and (name := _first_given(options, *fields)):
             yield f"Option '{name}' has no effect with {mechanism}"
     if mechanism is None:
-        yield f"Option 'kafka.sasl.mechanism' must be given with SASL: {', '.join(MECHANISMS)}"
+        yield f"Option 'kafka.sasl.mechanism' is required with SASL: {', '.join(MECHANISMS)}"
     elif mechanism in PASSWORD_MECHANISMS and not (options.sasl_username and options.sasl_password):
         yield f"{mechanism} needs 'kafka.sasl.username' and 'kafka.sasl.password', or 'kafka.sasl.jaas.config'"
     elif mechanism == "OAUTHBEARER":
@@ -134,10 +134,10 @@ def _oauth_problems(options: SecurityOptions) -> Iterator[str]:
     if bool(options.oauth_token_provider) == bool(options.oauth_token_endpoint_url):
         yield "OAUTHBEARER needs either 'oauthTokenProvider' or 'kafka.sasl.oauthbearer.token.endpoint.url'"
     if options.oauth_token_provider and (name := _first_given(options, "oauth_client_", "oauth_scope")):
-        yield f"Option '{name}' has no effect with 'oauthTokenProvider', which finds the token by itself"
+        yield f"Option '{name}' has no effect with 'oauthTokenProvider', which supplies the token"
     if options.oauth_token_endpoint_url:
         if re.match(r"https?://[^/@]+(/|$)", options.oauth_token_endpoint_url) is None:
-            yield "Option 'kafka.sasl.oauthbearer.token.endpoint.url' must begin with https:// and hold no password"
+            yield "Option 'kafka.sasl.oauthbearer.token.endpoint.url' must begin with https:// and contain no password"
         if not (options.oauth_client_id and options.oauth_client_secret):
             yield (
                 "A token endpoint needs 'kafka.sasl.oauthbearer.client.credentials.client.id' and '...client.secret', "
@@ -146,23 +146,25 @@ def _oauth_problems(options: SecurityOptions) -> Iterator[str]:
         yield from _package_problems("A token endpoint", "authlib", "oauth")
 
 
-def _package_problems(who: str, module: str, extra: str) -> Iterator[str]:
+def _package_problems(feature: str, module: str, extra: str) -> Iterator[str]:
     if module and importlib.util.find_spec(module) is None:
-        yield f"{who} needs a package that is not installed: pip install '.[{extra}]' in a clone of pyspark-kafka-meta"
+        yield f"{feature} needs a missing package: pip install '.[{extra}]' in a clone of pyspark-kafka-meta"
 
 
 def _first_given(options: SecurityOptions, *prefixes: str) -> str | None:
-    """The name of the first option that was given, among the fields that begin so."""
-    rows = table_of(type(options)).items()
-    given = (row.name for field, row in rows if field.startswith(prefixes) and getattr(options, field) is not None)
+    """The name of the first given option whose field has one of these prefixes."""
+    table = table_of(type(options)).items()
+    given = (
+        option.name for field, option in table if field.startswith(prefixes) and getattr(options, field) is not None
+    )
     return next(given, None)
 
 
 def _warn_of_weakness(options: SecurityOptions) -> None:
     if options.uses_tls and not options.checks_host_name:
         logger.warning(
-            "kafka.ssl.endpoint.identification.algorithm is empty: any holder of a certificate from a trusted "
-            "authority is taken for the broker"
+            "kafka.ssl.endpoint.identification.algorithm is empty: every certificate of a trusted authority is "
+            "accepted as the broker's"
         )
     if options.protocol == "SASL_PLAINTEXT" and options.sasl_mechanism in ("PLAIN", "OAUTHBEARER"):
         logger.warning("%s over SASL_PLAINTEXT sends the secret unencrypted: use SASL_SSL", options.sasl_mechanism)

@@ -3,7 +3,7 @@
 Names and meanings are those of Kafka's `SslConfigs` and `SaslConfigs`. An error never repeats a value of these options:
 the value may be a secret, or a secret pasted into the wrong option.
 """
-# ruff: noqa: RUF009 (each field's default is a row of the table, made by a function)
+# ruff: noqa: RUF009 (the default of a field is an option, made by a function)
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
 from pyspark_kafka_meta.options.jaas import JaasLogin, parse_jaas
 from pyspark_kafka_meta.options.option_parsers import parse_choice
-from pyspark_kafka_meta.options.option_table import read, row, table_of
+from pyspark_kafka_meta.options.option_table import parse_options, row, table_of
 from pyspark_kafka_meta.options.secret import Secret
 
 PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -24,11 +24,11 @@ _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def _text(name: str, doc: str) -> Any:
-    return row(name, None, _some_text, f"Option '{name}' must not be empty", doc)
+    return row(name, None, _non_empty_text, f"Option '{name}' must not be empty", doc)
 
 
 def _secret(name: str, doc: str) -> Any:
-    return row(name, None, lambda text: Secret(_some_text(text)), f"Option '{name}' must not be empty", doc)
+    return row(name, None, lambda text: Secret(_non_empty_text(text)), f"Option '{name}' must not be empty", doc)
 
 
 def _one_of(name: str, default: str | None, choices: tuple[str, ...], doc: str) -> Any:
@@ -36,7 +36,7 @@ def _one_of(name: str, default: str | None, choices: tuple[str, ...], doc: str) 
     return row(name, default, parse, f"Option '{name}' must be {', '.join(choices[:-1])} or {choices[-1]}", doc)
 
 
-def _some_text(text: str) -> str:
+def _non_empty_text(text: str) -> str:
     if not text.strip():
         raise ValueError
     return text
@@ -58,7 +58,7 @@ def _store(name: str, doc: str) -> Any:
 
 def parse_extensions(text: str) -> tuple[tuple[str, str], ...]:
     """Checked as in Kafka's `OAuthBearerClientInitialResponse`."""
-    pairs = [each.strip() for each in text.split(",")]
+    pairs = [pair.strip() for pair in text.split(",")]
     if not all(re.fullmatch(r"(?!auth=)[A-Za-z]+=[\x21-\x7E]+", pair) for pair in pairs):
         raise ValueError
     return tuple(sorted((name, value) for name, _, value in (pair.partition("=") for pair in pairs)))
@@ -161,5 +161,5 @@ class SecurityOptions:
 
 
 SECURITY_OPTIONS = table_of(SecurityOptions)
-PLAINTEXT = SecurityOptions(**read(CaseInsensitiveMap({}), SECURITY_OPTIONS)[0])
-"""No encryption, no login."""
+PLAINTEXT = SecurityOptions(**parse_options(CaseInsensitiveMap({}), SECURITY_OPTIONS)[0])
+"""Without encryption and login."""

@@ -1,4 +1,4 @@
-"""What the options of one query amount to: every option with its rules, and what they say once they are all read.
+"""The options of a query that reads records.
 
 Names, defaults and error texts follow Spark's `KafkaSourceProvider` and Kafka's `ConsumerConfig`.
 """
@@ -15,8 +15,8 @@ from pyspark_kafka_meta.options import option_checks, option_parsers
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
 from pyspark_kafka_meta.options.client_options import CLIENT_OPTIONS, ClientOptions
 from pyspark_kafka_meta.options.metrics_options import MetricsOptions
-from pyspark_kafka_meta.options.offset_options import SpanOptions
-from pyspark_kafka_meta.options.option_table import Option, choice, label, read, row, table_of, whole
+from pyspark_kafka_meta.options.offset_options import OffsetOptions
+from pyspark_kafka_meta.options.option_table import Option, choice, label, parse_options, row, table_of, whole
 from pyspark_kafka_meta.options.security_checks import complete_security
 from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.validators import INT32_MAX, INT64_MAX
@@ -25,13 +25,13 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions(SpanOptions):
-    """All that a query asks for; `for_batch` or `for_stream` completes it once the kind of query is known.
+class SourceOptions(OffsetOptions):
+    """The options of one query. `for_batch` or `for_stream` completes them once the kind of query is known.
 
     Attributes:
-        topics: the topics to read, each once; none where a pattern says which.
-        assigned: the partitions to read of them; None means all, those still to come included.
-        metrics: where refresh events go; None: nowhere.
+        topics: topics to read, without duplicates; empty with `topic_pattern`.
+        assigned: partitions to read; None for all partitions, including later ones.
+        metrics: destination of refresh events; None for no events.
     """
 
     client: ClientOptions
@@ -152,23 +152,25 @@ class SourceOptions(SpanOptions):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """What the options say, as far as it is clear before the kind of query is known. Case of names is ignored.
+        """Parses options by name in any case, as far as possible before the kind of query is known.
 
         Raises:
-            OptionError: one line for each option that is missing, unknown or unusable.
+            OptionError: one line for each missing, unknown or invalid option.
         """
         options = CaseInsensitiveMap(options)
-        option_checks.refuse(option_checks.sink_problems(options))
-        parsed, problems = read(options, OPTIONS)
+        option_checks.raise_problems(option_checks.sink_problems(options))
+        parsed, problems = parse_options(options, OPTIONS)
         problems += (
             complete_security(parsed)
             + option_checks.client_problems(options)
             + option_checks.strategy_problems(options)
         )
-        option_checks.refuse(problems + option_checks.limit_problems(parsed) + option_checks.metrics_problems(options))
+        option_checks.raise_problems(
+            problems + option_checks.limit_problems(parsed) + option_checks.metrics_problems(options)
+        )
         if parsed["topics"] is None:
             parsed["topics"] = tuple(dict.fromkeys(partition.topic for partition in parsed["assigned"] or ()))
-        client = ClientOptions(**{each.name: parsed.pop(each.name) for each in fields(ClientOptions)})
+        client = ClientOptions(**{field.name: parsed.pop(field.name) for field in fields(ClientOptions)})
         metrics = MetricsOptions(
             path=parsed.pop("metrics_path"),
             topic=parsed.pop("metrics_topic"),
@@ -185,27 +187,27 @@ class SourceOptions(SpanOptions):
         """
         starting = self.start() or OffsetsSpec(EARLIEST_OFFSET)
         ending = self.end() or OffsetsSpec(LATEST_OFFSET)
-        option_checks.refuse(option_checks.batch_problems(starting, ending))
-        self._warn_of_groups()
-        # No later micro-batch would read the new topic: what is lost is for failOnDataLoss to judge.
+        option_checks.raise_problems(option_checks.batch_problems(starting, ending))
+        self._warn_of_group_ids()
+        # A batch has no later micro-batch that reads the new topic: failOnDataLoss decides.
         return replace(self, starting_offsets=starting, ending_offsets=ending, on_topic_recreated=None)
 
     def for_stream(self) -> SourceOptions:
-        """For `spark.readStream`: a new query starts at latest where nothing else is said.
+        """For `spark.readStream`: a new query starts at latest by default.
 
         Raises:
-            OptionError: an end is given that would move.
+            OptionError: the end would move with each restart.
         """
-        option_checks.refuse(option_checks.stream_problems(self.end()))
-        self._warn_of_groups()
+        option_checks.raise_problems(option_checks.stream_problems(self.end()))
+        self._warn_of_group_ids()
         return replace(self, starting_offsets=self.start() or OffsetsSpec(LATEST_OFFSET))
 
-    def _warn_of_groups(self) -> None:
+    def _warn_of_group_ids(self) -> None:
         for name in ("group_id", "group_id_prefix"):
             if getattr(self, name) is not None:
                 logger.warning(
-                    "Kafka option '%s' has been set on this query, and does nothing: no consumer group is joined, and "
-                    "the query's checkpoint keeps the offsets",
+                    "Kafka option '%s' has no effect: the query joins no consumer group, and its checkpoint keeps the "
+                    "offsets",
                     OPTIONS[name].name,
                 )
 
@@ -215,5 +217,5 @@ OPTIONS: Mapping[str, Option] = (
     | {f"metrics_{name}": option for name, option in table_of(MetricsOptions).items()}
     | CLIENT_OPTIONS
 )
-"""The table, by the field that holds the value, after "metrics_" if it is one of `MetricsOptions`. Parsing,
-documentation and hints about misspelt names all read it."""
+"""Options by field, with the prefix "metrics_" for fields of `MetricsOptions`. Parsing, documentation and hints about
+misspelt names use this table."""

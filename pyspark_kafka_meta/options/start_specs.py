@@ -1,6 +1,6 @@
-"""Where a query begins or ends, as the user put it: one small type for each way to say it, and their parsers.
+"""The start or end of a query as the user specified it: a type for each notation, and the parsers.
 
-The JSON is that of Spark's `JsonUtils`. Every parser raises ValueError for what it cannot take.
+JSON is in the format of Spark's `JsonUtils`. Parsers raise ValueError for an invalid text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark_kafka_meta.options.option_parsers import parse_choice, parse_durati
 from pyspark_kafka_meta.validators import INT64_MAX, json_by_topic, non_empty, partition_key, whole_number
 
 EARLIEST_OFFSET = -2
-"""In an offsets option: the first offset that the log still holds."""
+"""In an offsets option: the first offset of the log."""
 LATEST_OFFSET = -1
 """In an offsets option: the end of the log when the query is planned."""
 _WORDS = {"earliest": EARLIEST_OFFSET, "latest": LATEST_OFFSET}
@@ -25,9 +25,9 @@ class OffsetsSpec:
     """Positions given as offsets.
 
     Attributes:
-        everywhere: `EARLIEST_OFFSET` or `LATEST_OFFSET` for every partition; None when given by topic or partition.
-        by_partition: sorted (partition, offset) pairs; an offset may be one of the two above.
-        by_topic: sorted (topic, offset) pairs; the offset is one of the two above and holds for the whole topic.
+        everywhere: `EARLIEST_OFFSET` or `LATEST_OFFSET` for all partitions; None if given by topic or partition.
+        by_partition: sorted (partition, offset) pairs; an offset may be `EARLIEST_OFFSET` or `LATEST_OFFSET`.
+        by_topic: sorted (topic, offset) pairs with `EARLIEST_OFFSET` or `LATEST_OFFSET` for all partitions of a topic.
     """
 
     everywhere: int | None = None
@@ -37,12 +37,12 @@ class OffsetsSpec:
 
 @dataclass(frozen=True, slots=True)
 class TimesSpec:
-    """At the first record that is as late as a time, in milliseconds since 1970 UTC.
+    """The first record with this timestamp or later, in milliseconds since 1970 UTC.
 
     Attributes:
-        everywhere_ms: for every partition; None when given by partition.
+        everywhere_ms: for all partitions; None if given by partition.
         by_partition: sorted (partition, milliseconds) pairs.
-        or_latest: whether a partition without such a record is taken at its end; else that is an error.
+        or_latest: whether a partition without such a record uses its end; otherwise it is an error.
     """
 
     everywhere_ms: int | None = None
@@ -52,7 +52,7 @@ class TimesSpec:
 
 @dataclass(frozen=True, slots=True)
 class AgoSpec:
-    """At the first record of the last `ms` milliseconds before planning; at the end where there is none."""
+    """The first record of the last `ms` milliseconds before planning, or the end if there is none."""
 
     ms: int
 

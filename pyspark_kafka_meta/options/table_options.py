@@ -1,4 +1,4 @@
-"""Which table a query reads, and which options each table takes; any other is refused by its name."""
+"""The table that a query reads, and the options of each table; any other option is an error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 from pyspark_kafka_meta.options import option_checks
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
 from pyspark_kafka_meta.options.client_options import ClientOptions
-from pyspark_kafka_meta.options.option_table import Option, choice, documented_names, read, table_of, whole
+from pyspark_kafka_meta.options.option_table import Option, choice, documented_names, parse_options, table_of, whole
 from pyspark_kafka_meta.options.security_options import SecurityOptions
 from pyspark_kafka_meta.options.source_options import OPTIONS, SourceOptions
 from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
@@ -24,7 +24,7 @@ class Table(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _TableRows:
+class _TableOptions:
     table: Table = choice(  # noqa: RUF009
         "table",
         {table.value: table for table in Table},
@@ -35,26 +35,26 @@ class _TableRows:
     )
 
 
-_ROWS = table_of(_TableRows)
-ALL_OPTIONS: Mapping[str, Option] = {**_ROWS, **OPTIONS}
-"""Those of all tables, by field."""
+_TABLE_OPTIONS = table_of(_TableOptions)
+ALL_OPTIONS: Mapping[str, Option] = {**_TABLE_OPTIONS, **OPTIONS}
+"""The options of all tables by field."""
 OPTION_NAMES = documented_names(ALL_OPTIONS)
-_FILE_ROWS = {
+_FILE_OPTIONS = {
     name: ALL_OPTIONS[name] for name in ("metrics_path", "metrics_topic", "starting_offsets", "max_files_per_trigger")
 }
-"""With `metricsTopic`, so that a misspelt one gets a hint."""
+"""With `metricsTopic`, for a hint about a misspelt name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """The options of a table of the live cluster. `topics` is None for all that are not internal."""
+    """The options of a table of the live cluster. `topics` is None for all topics that are not internal."""
 
     client: ClientOptions
     topics: tuple[str, ...] | None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ClusterOptions:
-        """Raises OptionError: one line for each option that is missing, unknown or unusable."""
+        """Raises OptionError: one line for each missing, unknown or invalid option."""
         options = CaseInsensitiveMap(options)
         topics = options.get("subscribe")
         client = ClientOptions.parse(options.without("subscribe"))
@@ -63,13 +63,13 @@ class ClusterOptions:
 
 @dataclass(frozen=True, slots=True)
 class EventsOptions:
-    """The options of a table made of refresh events.
+    """The options of a table of refresh events.
 
     Attributes:
-        topic: how to read the topic that has them; None where they are in files.
+        topic: options of the topic with the events; None if events are in files.
         path: folder of the files; None for the default folders of this machine.
-        starts_latest: whether a new stream of files passes over those that are there.
-        max_files: most files in one micro-batch.
+        starts_latest: whether a new stream skips existing files.
+        max_files: maximum number of files per micro-batch.
     """
 
     topic: SourceOptions | None = None
@@ -79,16 +79,16 @@ class EventsOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> EventsOptions:
-        """Raises OptionError: one line for each option that is missing, unknown or unusable."""
+        """Raises OptionError: one line for each missing, unknown or invalid option."""
         options = CaseInsensitiveMap(options)
         if "metricsTopic" in options:
             return cls(topic=_topic_options(options))
-        parsed, problems = read(options, _FILE_ROWS)
+        parsed, problems = parse_options(options, _FILE_OPTIONS)
         starting = parsed.get("starting_offsets")
         is_latest = starting == OffsetsSpec(LATEST_OFFSET)
         if starting is not None and not is_latest and starting != OffsetsSpec(EARLIEST_OFFSET):
-            problems.append("Option 'startingOffsets' must be earliest or latest where event files are read")
-        option_checks.refuse(problems)
+            problems.append("Option 'startingOffsets' must be earliest or latest for event files")
+        option_checks.raise_problems(problems)
         return cls(None, parsed["metrics_path"], is_latest, parsed["max_files_per_trigger"])
 
 
@@ -96,40 +96,39 @@ def choose_table(options: Mapping[str, str]) -> tuple[Table, dict[str, str]]:
     """The table that a query reads, and the other options.
 
     Raises:
-        OptionError: there is no such table, or one line for each option that it does not take.
+        OptionError: the table is unknown, or one line for each option that the table does not use.
     """
     options = CaseInsensitiveMap(options)
-    table: Table = _ROWS["table"].value(options.get("table", Table.RECORDS))
-    taken, what = _taken(table, options)
+    table: Table = _TABLE_OPTIONS["table"].value(options.get("table", Table.RECORDS))
+    used, source = _used_options(table, options)
     known = [OPTION_NAMES[name] for name in options if name in OPTION_NAMES]
-    unused = [name for name in known if name not in {"table", *taken}]
-    option_checks.refuse([f"Option '{name}' is not used by {what}: leave it out" for name in unused])
+    unused = [name for name in known if name not in {"table", *used}]
+    option_checks.raise_problems([f"Option '{name}' is not used by {source}: remove it" for name in unused])
     return table, options.without("table")
 
 
-def _taken(table: Table, given: Collection[str]) -> tuple[Collection[str], str]:
-    """The names of the options that a table takes, and the table with the place that it is read from."""
-    client, what = [*_names(ClientOptions), *_names(SecurityOptions)], f"table {table}"
+def _used_options(table: Table, given: Collection[str]) -> tuple[Collection[str], str]:
+    """The names of the options that a table uses, and the table with its source for an error text."""
+    client, name = [*_names(ClientOptions), *_names(SecurityOptions)], f"table {table}"
     match table:
         case Table.RECORDS:
-            return [one.name for one in OPTIONS.values()], what
+            return [option.name for option in OPTIONS.values()], name
         case Table.BROKERS:
-            return client, what
+            return client, name
         case Table.PARTITIONS:
-            return [*client, "subscribe"], what
+            return [*client, "subscribe"], name
     streamed = ["startingOffsets"] if table is Table.REFRESH_EVENTS else []
     if "metricsTopic" in given:
         limit = ["maxOffsetsPerTrigger"] if streamed else []
-        return [*client, "metricsTopic", "metricsBootstrapServers", *streamed, *limit], f"{what} out of a topic"
-    return ["metricsPath", *streamed, *(["maxFilesPerTrigger"] if streamed else [])], f"{what} out of files"
+        return [*client, "metricsTopic", "metricsBootstrapServers", *streamed, *limit], f"{name} from a topic"
+    return ["metricsPath", *streamed, *(["maxFilesPerTrigger"] if streamed else [])], f"{name} from files"
 
 
 def _topic_options(given: CaseInsensitiveMap[str]) -> SourceOptions:
-    """How to read the metrics topic: as any topic, but reading it makes no events, and what retention took is no
-    reason to fail."""
+    """The options of the metrics topic. Reading it makes no events, and expired events are no failure."""
     servers = given.get("metricsBootstrapServers")
     if servers is not None:
-        OPTIONS["metrics_bootstrap_servers"].value(servers)  # refused by its own name
+        OPTIONS["metrics_bootstrap_servers"].value(servers)  # an error names this option
     options = {
         "startingOffsets": "earliest",
         **given.without("metricsTopic", "metricsBootstrapServers", "metricsPath"),
@@ -139,5 +138,5 @@ def _topic_options(given: CaseInsensitiveMap[str]) -> SourceOptions:
     return replace(SourceOptions.parse(options), metrics=None, fail_on_data_loss=False)
 
 
-def _names(rows: type) -> list[str]:
-    return [one.name for one in table_of(rows).values()]
+def _names(options_type: type) -> list[str]:
+    return [option.name for option in table_of(options_type).values()]

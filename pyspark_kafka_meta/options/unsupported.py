@@ -1,6 +1,6 @@
-"""Properties of Kafka's clients that mean nothing here, and why: a query that sets one gets an error.
+"""Unsupported properties of Kafka's clients, with the reason for the error: the names of Kafka's `ConsumerConfig`.
 
-The names are those of Kafka's `ConsumerConfig`, and the security ones of librdkafka with what to use in their place.
+Security properties of librdkafka have a replacement.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ NO_SINK = (
 
 _NO_GROUP = "partitions are read without joining a consumer group"
 _NO_COMMIT = "the query's checkpoint keeps the offsets"
-_NO_METRICS = "there are no client metrics; the refresh events tell what the metadata caches do"
-_ALWAYS_REBOOTSTRAP = "the bootstrap servers are always asked again when no known broker answers"
-_NO_JAVA = "records are read as they are, without Java classes"
-_JAVA = "it names something of Java, and there is no Java here: leave it out"
+_NO_METRICS = "there are no client metrics; refresh events report on metadata caches"
+_ALWAYS_REBOOTSTRAP = "the client always rebootstraps when no known broker responds"
+_NO_JAVA = "records are read without Java classes"
+_JAVA = "it configures Java, which this source does not use: remove it"
 _KERBEROS = "tickets come from the cache or keytab that the environment names (KRB5CCNAME, KRB5_CLIENT_KTNAME)"
-_TOKENS = "a token is asked for at each login, and again before a session ends"
-_NEWEST_TLS = "the newest that both sides know is used, TLS 1.2 at least"
-_BROKERS_CHECK = "brokers check tokens, this side only shows them"
-_ASSERTIONS = "tokens are had for a client id and secret; for any other way there is oauthTokenProvider"
-_SETUP = "kafka.socket.connection.setup.timeout.ms holds for logins too"
+_TOKENS = "a token is requested at each login, and again before a session ends"
+_NEWEST_TLS = "the newest common version is used, at least TLS 1.2"
+_BROKERS_CHECK = "brokers validate tokens, the client only sends them"
+_ASSERTIONS = "only client credentials are supported; use oauthTokenProvider for other grants"
+_SETUP = "kafka.socket.connection.setup.timeout.ms applies to logins too"
 
-UNUSED = {
+UNSUPPORTED = {
     "allow.auto.create.topics": "reading never creates a topic",
     "auto.commit.interval.ms": _NO_COMMIT,
     "client.dns.lookup": "every address of a host name is tried",
-    "connections.max.idle.ms": "connections are kept for as long as a worker uses them",
+    "connections.max.idle.ms": "connections stay open while a worker uses them",
     "enable.auto.commit": _NO_COMMIT,
     "enable.metrics.push": _NO_METRICS,
     "exclude.internal.topics": "internal topics never match subscribePattern; name them in subscribe",
@@ -37,9 +37,9 @@ UNUSED = {
     "heartbeat.interval.ms": _NO_GROUP,
     "interceptor.classes": _NO_JAVA,
     "internal.leave.group.on.close": _NO_GROUP,
-    "internal.throw.on.fetch.stable.offset.unsupported": "it is internal to Kafka's own client",
+    "internal.throw.on.fetch.stable.offset.unsupported": "it is internal to Kafka's client",
     "max.poll.interval.ms": f"{_NO_GROUP}; kafkaConsumer.pollTimeoutMs bounds a task's wait",
-    "max.poll.records": "there is no poll: kafka.fetch.max.bytes bounds one answer, maxOffsetsPerTrigger a micro-batch",
+    "max.poll.records": "there is no poll: kafka.fetch.max.bytes limits a response, maxOffsetsPerTrigger a micro-batch",
     "metadata.recovery.rebootstrap.trigger.ms": _ALWAYS_REBOOTSTRAP,
     "metadata.recovery.strategy": _ALWAYS_REBOOTSTRAP,
     "metric.reporters": _NO_METRICS,
@@ -47,11 +47,11 @@ UNUSED = {
     "metrics.recording.level": _NO_METRICS,
     "metrics.sample.window.ms": _NO_METRICS,
     "partition.assignment.strategy": _NO_GROUP,
-    "receive.buffer.bytes": "the operating system sizes the buffers of sockets",
-    "reconnect.backoff.max.ms": "kafka.retry.backoff.max.ms holds for connections too",
-    "reconnect.backoff.ms": "kafka.retry.backoff.ms holds for connections too",
-    "security.providers": "there is no Java to provide for",
-    "send.buffer.bytes": "the operating system sizes the buffers of sockets",
+    "receive.buffer.bytes": "the operating system sets the size of socket buffers",
+    "reconnect.backoff.max.ms": "kafka.retry.backoff.max.ms applies to connections too",
+    "reconnect.backoff.ms": "kafka.retry.backoff.ms applies to connections too",
+    "security.providers": "it configures Java",
+    "send.buffer.bytes": "the operating system sets the size of socket buffers",
     "session.timeout.ms": _NO_GROUP,
     "share.acknowledgement.mode": _NO_GROUP,
     "socket.connection.setup.timeout.max.ms": "each attempt gets kafka.socket.connection.setup.timeout.ms",
@@ -60,7 +60,7 @@ UNUSED = {
     "sasl.kerberos.min.time.before.relogin": _KERBEROS,
     "sasl.kerberos.ticket.renew.jitter": _KERBEROS,
     "sasl.kerberos.ticket.renew.window.factor": _KERBEROS,
-    "sasl.login.callback.handler.class": f"{_JAVA}; for OAUTHBEARER there is oauthTokenProvider",
+    "sasl.login.callback.handler.class": f"{_JAVA}; for OAUTHBEARER use oauthTokenProvider",
     "sasl.login.class": _JAVA,
     "sasl.login.connect.timeout.ms": _SETUP,
     "sasl.login.read.timeout.ms": _SETUP,
@@ -68,8 +68,8 @@ UNUSED = {
     "sasl.login.refresh.min.period.seconds": _TOKENS,
     "sasl.login.refresh.window.factor": _TOKENS,
     "sasl.login.refresh.window.jitter": _TOKENS,
-    "sasl.login.retry.backoff.max.ms": "kafka.retry.backoff.max.ms holds for logins too",
-    "sasl.login.retry.backoff.ms": "kafka.retry.backoff.ms holds for logins too",
+    "sasl.login.retry.backoff.max.ms": "kafka.retry.backoff.max.ms applies to logins too",
+    "sasl.login.retry.backoff.ms": "kafka.retry.backoff.ms applies to logins too",
     "sasl.oauthbearer.assertion.algorithm": _ASSERTIONS,
     "sasl.oauthbearer.assertion.claim.aud": _ASSERTIONS,
     "sasl.oauthbearer.assertion.claim.exp.seconds": _ASSERTIONS,
@@ -93,7 +93,7 @@ UNUSED = {
     "sasl.oauthbearer.jwt.validator.class": _BROKERS_CHECK,
     "sasl.oauthbearer.scope.claim.name": _BROKERS_CHECK,
     "sasl.oauthbearer.sub.claim.name": _BROKERS_CHECK,
-    "ssl.cipher.suites": "OpenSSL's policy on this machine decides",
+    "ssl.cipher.suites": "OpenSSL's policy on this machine applies",
     "ssl.enabled.protocols": _NEWEST_TLS,
     "ssl.engine.factory.class": _JAVA,
     "ssl.keymanager.algorithm": _JAVA,
@@ -102,9 +102,9 @@ UNUSED = {
     "ssl.secure.random.implementation": _JAVA,
     "ssl.trustmanager.algorithm": _JAVA,
 }
-"""Why not, by name without `kafka.`."""
+"""Reason by name without `kafka.`."""
 
-INSTEAD = {
+REPLACEMENTS = {
     "ssl.ca.location": "kafka.ssl.truststore.location",
     "ssl.ca.pem": "kafka.ssl.truststore.certificates",
     "ssl.certificate.location": "kafka.ssl.keystore.location",
@@ -118,4 +118,4 @@ INSTEAD = {
     "sasl.oauthbearer.config": "kafka.sasl.oauthbearer.token.endpoint.url",
     "sasl.oauthbearer.method": "kafka.sasl.oauthbearer.token.endpoint.url",
 }
-"""By the name without `kafka.`: librdkafka's."""
+"""Supported option by librdkafka's name without `kafka.`."""

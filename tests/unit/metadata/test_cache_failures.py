@@ -282,6 +282,6 @@ def test_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         assert scene.refresh_when_due().outcome is not Outcome.FAILED
 
     first, second = (record.message for record in caplog.records)
-    assert first.startswith("no broker responds to a Metadata request (")
+    assert first.startswith("no broker answers a Metadata request (")
     assert "kafka.default.api.timeout.ms" in first and "kafkaConsumer.pollTimeoutMs" in first
     assert all(first.count(f"broker-{one}:9092") == second.count(f"broker-{one}:9092") == 1 for one in (1, 2, 3))

@@ -1,4 +1,4 @@
-"""Every property of Kafka's consumer is either read here or refused by name, with the reason."""
+"""Every property of Kafka's consumer is supported, or refused with the reason."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import OPTIONS, SourceOptions
-from pyspark_kafka_meta.options.unsupported import UNUSED
+from pyspark_kafka_meta.options.unsupported import UNSUPPORTED
 
 CONSUMER_CONFIG = """
     allow.auto.create.topics auto.commit.interval.ms auto.offset.reset bootstrap.servers check.crcs client.dns.lookup
@@ -44,15 +44,15 @@ CONSUMER_CONFIG = """
 """
 """`ConsumerConfig.configNames()` of Kafka 4.1."""
 PROPERTIES = set(CONSUMER_CONFIG.split())
-READ = {option.name.removeprefix("kafka.") for option in OPTIONS.values() if option.name.startswith("kafka.")}
+SUPPORTED = {option.name.removeprefix("kafka.") for option in OPTIONS.values() if option.name.startswith("kafka.")}
 
 
-def test_every_kafka_option_is_a_property_of_the_consumer_but_for_a_login_without_jaas() -> None:
-    assert {"sasl.username", "sasl.password", "sasl.oauthbearer.extensions"} == READ - PROPERTIES
+def test_every_kafka_option_is_a_consumer_property_except_logins_without_jaas() -> None:
+    assert {"sasl.username", "sasl.password", "sasl.oauthbearer.extensions"} == SUPPORTED - PROPERTIES
 
 
-@pytest.mark.parametrize("name", sorted(PROPERTIES - READ))
-def test_a_property_that_is_not_read_is_refused_with_the_reason(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(PROPERTIES - SUPPORTED))
+def test_unsupported_property_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(OptionError) as caught:
         SourceOptions.parse({"kafka.bootstrap.servers": "b:1", "subscribe": "t", f"kafka.{name}": "hunter2"})
 
@@ -62,5 +62,5 @@ def test_a_property_that_is_not_read_is_refused_with_the_reason(name: str) -> No
     assert "hunter2" not in problem
 
 
-def test_nothing_is_both_read_and_said_to_mean_nothing() -> None:
-    assert UNUSED.keys() <= PROPERTIES - READ
+def test_no_supported_property_is_listed_as_unsupported() -> None:
+    assert UNSUPPORTED.keys() <= PROPERTIES - SUPPORTED

@@ -1,4 +1,4 @@
-"""Options: what a query says, and what it is told when that cannot be meant."""
+"""The options of a query: values, defaults and errors."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ GOOD_METRICS = [
 
 
 @pytest.mark.parametrize(("name", "text", "metrics"), GOOD_METRICS)
-def test_events_go_where_the_options_say(name: str, text: str, metrics: MetricsOptions) -> None:
+def test_destination_of_events(name: str, text: str, metrics: MetricsOptions) -> None:
     assert SourceOptions.parse({**MINIMAL, name: text}).metrics == metrics
 
 
@@ -165,9 +165,9 @@ def test_metrics_topic_may_be_in_another_cluster() -> None:
     assert problem.startswith("Option 'metricsBootstrapServers' must be host:port between commas")
 
 
-def test_brokers_of_a_metrics_topic_without_the_topic_are_refused() -> None:
+def test_metrics_brokers_without_a_metrics_topic_are_refused() -> None:
     assert problems({**MINIMAL, "METRICSBOOTSTRAPSERVERS": "other:9093", "metricsPath": "/e"}) == [
-        "Option 'metricsBootstrapServers' has no effect without 'metricsTopic': name a topic, or leave it out"
+        "Option 'metricsBootstrapServers' has no effect without 'metricsTopic': set 'metricsTopic' or remove it"
     ]
     (of_the_topic,) = problems({**MINIMAL, "metricsBootstrapServers": "other:9093", "metricsTopic": "a,b"})
     assert "'metricsTopic' must be the name of one topic" in of_the_topic
@@ -185,7 +185,7 @@ GOOD_KAFKA = [
 
 
 @pytest.mark.parametrize(("name", "text", "field", "value"), GOOD_KAFKA)
-def test_a_kafka_option_is_read(name: str, text: str, field: str, value: object) -> None:
+def test_kafka_option_is_parsed(name: str, text: str, field: str, value: object) -> None:
     assert getattr(SourceOptions.parse({**MINIMAL, name: text}).client, field) == value
     assert getattr(ClientOptions.parse({**SERVERS, name: text}), field) == value
 
@@ -214,8 +214,8 @@ def test_assign_names_partitions_and_thereby_topics() -> None:
 
 OFFSETS = 'Expected e.g. {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, got '
 BAD = [
-    ("kafka.bootstrap.servers", "a", "'a' is not one"),
-    ("kafka.bootstrap.servers", "SSL://a", "'SSL://a' is not one"),
+    ("kafka.bootstrap.servers", "a", "'a' is not an address"),
+    ("kafka.bootstrap.servers", "SSL://a", "'SSL://a' is not an address"),
     ("kafka.bootstrap.servers", "::1:9092", "IPv6 as [::1]:9092"),
     ("kafka.bootstrap.servers", "[zz]:9092", "in 'zz'"),
     ("kafka.bootstrap.servers", "a:0", "0 is not a whole number from 1 to 65535"),
@@ -281,17 +281,17 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("name", "text", "said"), BAD)
-def test_a_value_that_cannot_be_used_is_named(name: str, text: str, said: str) -> None:
+@pytest.mark.parametrize(("name", "text", "expected"), BAD)
+def test_a_value_that_cannot_be_used_is_named(name: str, text: str, expected: str) -> None:
     (problem,) = problems({**MINIMAL, name.lower(): text})
 
     assert name in problem
-    assert said in problem
+    assert expected in problem
     assert len(problem) < 500
 
 
 @pytest.mark.parametrize("text", ['{"t":"first"}', "first", "t", "", "23", '"t"', "[1", "1{"])
-def test_a_word_that_is_no_offset_is_refused_without_words_of_python(text: str) -> None:
+def test_invalid_offset_is_refused_without_a_parser_message(text: str) -> None:
     assert problems({**MINIMAL, "endingOffsets": text}) == [
         f"Option 'endingOffsets' must be latest or JSON. {OFFSETS}{text}",
     ]
@@ -308,7 +308,7 @@ def test_assign_must_be_topics_with_lists_of_partitions(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["assign", "endingOffsetsByTimestamp"])
-def test_what_a_parser_of_json_says_is_told_of_an_object_alone(name: str) -> None:
+def test_parser_message_is_for_json_objects_only(name: str) -> None:
     given = {**SERVERS, **({} if name == "assign" else MINIMAL)}
     assert problems({**given, name: "t-0"})[0].endswith("got t-0")
     assert problems({**given, name: "{t-0}"})[0].endswith("(char 1))")
@@ -324,19 +324,19 @@ def test_what_a_parser_of_json_says_is_told_of_an_object_alone(name: str) -> Non
         ("kafka.max.partition.fetch.byte", "kafka.max.partition.fetch.bytes"),
     ],
 )
-def test_a_misspelt_option_is_an_error_that_names_the_right_one(misspelt: str, meant: str) -> None:
+def test_error_of_a_misspelt_option_names_the_right_option(misspelt: str, meant: str) -> None:
     assert problems({**MINIMAL, misspelt: "1"}) == [f"Unknown option '{misspelt}'. Did you mean '{meant}'?"]
 
 
 @pytest.mark.parametrize("torn", ["MIIEvQIBADANBgkqhkiG9w0BAQ/+==", "kafka.-----BEGIN KEY-----", "s3cret word", ""])
-def test_what_cannot_be_a_name_is_not_repeated(torn: str) -> None:
+def test_invalid_name_is_not_repeated(torn: str) -> None:
     (problem,) = problems({**MINIMAL, torn: "1"})
-    assert problem.startswith("An option has a name that no option can have")
+    assert problem.startswith("The name of an option is invalid")
     assert not torn or torn not in problem
 
 
 @pytest.mark.parametrize("name", ["topic", "topics"])
-def test_who_names_a_topic_otherwise_is_told_of_subscribe_and_that_there_is_no_sink(name: str) -> None:
+def test_error_of_topic_names_subscribe_and_the_missing_sink(name: str) -> None:
     (problem,) = problems({**MINIMAL, name: "clicks"})
     assert ": kafkameta only reads: write with" in problem
     assert problem.endswith("To read topics, set 'subscribe'.")
@@ -344,7 +344,7 @@ def test_who_names_a_topic_otherwise_is_told_of_subscribe_and_that_there_is_no_s
 
 @pytest.mark.parametrize("of_a_sink", [{"Topic": "clicks"}, {"checkpointLocation": "/c", "kafka.acks": "all"}])
 @pytest.mark.parametrize("servers", [SERVERS, {}])
-def test_who_writes_is_told_that_there_is_no_sink_and_nothing_else(
+def test_write_options_have_one_error_about_the_missing_sink(
     of_a_sink: dict[str, str], servers: dict[str, str]
 ) -> None:
     assert problems({**servers, **of_a_sink}) == [
@@ -354,7 +354,7 @@ def test_who_writes_is_told_that_there_is_no_sink_and_nothing_else(
 
 
 @pytest.mark.parametrize("strategy", [{"subscribe": "t"}, {"subscribePattern": "t"}, {"ASSIGN": '{"t":[0]}'}])
-def test_who_names_what_to_read_is_told_of_all_that_is_wrong(strategy: dict[str, str]) -> None:
+def test_read_options_have_an_error_for_each_problem(strategy: dict[str, str]) -> None:
     of_topic, of_servers = problems({**strategy, "topic": "clicks"})
     assert of_topic.startswith("Unknown option 'topic': kafkameta only reads")
     assert "'kafka.bootstrap.servers' must be specified" in of_servers
@@ -367,21 +367,21 @@ def test_who_names_what_to_read_is_told_of_all_that_is_wrong(strategy: dict[str,
         ("offsets", ["endingOffsets", "startingOffsets", "minOffsetsPerTrigger"]),
     ],
 )
-def test_an_unknown_option_is_an_error_that_names_the_nearest_three_of_its_kind(name: str, nearest: list[str]) -> None:
+def test_error_of_an_unknown_option_names_three_similar_options(name: str, nearest: list[str]) -> None:
     (problem,) = problems({**MINIMAL, name: "1"})
     assert problem == f"Unknown option '{name}'. The nearest are {', '.join(nearest)}."
 
 
 @pytest.mark.parametrize(("name", "is_kafkas"), [("kafka.foo", True), ("foo", False)])
-def test_the_nearest_options_of_a_name_like_no_other_have_its_prefix(name: str, is_kafkas: bool) -> None:
+def test_similar_options_have_the_same_prefix(name: str, is_kafkas: bool) -> None:
     (problem,) = problems({**MINIMAL, name: "1"})
     nearest = problem.removesuffix(".").rpartition(" are ")[2].split(", ")
-    assert [one.startswith("kafka.") for one in nearest] == [is_kafkas] * 3
+    assert [option.startswith("kafka.") for option in nearest] == [is_kafkas] * 3
 
 
-def test_each_of_several_unknown_options_has_a_sentence_of_its_own() -> None:
-    said = problems({**MINIMAL, "kafka.xyz": "1", "startingOffset": "1", "abc": "1"})
-    assert [one.partition(". ")[0] for one in said] == [
+def test_each_unknown_option_has_its_own_sentence() -> None:
+    unknown = problems({**MINIMAL, "kafka.xyz": "1", "startingOffset": "1", "abc": "1"})
+    assert [problem.partition(". ")[0] for problem in unknown] == [
         "Unknown option 'kafka.xyz'",
         "Unknown option 'startingOffset'",
         "Unknown option 'abc'",
@@ -401,29 +401,29 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "said"), REFUSED)
-def test_a_refused_option_says_why_and_never_its_value(name: str, said: str) -> None:
+@pytest.mark.parametrize(("name", "expected"), REFUSED)
+def test_error_of_a_refused_option_has_the_reason_and_no_value(name: str, expected: str) -> None:
     (problem,) = problems({**MINIMAL, name: "hunter2"})
 
-    assert problem.startswith(said)
+    assert problem.startswith(expected)
     assert "hunter2" not in problem
 
 
-def test_a_metrics_path_is_not_repeated_because_it_may_hold_keys() -> None:
+def test_metrics_path_is_not_repeated_because_it_may_contain_keys() -> None:
     assert problems({**MINIMAL, "metricsPath": "s3 ://key:hunter2@bucket"}) == [
         "Option 'metricsPath' must be a folder or the URI of one, such as s3://bucket/folder"
     ]
 
 
 @pytest.mark.parametrize("password", ["hunter2", "hunter2,x"])
-def test_an_address_with_a_login_is_not_repeated(password: str) -> None:
+def test_address_with_a_login_is_not_repeated(password: str) -> None:
     (problem,) = problems({**MINIMAL, "kafka.bootstrap.servers": f"good:9092,SASL_SSL://user:{password}@broker:9092"})
 
-    assert "kafka.bootstrap.servers" in problem and "an address has no login in it: kafka.sasl.username" in problem
+    assert "kafka.bootstrap.servers" in problem and "an address must have no login: use kafka.sasl.username" in problem
     assert "hunter2" not in problem
 
 
-def test_one_error_lists_all_that_is_wrong() -> None:
+def test_one_error_lists_every_problem() -> None:
     assert problems({"startingOffset": "x", "minPartitions": "0", "includeHeaders": "1"}) == [
         "Unknown option 'startingOffset'. Did you mean 'startingOffsets'?",
         "minPartitions must be positive, a whole number, got '0'",
@@ -434,13 +434,13 @@ def test_one_error_lists_all_that_is_wrong() -> None:
 
 
 @pytest.mark.parametrize("second", [{"assign": '{"t":[0]}'}, {"subscribepattern": "t.*"}], ids=["assign", "pattern"])
-def test_one_way_to_choose_topics_excludes_the_others(second: dict[str, str]) -> None:
+def test_strategies_exclude_each_other(second: dict[str, str]) -> None:
     assert problems({**MINIMAL, **second}) == [
         "Only one of the following options can be specified for Kafka source: subscribe, subscribePattern, assign."
     ]
 
 
-def test_a_pattern_leaves_the_topics_to_the_cluster() -> None:
+def test_pattern_has_no_topics_before_planning() -> None:
     options = SourceOptions.parse({**SERVERS, "subscribePattern": "click-[a-z]+"})
 
     assert (options.topic_pattern, options.topics, options.assigned) == ("click-[a-z]+", (), None)
@@ -457,12 +457,12 @@ JAVA_ONLY = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), JAVA_ONLY.items())
-def test_a_pattern_that_python_reads_otherwise_than_java_is_refused(text: str, said: str) -> None:
+@pytest.mark.parametrize(("text", "expected"), JAVA_ONLY.items())
+def test_a_pattern_that_python_reads_otherwise_than_java_is_refused(text: str, expected: str) -> None:
     (problem,) = problems({**SERVERS, "subscribePattern": text})
 
     assert problem.startswith("Option 'subscribePattern' must be a regular expression")
-    assert said in problem
+    assert expected in problem
 
 
 CONTRADICTIONS = {
@@ -478,23 +478,23 @@ CONTRADICTIONS = {
 }
 
 
-@pytest.mark.parametrize(("said", "options"), CONTRADICTIONS.items())
-def test_limits_that_contradict_each_other_are_refused(said: str, options: dict[str, str]) -> None:
-    assert problems({**MINIMAL, **options}) == [said]
+@pytest.mark.parametrize(("expected", "options"), CONTRADICTIONS.items())
+def test_limits_that_contradict_each_other_are_refused(expected: str, options: dict[str, str]) -> None:
+    assert problems({**MINIMAL, **options}) == [expected]
 
 
-def test_contradictions_are_named_along_with_values_that_are_bad() -> None:
+def test_error_lists_contradictions_and_invalid_values() -> None:
     bad = {"includeHeaders": "maybe", "maxOffsetsPerTrigger": "many", "minOffsetsPerTrigger": "9"}
     found = problems({**MINIMAL, **bad, "minPartitions": "5", "maxTasks": "4"})
 
-    assert [one.split(",")[0] for one in found] == [
+    assert [problem.split(",")[0] for problem in found] == [
         "Option 'maxOffsetsPerTrigger' must be a whole number from 1 to 9223372036854775807",
         "Option 'includeHeaders' must be false or true",
         "The value of minPartitions(5) is higher than maxTasks(4).",
     ]
 
 
-def test_a_client_without_topics_knows_kafka_options_alone() -> None:
+def test_client_without_topics_has_kafka_options_only() -> None:
     with pytest.raises(OptionError, match="Unknown option 'subscribe'"):
         ClientOptions.parse(MINIMAL)
     with pytest.raises(OptionError, match=r"'kafka\.bootstrap\.servers' must be specified"):
@@ -504,7 +504,7 @@ def test_a_client_without_topics_knows_kafka_options_alone() -> None:
 # --- the kind of query ------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_reads_from_earliest_to_latest_and_a_stream_starts_at_latest() -> None:
+def test_default_start_and_end_of_batches_and_streams() -> None:
     batch, stream = SourceOptions.parse(MINIMAL).for_batch(), SourceOptions.parse(MINIMAL).for_stream()
 
     assert (batch.starting_offsets, batch.ending_offsets) == (OffsetsSpec(EARLIEST_OFFSET), OffsetsSpec(LATEST_OFFSET))
@@ -529,7 +529,7 @@ def test_one_time_goes_before_times_by_partition_and_these_before_offsets() -> N
 START_LATEST = (
     "starting offset can't be latest for batch queries on Kafka: set earliest, -10m or JSON, or use readStream"
 )
-BAD_SPANS = [
+BAD_RANGES = [
     ("latest", "latest", [START_LATEST]),
     ("earliest", "earliest", ["ending offset can't be earliest for batch queries on Kafka"]),
     ('{"t":"latest"}', "latest", ["startingOffsets for t can't be latest for batch queries on Kafka"]),
@@ -561,21 +561,21 @@ BAD_SPANS = [
 ]
 
 
-@pytest.mark.parametrize(("starting", "ending", "said"), BAD_SPANS)
-def test_a_batch_refuses_offsets_that_span_nothing(starting: str, ending: str, said: list[str]) -> None:
+@pytest.mark.parametrize(("starting", "ending", "expected"), BAD_RANGES)
+def test_batch_refuses_empty_and_inconsistent_offset_ranges(starting: str, ending: str, expected: list[str]) -> None:
     options = SourceOptions.parse({**MINIMAL, "startingOffsets": starting, "endingOffsets": ending})
 
     with pytest.raises(OptionError) as caught:
         options.for_batch()
 
-    assert str(caught.value).split("\n") == said
+    assert str(caught.value).split("\n") == expected
 
 
 @pytest.mark.parametrize(
     ("starting", "ending"),
     [('{"t":{"0":9}}', '{"t":{"0":-1}}'), ('{"t":{"0":9}}', '{"t":"latest"}'), ('{"t":{"0":-2}}', "latest")],
 )
-def test_a_batch_takes_offsets_that_only_the_brokers_can_compare(starting: str, ending: str) -> None:
+def test_batch_accepts_offsets_that_only_brokers_can_compare(starting: str, ending: str) -> None:
     options = SourceOptions.parse({**MINIMAL, "startingOffsets": starting, "endingOffsets": ending})
 
     assert options.for_batch() == options.for_batch().for_batch()
@@ -591,12 +591,12 @@ def test_a_batch_takes_offsets_that_only_the_brokers_can_compare(starting: str, 
         ("endingOffsetsByTimestamp", '{"t":{"0":5}}', "timestamp"),
     ],
 )
-def test_a_stream_has_no_end_that_moves(name: str, text: str, what: str) -> None:
+def test_stream_refuses_an_end_that_moves(name: str, text: str, what: str) -> None:
     with pytest.raises(OptionError, match=f"^ending {what} not valid in streaming queries"):
         SourceOptions.parse({**MINIMAL, name: text}).for_stream()
 
 
-def test_a_batch_leaves_a_topic_recreated_to_fail_on_data_loss() -> None:
+def test_batch_ignores_on_topic_recreated() -> None:
     options = SourceOptions.parse({**MINIMAL, "onTopicRecreated": "latest"})
 
     assert options.for_stream().on_topic_recreated == "latest"
@@ -604,28 +604,28 @@ def test_a_batch_leaves_a_topic_recreated_to_fail_on_data_loss() -> None:
 
 
 @pytest.mark.parametrize("name", ["kafka.group.id", "groupIdPrefix"])
-def test_a_group_is_warned_of_once_the_query_is_planned(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_group_id_is_logged_once_at_planning(name: str, caplog: pytest.LogCaptureFixture) -> None:
     options = SourceOptions.parse({**MINIMAL, name: "mine"})
     assert caplog.messages == []
     for complete in (options.for_batch, options.for_stream):
         complete()
-        assert f"Kafka option '{name}' has been set on this query, and does nothing" in caplog.messages[-1]
+        assert f"Kafka option '{name}' has no effect" in caplog.messages[-1]
     assert len(caplog.messages) == 2
 
 
 # --- what others rely on ----------------------------------------------------------------------------------------------
 
 
-def test_options_can_be_keys_and_travel_to_workers() -> None:
+def test_options_can_be_hashed_and_pickled() -> None:
     options = SourceOptions.parse({**MINIMAL, "startingOffsets": '{"t":{"0":1}}'}).for_stream()
 
     assert pickle.loads(pickle.dumps(options)) == options
     assert len({options, SourceOptions.parse(MINIMAL), SourceOptions.parse(MINIMAL)}) == 2
 
 
-def test_the_table_has_a_row_for_every_field_and_parses_its_own_defaults() -> None:
+def test_table_has_every_field_and_valid_defaults() -> None:
     kinds = (SecurityOptions, ClientOptions, SourceOptions)
-    names = {each.name for kind in kinds for each in fields(kind)} - {"client", "metrics", "security"}
+    names = {field.name for kind in kinds for field in fields(kind)} - {"client", "metrics", "security"}
     assert OPTIONS.keys() == names | {f"metrics_{name}" for name in table_of(MetricsOptions)}
     for option in OPTIONS.values():
         assert option.doc.endswith(".")

@@ -1,4 +1,4 @@
-"""Security options: what fits together, what is refused and why, and that no error or repr repeats a value."""
+"""Security options: combinations, errors, and secrets that no error or repr repeats."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ JAAS_LOGINS = [
 
 
 @pytest.mark.parametrize(("text", "user", "password"), JAAS_LOGINS)
-def test_a_java_style_login_is_read_as_java_reads_it(text: str, user: str, password: str) -> None:
+def test_jaas_login_is_parsed_as_in_java(text: str, user: str, password: str) -> None:
     options = parse({**PLAIN, "sasl.jaas.config": text})
 
     assert (options.sasl_username, options.sasl_password) == (user, Secret(password))
 
 
-def test_a_login_is_the_same_however_it_is_given() -> None:
+def test_login_options_and_jaas_are_equivalent() -> None:
     text = jaas_text("org.x.ScramLoginModule", {"username": 'a"\\', "password": "b; c"})
     scram = {**SASL_SSL, "sasl.mechanism": "scram-sha-512"}
 
@@ -65,7 +65,7 @@ def test_a_login_is_the_same_however_it_is_given() -> None:
     )
 
 
-def test_oauth_client_credentials_may_come_from_a_java_style_login() -> None:
+def test_oauth_client_credentials_from_jaas() -> None:
     text = jaas_text("org.x.OAuthBearerLoginModule", {"clientId": "me", "clientSecret": "s3", "scope": "kafka"})
     endpoint = {**OAUTH, ENDPOINT: "https://idp/token"}
 
@@ -74,7 +74,7 @@ def test_oauth_client_credentials_may_come_from_a_java_style_login() -> None:
     )
 
 
-def test_extensions_may_be_options_of_their_own_or_entries_of_a_java_style_login() -> None:
+def test_sasl_extensions_from_options_or_jaas() -> None:
     client = {**OAUTH, ENDPOINT: "https://idp/token", CLIENT_ID: "me", CLIENT_SECRET: "s3"}
     text = jaas_text("OAuthBearerLoginModule", {"extension_logicalCluster": "lkc-1", "extension_identityPoolId": "p=1"})
     options = parse({**client, "sasl.jaas.config": text})
@@ -86,8 +86,8 @@ def test_extensions_may_be_options_of_their_own_or_entries_of_a_java_style_login
 @pytest.mark.parametrize(
     "text", ["org.x.OAuthBearerLoginModule required ;", "OAuthBearerLoginModule required scope=s;"]
 )
-def test_a_java_style_login_without_a_login_goes_with_options_of_its_own(text: str) -> None:
-    """Java's clients demand such a line beside the options."""
+def test_jaas_without_a_login_works_with_login_options(text: str) -> None:
+    """Java clients require such a JAAS entry beside the options."""
     client = {**OAUTH, ENDPOINT: "https://idp/token", CLIENT_ID: "me", CLIENT_SECRET: "s3"}
     options = parse({**client, "sasl.jaas.config": text})
 
@@ -105,7 +105,7 @@ def _all_packages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_all_packages")
-def test_a_java_style_line_of_iam_or_kerberos_is_accepted() -> None:
+def test_jaas_of_iam_and_kerberos_is_accepted() -> None:
     own = {**GSSAPI, "sasl.kerberos.service.name": "kafka"}
 
     assert parse({**IAM, "sasl.jaas.config": f"{IAM_LOGIN} required;"}) == parse(IAM)
@@ -114,24 +114,26 @@ def test_a_java_style_line_of_iam_or_kerberos_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "line", "said"),
+    ("options", "line", "expected"),
     [
-        (IAM, f"{IAM_LOGIN} required awsProfileName=hunter2;", "awsProfileName: leave them out; credentials come"),
+        (IAM, f"{IAM_LOGIN} required awsProfileName=hunter2;", "awsProfileName: remove them; credentials come"),
         (GSSAPI, f"{KRB5_LOGIN} required useKeyTab=true keyTab=hunter2;", "keyTab, .*KRB5_CLIENT_KTNAME"),
-        (GSSAPI, f"{IAM_LOGIN} required;", "is not one for GSSAPI: PlainLoginModule, .*, Krb5LoginModule are"),
+        (
+            GSSAPI,
+            f"{IAM_LOGIN} required;",
+            "does not fit GSSAPI. Supported modules: PlainLoginModule, .*, Krb5LoginModule",
+        ),
     ],
 )
 @pytest.mark.usefixtures("_all_packages")
-def test_entries_of_iam_or_kerberos_that_mean_something_to_java_alone_are_refused(
-    options: dict[str, str], line: str, said: str
-) -> None:
-    told = "\n".join(problems({**options, "sasl.jaas.config": line}))
+def test_jaas_entries_that_only_java_supports_are_refused(options: dict[str, str], line: str, expected: str) -> None:
+    text = "\n".join(problems({**options, "sasl.jaas.config": line}))
 
-    assert re.search(said, told)
-    assert "hunter2" not in told
+    assert re.search(expected, text)
+    assert "hunter2" not in text
 
 
-def test_an_empty_identification_algorithm_switches_the_host_name_check_off_and_warns(
+def test_empty_identification_algorithm_disables_the_host_name_check_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     assert parse(SSL).checks_host_name
@@ -140,7 +142,7 @@ def test_an_empty_identification_algorithm_switches_the_host_name_check_off_and_
     assert "identification.algorithm is empty" in caplog.text
 
 
-def test_a_password_over_an_unencrypted_connection_warns(caplog: pytest.LogCaptureFixture) -> None:
+def test_password_without_encryption_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     parse({**PLAIN, "security.protocol": "SASL_PLAINTEXT", "sasl.username": "u", "sasl.password": "p"})
 
     assert "PLAIN over SASL_PLAINTEXT sends the secret unencrypted" in caplog.text
@@ -159,10 +161,10 @@ WRONG = [
     ({**SSL, "ssl.truststore.type": VALUE}, "must be PEM or PKCS12"),
     ({**SSL, "ssl.truststore.type": "PKCS#12"}, "must be PEM or PKCS12 (did you mean 'PKCS12'?)"),
     ({**SSL, "ssl.truststore.location": VALUE, "ssl.truststore.certificates": VALUE}, "not both"),
-    ({**SSL, "ssl.keystore.key": VALUE}, "need each other"),
+    ({**SSL, "ssl.keystore.key": VALUE}, "must be set together"),
     ({**SSL, "ssl.endpoint.identification.algorithm": VALUE}, "must be https or empty"),
     ({**SSL, "ssl.key.password": " "}, "'kafka.ssl.key.password' must not be empty"),
-    (SASL_SSL, "'kafka.sasl.mechanism' must be given with SASL"),
+    (SASL_SSL, "'kafka.sasl.mechanism' is required with SASL"),
     (
         {**SASL_SSL, "sasl.mechanism": "DIGEST-MD5"},
         "must be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI or",
@@ -178,7 +180,7 @@ WRONG = [
     ),
     ({**PLAIN, "sasl.jaas.config": f'PlainLoginModule required password="{VALUE}" ===;'}, "option 2 is not name="),
     ({**PLAIN, "sasl.jaas.config": f"{VALUE}"}, "must come first"),
-    ({**PLAIN, "sasl.jaas.config": "com.sun.Krb5LoginModule required x=y;"}, "is not one for PLAIN"),
+    ({**PLAIN, "sasl.jaas.config": "com.sun.Krb5LoginModule required x=y;"}, "does not fit PLAIN"),
     ({**PLAIN, "sasl.jaas.config": "PlainLoginModule required tokenauth=true;"}, "Delegation tokens"),
     ({**PLAIN, "sasl.jaas.config": f"PlainLoginModule required user={VALUE};"}, "entries other than username and"),
     ({**OAUTH, "sasl.jaas.config": f"OAuthBearerLoginModule required clientid={VALUE};"}, "other than clientId, "),
@@ -200,52 +202,52 @@ WRONG = [
     (OAUTH, "OAUTHBEARER needs either"),
     ({**OAUTH, "oauthTokenProvider": VALUE}, "'oauthTokenProvider' must be module:Class"),
     ({**OAUTH, ENDPOINT: "https://idp/token"}, "A token endpoint needs"),
-    ({**OAUTH, ENDPOINT: f"https://u:{VALUE}@h/", CLIENT_ID: "c", CLIENT_SECRET: VALUE}, "hold no password"),
+    ({**OAUTH, ENDPOINT: f"https://u:{VALUE}@h/", CLIENT_ID: "c", CLIENT_SECRET: VALUE}, "contain no password"),
     ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "AWS_MSK_IAM"}, "AWS_MSK_IAM needs TLS"),
 ]
 
 
-@pytest.mark.parametrize(("options", "said"), WRONG)
-def test_what_cannot_work_is_refused_without_repeating_a_value(options: dict[str, str], said: str) -> None:
-    told = problems(options)
+@pytest.mark.parametrize(("options", "expected"), WRONG)
+def test_invalid_security_options_are_refused_without_a_value(options: dict[str, str], expected: str) -> None:
+    text = "\n".join(problems(options))
 
-    assert said in "\n".join(told)
-    assert VALUE not in "\n".join(told)
+    assert expected in text
+    assert VALUE not in text
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("ssl.ca.location", "is librdkafka's: use 'kafka.ssl.truststore.location'"),
         ("sasl.mechanisms", "is librdkafka's: use 'kafka.sasl.mechanism'"),
-        ("sasl.login.callback.handler.class", "is not supported: it names something of Java"),
-        ("sasl.login.refresh.window.factor", "is not supported: a token is asked for at each login"),
+        ("sasl.login.callback.handler.class", "is not supported: it configures Java"),
+        ("sasl.login.refresh.window.factor", "is not supported: a token is requested at each login"),
         ("ssl.cipher.suites", "is not supported: OpenSSL's policy"),
     ],
 )
-def test_an_option_of_other_clients_is_refused_by_name_with_the_reason(name: str, said: str) -> None:
-    (told,) = problems({name: VALUE})
+def test_option_of_other_clients_is_refused_with_the_reason(name: str, expected: str) -> None:
+    (problem,) = problems({name: VALUE})
 
-    assert told.startswith(f"Kafka option '{name}' {said}")
-    assert VALUE not in told
+    assert problem.startswith(f"Kafka option '{name}' {expected}")
+    assert VALUE not in problem
 
 
-def test_a_mechanism_whose_package_is_missing_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_of_a_mechanism_is_an_error_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
     assert problems({**SASL_SSL, "sasl.mechanism": "GSSAPI", "sasl.kerberos.service.name": "kafka"}) == [
-        "GSSAPI needs a package that is not installed: pip install '.[kerberos]' in a clone of pyspark-kafka-meta"
+        "GSSAPI needs a missing package: pip install '.[kerberos]' in a clone of pyspark-kafka-meta"
     ]
 
 
-def test_one_error_lists_all_that_is_wrong() -> None:
+def test_one_error_lists_every_problem() -> None:
     theirs = "Kafka option 'ssl.ca.pem' is librdkafka's: use 'kafka.ssl.truststore.certificates'."
     jks, *rest = problems({**PLAIN, "ssl.truststore.type": "jks", "ssl.key.password": " ", "ssl.ca.pem": VALUE})
     assert (jks, rest[1]) == (theirs, "Option 'kafka.ssl.key.password' must not be empty")
     assert rest[0].startswith("Option 'kafka.ssl.truststore.type' must be PEM or PKCS12 (convert a JKS store")
     assert problems({**PLAIN, "ssl.keystore.key": VALUE, "ssl.ca.pem": VALUE}) == [
         theirs,
-        "Options 'kafka.ssl.keystore.key' and 'kafka.ssl.keystore.certificate.chain' need each other",
+        "Options 'kafka.ssl.keystore.key' and 'kafka.ssl.keystore.certificate.chain' must be set together",
         "PLAIN needs 'kafka.sasl.username' and 'kafka.sasl.password', or 'kafka.sasl.jaas.config'",
     ]
 
@@ -258,34 +260,34 @@ def test_one_error_lists_all_that_is_wrong() -> None:
         ({**SSL, "ssl.keystore.key": " ", "ssl.keystore.certificate.chain": VALUE}, "kafka.ssl.keystore.key"),
     ],
 )
-def test_a_value_that_is_refused_is_not_called_missing_too(options: dict[str, str], refused: str) -> None:
-    (told,) = problems(options)
-    assert told.startswith(f"Option '{refused}' must ")
+def test_invalid_value_is_not_reported_as_missing(options: dict[str, str], refused: str) -> None:
+    (problem,) = problems(options)
+    assert problem.startswith(f"Option '{refused}' must ")
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "use"),
     [
-        ("metricsTopic", "events", "Option 'metricsTopic' cannot"),
-        ("commitOffsetsToGroup", "events", "Option 'commitOffsetsToGroup' cannot"),
-        ("startingOffsets", "group:events", "Option 'startingOffsets' as group:id cannot"),
+        ("metricsTopic", "events", "Option 'metricsTopic'"),
+        ("commitOffsetsToGroup", "events", "Option 'commitOffsetsToGroup'"),
+        ("startingOffsets", "group:events", "Option 'startingOffsets' as group:id"),
     ],
 )
-def test_an_option_that_needs_a_mechanism_of_librdkafka_is_refused(
-    name: str, value: str, told: str, monkeypatch: pytest.MonkeyPatch
+def test_gssapi_is_refused_with_options_that_use_librdkafka(
+    name: str, value: str, use: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     gssapi = {"kafka.sasl.mechanism": "GSSAPI", "kafka.sasl.kerberos.service.name": "kafka"}
     options = {**SERVERS, "kafka.security.protocol": "SASL_SSL", **gssapi, "subscribe": "t"}
     SourceOptions.parse({**options, "startingOffsets": "earliest"})
-    with pytest.raises(OptionError, match=f"{told} go with GSSAPI"):
+    with pytest.raises(OptionError, match=f"{use} does not work with GSSAPI"):
         SourceOptions.parse({**options, name: value})
 
 
 # --- secrets ----------------------------------------------------------------------------------------------------------
 
 
-def test_no_secret_shows_in_the_options_and_all_travel_to_workers() -> None:
+def test_options_hide_secrets_and_can_be_pickled() -> None:
     names = ["ssl.truststore.password", "ssl.keystore.password", "ssl.keystore.key", "ssl.key.password"]
     secrets = {name: f"canary-{number}" for number, name in enumerate([*names, "sasl.password"])}
     options = parse({**PLAIN, **secrets, "sasl.username": "u", "ssl.keystore.certificate.chain": "c"})
@@ -300,7 +302,7 @@ def test_no_secret_shows_in_the_options_and_all_travel_to_workers() -> None:
     assert travelled.sasl_password.reveal() == "canary-4"
 
 
-def test_a_java_style_login_shows_no_value() -> None:
+def test_repr_of_jaas_login_has_no_value() -> None:
     login = parse_jaas('PlainLoginModule required username="canary" password="canary";')
 
     assert "canary" not in repr(login)

@@ -1,4 +1,4 @@
-"""Which options each table takes, and what a query of a table is told about the others."""
+"""The options of each table, and errors about other options."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ TOPIC = {**SERVERS, "metricsTopic": "events"}
         ({**SERVERS, "subscribe": "t"}, "partitions"),
     ],
 )
-def test_a_table_takes_its_options(options: dict[str, str], table: str) -> None:
+def test_table_accepts_its_options(options: dict[str, str], table: str) -> None:
     assert choose_table({**options, "TABLE": table.upper()}) == (Table(table), options)
 
 
-def test_records_are_read_where_no_table_is_named() -> None:
+def test_default_table_is_records() -> None:
     assert choose_table(SERVERS) == (Table.RECORDS, SERVERS)
 
 
@@ -40,23 +40,23 @@ def test_records_are_read_where_no_table_is_named() -> None:
         ({"table": "partitions", "metricsPath": "/e"}, "'metricsPath' is not used by table partitions"),
         (
             {"table": "caches", "startingOffsets": "latest"},
-            "'startingOffsets' is not used by table caches out of files",
+            "'startingOffsets' is not used by table caches from files",
         ),
-        ({"table": "caches", **SERVERS}, "'kafka.bootstrap.servers' is not used by table caches out of files"),
+        ({"table": "caches", **SERVERS}, "'kafka.bootstrap.servers' is not used by table caches from files"),
         (
             {"table": "refresh_events", **TOPIC, "metricsPath": "/e"},
-            "'metricsPath' is not used by table refresh_events out of a topic",
+            "'metricsPath' is not used by table refresh_events from a topic",
         ),
         (
             {"table": "refresh_events", **TOPIC, "maxFilesPerTrigger": "3"},
-            "'maxFilesPerTrigger' is not used by table refresh_events out of a topic",
+            "'maxFilesPerTrigger' is not used by table refresh_events from a topic",
         ),
     ],
 )
-def test_an_option_that_the_table_does_not_use_is_refused_by_name(options: dict[str, str], unused: str) -> None:
+def test_option_of_another_table_is_refused(options: dict[str, str], unused: str) -> None:
     with pytest.raises(OptionError) as caught:
         choose_table(options)
-    assert str(caught.value) == f"Option {unused}: leave it out"
+    assert str(caught.value) == f"Option {unused}: remove it"
 
 
 @pytest.mark.parametrize(
@@ -77,18 +77,18 @@ def test_an_option_that_the_table_does_not_use_is_refused_by_name(options: dict[
         ({"maxFilesPerTrigger": "0"}, EventsOptions.parse, "'maxFilesPerTrigger' must be a whole number from 1"),
     ],
 )
-def test_an_unusable_option_is_refused(options: dict[str, str], parse: object, problem: str) -> None:
+def test_invalid_option_is_refused(options: dict[str, str], parse: object, problem: str) -> None:
     assert callable(parse)
     with pytest.raises(OptionError, match=problem):
         parse(options)
 
 
-def test_event_files_are_read_from_the_earliest_on() -> None:
+def test_event_files_start_at_earliest_by_default() -> None:
     assert EventsOptions.parse({"metricsPath": "/e"}) == EventsOptions(path="/e", max_files=1_000)
     assert EventsOptions.parse({"STARTINGOFFSETS": "latest"}).starts_latest
 
 
-def test_the_metrics_topic_is_read_from_its_own_cluster_without_making_events() -> None:
+def test_metrics_topic_has_its_own_cluster_and_makes_no_events() -> None:
     topic = EventsOptions.parse({**TOPIC, "metricsBootstrapServers": "metrics:1"}).topic
 
     assert topic is not None
@@ -97,6 +97,6 @@ def test_the_metrics_topic_is_read_from_its_own_cluster_without_making_events() 
     assert not topic.fail_on_data_loss
 
 
-def test_partitions_are_those_of_all_topics_unless_some_are_named() -> None:
+def test_partitions_table_has_all_topics_by_default() -> None:
     assert ClusterOptions.parse(SERVERS).topics is None
     assert ClusterOptions.parse({**SERVERS, "Subscribe": "a,b"}).topics == ("a", "b")
