@@ -10,7 +10,7 @@ from functools import partial
 
 from pyspark_kafka_meta.options import option_parsers, start_specs
 from pyspark_kafka_meta.options.option_table import choice, row
-from pyspark_kafka_meta.options.start_specs import OffsetsSpec, StartSpec, TimesSpec
+from pyspark_kafka_meta.options.start_specs import OffsetsSpec, StartSpec, TimestampsSpec
 from pyspark_kafka_meta.validators import INT64_MAX
 
 _EXPECTED_OFFSETS = 'Expected e.g. {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, got {value}'
@@ -43,7 +43,7 @@ class OffsetOptions:
         "Start each partition at its first record with this timestamp (ms since 1970 UTC) or later. Overrides the "
         "other starting options.",
     )
-    starting_times: TimesSpec | None = row(  # noqa: RUF009
+    starting_times: TimestampsSpec | None = row(  # noqa: RUF009
         "startingOffsetsByTimestamp",
         None,
         start_specs.parse_times,
@@ -55,7 +55,7 @@ class OffsetOptions:
         {"error": False, "latest": True},
         "Without a record at or after the starting timestamp: error, or start at latest.",
     )
-    ending_offsets: OffsetsSpec | TimesSpec | None = row(  # noqa: RUF009
+    ending_offsets: OffsetsSpec | TimestampsSpec | None = row(  # noqa: RUF009
         "endingOffsets",
         None,
         start_specs.parse_offsets,
@@ -71,7 +71,7 @@ class OffsetOptions:
         "End each partition of a batch before its first record with this timestamp or later, else at its end. "
         "Overrides the other ending options.",
     )
-    ending_times: TimesSpec | None = row(  # noqa: RUF009
+    ending_times: TimestampsSpec | None = row(  # noqa: RUF009
         "endingOffsetsByTimestamp",
         None,
         start_specs.parse_times,
@@ -82,14 +82,14 @@ class OffsetOptions:
     def start(self) -> StartSpec | None:
         or_latest = self.start_at_latest_if_unmatched
         if self.starting_timestamp_ms is not None:
-            return TimesSpec(self.starting_timestamp_ms, or_latest=or_latest)
+            return TimestampsSpec(self.starting_timestamp_ms, or_latest=or_latest)
         if self.starting_times is not None:
             return replace(self.starting_times, or_latest=or_latest)
         return self.starting_offsets
 
-    def end(self) -> OffsetsSpec | TimesSpec | None:
+    def end(self) -> OffsetsSpec | TimestampsSpec | None:
         if self.ending_timestamp_ms is not None:
-            return TimesSpec(self.ending_timestamp_ms, or_latest=True)
+            return TimestampsSpec(self.ending_timestamp_ms, or_latest=True)
         if self.ending_times is not None:
             return replace(self.ending_times, or_latest=True)
         return self.ending_offsets

@@ -11,7 +11,13 @@ from typing import Any
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.model import TopicPartition, name_partitions
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
-from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec, StartSpec, TimesSpec
+from pyspark_kafka_meta.options.start_specs import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    OffsetsSpec,
+    StartSpec,
+    TimestampsSpec,
+)
 from pyspark_kafka_meta.options.unsupported import NO_SINK
 
 _STRATEGIES = ("subscribe", "subscribePattern", "assign")
@@ -86,7 +92,7 @@ def batch_warnings(options: Mapping[str, str]) -> list[str]:
     return [f"{name} option ignored in batch queries" for name in _STREAM_ONLY if name in given]
 
 
-def batch_problems(starting: StartSpec, ending: OffsetsSpec | TimesSpec) -> list[str]:
+def batch_problems(starting: StartSpec, ending: OffsetsSpec | TimestampsSpec) -> list[str]:
     """Invalid offsets of a batch. Timestamps can only be checked with brokers."""
     problems = _start_problems(starting) if isinstance(starting, OffsetsSpec) else []
     if not isinstance(ending, OffsetsSpec):
@@ -101,9 +107,9 @@ def batch_problems(starting: StartSpec, ending: OffsetsSpec | TimesSpec) -> list
     return problems
 
 
-def stream_problems(ending: OffsetsSpec | TimesSpec | None) -> list[str]:
+def stream_problems(ending: OffsetsSpec | TimestampsSpec | None) -> list[str]:
     """Invalid ends of a stream: those that would move with each restart."""
-    if isinstance(ending, TimesSpec):
+    if isinstance(ending, TimestampsSpec):
         return ["ending timestamp not valid in streaming queries"]
     if ending is None:
         return []

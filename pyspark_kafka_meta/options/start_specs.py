@@ -36,7 +36,7 @@ class OffsetsSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class TimesSpec:
+class TimestampsSpec:
     """The first record with this timestamp or later, in milliseconds since 1970 UTC.
 
     Attributes:
@@ -51,15 +51,15 @@ class TimesSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class AgoSpec:
+class LastDurationSpec:
     """The first record of the last `ms` milliseconds before planning, or the end if there is none."""
 
     ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class BackSpec:
-    """That many offsets before the end of each partition, or at its start if that is later."""
+class LastOffsetsSpec:
+    """This many offsets before the end of each partition, or the start of its log if that is later."""
 
     offsets: int
 
@@ -71,7 +71,7 @@ class GroupSpec:
     group: str
 
 
-StartSpec = OffsetsSpec | TimesSpec | AgoSpec | BackSpec | GroupSpec
+StartSpec = OffsetsSpec | TimestampsSpec | LastDurationSpec | LastOffsetsSpec | GroupSpec
 
 
 def parse_offsets(text: str) -> OffsetsSpec:
@@ -93,15 +93,15 @@ def parse_start(text: str) -> StartSpec:
     if not stripped.startswith("-"):
         return parse_offsets(text)
     if stripped in ("-1", "-2"):
-        raise ValueError("write latest or earliest: only in JSON do -1 and -2 mean them")
+        raise ValueError("write latest or earliest: -1 and -2 are for JSON only")
     if stripped[1:].isdecimal():
-        return BackSpec(parse_number(stripped[1:], low=1, high=INT64_MAX))
-    return AgoSpec(parse_duration_ms(stripped[1:]))
+        return LastOffsetsSpec(parse_number(stripped[1:], low=1, high=INT64_MAX))
+    return LastDurationSpec(parse_duration_ms(stripped[1:]))
 
 
-def parse_times(text: str) -> TimesSpec:
+def parse_times(text: str) -> TimestampsSpec:
     """JSON `{"a": {"0": 1700000000000}}`."""
-    return TimesSpec(by_partition=_by_partition(json_by_topic(text, dict), low=0))
+    return TimestampsSpec(by_partition=_by_partition(json_by_topic(text, dict), low=0))
 
 
 def _by_partition(topics: Mapping[str, Any], low: int) -> tuple[tuple[TopicPartition, int], ...]:

@@ -13,7 +13,13 @@ from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.model import Position, TopicPartition, name_partitions
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, OffsetsSpec, SourceOptions
-from pyspark_kafka_meta.options.start_specs import AgoSpec, BackSpec, GroupSpec, StartSpec, TimesSpec
+from pyspark_kafka_meta.options.start_specs import (
+    GroupSpec,
+    LastDurationSpec,
+    LastOffsetsSpec,
+    StartSpec,
+    TimestampsSpec,
+)
 from pyspark_kafka_meta.planning.checkpoint_offsets import check_same_partitions
 from pyspark_kafka_meta.planning.data_loss import DataLossPolicy
 from pyspark_kafka_meta.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PartitionOffset
@@ -53,12 +59,12 @@ class StartEndOffsets:
             DataLossError: it names an offset that has aged out, and failOnDataLoss is true.
         """
         match spec:
-            case TimesSpec():
+            case TimestampsSpec():
                 return self._at_times(spec, partitions, f"{option}ByTimestamp")
-            case AgoSpec(ms):
+            case LastDurationSpec(ms):
                 since_ms = max(0, int(self._wall_clock() * 1000) - ms)
-                return self._at_times(TimesSpec(since_ms, or_latest=True), partitions, option)
-            case BackSpec(offsets):
+                return self._at_times(TimestampsSpec(since_ms, or_latest=True), partitions, option)
+            case LastOffsetsSpec(offsets):
                 return self._before_end(offsets, partitions)
             case GroupSpec(group):
                 return self._of_group(group, partitions)
@@ -68,7 +74,7 @@ class StartEndOffsets:
                 return self.latest(partitions) if everywhere == LATEST_OFFSET else self.earliest(partitions)
 
     def _at_times(
-        self, spec: TimesSpec, partitions: Collection[TopicPartition], option: str
+        self, spec: TimestampsSpec, partitions: Collection[TopicPartition], option: str
     ) -> dict[TopicPartition, Position]:
         """The ends are listed first. A partition without so late a record starts at its end before the times were
         listed: records written meanwhile must not be skipped, nor read by two batches with adjoining times. No epochs:

@@ -115,7 +115,7 @@ def test_end_by_time_leaves_records_out_that_are_written_while_a_leader_hangs(
 ) -> None:
     servers = str(breakable_kafka.address(breakable_kafka.broker_ids[0]))
     options = SourceOptions.parse({"kafka.bootstrap.servers": servers, "subscribe": slow_topic})
-    now = TimesSpec(int(time.time() * 1000), or_latest=True)
+    now = TimestampsSpec(int(time.time() * 1000), or_latest=True)
     with closing(KafkaClient(options.client, EventPublisher((), Origin(role=Role.PLANNER)))) as client:
         partitions = client.partitions([slow_topic], client.api_deadline())
         resolve = partial(StartEndOffsets(client, options).resolve, now, partitions, "endingOffsets", is_end=True)

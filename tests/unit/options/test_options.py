@@ -21,7 +21,7 @@ from pyspark_kafka_meta.options import (
 )
 from pyspark_kafka_meta.options.option_table import table_of
 from pyspark_kafka_meta.options.security_options import PLAINTEXT
-from pyspark_kafka_meta.options.start_specs import AgoSpec, BackSpec, GroupSpec, TimesSpec
+from pyspark_kafka_meta.options.start_specs import GroupSpec, LastDurationSpec, LastOffsetsSpec, TimestampsSpec
 from tests.partitions import T0, T1
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -100,16 +100,16 @@ GOOD = [
     ("endingOffsets", '{"t": {"1": -1, "0": 23}}', "ending_offsets", T0_23),
     ("startingOffsets", '{"v": "latest", "t": {"0": 5}, "u": "earliest"}', "starting_offsets", BY_TOPIC),
     ("startingOffsets", '{"t": "LATEST"}', "starting_offsets", OffsetsSpec(by_topic=(("t", LATEST_OFFSET),))),
-    ("startingOffsets", "-10m", "starting_offsets", AgoSpec(600_000)),
-    ("startingOffsets", " -2D ", "starting_offsets", AgoSpec(2 * 24 * 3_600_000)),
-    ("startingOffsets", "-1000", "starting_offsets", BackSpec(1000)),
+    ("startingOffsets", "-10m", "starting_offsets", LastDurationSpec(600_000)),
+    ("startingOffsets", " -2D ", "starting_offsets", LastDurationSpec(2 * 24 * 3_600_000)),
+    ("startingOffsets", "-1000", "starting_offsets", LastOffsetsSpec(1000)),
     ("startingOffsets", "group: mine", "starting_offsets", GroupSpec("mine")),
     ("commitOffsetsToGroup", "mine", "commit_group", "mine"),
     ("startingTimestamp", "1700000000000", "starting_timestamp_ms", 1_700_000_000_000),
-    ("startingOffsetsByTimestamp", '{"t": {"0": 23}}', "starting_times", TimesSpec(by_partition=((T0, 23),))),
+    ("startingOffsetsByTimestamp", '{"t": {"0": 23}}', "starting_times", TimestampsSpec(by_partition=((T0, 23),))),
     ("startingOffsetsByTimestampStrategy", "LATEST", "start_at_latest_if_unmatched", True),
     ("endingTimestamp", "0", "ending_timestamp_ms", 0),
-    ("endingOffsetsByTimestamp", '{"t": {"0": 23}}', "ending_times", TimesSpec(by_partition=((T0, 23),))),
+    ("endingOffsetsByTimestamp", '{"t": {"0": 23}}', "ending_times", TimestampsSpec(by_partition=((T0, 23),))),
     ("maxOffsetsPerTrigger", "9223372036854775807", "max_offsets_per_trigger", 2**63 - 1),
     ("minOffsetsPerTrigger", "5", "min_offsets_per_trigger", 5),
     ("maxTriggerDelay", "2h", "max_trigger_delay_ms", 7_200_000),
@@ -513,17 +513,17 @@ def test_default_start_and_end_of_batches_and_streams() -> None:
 
 def test_one_time_goes_before_times_by_partition_and_these_before_offsets() -> None:
     given = {**MINIMAL, "startingOffsets": "-5", "endingOffsets": '{"t":{"0":7}}'}
-    assert SourceOptions.parse(given).for_batch().starting_offsets == BackSpec(5)
+    assert SourceOptions.parse(given).for_batch().starting_offsets == LastOffsetsSpec(5)
 
     given |= {"startingOffsetsByTimestamp": '{"t":{"0":3}}', "endingOffsetsByTimestamp": '{"t":{"0":4}}'}
     batch = SourceOptions.parse(given).for_batch()
-    assert batch.starting_offsets == TimesSpec(by_partition=((T0, 3),))
-    assert batch.ending_offsets == TimesSpec(by_partition=((T0, 4),), or_latest=True)
+    assert batch.starting_offsets == TimestampsSpec(by_partition=((T0, 3),))
+    assert batch.ending_offsets == TimestampsSpec(by_partition=((T0, 4),), or_latest=True)
 
     given |= {"startingTimestamp": "1", "endingTimestamp": "2", "startingOffsetsByTimestampStrategy": "latest"}
     batch = SourceOptions.parse(given).for_batch()
-    assert batch.starting_offsets == TimesSpec(1, or_latest=True)
-    assert batch.ending_offsets == TimesSpec(2, or_latest=True)
+    assert batch.starting_offsets == TimestampsSpec(1, or_latest=True)
+    assert batch.ending_offsets == TimestampsSpec(2, or_latest=True)
 
 
 START_LATEST = (

@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicError
 from pyspark_kafka_meta.model import Position, TopicPartition
-from pyspark_kafka_meta.options.start_specs import AgoSpec, GroupSpec
+from pyspark_kafka_meta.options.start_specs import GroupSpec, LastDurationSpec
 from pyspark_kafka_meta.planning import task_plan
 from pyspark_kafka_meta.planning.start_end_offsets import StartEndOffsets
 from tests.partitions import T0, T1, T2, T3
@@ -232,7 +232,7 @@ def test_a_start_so_long_ago_is_counted_from_planning(later: Scene) -> None:
     resolver = StartEndOffsets(later.warm_client(), later.options().for_batch(), lambda: ninety_seconds_later)
     found = resolver.resolve(AgoSpec(40_000), (T0, T2), "startingOffsets")
     assert found == {T0: Position(12), T2: Position(12, 0)}
-    assert resolver.resolve(AgoSpec(10**15), (T0,), "startingOffsets") == {T0: Position(0)}
+    assert resolver.resolve(LastDurationSpec(10**15), (T0,), "startingOffsets") == {T0: Position(0)}
 
 
 def test_a_start_is_where_a_group_would_read_on(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
