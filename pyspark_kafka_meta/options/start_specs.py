@@ -66,7 +66,7 @@ class LastOffsetsSpec:
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """Where a consumer group has committed that it would read on; at the start of partitions where it has not."""
+    """The committed offsets of a consumer group; the start of partitions without a committed offset."""
 
     group: str
 

@@ -1,4 +1,4 @@
-"""The scene in which clients and planners are tested; task readers have another one."""
+"""The scene of tests of clients and planners. Tests of task readers use `ReaderScene`."""
 
 from __future__ import annotations
 

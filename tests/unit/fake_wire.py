@@ -1,6 +1,6 @@
-"""`FakeWire`: the `Wire` seam without a network, over a `FakeCluster`; and a clock that passes by being waited on.
+"""`FakeWire`: a `Wire` without a network over a `FakeCluster`, and a clock that waiting advances.
 
-For tests of what sits above the seam: brokers die, hang, lag behind and lie when they are told to.
+For tests of `Wire`'s callers: brokers stop, hang, lag behind and respond with errors on demand.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
+from pyspark_kafka_meta.kafka_errors import FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION
 from pyspark_kafka_meta.model import (
     NO_EPOCH,
     NO_LEADER,
@@ -38,7 +39,7 @@ from tests.unit.fake_cluster import FakeCluster
 
 
 class FakeClock:
-    """Seconds that pass only during a wait: call it for the time, give its `sleep` to whoever sleeps."""
+    """A clock that only `sleep` and `wait_until` advance."""
 
     def __init__(self, now: float = 1_000.0) -> None:
         self.now = now
@@ -54,27 +55,26 @@ class FakeClock:
 
 
 class FakeWire:
-    """A `Wire` over a `FakeCluster`. Not thread-safe. ListOffsets knows times by the batch: the first of a batch that
-    holds one as late.
+    """A `Wire` over a `FakeCluster`. Not thread-safe. ListOffsets by timestamp returns the first offset of a batch.
 
     Attributes:
-        aliases: node ids by address that no broker advertises, such as a load balancer's.
-        down: ids of brokers that refuse connections and lose those they have.
-        hung: ids of brokers that accept requests and never answer: the clock goes on to the deadline.
-        hung_metadata: ids of brokers that answer all but Metadata.
-        failures: errors that the next requests to a broker end with, by node id.
-        error_codes: codes that the next Fetch or ListOffsets gets, by partition.
-        metadata_errors: code that Metadata answers state, by topic.
-        metadata_refusals: code that the next whole Metadata answers state, by node id.
-        replica_errors: code that a Fetch of a partition gets from one broker, by node id and partition, until removed.
-        open_transactions: offset at which a transaction is open, by partition: the last stable offset, behind which
-            read_committed gets neither records nor the end.
-        replica_ends: where the copy of a broker ends that lags behind, exclusive, by node id and partition.
-        preferred_replicas: broker that leaders name to a Fetch that states a rack (KIP-392), by partition.
-        throttles: milliseconds that the next Fetch answers of a broker state, by node id; they name no partitions, as
-            Kafka's (`FetchContext.getThrottledResponse`).
-        fetches: node id and request of each Fetch that a broker got.
-        requests: API name and address of each request so far, those that nobody answered too.
+        aliases: node ids by address that no broker advertises, such as a load balancer.
+        down: ids of brokers that refuse connections and close open ones.
+        hung: ids of brokers that accept requests and never respond: the clock advances to the deadline.
+        hung_metadata: ids of brokers that never respond to Metadata.
+        failures: errors of the next requests to a broker, by node id.
+        error_codes: codes in the next Fetch or ListOffsets responses, by partition.
+        metadata_errors: code in Metadata responses, by topic.
+        metadata_refusals: top-level codes of the next Metadata responses, by node id.
+        replica_errors: code in Fetch responses of a broker, by node id and partition.
+        open_transactions: first offset of an open transaction by partition: the last stable offset, which limits
+            read_committed.
+        replica_ends: exclusive end of the log of a broker that lags behind, by node id and partition.
+        preferred_replicas: broker that leaders name in responses to a Fetch with a rack (KIP-392), by partition.
+        throttles: throttle times in ms of the next Fetch responses by node id. As in Kafka
+            (`FetchContext.getThrottledResponse`), these responses have no partitions.
+        fetches: node id and request of each Fetch that reached a broker.
+        requests: API name and address of each request, also without a response.
     """
 
     def __init__(self, cluster: FakeCluster | None = None, clock: FakeClock | None = None) -> None:
@@ -96,36 +96,36 @@ class FakeWire:
         self.fetches: list[tuple[int, FetchRequest]] = []
         self.requests: list[tuple[str, Address]] = []
         self._cut_off: dict[int, tuple[dict[int, Broker], dict[str, TopicMetadata]]] = {}
-        self._under_way: dict[int, tuple[FetchRequest, float, float]] = {}
-        self._not_sent: dict[int, KafkaMetaError] = {}
-        self._asked: dict[int, tuple[OffsetsRequest, float]] = {}  # ListOffsets under way, and by when they must end
-        self._not_asked: dict[int, KafkaMetaError] = {}
-        self._question: tuple[Address, Collection[str] | None, float] | None = None  # Metadata under way, by when
+        self._fetches_in_flight: dict[int, tuple[FetchRequest, float, float]] = {}
+        self._failed_fetches: dict[int, KafkaMetaError] = {}
+        self._offsets_in_flight: dict[int, tuple[OffsetsRequest, float]] = {}  # with the deadline
+        self._failed_offsets: dict[int, KafkaMetaError] = {}
+        self._metadata_in_flight: tuple[Address, Collection[str] | None, float] | None = None  # with the deadline
 
     def cut_off(self, node_id: int) -> None:
-        """From now on this broker answers Metadata with what it knows at this moment."""
+        """Metadata responses of this broker stay as they are now."""
         self._cut_off[node_id] = (dict(self.cluster.brokers), dict(self.cluster.topics))
 
     def catch_up(self) -> None:
-        """All brokers know the cluster as it is again."""
+        """Metadata responses of all brokers are current again."""
         self._cut_off.clear()
 
     def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
-        self._question = (address, topics, deadline)
+        self._metadata_in_flight = (address, topics, deadline)
         self.requests.append(("Metadata", address))
 
     def receive_metadata(self, deadline: float) -> MetadataResponse | None:
-        assert self._question is not None, "no Metadata request is under way"
-        address, topics, due = self._question
+        assert self._metadata_in_flight is not None, "no Metadata request is in flight"
+        address, topics, due = self._metadata_in_flight
         ends_at = self._metadata_ends_at()
         self.clock.wait_until(min(deadline, ends_at))
         if ends_at > deadline:
             return None
-        self._question = None
+        self._metadata_in_flight = None
         return self.metadata(address, topics, due)
 
     def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataResponse:
-        """What the broker at `address` answers by `deadline`: overridden by tests."""
+        """The response of the broker at `address`: overridden by tests."""
         node_id = self._reach(address)
         if node_id in self.hung | self.hung_metadata:
             raise RequestTimeoutError(f"broker {node_id} did not answer in time")
@@ -146,29 +146,32 @@ class FakeWire:
         )
 
     def send_offsets(self, broker: Broker, request: OffsetsRequest, deadline: float) -> None:
-        assert broker.node_id not in self._asked, f"a second ListOffsets to broker {broker.node_id}"
+        assert broker.node_id not in self._offsets_in_flight, f"a second ListOffsets to broker {broker.node_id}"
         try:
             api = "OffsetForLeaderEpoch" if request.by_epoch else "ListOffsets"
             self.requests.append((api, broker.address))
-            self._asked[self._reach(broker.address)] = (request, deadline)
+            self._offsets_in_flight[self._reach(broker.address)] = (request, deadline)
         except KafkaMetaError as error:
-            self._not_asked[broker.node_id] = error
+            self._failed_offsets[broker.node_id] = error
 
     def receive_offsets(self, node_ids: Collection[int], deadline: float) -> OffsetsResponse | RequestFailure | None:
-        for node_id in self._not_asked.keys() & set(node_ids):
-            return RequestFailure(node_id, self._not_asked.pop(node_id))
-        # Of brokers that hang nothing comes but the end of the time: the others go first.
-        waiting = sorted(self._asked.keys() & set(node_ids), key=lambda one: (one in self.hung, self._asked[one][1]))
+        for node_id in self._failed_offsets.keys() & set(node_ids):
+            return RequestFailure(node_id, self._failed_offsets.pop(node_id))
+        # Brokers that hang only time out: the others go first.
+        waiting = sorted(
+            self._offsets_in_flight.keys() & set(node_ids),
+            key=lambda node_id: (node_id in self.hung, self._offsets_in_flight[node_id][1]),
+        )
         if not waiting:
             return None
         node_id = waiting[0]
-        request, due = self._asked[node_id]
+        request, due = self._offsets_in_flight[node_id]
         if node_id in self.hung:
             until = min(deadline, self._metadata_ends_at())
             self.clock.wait_until(min(until, due))
             if due > until:
                 return None
-        del self._asked[node_id]
+        del self._offsets_in_flight[node_id]
         if node_id in self.down:
             return RequestFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
         if node_id in self.hung:
@@ -177,33 +180,33 @@ class FakeWire:
         return OffsetsResponse(node_id, answers)
 
     def drop_offsets(self, node_id: int) -> None:
-        self._asked.pop(node_id, None)
-        self._not_asked.pop(node_id, None)
+        self._offsets_in_flight.pop(node_id, None)
+        self._failed_offsets.pop(node_id, None)
 
     def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
-        assert broker.node_id not in self._under_way, f"a second Fetch to broker {broker.node_id}"
+        assert broker.node_id not in self._fetches_in_flight, f"a second Fetch to broker {broker.node_id}"
         try:
             self.requests.append(("Fetch", broker.address))
             node_id = self._reach(broker.address)
         except KafkaMetaError as error:
-            self._not_sent[broker.node_id] = error
+            self._failed_fetches[broker.node_id] = error
             return
         self.fetches.append((node_id, request))
-        self._under_way[node_id] = (request, self.clock(), deadline)
+        self._fetches_in_flight[node_id] = (request, self.clock(), deadline)
 
     def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchResponse | RequestFailure | None:
-        for node_id in self._not_sent.keys() & set(node_ids):
-            return RequestFailure(node_id, self._not_sent.pop(node_id))
-        ends = {node_id: self._ends_at(node_id) for node_id in self._under_way if node_id in node_ids}
-        if not ends and self._question is None:
+        for node_id in self._failed_fetches.keys() & set(node_ids):
+            return RequestFailure(node_id, self._failed_fetches.pop(node_id))
+        ends = {node_id: self._ends_at(node_id) for node_id in self._fetches_in_flight if node_id in node_ids}
+        if not ends and self._metadata_in_flight is None:
             return None
         until = min(deadline, self._metadata_ends_at())
-        first = min(ends, key=lambda one: ends[one], default=None)
+        first = min(ends, key=lambda node_id: ends[node_id], default=None)
         self.clock.wait_until(until if first is None else min(until, ends[first]))
         if first is None or ends[first] > until:
             return None
         node_id = first
-        request, sent_at, _ = self._under_way.pop(node_id)
+        request, sent_at, _ = self._fetches_in_flight.pop(node_id)
         if node_id in self.down:
             return RequestFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
         if node_id in self.hung:
@@ -213,20 +216,20 @@ class FakeWire:
             return FetchResponse(node_id, 0, (), self.throttles[node_id].popleft(), 0, latency_ms)
         partitions, size = [], 0
         for entry in request.partitions:
-            one = self._fetched(node_id, entry, request)
-            if size > 0 and size + len(one.records) > request.max_bytes:
-                one = replace(one, records=b"")
-            partitions.append(one)
-            size += len(one.records)
+            fetched = self._fetched(node_id, entry, request)
+            if size > 0 and size + len(fetched.records) > request.max_bytes:
+                fetched = replace(fetched, records=b"")
+            partitions.append(fetched)
+            size += len(fetched.records)
         return FetchResponse(node_id, 0, tuple(partitions), 0, size, (self.clock() - sent_at) * 1000)
 
     def drop_fetch(self, node_id: int) -> None:
-        self._under_way.pop(node_id, None)
-        self._not_sent.pop(node_id, None)
+        self._fetches_in_flight.pop(node_id, None)
+        self._failed_fetches.pop(node_id, None)
 
     def close(self) -> None:
-        self._question = None
-        for requests in (self._under_way, self._not_sent, self._asked, self._not_asked):
+        self._metadata_in_flight = None
+        for requests in (self._fetches_in_flight, self._failed_fetches, self._offsets_in_flight, self._failed_offsets):
             requests.clear()
 
     def _node_id(self, address: Address) -> int | None:
@@ -234,10 +237,10 @@ class FakeWire:
         return by_address.get(address, self.aliases.get(address))
 
     def _metadata_ends_at(self) -> float:
-        """When the Metadata request under way is answered, or fails; never if there is none."""
-        if self._question is None:
+        """When the Metadata request in flight ends; never if there is none."""
+        if self._metadata_in_flight is None:
             return math.inf
-        address, _, due = self._question
+        address, _, due = self._metadata_in_flight
         return due if self._node_id(address) in (self.hung | self.hung_metadata) - self.down else self.clock()
 
     def _reach(self, address: Address) -> int:
@@ -249,7 +252,7 @@ class FakeWire:
         return node_id
 
     def _topic(self, known: Mapping[str, TopicMetadata], name: str) -> TopicMetadata:
-        code = self.metadata_errors.get(name, 0 if name in known else 3)
+        code = self.metadata_errors.get(name, 0 if name in known else UNKNOWN_TOPIC_OR_PARTITION)
         return known[name] if code == 0 else TopicMetadata(name, None, (), code)
 
     def _offset(self, node_id: int, query: OffsetQuery, request: OffsetsRequest) -> PartitionOffset:
@@ -268,8 +271,8 @@ class FakeWire:
         return PartitionOffset(query.partition, 0, offset, self.cluster.partition(query.partition).leader_epoch)
 
     def _ends_at(self, node_id: int) -> float:
-        """When the Fetch under way is answered: now if it has something to return, else at the end of its wait."""
-        request, sent_at, deadline = self._under_way[node_id]
+        """When the broker responds to the Fetch in flight: now if it has data or an error, else after max_wait_ms."""
+        request, sent_at, deadline = self._fetches_in_flight[node_id]
         if node_id in self.hung:
             return deadline
         ready = bool(node_id in self.down or self.throttles.get(node_id)) or any(
@@ -286,7 +289,7 @@ class FakeWire:
     def _fetched(self, node_id: int, entry: FetchPartition, request: FetchRequest) -> FetchedPartition:
         code = self._take_error(node_id, entry)
         if code != 0:
-            hint = self._hint(entry.partition) if code in (6, 74) else None
+            hint = self._hint(entry.partition) if code in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH) else None
             return FetchedPartition(entry.partition, code, b"", -1, -1, leader_hint=hint)
         _, end = self.cluster.bounds(entry.partition)
         replica = self._redirects_to(node_id, entry.partition, request.rack)
@@ -295,7 +298,9 @@ class FakeWire:
         diverging = self.cluster.diverging_epoch(entry)
         if diverging is not None:
             return FetchedPartition(entry.partition, 0, b"", end, end, diverging_epoch=diverging)
-        high_watermark, last_stable = (self._readable_end(node_id, entry.partition, one) for one in (False, True))
+        high_watermark, last_stable = (
+            self._readable_end(node_id, entry.partition, read_committed) for read_committed in (False, True)
+        )
         records = self._records(node_id, entry, request.read_committed)
         return FetchedPartition(entry.partition, 0, records, high_watermark, last_stable)
 
@@ -311,12 +316,13 @@ class FakeWire:
         is_leader = self.cluster.partition(partition).leader_id == node_id
         return self.preferred_replicas.get(partition) if rack and is_leader else None
 
-    def _take_error(self, node_id: int, asked: OffsetQuery | FetchPartition) -> int:
-        scripted = self.error_codes.get(asked.partition)
+    def _take_error(self, node_id: int, request: OffsetQuery | FetchPartition) -> int:
+        scripted = self.error_codes.get(request.partition)
         if scripted:
             return scripted.popleft()
-        of_replica = self.replica_errors.get((node_id, asked.partition), 0) if isinstance(asked, FetchPartition) else 0
-        return of_replica or self.cluster.error_of(node_id, asked)
+        is_fetch = isinstance(request, FetchPartition)
+        replica_error = self.replica_errors.get((node_id, request.partition), 0) if is_fetch else 0
+        return replica_error or int(self.cluster.error_of(node_id, request))
 
     def _hint(self, partition: TopicPartition) -> LeaderHint | None:
         known = self.cluster.partition(partition)

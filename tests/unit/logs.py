@@ -1,4 +1,4 @@
-"""Record batches for the logs of reading tests, written by kio: it shares no code with what reads them here."""
+"""Record batches for tests of readers, written by kio, which shares no code with this package's decoder."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ WRITTEN = datetime(2024, 5, 17, tzinfo=UTC)
 
 
 def batch(values: Sequence[str], base_offset: int = 0, epoch: int = 0, written: datetime = WRITTEN) -> bytes:
-    """These values at consecutive offsets."""
+    """A batch with these values at consecutive offsets."""
     return sparse_batch({base_offset + index: value for index, value in enumerate(values)}, epoch, written)
 
 
 def sparse_batch(values: Mapping[int, str], epoch: int = 0, written: datetime = WRITTEN) -> bytes:
-    """These values at their offsets, with gaps as compaction leaves them."""
+    """A batch with values by offset, with gaps as after compaction."""
     buffer = io.BytesIO()
     timestamp = TZAwareMicros.parse(written)
     records = tuple(

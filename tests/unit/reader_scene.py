@@ -1,4 +1,4 @@
-"""A scene with one worker, whose client stays the same from task to task."""
+"""A scene with one worker, whose tasks share a client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ReaderScene(Scene):
     """Three brokers, topic t with two partitions led by brokers 1 and 2, and a worker's client; its rack is `here`.
 
     Attributes:
-        events: of the client's cache, the birth left out.
+        events: events of the client's cache after the first one.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
@@ -33,21 +33,23 @@ class ReaderScene(Scene):
         self.events.clear()
 
     def append(self, partition: TopicPartition, count: int = 5) -> None:
-        """Store so many more records, each with its offset as value."""
+        """Append this many records, with their offsets as values."""
         end = self.cluster.bounds(partition)[1]
         self.write(partition, *map(str, range(end, end + count)))
 
     def set_leader(self, partition: TopicPartition, leader_id: int, epoch: int) -> None:
-        """Whatever they were before."""
+        """Set leader and epoch, whatever they were."""
         topic = self.cluster.topics[partition.topic]
         members = [
-            replace(one, leader_id=leader_id, leader_epoch=epoch) if one.partition == partition.partition else one
-            for one in topic.partitions
+            replace(member, leader_id=leader_id, leader_epoch=epoch)
+            if member.partition == partition.partition
+            else member
+            for member in topic.partitions
         ]
         self.cluster.topics[partition.topic] = replace(topic, partitions=tuple(members))
 
     def leader_id(self, partition: TopicPartition) -> int | None:
-        """As the cache knows it."""
+        """The leader in the cache."""
         leader = self.worker.cache.leader(partition)
         return None if leader is None else leader.broker.node_id
 
@@ -60,7 +62,7 @@ class ReaderScene(Scene):
         return self.events[-1]
 
     def read(self, *partitions: TopicPartition, start: int = 0) -> list[int]:
-        """Read from `start` to the end of each log; the offsets in the order in which they came."""
+        """Read each log from `start` to its end. Returns the offsets in the order of reading."""
         return self.read_ranges([self.range(partition, start) for partition in partitions])
 
     def read_ranges(self, ranges: Sequence[OffsetRange]) -> list[int]:
@@ -68,14 +70,14 @@ class ReaderScene(Scene):
         return [offset for batch in batches for offset in batch["offset"].to_pylist()]
 
     def fetched_from(self) -> list[int]:
-        """Node ids of the Fetches that got to a broker since this was last asked."""
+        """Node ids of the Fetches that reached a broker since the last call."""
         node_ids = [node_id for node_id, _ in self.wire.fetches]
         self.wire.fetches.clear()
         return node_ids
 
 
 def ten_records(monkeypatch: pytest.MonkeyPatch, **options: str) -> ReaderScene:
-    """In t-0, which broker 1 leads."""
+    """Ten records in t-0, led by broker 1."""
     scene = ReaderScene(monkeypatch, **options)
     scene.append(T0)
     scene.append(T0)

@@ -1,4 +1,4 @@
-"""A scripted cluster with topic t, a client whose clock passes by being waited on, and what both of them saw."""
+"""A fake cluster with topic t, a client whose clock waiting advances, and their requests and events."""
 
 from __future__ import annotations
 
@@ -28,45 +28,41 @@ Row = tuple[TopicPartition, int, str]
 
 
 class EventfulClock(FakeClock):
-    """Time passes by being waited on, and things happen while it does."""
+    """A clock that waiting advances, with actions at given times."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._to_come: list[tuple[float, Callable[[], object]]] = []
+        self._scheduled: list[tuple[float, Callable[[], object]]] = []
 
-    def at(self, seconds: float, happen: Callable[[], object]) -> None:
-        """Call `happen` that many seconds from now."""
-        self._to_come.append((self.now + seconds, happen))
+    def at(self, seconds: float, action: Callable[[], object]) -> None:
+        """Call `action` after this many seconds."""
+        self._scheduled.append((self.now + seconds, action))
 
     def sleep(self, seconds: float) -> None:
         self.wait_until(self.now + seconds)
 
     def wait_until(self, then: float) -> None:
         super().wait_until(then)
-        due = [happen for when, happen in self._to_come if when <= self.now]
-        self._to_come = [one for one in self._to_come if one[0] > self.now]
-        for happen in due:
-            happen()
+        due = [action for time, action in self._scheduled if time <= self.now]
+        self._scheduled = [(time, action) for time, action in self._scheduled if time > self.now]
+        for action in due:
+            action()
 
 
 class ScriptedWire(FakeWire):
-    """Lets a test change each Fetch answer on its way.
-
-    Attributes:
-        change: applied to every Fetch answer.
-    """
+    """Applies `change` to every Fetch response."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock=clock)
-        self.change: Callable[[FetchResponse], FetchResponse] = lambda answer: answer
+        self.change: Callable[[FetchResponse], FetchResponse] = lambda response: response
 
     def receive_fetch(self, node_ids: Any, deadline: float) -> FetchResponse | RequestFailure | None:
-        answer = super().receive_fetch(node_ids, deadline)
-        return self.change(answer) if isinstance(answer, FetchResponse) else answer
+        response = super().receive_fetch(node_ids, deadline)
+        return self.change(response) if isinstance(response, FetchResponse) else response
 
 
-class NotingPublisher(EventPublisher):
-    """Notes each event before it is published."""
+class RecordingPublisher(EventPublisher):
+    """Records each event before it is published."""
 
     def __init__(self, events: list[RefreshEvent]) -> None:
         super().__init__((), Origin(role=Role.READER))
@@ -80,14 +76,14 @@ class NotingPublisher(EventPublisher):
 HELD_BACK = {"kafka_isolation_level": "read_committed"}
 
 Fault = Sequence[Callable[["Scene"], object]]
-"""What happens to a scene, one step after the other."""
+"""Consecutive steps of a fault."""
 
 
 class Scene:
-    """Three brokers and topic t with up to three partitions, led by brokers 1, 2 and 3; nothing is known of them yet.
+    """Three brokers and topic t with up to three partitions, led by brokers 1, 2 and 3. Caches start empty.
 
     Attributes:
-        events: what the client's cache published.
+        events: events of the client's cache.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, partitions: int = 3) -> None:
@@ -99,7 +95,7 @@ class Scene:
         self.monkeypatch = monkeypatch
 
     def options(self, **options: str) -> SourceOptions:
-        """Of a batch that reads t; names of options with underscores for dots."""
+        """Options of a batch that reads t; names have underscores instead of dots."""
         given = {name.replace("_", "."): value for name, value in options.items()}
         reads = {} if {"assign", "subscribePattern"} & given.keys() else {"subscribe": "t"}
         return SourceOptions.parse({"kafka.bootstrap.servers": "broker-1:9092", **reads, **given})
@@ -108,7 +104,7 @@ class Scene:
         query = self.options(**options)
         return KafkaClient(
             query.client,
-            NotingPublisher(self.events),
+            RecordingPublisher(self.events),
             query.topic_pattern,
             wire=self.wire,
             clock=self.clock,
@@ -117,7 +113,7 @@ class Scene:
         )
 
     def warm_client(self, **options: str) -> KafkaClient:
-        """One that knows t and has asked for nothing in the last ten seconds."""
+        """A client with metadata of t, ten seconds after its last request."""
         made = self.client(**options)
         made.partitions(["t"], self.clock() + 1)
         self.clock.sleep(10)
@@ -133,16 +129,15 @@ class Scene:
         return TaskReader(made, self.options(**options), COLUMNS)
 
     def undergo(self, fault: Fault) -> None:
-        """Let it happen now."""
         for step in fault:
             step(self)
 
     def script(self, partition: TopicPartition, *codes: int) -> None:
-        """The next answers about this partition are these error codes."""
+        """The next responses for this partition have these error codes."""
         self.wire.error_codes[partition] = deque(codes)
 
     def fail(self, node_id: int, *errors: KafkaMetaError) -> None:
-        """The next requests to this broker end with these errors."""
+        """The next requests to this broker fail with these errors."""
         self.wire.failures[node_id] = deque(errors)
 
     def write(self, partition: TopicPartition, *values: str, written: datetime = WRITTEN) -> None:
@@ -150,18 +145,18 @@ class Scene:
         self.cluster.append(partition, batch(values, written=written))
 
     def hold_back(self, partition: TopicPartition, *values: str, written: datetime = WRITTEN) -> None:
-        """One record batch of a transaction that stays open: `HELD_BACK` readers wait for it."""
+        """One record batch of an open transaction: `HELD_BACK` readers wait for it."""
         self.wire.open_transactions.setdefault(partition, self.cluster.bounds(partition)[1])
         self.write(partition, *values, written=written)
 
     def fill(self, batches: int = 4, size: int = 3) -> None:
-        """Some batches in each partition of t, every value once."""
+        """Append batches to each partition of t, with unique values."""
         for number in range(batches):
             for partition in (T0, T1, T2):
                 self.write(partition, *(f"{partition}:{number}:{index}" for index in range(size)))
 
     def range(self, partition: TopicPartition, start: int | None = None, end: int | None = None) -> OffsetRange:
-        """Of the log as it is, or from `start`, or to before `end`."""
+        """The offset range of the log, by default from its start to its end."""
         first, last = self.cluster.bounds(partition)
         topic_id = self.cluster.topics[partition.topic].topic_id
         return OffsetRange(
@@ -172,11 +167,11 @@ class Scene:
         return [self.range(partition) for partition in (T0, T1, T2)]
 
     def reasons(self) -> list[RefreshReason]:
-        """Of the events, but for the one of the cache's birth."""
+        """The reasons of the events after the first one."""
         return [event.reason for event in self.events if event.kind is not EventKind.BORN]
 
     def sent(self, api: str) -> list[int]:
-        """Ids of the brokers that were sent a request of this name, in order."""
+        """Ids of the brokers that received requests of this API, in order."""
         ids = {broker.address: broker.node_id for broker in self.cluster.brokers.values()}
         return [ids[address] for name, address in self.wire.requests if name == api]
 
@@ -184,13 +179,13 @@ class Scene:
 def rows(batches: Iterator[Any]) -> list[Row]:
     return [
         (TopicPartition("t", row["partition"]), row["offset"], row["value"].decode())
-        for one in batches
-        for row in one.to_pylist()
+        for batch in batches
+        for row in batch.to_pylist()
     ]
 
 
 def by_partition(read: list[Row]) -> dict[TopicPartition, list[tuple[int, str]]]:
-    """In the order read, so that what was lost, repeated or out of order shows."""
+    """Offsets and values in the order of reading, which shows lost, duplicate and unordered records."""
     found: dict[TopicPartition, list[tuple[int, str]]] = {}
     for partition, offset, value in read:
         found.setdefault(partition, []).append((offset, value))
@@ -198,7 +193,7 @@ def by_partition(read: list[Row]) -> dict[TopicPartition, list[tuple[int, str]]]
 
 
 def written(batches: int = 4, size: int = 3) -> dict[TopicPartition, list[tuple[int, str]]]:
-    """What `Scene.fill` wrote, as `by_partition` gives it."""
+    """The records of `Scene.fill`, as in `by_partition`."""
     return {
         partition: [
             (number * size + index, f"{partition}:{number}:{index}")

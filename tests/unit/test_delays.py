@@ -1,4 +1,4 @@
-"""The figures of `benchmarks.recovery`, from records made up by hand: one each 10 ms, acknowledged 2 ms later."""
+"""The figures of `benchmarks.recovery`, from synthetic records: every 10 ms one, acknowledged 2 ms later."""
 
 from __future__ import annotations
 

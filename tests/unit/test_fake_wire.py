@@ -1,4 +1,4 @@
-"""The fake wire behaves as brokers do where tests of readers lean on it."""
+"""The fake wire behaves as brokers do."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def fetched(wire: FakeWire, entry: FetchPartition, node_id: int = 1) -> FetchedP
     return answer.partitions[0]
 
 
-def test_fetch_gives_batches_with_their_offsets_from_the_one_that_holds_the_position() -> None:
+def test_fetch_returns_batches_from_the_batch_with_the_position() -> None:
     wire = a_wire()
 
     assert wire.cluster.bounds(T0) == (0, 20)
@@ -62,7 +62,7 @@ def test_fetch_gives_batches_with_their_offsets_from_the_one_that_holds_the_posi
     assert fetched(wire, replace(an_entry(wire), max_bytes=1)).records[:8] == bytes(8), "the first is sent whole"
 
 
-def test_fetch_at_the_end_is_parked_and_then_empty() -> None:
+def test_fetch_at_the_end_waits_and_is_empty() -> None:
     wire = a_wire()
     send(wire, an_entry(wire, offset=20))
     began = wire.clock()
@@ -74,7 +74,7 @@ def test_fetch_at_the_end_is_parked_and_then_empty() -> None:
     assert wire.clock() == began + 0.5
 
 
-def test_moved_leader_refuses_the_old_epoch_and_names_the_new_leader() -> None:
+def test_old_leader_returns_a_leader_hint() -> None:
     wire = a_wire()
     wire.cluster.move_leader(T0, 2)
     refused = fetched(wire, an_entry(wire))
@@ -93,7 +93,7 @@ def test_fetch_outside_the_log_is_out_of_range(offset: int, code: int) -> None:
     assert fetched(wire, an_entry(wire, offset=offset)).error_code == code
 
 
-def test_topic_recreated_is_not_known_by_its_old_id() -> None:
+def test_old_id_of_a_recreated_topic_is_unknown() -> None:
     wire = a_wire()
     entry = an_entry(wire)
     wire.cluster.create_topic("t")
@@ -102,14 +102,14 @@ def test_topic_recreated_is_not_known_by_its_old_id() -> None:
     assert wire.cluster.bounds(T0) == (0, 0)
 
 
-def test_scripted_codes_come_once_each() -> None:
+def test_each_scripted_code_is_returned_once() -> None:
     wire = a_wire()
     wire.error_codes[T0] = deque([6])
 
     assert [fetched(wire, an_entry(wire)).error_code for _ in range(2)] == [6, 0]
 
 
-def test_hung_broker_costs_the_deadline_and_a_dead_one_nothing() -> None:
+def test_hung_broker_times_out_and_a_stopped_broker_fails_at_once() -> None:
     wire = a_wire()
     send(wire, an_entry(wire))
     began = wire.clock()
@@ -127,7 +127,7 @@ def test_hung_broker_costs_the_deadline_and_a_dead_one_nothing() -> None:
     assert wire.clock() == began + 30
 
 
-def test_list_offsets_is_answered_by_the_leader_alone() -> None:
+def test_only_the_leader_responds_to_list_offsets() -> None:
     wire = a_wire()
 
     def ask(node_id: int, timestamp: int) -> PartitionOffset:

@@ -1,4 +1,4 @@
-"""The simulation: it counts every request once, its caches are the product's, and small cases come out as by hand."""
+"""The simulation: counts of requests, small cases by hand, and the same decisions as `MetadataCache`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ ONE = Scenario(
 )
 ONE_KILLED = replace(ONE, abrupt=True)
 SMALL_KILLED = replace(SMALL, abrupt=True)
-VARIANTS = {one.name: one for one in (KAFKAMETA, NO_HINTS, FIXED_BACKOFF, PLAIN, TASK_TOPICS)}
+VARIANTS = {variant.name: variant for variant in (KAFKAMETA, NO_HINTS, FIXED_BACKOFF, PLAIN, TASK_TOPICS)}
 
 
 @pytest.mark.parametrize("scenario", [SMALL, SMALL_KILLED], ids=["controlled", "killed"])
@@ -97,7 +97,9 @@ def test_same_seed_gives_the_same_run_and_another_seed_another() -> None:
 
 
 def test_kafkameta_heals_no_slower_and_asks_for_less_than_a_plain_client() -> None:
-    ours, plain = (figures(Simulation(SMALL, one).run(), SMALL.calm_s, SMALL.end_s) for one in (KAFKAMETA, PLAIN))
+    ours, plain = (
+        figures(Simulation(SMALL, variant).run(), SMALL.calm_s, SMALL.end_s) for variant in (KAFKAMETA, PLAIN)
+    )
 
     assert ours.heal_mean_ms <= plain.heal_mean_ms
     assert ours.heal_p99_ms <= plain.heal_p99_ms
@@ -106,27 +108,27 @@ def test_kafkameta_heals_no_slower_and_asks_for_less_than_a_plain_client() -> No
 
 
 def test_backoff_asks_for_a_fraction_while_a_killed_broker_stays_in_metadata() -> None:
-    ours, fixed = (len(Simulation(SMALL_KILLED, one).run().request_s) for one in (KAFKAMETA, FIXED_BACKOFF))
+    ours, fixed = (len(Simulation(SMALL_KILLED, variant).run().request_s) for variant in (KAFKAMETA, FIXED_BACKOFF))
 
     assert ours < fixed / 2
 
 
 def restart_requests(log: Log, scenario: Scenario) -> list[float]:
     """Seconds after the restart began, those of the move away alone."""
-    return [round(one - scenario.calm_s, 3) for one in log.request_s if 0 <= one - scenario.calm_s < 15]
+    return [round(at - scenario.calm_s, 3) for at in log.request_s if 0 <= at - scenario.calm_s < 15]
 
 
 def test_by_hand_a_hint_heals_after_one_round_trip_and_is_confirmed_by_one_request() -> None:
     log = Simulation(ONE, KAFKAMETA).run()
 
-    assert [round(one, 3) for one in log.heal_s] == [0.005, 0.005], "away, and back"
+    assert [round(heal_s, 3) for heal_s in log.heal_s] == [0.005, 0.005], "away, and back"
     assert len(restart_requests(log, ONE)) == 1
 
 
 def test_by_hand_without_a_hint_it_takes_a_refresh_and_a_fetch() -> None:
     log = Simulation(ONE, NO_HINTS).run()
 
-    assert [round(one, 3) for one in log.heal_s] == [0.010, 0.010]
+    assert [round(heal_s, 3) for heal_s in log.heal_s] == [0.010, 0.010]
     assert len(restart_requests(log, ONE)) == 1
 
 
@@ -135,9 +137,9 @@ def test_by_hand_a_fixed_backoff_asks_ninety_times_until_the_session_of_a_killed
     # answer after 9.3 s is number 90, at 9.355 s, and the fetch from the new leader takes 5 ms more.
     log = Simulation(ONE_KILLED, FIXED_BACKOFF).run()
 
-    asked = restart_requests(log, ONE_KILLED)
-    assert asked[:3] == [0.005, 0.11, 0.215]
-    assert len(asked) == 90
+    requests = restart_requests(log, ONE_KILLED)
+    assert requests[:3] == [0.005, 0.11, 0.215]
+    assert len(requests) == 90
     assert round(log.heal_s[0], 3) == 9.36
 
 
@@ -173,9 +175,9 @@ def test_answer_size_is_that_of_the_wire_format() -> None:
         for number in range(500)
     )
     topic = {"error_code": ErrorCode.none, "topic_id": UUID(int=7), "partitions": partitions}
-    topics = tuple(MetadataResponseTopic(name=f"{one:0{TOPIC_BYTES}}", **topic) for one in range(20))
+    topics = tuple(MetadataResponseTopic(name=f"{number:0{TOPIC_BYTES}}", **topic) for number in range(20))
     address = {"host": "h" * HOST_BYTES, "port": 9092}
-    brokers = tuple(MetadataResponseBroker(node_id=one, **address) for one in range(100))
+    brokers = tuple(MetadataResponseBroker(node_id=node_id, **address) for node_id in range(100))
     answer = MetadataMessage(throttle_time=milliseconds(0), brokers=brokers, cluster_id="c" * 22, topics=topics)
     body = io.BytesIO()
     entity_writer(MetadataMessage)(body, answer)
@@ -193,7 +195,7 @@ class Pair:
     def __init__(self, seed: int) -> None:
         self.now = 0.0
         self.down: set[Address] = set()
-        self.asked: list[Address] = []
+        self.addresses: list[Address] = []
         self.epochs = [1] * len(PARTITIONS)
         self.known = [0] * len(PARTITIONS)
         bootstrap = [broker.address for broker in BROKERS[:2]]
@@ -211,11 +213,11 @@ class Pair:
         self.model.track(1, self.now)
 
     def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
-        self.asked.append(address)
+        self.addresses.append(address)
 
     def receive_metadata(self, deadline: float) -> MetadataResponse:
-        if self.asked[-1] in self.down:
-            raise ConnectError(f"{self.asked[-1]} is down")
+        if self.addresses[-1] in self.down:
+            raise ConnectError(f"{self.addresses[-1]} is down")
         told = tuple(PartitionMetadata(number, epoch % 5, epoch) for number, epoch in enumerate(self.epochs))
         return MetadataResponse("c", 0, tuple(BROKERS), (TopicMetadata("t", UUID(int=1), told),), 12, 1, 40, 400)
 
@@ -246,7 +248,7 @@ class Pair:
         brokers = [broker.address for broker in BROKERS] if self.model.generation else []
         address = self.model.begin(brokers, self.now)
         self.cache.refresh_if_due(self.now + 60)
-        assert self.asked[-1] == address
+        assert self.addresses[-1] == address
         if address in self.down:
             self.model.refused(brokers, self.now)
             return
@@ -272,4 +274,4 @@ def test_a_simulated_cache_asks_whom_and_when_a_metadata_cache_does(seed: int) -
         assert pair.cache.time_to_next_update_ms() == round((pair.model.due_at(pair.now) - pair.now) * 1000, 3), step
         pair.refresh_if_due()
 
-    assert len(pair.asked) == pair.model.attempts > 150
+    assert len(pair.addresses) == pair.model.attempts > 150

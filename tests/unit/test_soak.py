@@ -1,4 +1,4 @@
-"""What the soak concludes from what it has counted, and which faults it inflicts."""
+"""The verdict of the soak, and its faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refresh events made by hand, and written as the caches' own are, for tests of what reads them."""
+"""Refresh events for tests of readers of events, and files of such events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark_kafka_meta.telemetry.folder_sink import FolderSink, LocalFolder
 
 
 def made(cache: str, sequence: int, time_ms: int = 1_700_000_000_000, **others: Any) -> RefreshEvent:
-    """An answer of broker 1 to a reader's cache that brought nothing new, unless `others` say otherwise."""
+    """An event of a reader's cache: by default a response of broker 1 without changes."""
     fields: dict[str, Any] = {
         "cache_id": cache,
         "sequence": sequence,
@@ -36,14 +36,14 @@ def made(cache: str, sequence: int, time_ms: int = 1_700_000_000_000, **others: 
 
 
 def learning(topic: str, *leaders: int, epoch: int = 0, topic_id: str | None = None) -> dict[str, Any]:
-    """A first answer: partitions 0, 1 ... of `topic` have these leaders."""
+    """Fields of a first response: partitions 0, 1 ... of `topic` have these leaders."""
     learned = tuple(PartitionLearned(topic, number, leader, epoch, topic_id) for number, leader in enumerate(leaders))
     changes = SnapshotChanges(topics_added=(topic,), partitions_learned=learned)
     return {"reason": RefreshReason.BOOTSTRAP, "outcome": Outcome.CHANGED, "changes": changes}
 
 
 def moving(topic: str, partition: int, leaders: tuple[int, int], epochs: tuple[int, int]) -> dict[str, Any]:
-    """An answer after NOT_LEADER_OR_FOLLOWER: old and new leader, old and new epoch."""
+    """Fields of a response after NOT_LEADER_OR_FOLLOWER: old and new leader, old and new epoch."""
     return {
         "reason": RefreshReason.NOT_LEADER,
         "cause_error_code": 6,
@@ -57,15 +57,15 @@ def moving(topic: str, partition: int, leaders: tuple[int, int], epochs: tuple[i
 
 
 def sequences(printed: str) -> list[int]:
-    """Of events that a command printed as JSON lines."""
+    """Sequences of the events that a command printed as JSON lines."""
     return [json.loads(line)["sequence"] for line in printed.splitlines()]
 
 
 def write(folder: Path, *events: RefreshEvent) -> None:
-    """As one file of a writer of its own."""
+    """Write one file."""
     FolderSink(LocalFolder(folder)).write(events)
 
 
 def events_in(folder: Path) -> list[dict[str, Any]]:
-    """Those of all files, by the files' names."""
+    """The events of all files, ordered by file name."""
     return [json.loads(line) for file in sorted(folder.glob("*.jsonl")) for line in file.read_text().splitlines()]
