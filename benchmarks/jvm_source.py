@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyspark_kafka_meta.testing.kafka_jars import resolve
+from pyspark_kafka_meta.testing.maven_jars import resolve_jars
 
 # Each by itself: what else they ask for, Spark has on its class path, in versions of its own.
 JVM_SOURCE_JARS = (
@@ -21,4 +21,4 @@ JVM_SOURCE_JARS = (
 
 def jvm_source_jars() -> list[Path]:
     """Downloaded at the first call."""
-    return resolve(JVM_SOURCE_JARS, transitive=False)
+    return resolve_jars(JVM_SOURCE_JARS, transitive=False)

@@ -1,4 +1,4 @@
-"""Clusters for tests, ours and the users': `MockCluster` for answers at will, `LocalKafka` for real Apache Kafka."""
+"""Clusters for tests, ours and yours: `MockCluster` with scripted responses, `LocalKafka` with real Apache Kafka."""
 
 from pyspark_kafka_meta.errors import ClusterError
 from pyspark_kafka_meta.testing.local_kafka import LocalKafka

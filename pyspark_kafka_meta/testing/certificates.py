@@ -1,4 +1,4 @@
-"""Certificates for test clusters, made when needed: an authority, and what it signs for brokers and clients."""
+"""Creates certificates for test clusters: an authority, and the certificates of brokers and clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Credentials:
 
 
 class CertificateAuthority:
-    """An authority of its own. Its certificate, for trust stores, is `certificate`, PEM text."""
+    """A self-signed authority. `certificate`, PEM text, is for trust stores."""
 
     def __init__(self, name: str = "kafkameta test authority") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -37,12 +37,12 @@ class CertificateAuthority:
         """A key and a certificate.
 
         Args:
-            hosts: names and IP addresses that the certificate is good for.
-            lifetime: from now on; one that is not positive has passed already.
+            hosts: names and IP addresses in the certificate.
+            lifetime: from now on; the certificate has expired if it is not positive.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         until = datetime.now(UTC) + lifetime
-        names = [x509.SubjectAlternativeName([_host(one) for one in hosts])] if hosts else []
+        names = [x509.SubjectAlternativeName([_host(host) for host in hosts])] if hosts else []
         certificate = self._certificate(_name(common_name), key, until - 2 * LIFETIME, until, *names)
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -57,13 +57,13 @@ class CertificateAuthority:
         until: datetime,
         *extensions: x509.ExtensionType,
     ) -> str:
-        """As PEM text. Python 3.13 and later insist on the ids of both keys, and on an authority's key usage."""
+        """PEM text. Python 3.13 and later require the ids of both keys, and the key usage of an authority."""
         builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key.public_key())
         builder = builder.serial_number(x509.random_serial_number()).not_valid_before(since).not_valid_after(until)
         own_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
         issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         for extension in (own_id, issuer_id, *extensions):
-            is_critical = isinstance(extension, x509.BasicConstraints | x509.KeyUsage)  # as RFC 5280 has it
+            is_critical = isinstance(extension, x509.BasicConstraints | x509.KeyUsage)  # by RFC 5280
             builder = builder.add_extension(extension, is_critical)
         return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
 

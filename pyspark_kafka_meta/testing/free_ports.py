@@ -1,4 +1,4 @@
-"""Free ports of this machine."""
+"""Finds free ports of this machine."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import socket
 
 from pyspark_kafka_meta.testing.kafka_config import HOST
 
-# Below the range from which systems pick ports for outgoing connections: a client of a killed broker could otherwise be
-# given the very port that it connects to, and so be connected to itself.
+# Below the range of ephemeral ports: a client of a killed broker could otherwise get the broker's port as its own, and
+# connect to itself.
 _FREE_PORTS = range(20000, 29000)
 
 
 def free_ports(count: int) -> list[int]:
-    # Not the shared generator: processes that seed it alike would choose alike.
+    # Not the shared generator: processes with the same seed would choose the same ports.
     candidates = random.SystemRandom().sample(_FREE_PORTS, len(_FREE_PORTS))
     free = (port for port in candidates if is_free(port))
     return [next(free) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Kafka's settings for a small KRaft cluster on one machine: pure functions from ports to properties files.
+"""The settings of a small KRaft cluster on one machine: pure functions from ports to properties files.
 
 Names and defaults are those of Apache Kafka's `KafkaConfig`, `AbstractKafkaConfig` and `ReplicationConfigs`.
 """
@@ -19,10 +19,10 @@ Properties = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ClusterLayout:
-    """Which node listens where. Every node listens on the loopback address alone.
+    """The ports of a cluster's nodes, which listen on the loopback address alone.
 
     Attributes:
-        broker_ports: node id -> port of its one listener.
+        broker_ports: port of each broker's listener, by node id.
     """
 
     cluster_id: str
@@ -31,12 +31,12 @@ class ClusterLayout:
 
 
 def new_cluster_id() -> str:
-    """A random Kafka Uuid. None begins with a dash, which a command line would take for an option."""
+    """A random Kafka Uuid, without a leading dash, which would look like an option on a command line."""
     return f"A{secrets.token_urlsafe(16)[1:]}"
 
 
 def controller_properties(layout: ClusterLayout, folder: Path, extra: Mapping[str, str]) -> Properties:
-    """Settings of the controller, which keeps its log in `folder`; `extra` wins over everything here."""
+    """Settings of the controller, with its log in `folder`; `extra` overrides them."""
     return {
         "process.roles": "controller",
         "listeners": f"CONTROLLER://{HOST}:{layout.controller_port}",
@@ -46,14 +46,14 @@ def controller_properties(layout: ClusterLayout, folder: Path, extra: Mapping[st
 
 
 def broker_properties(layout: ClusterLayout, node_id: int, folder: Path, extra: Mapping[str, str]) -> Properties:
-    """Settings of one broker, which keeps its logs in `folder`; `extra` wins over everything here."""
+    """Settings of a broker, with its logs in `folder`; `extra` overrides them."""
     return {
         "process.roles": "broker",
         "listeners": f"PLAINTEXT://{HOST}:{layout.broker_ports[node_id]}",
         **_common(layout, node_id, folder),
         **_FEW_PARTITIONS,
         **_QUICK_CLEANING,
-        # Each broker is a rack of its own, and serves clients of that rack (KIP-392).
+        # Each broker is its own rack, and serves clients of this rack (KIP-392).
         "broker.rack": f"rack-{node_id}",
         "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         "auto.create.topics.enable": "false",
@@ -63,12 +63,12 @@ def broker_properties(layout: ClusterLayout, node_id: int, folder: Path, extra: 
 
 
 def meta_properties(layout: ClusterLayout, node_id: int) -> Properties:
-    """The `meta.properties` that makes a folder a formatted one (Kafka `MetaProperties`, version 1)."""
+    """The `meta.properties` of a formatted folder (Kafka `MetaProperties`, version 1)."""
     return {"version": "1", "cluster.id": layout.cluster_id, "node.id": str(node_id)}
 
 
 def properties_text(properties: Mapping[str, str]) -> str:
-    """A file that Java's `Properties` reads, in which a backslash escapes."""
+    """A file for Java's `Properties`, with escaped backslashes."""
     return "".join(f"{name}={value}\n" for name, value in properties.items()).replace("\\", "\\\\")
 
 
@@ -79,13 +79,13 @@ def _common(layout: ClusterLayout, node_id: int, folder: Path) -> Properties:
         "controller.quorum.voters": f"{CONTROLLER_ID}@{HOST}:{layout.controller_port}",
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
         "log.dirs": str(folder),
-        # The controller too: it creates topics, and with eligible leader replicas it rules min.insync.replicas.
+        # For the controller too: it creates topics, and with eligible leader replicas it applies min.insync.replicas.
         **_replication(len(layout.broker_ports)),
     }
 
 
 def _replication(brokers: int) -> Properties:
-    """Three replicas of which two must be in sync, as in production, or as many as there are brokers."""
+    """Three replicas, two of them in sync, as in production; fewer with fewer brokers."""
     replicas, in_sync = str(min(brokers, 3)), str(min(brokers, 2))
     return {
         "default.replication.factor": replicas,
@@ -104,7 +104,7 @@ _FEW_PARTITIONS: Properties = {
     "share.coordinator.state.topic.num.partitions": "3",
 }
 
-# Retention and compaction act within a second or so; the cleaner's buffer is 128 MiB by default.
+# Retention and compaction run within about a second. The cleaner's buffer is 128 MiB by default.
 _QUICK_CLEANING: Properties = {
     "log.retention.check.interval.ms": "1000",
     "log.initial.task.delay.ms": "500",
@@ -120,4 +120,4 @@ LOGGING: Properties = {
     "appender.out.layout.type": "PatternLayout",
     "appender.out.layout.pattern": "%d %p %m (%c)%n",
 }
-"""A log4j 2 configuration that writes all to standard output."""
+"""A log4j 2 configuration that writes to standard output."""

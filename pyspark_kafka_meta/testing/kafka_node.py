@@ -1,4 +1,4 @@
-"""One Kafka node: its files, its Java process, what it answers, and signals by which it fails as in production."""
+"""One Kafka node: its files, its Java process, and the signals that make it fail as in production."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 LOG_TAIL_LINES = 20
 KILL_TIMEOUT_S = 30.0
 FORMAT_TIMEOUT_S = 60.0
-ASK_TIMEOUT_S = 2.0
+METADATA_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class JavaRuntime:
-    """What every node runs with."""
+    """Java, jars and JVM options of all nodes."""
 
     java: Path
     jars: Sequence[Path]
     options: Sequence[str]
 
     def command(self, main_class: str, folder: Path, *arguments: str) -> list[str]:
-        """How to run a class of Kafka's; it logs as the files that `write_files` put into `folder` say."""
+        """The command line of one of Kafka's main classes, with the logging configuration in `folder`."""
         classpath = os.pathsep.join(map(str, self.jars))
         logging = f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"
         return [str(self.java), *self.options, logging, "-cp", classpath, main_class, *arguments]
 
 
 def write_files(folder: Path, server: Mapping[str, str], meta: Mapping[str, str] | None) -> None:
-    """Make a node's folder: settings, logging and, if `meta` is given, a data folder formatted by it."""
+    """Create a node's folder: settings, logging and, with `meta`, a formatted data folder."""
     folder.mkdir(exist_ok=True)
     (folder / "server.properties").write_text(properties_text(server))
     (folder / "log4j2.properties").write_text(properties_text(LOGGING))
@@ -50,37 +50,37 @@ def write_files(folder: Path, server: Mapping[str, str], meta: Mapping[str, str]
 
 
 def format_controller(folder: Path, runtime: JavaRuntime, cluster_id: str, arguments: Sequence[str]) -> None:
-    """Format the data folder of a controller by Kafka's own tool, which also takes down users.
+    """Format the data folder of a controller with Kafka's StorageTool, which also adds users.
 
     Raises:
-        ClusterError: the tool refuses, with what it says, or does not end.
+        ClusterError: the tool fails, with its output, or does not end.
     """
     settings = ["--cluster-id", cluster_id, "--config", str(folder / "server.properties")]
     command = runtime.command("kafka.tools.StorageTool", folder, "format", *settings, *arguments)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=FORMAT_TIMEOUT_S)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=FORMAT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         raise ClusterError(
-            f"To format the controller's folder took over {FORMAT_TIMEOUT_S:.0f} s: the machine is busy, try again."
+            f"Formatting the controller's folder took over {FORMAT_TIMEOUT_S:.0f} s: the machine is busy, try again."
         ) from None
-    if done.returncode != 0:
-        raise ClusterError(f"Kafka cannot format the controller's folder: {done.stderr or done.stdout}")
+    if process.returncode != 0:
+        raise ClusterError(f"Kafka cannot format the controller's folder: {process.stderr or process.stdout}")
 
 
 def live_brokers(address: Address) -> set[int]:
-    """The brokers that the one at `address` names as live; none while it does not answer."""
+    """The live brokers according to the broker at `address`; none if it does not respond."""
     wire = KafkaWire(ConnectionSettings("kafkameta-testing", connect_timeout_ms=1000, max_frame_bytes=1 << 20))
     try:
-        answer = wire.metadata(address, (), time.monotonic() + ASK_TIMEOUT_S)
+        response = wire.metadata(address, (), time.monotonic() + METADATA_TIMEOUT_S)
     except KafkaMetaError:
         return set()
     finally:
         wire.close()
-    return {broker.node_id for broker in answer.brokers}
+    return {broker.node_id for broker in response.brokers}
 
 
 class KafkaNode:
-    """A node whose files are in `folder`. Not running until `start`."""
+    """A node with its files in `folder`."""
 
     def __init__(
         self, node_id: int, folder: Path, runtime: JavaRuntime, process_group: int, main_class: str = "kafka.Kafka"
@@ -95,7 +95,7 @@ class KafkaNode:
 
     @property
     def is_started(self) -> bool:
-        """Started and neither stopped nor killed since; it may be paused, or have died by itself."""
+        """Whether the node was started, and neither stopped nor killed since. It may be paused, or have died."""
         return self._process is not None
 
     @property
@@ -113,28 +113,28 @@ class KafkaNode:
             )
 
     def kill(self) -> None:
-        """SIGKILL: no goodbye, as in a crash."""
+        """SIGKILL, as in a crash."""
         self._running().kill()
         self._wait(KILL_TIMEOUT_S)
 
     def stop(self, timeout_s: float) -> None:
-        """SIGTERM: a controlled shutdown, which hands over leadership first. Returns when the process has ended."""
+        """SIGTERM: a controlled shutdown, which moves leaders first. Waits for the end of the process."""
         self.resume()
         self._running().terminate()
         self._wait(timeout_s)
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing is answered."""
+        """SIGSTOP: connections stay open without responses."""
         self._running().send_signal(signal.SIGSTOP)
         self.is_paused = True
 
     def resume(self) -> None:
-        """SIGCONT: go on after `pause`."""
+        """SIGCONT: continue after `pause`."""
         self._running().send_signal(signal.SIGCONT)
         self.is_paused = False
 
     def check(self) -> None:
-        """Raise ClusterError if the process has died by itself."""
+        """Raise ClusterError if the process has died."""
         if self._process is not None and self._process.poll() is not None:
             raise ClusterError(f"Node {self.node_id} died. {self.log_tail()}")
 

@@ -1,6 +1,6 @@
-"""What differs between the releases of Kafka that `LocalKafka` starts.
+"""Differences between the releases of Kafka that `LocalKafka` starts.
 
-KRaft is ready for production since 3.3 (KIP-833), and 4.0 has no ZooKeeper (KIP-500) and no log4j 1 (KIP-653).
+KRaft is ready for production since 3.3 (KIP-833). 4.0 has neither ZooKeeper (KIP-500) nor log4j 1 (KIP-653).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LOG4J_VERSION = "2.24.3"
 
 @dataclass(frozen=True, slots=True)
 class KafkaRelease:
-    """A release by its version on Maven Central.
+    """A release on Maven Central.
 
     Raises:
         ClusterError: `version` is not three numbers.
@@ -30,20 +30,20 @@ class KafkaRelease:
 
     @property
     def jars(self) -> tuple[str, ...]:
-        """Maven coordinates of the broker (its Scala library comes along) and of what writes its log: log4j 2, which
-        also stands in for the log4j 1 that releases before 4.0 call."""
+        """Maven coordinates of the broker (with its Scala library) and of log4j 2, which also implements log4j 1 for
+        releases before 4.0."""
         bindings = ("log4j-slf4j-impl",) if self._is_at_least(4, 0) else ("log4j-slf4j-impl", "log4j-1.2-api")
         logging = (f"{_LOG4J}:{binding}:{_LOG4J_VERSION}" for binding in bindings)
         return (f"org.apache.kafka:kafka_2.13:{self.version}", *logging)
 
     @property
     def has_kraft(self) -> bool:
-        """Whether a KRaft controller can lead the cluster; else ZooKeeper takes its place."""
+        """Whether the cluster has a KRaft controller instead of ZooKeeper."""
         return self._is_at_least(3, 3)
 
     @property
     def adds_scram_users(self) -> bool:
-        """Whether the format tool takes users of SCRAM (KIP-900)."""
+        """Whether StorageTool adds SCRAM users (KIP-900)."""
         return self._is_at_least(3, 5)
 
     @property

@@ -1,7 +1,7 @@
-"""The secured listener of a `LocalKafka`: its settings for brokers, and the options with which a client gets in.
+"""The secured listener of a `LocalKafka`: the settings of brokers, and the options of clients.
 
-Beside it brokers keep a plaintext listener, for themselves and for tests that make topics, users and ACLs. Names are
-those of Kafka's `SocketServerConfigs`, `BrokerSecurityConfigs` and `StandardAuthorizer`.
+Brokers also have a plaintext listener, for themselves and for tests that create topics, users and ACLs. Names as in
+Kafka's `SocketServerConfigs`, `BrokerSecurityConfigs` and `StandardAuthorizer`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _LOGIN_MODULES = {
 
 
 class ListenerSecurity:
-    """Who may come in, and how.
+    """Protocol, users and ACLs of the listener.
 
     Args:
-        mechanisms: of SASL. OAUTHBEARER takes unsecured tokens (JWS without a signature).
-        users: passwords by user. With SSL each user has a certificate, without which nobody comes in.
-        acls: whether only what an ACL allows is allowed, but for clients of the plaintext listener.
+        mechanisms: of SASL. OAUTHBEARER accepts unsecured tokens (JWS without a signature).
+        users: passwords by user. With SSL each user has a certificate, and clients need one.
+        acls: whether clients need ACLs. Clients of the plaintext listener need none.
 
     Raises:
-        ClusterError: the release cannot take users of SCRAM.
+        ClusterError: the release does not support SCRAM users.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class ListenerSecurity:
         self._acls = acls
         self.authority = CertificateAuthority()
         if self.format_arguments() and not release.adds_scram_users:
-            raise ClusterError(f"Kafka {release.version} cannot start with users of SCRAM: use PLAIN, or 3.5 or later.")
+            raise ClusterError(f"Kafka {release.version} cannot start with users of SCRAM: use PLAIN or Kafka 3.5.")
 
     @property
     def authorizer(self) -> Properties:
-        """Settings of every node, the controller too."""
+        """Settings of every node, including the controller."""
         if not self._acls:
             return {}
         return {
@@ -66,7 +66,7 @@ class ListenerSecurity:
         }
 
     def broker_properties(self, port: int, plain_port: int, advertised_port: int, folder: Path) -> Properties:
-        """Settings of a broker whose keys are in `folder`, and that sends clients to `advertised_port`."""
+        """Settings of a broker with its keys in `folder`."""
         if self.protocol == "PLAINTEXT":
             return self.authorizer
         names = ("CONTROLLER:PLAINTEXT", "PLAINTEXT:PLAINTEXT", f"{self.protocol}:{self.protocol}")
@@ -81,19 +81,19 @@ class ListenerSecurity:
         }
 
     def write_keys(self, folder: Path) -> None:
-        """The files that `broker_properties` names."""
+        """Write the key files of `broker_properties`."""
         broker = self.authority.issue("broker", [HOST])
         (folder / "broker.pem").write_text(broker.key + broker.certificate)
         (folder / "authority.pem").write_text(self.authority.certificate)
 
     def format_arguments(self) -> list[str]:
-        """For Kafka's StorageTool: the users of SCRAM."""
+        """Arguments of Kafka's StorageTool that add the SCRAM users."""
         scram = [name for name in self._mechanisms if name.startswith("SCRAM-")]
         users = [f"{name}=[name={user},password={text}]" for name in scram for user, text in self._users.items()]
         return [argument for user in users for argument in ("--add-scram", user)]
 
     def client_options(self, user: str | None, mechanism: str | None) -> dict[str, str]:
-        """Options of the source; `mechanism` None is the first that brokers offer."""
+        """Options of the source; `mechanism` None for the listener's first."""
         options: dict[str, str] = {"kafka.security.protocol": self.protocol}
         if self.protocol.endswith("SSL"):
             options["kafka.ssl.truststore.certificates"] = self.authority.certificate

@@ -1,6 +1,6 @@
-"""`LocalKafka`: real Apache Kafka on this machine, one controller and some brokers, without Docker.
+"""`LocalKafka`: real Apache Kafka on this machine, with one controller and several brokers, without Docker.
 
-Linux or macOS, Java 17 or later, and at the first start a way to Maven Central.
+Needs Linux or macOS, Java 17 or later, and a connection to Maven Central at the first start.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pyspark_kafka_meta.errors import ClusterError
 from pyspark_kafka_meta.java import find_java
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.testing import kafka_config, process_guard, zookeeper
-from pyspark_kafka_meta.testing.class_archive import with_class_archive
+from pyspark_kafka_meta.testing.class_data_sharing import with_class_archive
 from pyspark_kafka_meta.testing.free_ports import free_ports, is_free
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID, FIRST_BROKER_ID, HOST
-from pyspark_kafka_meta.testing.kafka_jars import resolve
 from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, KafkaNode, format_controller, live_brokers, write_files
 from pyspark_kafka_meta.testing.kafka_release import KafkaRelease
 from pyspark_kafka_meta.testing.listener_security import ListenerSecurity, Protocol
+from pyspark_kafka_meta.testing.maven_jars import resolve_jars
 
 JVM_OPTIONS = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""Small nodes that start fast. On two cores they also carry more records a second than Java's own defaults."""
+"""For small nodes with a fast start. On two cores they also carry more records per second than Java's defaults."""
 
 STANDARD_PORTS = (19092, 29092, 39092)
 
@@ -34,18 +34,18 @@ _POLL_S = 0.1
 
 
 class LocalKafka:
-    """A cluster to break: node 1 is the controller, nodes 2, 3, ... are brokers; each is a process of its own.
+    """A cluster for fault injection: node 1 is the controller, nodes 2, 3, ... are brokers, each in its own process.
 
         with LocalKafka() as kafka:
             spark.read.format("kafkameta").option("kafka.bootstrap.servers", kafka.bootstrap_servers)
 
-    The cluster runs inside `with` and leaves nothing behind, also if this process is killed. Each broker is a rack of
-    its own: rack-2, rack-3, ... Topics have three replicas unless asked otherwise, two of which must be in sync, and
-    are not made by being mentioned; retention and compaction act within a second or two. Timeouts are Kafka's own: the
-    leaders of a killed or paused broker move after 9 s, and a broker that was killed or stopped is let in again 9 s
-    later (`broker.session.timeout.ms`).
+    The cluster runs inside `with` and leaves no process and no file behind, even if this process is killed. Each broker
+    is its own rack: rack-2, rack-3, ... Topics have three replicas by default, two of which must be in sync, and are
+    not created automatically. Retention and compaction run within two seconds. Timeouts are Kafka's defaults: leaders
+    of a killed or paused broker move after 9 s, and a killed or stopped broker can register again after 9 s
+    (`broker.session.timeout.ms`).
 
-    Methods raise ClusterError, with the end of a node's log where it says why.
+    Methods raise ClusterError, with the end of a node's log where it helps.
     """
 
     def __init__(
@@ -60,18 +60,18 @@ class LocalKafka:
         advertised_ports: Sequence[int] | None = None,
         version: str = KafkaRelease().version,
     ) -> None:
-        """Nothing starts yet.
+        """Starts no process.
 
         Args:
-            ports: one for each broker; "standard" for 19092, 29092, 39092; None for free ones.
-            config: Kafka settings of every node, which win over this class's.
-            security: protocol of the brokers' listener at `bootstrap_servers`; `client_options` gets a client in.
+            ports: one for each broker; "standard" for 19092, 29092, 39092; None for free ports.
+            config: Kafka settings of every node; they override the settings of this class.
+            security: protocol of the brokers' listener at `bootstrap_servers`; clients need `client_options`.
             mechanisms: of SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, and OAUTHBEARER with unsigned tokens.
-            users: passwords by user. With SSL they have certificates, and nobody gets in without one.
-            acls: whether clients may do only what an ACL allows them; those at `admin_servers` may do all.
-            advertised_ports: where brokers say that their secured listeners are, one for each: those of proxies.
+            users: passwords by user. With SSL each user has a certificate, and clients need one.
+            acls: whether clients need ACLs. Clients of `admin_servers` need none.
+            advertised_ports: advertised ports of the brokers' secured listeners, one for each, such as proxies' ports.
             version: release of Kafka on Maven Central, such as "3.9.1". Before 3.3 node 1 is ZooKeeper instead of a
-                KRaft controller, and before 3.5 `mechanisms` cannot hold SCRAM.
+                KRaft controller, and before 3.5 `mechanisms` cannot contain SCRAM.
         """
         controller_port, *free = free_ports(2 * brokers + 1)
         chosen = STANDARD_PORTS if ports == "standard" else ports or free[:brokers]
@@ -83,27 +83,27 @@ class LocalKafka:
         self._security = ListenerSecurity(security, mechanisms, users or {}, acls, self._release)
         if advertised_ports is not None and (security == "PLAINTEXT" or len(advertised_ports) != brokers):
             raise ClusterError(
-                "advertised_ports are those of secured listeners: set `security`, and give one for each."
+                "advertised_ports are for secured listeners: set `security`, and give one port for each broker."
             )
         self._advertised_ports = dict(zip(broker_ports, advertised_ports or (), strict=False))
         self._plain_ports = dict(enumerate(free[brokers:], FIRST_BROKER_ID))
         self._config = dict(config or {})
         self._nodes: dict[int, KafkaNode] = {}
-        self._guard: process_guard.Guard | None = None
+        self._guard: process_guard.ProcessGuard | None = None
 
     def __enter__(self) -> Self:
-        """Start the cluster and wait until every broker knows all: about 4 s, and 30 s more the first time."""
+        """Start the cluster and wait until every broker knows all brokers: about 4 s, the first time 30 s more."""
         taken = [port for port in self._layout.broker_ports.values() if not is_free(port)]
         if taken:
             raise ClusterError(
-                f"Port {taken[0]} is in use: end what uses it (a closed connection holds on to its port for a minute), "
-                "or leave `ports` out for free ones."
+                f"Port {taken[0]} is in use: end the process that uses it (a closed connection blocks its port for a "
+                "minute), or leave out `ports` to use free ports."
             )
-        runtime = JavaRuntime(find_java(), resolve(self._release.jars), JVM_OPTIONS)
+        runtime = JavaRuntime(find_java(), resolve_jars(self._release.jars), JVM_OPTIONS)
         if self._release.has_kraft:
             runtime = with_class_archive(runtime)
-        process_guard.sweep()
-        self._guard = process_guard.Guard()
+        process_guard.remove_leftovers()
+        self._guard = process_guard.ProcessGuard()
         try:
             self._launch(runtime, self._guard)
             self.wait_until_up()
@@ -116,7 +116,7 @@ class LocalKafka:
         self.close()
 
     def close(self) -> None:
-        """Kill every node and remove its data. The second call does nothing."""
+        """Kill every node and remove its data. A second call does nothing."""
         if self._guard is not None:
             for node in self._nodes.values():
                 if node.is_started:
@@ -135,39 +135,39 @@ class LocalKafka:
 
     @property
     def admin_servers(self) -> str:
-        """The brokers' plaintext listeners, where no login is asked for and no ACL holds."""
+        """The brokers' plaintext listeners, which need no login and no ACLs."""
         return ",".join(str(self._plain_address(broker_id)) for broker_id in self.broker_ids)
 
     def client_options(self, user: str | None = None, mechanism: str | None = None) -> dict[str, str]:
-        """Options with which `user` reads from `bootstrap_servers`, all but these themselves.
+        """Options of `user` for `bootstrap_servers`, without the servers themselves.
 
         Args:
-            mechanism: of SASL; None for the first of the cluster's.
+            mechanism: of SASL; None for the cluster's first.
         """
         return self._security.client_options(user, mechanism)
 
     def address(self, broker_id: int) -> Address:
-        """Where this broker listens, and will listen again after a restart."""
+        """Address of the broker's listener, which a restart does not change."""
         if broker_id not in self._layout.broker_ports:
             raise ClusterError(f"There is no broker {broker_id}: the brokers are {self.broker_ids}.")
         return Address(HOST, self._layout.broker_ports[broker_id])
 
     def pid(self, node_id: int) -> int:
-        """Process id of a node that is running."""
+        """Process id of a running node."""
         return self._node(node_id).pid
 
     def start(self, node_id: int, port: int | None = None) -> None:
-        """Start a node that was stopped or killed, on its old data. Does not wait: see `wait_until_up`. With ZooKeeper
-        it does, until the session of a broker that was killed has expired.
+        """Start a stopped or killed node with its old data. Does not wait: see `wait_until_up`. But with ZooKeeper it
+        waits until the session of a killed broker has expired.
 
         Args:
-            port: where a broker listens from now on; None for where it did, 0 for a free one.
+            port: new port of the broker; None for its old port, 0 for a free port.
         """
         node = self._node(node_id)
         if port is not None:
             self._move(node, port or free_ports(1)[0])
         if not self._release.has_kraft and not node.is_started:
-            zookeeper.wait_until_forgotten(self._layout.controller_port, node_id)
+            zookeeper.wait_until_session_expired(self._layout.controller_port, node_id)
         node.start()
 
     def kill(self, node_id: int) -> None:
@@ -175,15 +175,15 @@ class LocalKafka:
         self._node(node_id).kill()
 
     def stop(self, node_id: int, timeout_s: float = 60.0) -> None:
-        """Shut a node down in order (SIGTERM), so that its leaders move first, and wait for its end."""
+        """Shut down a node (SIGTERM), which moves its leaders first, and wait for its end."""
         self._node(node_id).stop(timeout_s)
 
     def pause(self, node_id: int) -> None:
-        """Hang a node (SIGSTOP): its connections stay open and nothing is answered."""
+        """Hang a node (SIGSTOP): its connections stay open without responses."""
         self._node(node_id).pause()
 
     def resume(self, node_id: int) -> None:
-        """Let a paused node go on."""
+        """Continue a paused node."""
         self._node(node_id).resume()
 
     def restore(self) -> None:
@@ -196,7 +196,7 @@ class LocalKafka:
         self.wait_until_up()
 
     def wait_until_up(self) -> None:
-        """Wait until every broker that is started and not paused answers, and names all of these as live."""
+        """Wait until every started broker that is not paused responds, and reports all of them as live."""
         deadline = time.monotonic() + UP_TIMEOUT_S
         brokers = [self._node(broker_id) for broker_id in self.broker_ids]
         running = {broker.node_id for broker in brokers if broker.is_started and not broker.is_paused}
@@ -211,18 +211,18 @@ class LocalKafka:
                     )
                 time.sleep(_POLL_S)
 
-    def _launch(self, runtime: JavaRuntime, guarded: process_guard.Guard) -> None:
-        """Start the brokers, then the controller, for which they wait."""
+    def _launch(self, runtime: JavaRuntime, guard: process_guard.ProcessGuard) -> None:
+        """Start the brokers, which wait for the controller, then the controller."""
         for broker_id in self.broker_ids:
-            folder = guarded.folder / str(broker_id)
+            folder = guard.folder / str(broker_id)
             folder.mkdir()
             self._security.write_keys(folder)
             meta = kafka_config.meta_properties(self._layout, broker_id) if self._release.has_kraft else None
             write_files(folder, self._broker_properties(broker_id, folder), meta)
-            node = self._nodes[broker_id] = KafkaNode(broker_id, folder, runtime, guarded.group)
+            node = self._nodes[broker_id] = KafkaNode(broker_id, folder, runtime, guard.group)
             node.start()
         controller = self._controller if self._release.has_kraft else self._zookeeper
-        node = self._nodes[CONTROLLER_ID] = controller(guarded.folder / str(CONTROLLER_ID), runtime, guarded.group)
+        node = self._nodes[CONTROLLER_ID] = controller(guard.folder / str(CONTROLLER_ID), runtime, guard.group)
         node.start()
 
     def _controller(self, folder: Path, runtime: JavaRuntime, group: int) -> KafkaNode:
@@ -236,10 +236,10 @@ class LocalKafka:
         return KafkaNode(CONTROLLER_ID, folder, runtime, group, zookeeper.MAIN_CLASS)
 
     def _move(self, node: KafkaNode, port: int) -> None:
-        """Write another port into the settings of a broker that does not run."""
+        """Change the port of a broker that does not run."""
         if node.is_started:
             raise ClusterError(f"Node {node.node_id} is running: stop or kill it first.")
-        self.address(node.node_id)  # which refuses the controller
+        self.address(node.node_id)  # raises for the controller
         self._layout = replace(self._layout, broker_ports={**self._layout.broker_ports, node.node_id: port})
         write_files(node.folder, self._broker_properties(node.node_id, node.folder), None)
 
@@ -251,7 +251,7 @@ class LocalKafka:
         return properties(self._layout, broker_id, folder / "data", config)
 
     def _plain_address(self, broker_id: int) -> Address:
-        """Where this broker takes plaintext: beside its secured listener, or there if it has none."""
+        """Address of the broker's plaintext listener."""
         address = self.address(broker_id)
         return address if self._security.protocol == "PLAINTEXT" else Address(HOST, self._plain_ports[broker_id])
 

@@ -1,6 +1,6 @@
-"""`MockCluster`: brokers inside this process that answer real requests and misbehave when told; no Java, no download.
+"""`MockCluster`: brokers inside this process that respond to real requests and inject faults; no Java, no download.
 
-They are librdkafka's (`rdkafka_mock.h`), called in the library that the confluent-kafka wheel brings along.
+The brokers are librdkafka's (`rdkafka_mock.h`), in the library of the confluent-kafka wheel.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any, NamedTuple, Self
 from pyspark_kafka_meta.errors import ClusterError
 
 NO_BROKER = -1
-"""As a leader or follower: none. As the broker of `broker_down`, `broker_up` and `set_rtt_ms`: all of them."""
+"""As a leader or follower: none. As the broker of `broker_down`, `broker_up` and `set_rtt_ms`: all brokers."""
 
 _RD_KAFKA_PRODUCER = 0
 _LIBRARIES = ("confluent_kafka.libs/librdkafka*.so*", "confluent_kafka/.dylibs/librdkafka*.dylib")
 
 
 class TrackedRequest(NamedTuple):
-    """A request that a mock broker got. `timestamp_us` is librdkafka's monotonic clock: good for differences alone."""
+    """A request to a mock broker. `timestamp_us` is librdkafka's monotonic clock: only differences have a meaning."""
 
     broker_id: int
     api_key: int
@@ -32,20 +32,19 @@ class TrackedRequest(NamedTuple):
 class MockCluster:
     """Mock brokers with ids 1 to `brokers`, listening on the loopback address until `close`, or the end of `with`.
 
-    Write to it and read from it with plain confluent-kafka at `bootstrap_servers`. A leader moves only when told to.
+    Use plain confluent-kafka at `bootstrap_servers` to write and read. Only `move_leader` moves a leader.
 
-    It proves what a client does about an answer, not that brokers give it. In particular it has no TLS, SASL,
-    transactions' control records, aborted records or offsets by time; an ex-leader refuses a fetch where a real one may
-    serve it; an answer holds one produced batch at most, and old records go when a partition has 5 MiB. Use
-    `LocalKafka` for all that.
+    It shows how a client handles a response, not that real brokers send it. It has no TLS, SASL, control records,
+    aborted records or offsets by time. An ex-leader refuses a fetch that a real broker may serve. A response contains
+    one produced batch at most, and a partition keeps 5 MiB of records. Use `LocalKafka` for all that.
 
-    Methods raise ClusterError where librdkafka refuses the call (an unknown broker, say), `create_topic` has not made
-    the topic, or the cluster is closed.
+    Methods raise ClusterError if librdkafka refuses the call (for example for an unknown broker), if `create_topic` has
+    not created the topic, or if the cluster is closed.
     """
 
     def __init__(self, brokers: int = 3) -> None:
         if brokers < 1:
-            raise ClusterError(f"A MockCluster of {brokers} brokers cannot be: give a number from 1 on.")
+            raise ClusterError(f"A MockCluster cannot have {brokers} brokers: give at least 1.")
         self._library = _library()
         self._client = _new_client(self._library)
         self._handle: int | None = self._library.rd_kafka_mock_cluster_new(self._client, brokers)
@@ -58,7 +57,7 @@ class MockCluster:
         self.close()
 
     def close(self) -> None:
-        """End the brokers. The second call does nothing."""
+        """End the brokers. A second call does nothing."""
         if self._handle is not None:
             self._library.rd_kafka_mock_cluster_destroy(self._handle)
             self._library.rd_kafka_destroy(self._client)
@@ -73,56 +72,56 @@ class MockCluster:
         self._topics.add(topic)
 
     def move_leader(self, topic: str, partition: int, broker_id: int) -> None:
-        """Make `broker_id` the leader, or leave the partition without one (`NO_BROKER`). The epoch grows."""
-        self._call("partition_set_leader", self._made(topic), partition, broker_id)
+        """Make `broker_id` the leader, or remove the leader (`NO_BROKER`). Increments the epoch."""
+        self._call("partition_set_leader", self._existing(topic), partition, broker_id)
 
     def set_follower(self, topic: str, partition: int, broker_id: int) -> None:
-        """Name `broker_id` as the preferred read replica in Fetch answers (KIP-392)."""
-        self._call("partition_set_follower", self._made(topic), partition, broker_id)
+        """Make `broker_id` the preferred read replica in Fetch responses (KIP-392)."""
+        self._call("partition_set_follower", self._existing(topic), partition, broker_id)
 
     def push_leader_response(self, topic: str, partition: int, broker_id: int, leader_epoch: int) -> None:
-        """Make one answer to come name this leader and epoch, true or not (Metadata, and Fetch's KIP-951 hints)."""
-        self._call("partition_push_leader_response", self._made(topic), partition, broker_id, leader_epoch)
+        """Set leader and epoch in the next response, right or wrong (Metadata, and KIP-951 hints of Fetch)."""
+        self._call("partition_push_leader_response", self._existing(topic), partition, broker_id, leader_epoch)
 
     def delete_records(self, topic: str, partition: int, offset: int) -> None:
         """Make `offset` the log start offset."""
-        self._call("partition_delete_records", self._made(topic), partition, offset)
+        self._call("partition_delete_records", self._existing(topic), partition, offset)
 
     def set_topic_error(self, topic: str, error_code: int) -> None:
-        """Have Metadata answers state this error for the topic, until it is set to 0."""
-        self._call("topic_set_error", self._made(topic), error_code)
+        """Set the topic's error in Metadata responses, until it is set to 0."""
+        self._call("topic_set_error", self._existing(topic), error_code)
 
     def push_request_errors(self, api_key: int, *error_codes: int) -> None:
-        """Answer the next requests of this kind, at any broker, with these errors in turn; -195 disconnects."""
+        """Respond to the next requests of this API, at any broker, with these errors in turn; -195 disconnects."""
         errors = (c_int * len(error_codes))(*error_codes)
         self._call("push_request_errors_array", api_key, len(error_codes), errors)
 
     def push_partition_errors(self, topic: str, partition: int, api_key: int, *error_codes: int) -> None:
         """As `push_request_errors`, for one partition of the request."""
         errors = [c_int(code) for code in error_codes]
-        self._call("partition_push_request_errors", self._made(topic), partition, api_key, len(errors), *errors)
+        self._call("partition_push_request_errors", self._existing(topic), partition, api_key, len(errors), *errors)
 
     def broker_down(self, broker_id: int) -> None:
-        """Drop the broker's connections and refuse new ones. Leaders stay where they are."""
+        """Drop the broker's connections and refuse new connections. Leaders do not move."""
         self._call("broker_set_down", broker_id)
 
     def broker_up(self, broker_id: int) -> None:
         self._call("broker_set_up", broker_id)
 
     def set_rtt_ms(self, broker_id: int, rtt_ms: int) -> None:
-        """Delay every answer of the broker."""
+        """Delay every response of the broker."""
         self._call("broker_set_rtt", broker_id, rtt_ms)
 
     def start_request_tracking(self) -> None:
-        """Forget the requests tracked so far and track from now on."""
+        """Clear the tracked requests and start tracking."""
         self._call("start_request_tracking")
 
     def stop_request_tracking(self) -> None:
-        """Track no more, and forget the requests tracked so far."""
+        """Stop tracking and clear the tracked requests."""
         self._call("stop_request_tracking")
 
     def requests(self) -> list[TrackedRequest]:
-        """The requests tracked so far, in the order in which they came."""
+        """The tracked requests, in their order of arrival."""
         count = c_size_t()
         pointers = self._call("get_requests", byref(count))
         library = self._library
@@ -137,25 +136,25 @@ class MockCluster:
         library.rd_kafka_mock_request_destroy_array(pointers, count)
         return tracked
 
-    def _made(self, topic: str) -> bytes:
-        """The name of a topic that there is; librdkafka would make one of a name that is misspelt."""
+    def _existing(self, topic: str) -> bytes:
+        """The name of an existing topic. librdkafka would create a topic with a misspelt name."""
         if self._handle is not None and topic not in self._topics:
-            raise ClusterError(f"This MockCluster has made no topic '{topic}': correct the name, or call create_topic.")
+            raise ClusterError(f"This MockCluster has no topic '{topic}': correct the name, or call create_topic.")
         return topic.encode()
 
     def _call(self, name: str, *arguments: Any) -> Any:
         if self._handle is None:
-            raise ClusterError("This MockCluster is closed: make a new one.")
+            raise ClusterError("This MockCluster is closed: create a new one.")
         function = getattr(self._library, f"rd_kafka_mock_{name}")
         result = function(self._handle, *arguments)
         if function.restype is c_int and result != 0:
-            said = self._library.rd_kafka_err2str(result).decode()
-            raise ClusterError(f"librdkafka refused {name}: {said}.")
+            error = self._library.rd_kafka_err2str(result).decode()
+            raise ClusterError(f"librdkafka refused {name}: {error}.")
         return result
 
 
 def _new_client(library: ctypes.CDLL) -> Any:
-    """The client that a mock cluster needs for its book-keeping: it connects to nothing and logs errors alone."""
+    """The client that a mock cluster needs: it connects to no broker and logs errors only."""
     reason = ctypes.create_string_buffer(512)
     settings = library.rd_kafka_conf_new()
     library.rd_kafka_conf_set(settings, b"log_level", b"3", reason, len(reason))
@@ -181,7 +180,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "rd_kafka_mock_partition_push_leader_response": (c_int, [c_void_p, c_char_p, c_int, c_int32, c_int32]),
     "rd_kafka_mock_partition_delete_records": (c_int, [c_void_p, c_char_p, c_int32, c_int64]),
     "rd_kafka_mock_push_request_errors_array": (None, [c_void_p, c_int16, c_size_t, POINTER(c_int)]),
-    # Variadic after these: with the fixed arguments alone declared, ctypes passes the rest as each platform wants it.
+    # Variadic: if only the fixed arguments are declared, ctypes passes the others as each platform requires.
     "rd_kafka_mock_partition_push_request_errors": (c_int, [c_void_p, c_char_p, c_int32, c_int16, c_size_t]),
     "rd_kafka_mock_broker_set_down": (c_int, [c_void_p, c_int32]),
     "rd_kafka_mock_broker_set_up": (c_int, [c_void_p, c_int32]),
@@ -198,16 +197,16 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 @cache
 def _library() -> ctypes.CDLL:
-    """librdkafka as the confluent-kafka wheel brings it, found without importing the package."""
+    """librdkafka of the confluent-kafka wheel, without an import of the package."""
     spec = importlib.util.find_spec("confluent_kafka")
-    places = [Path(place).parent for place in (spec.submodule_search_locations or ())] if spec else []
-    found = [path for place in places for pattern in _LIBRARIES for path in place.glob(pattern)]
-    if not found:
+    folders = [Path(location).parent for location in (spec.submodule_search_locations or ())] if spec else []
+    libraries = [path for folder in folders for pattern in _LIBRARIES for path in folder.glob(pattern)]
+    if not libraries:
         raise ClusterError(
             "No librdkafka beside confluent_kafka: pip install --only-binary confluent-kafka confluent-kafka "
             "(on Linux or macOS; a build from source has no library of its own)."
         )
-    library = ctypes.CDLL(str(found[0]))
+    library = ctypes.CDLL(str(libraries[0]))
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

@@ -1,7 +1,7 @@
-"""A data folder and a process group that vanish with the process that made them, however that ends, even by SIGKILL.
+"""A data folder and a process group that end with the process that created them, even if SIGKILL ends it.
 
-A watcher, this file run as a script, leads the group; when its parent is gone it kills the group and removes the
-folder. A parent-death signal (Linux `prctl`) would leave the folder, and would fire when a mere thread of it ends.
+A watcher process, this file run as a script, leads the group. After its parent's end it kills the group and removes the
+folder. A parent-death signal (Linux `prctl`) would leave the folder, and is sent at the end of a mere thread.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ REMOVAL_TIMEOUT_S = 10.0
 PREFIX = "kafkameta-cluster-"
 
 
-class Guard:
-    """The folder is `folder`; processes that shall end with this one are started in the process group `group`."""
+class ProcessGuard:
+    """Start processes that must end with this process in the process group `group`; their data go to `folder`."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         with (self.folder / "lock.new").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            Path(lock.name).rename(self.folder / "lock")  # nobody ever sees it unlocked while this cluster lives
+            Path(lock.name).rename(self.folder / "lock")  # so that the file is always locked while this process lives
             self._watcher = subprocess.Popen(
                 [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(self.folder)],
                 stdin=lock,
@@ -47,8 +47,8 @@ class Guard:
         _remove(self.folder)
 
 
-def sweep() -> None:
-    """Remove folders whose watcher was killed too: their lock is free."""
+def remove_leftovers() -> None:
+    """Remove the folders of killed watchers, whose locks are free."""
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/lock"):
         with contextlib.suppress(OSError), path.open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,20 +56,20 @@ def sweep() -> None:
 
 
 def watch(parent: int, folder: Path) -> None:
-    """Wait until `parent` is this process's parent no more, then clean up."""
-    # The kernel sends SIGHUP to a group that loses its parent while a member is stopped, as a paused broker is.
+    """Wait until `parent` is not the parent of this process any more, then kill the group and remove the folder."""
+    # The kernel sends SIGHUP to a group that loses its parent while a member, such as a paused broker, is stopped.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     while os.getppid() == parent:
         time.sleep(POLL_S)
     group = os.getpgrp()
     if os.fork() == 0:
-        os.setpgid(0, 0)  # out of the group that is about to be killed, and this process's own parent with it
+        os.setpgid(0, 0)  # out of the group, which is killed next together with this process's parent
         os.killpg(group, signal.SIGKILL)
         _remove(folder)
 
 
 def _remove(folder: Path) -> None:
-    """Try until it works: a killed node may still finish the write that it is in."""
+    """Retry: a killed node may still finish a write."""
     deadline = time.monotonic() + REMOVAL_TIMEOUT_S
     while folder.exists() and time.monotonic() < deadline:
         shutil.rmtree(folder, ignore_errors=True)

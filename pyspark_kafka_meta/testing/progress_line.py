@@ -1,4 +1,4 @@
-"""Shows on stderr how far a long wait is: one line that changes on a terminal, a line now and then elsewhere."""
+"""Shows the progress of a long wait on stderr: one changing line on a terminal, a line every 10 s elsewhere."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PLAIN_INTERVAL_S = 10.0
-"""Between two lines where stderr is not a terminal."""
+"""Between two lines if stderr is not a terminal."""
 
 
 def stderr_console() -> Console:
-    """Prints lines as they are: coordinates hold colons, which rich takes for emoji."""
+    """Prints lines unchanged: rich takes the colons of coordinates for emoji."""
     from rich.console import Console
 
     return Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
@@ -22,7 +22,7 @@ def stderr_console() -> Console:
 
 @contextmanager
 def progress_line(console: Console) -> Iterator[Callable[[str, float], None]]:
-    """A function to call several times a second with the line and the seconds elapsed; a terminal's line is erased at
+    """A function to call several times a second, with a line and the elapsed seconds. A terminal's line is erased at
     the end."""
     from rich.text import Text
 

@@ -1,6 +1,6 @@
-"""`TcpProxy`: a bad network in front of one broker, which holds, delays, cuts, half-closes, drips or drops what passes.
+"""`TcpProxy`: a bad network in front of one broker, which holds, delays, cuts, half-closes, drips or drops data.
 
-Brokers must advertise the proxies' ports (`LocalKafka(advertised_ports=...)`), or clients pass them by.
+Brokers must advertise the proxies' ports (`LocalKafka(advertised_ports=...)`), or clients connect past the proxies.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ DRIP_S = 0.02
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _SO_ATTACH_FILTER = 26
 _BPF_RETURN_0 = struct.pack("HBBI", 0x06, 0, 0, 0)
-"""A packet filter (BPF) of one instruction: keep 0 bytes of each packet."""
+"""A packet filter (BPF) with one instruction: keep 0 bytes of each packet."""
 
 
 class Network(Enum):
-    """What happens to connections and to what is sent over them."""
+    """Faults of connections and of the data sent over them."""
 
     GOOD = auto()
     HOLDS_ALL = auto()
-    """Nothing arrives, either way, until the network is better: packets are lost, and sent again."""
-    HOLDS_ANSWERS = auto()
-    """Requests arrive and answers do not."""
+    """No data arrive, in either direction, until the fault ends: packets are lost and sent again."""
+    HOLDS_RESPONSES = auto()
+    """Requests arrive, responses do not."""
     SLOW = auto()
-    """Each piece of an answer takes `SLOW_S` more."""
+    """Each chunk of a response takes `SLOW_S` longer."""
     DRIPS = auto()
-    """Answers come a byte at a time, `DRIP_S` apart."""
+    """Responses arrive byte by byte, `DRIP_S` apart."""
     CUTS = auto()
-    """Half of an answer arrives, then the connection is reset."""
+    """Half of a response arrives, then the connection is reset."""
     HALF_CLOSES = auto()
-    """Half of an answer arrives, then its end; requests are still taken."""
+    """Half of a response arrives, then the end of the stream; requests are still accepted."""
     RESETS = auto()
-    """Connections are reset as soon as they are made, or used."""
+    """Connections are reset when they are opened or used."""
 
 
 class TcpProxy:
-    """Listens inside `with`, on this machine alone, and passes on to `target`.
+    """Listens inside `with`, on the loopback address, and forwards to `target`.
 
     Args:
-        watch: asked for something that takes what a client sends, piece by piece, for each connection; in threads.
+        watch: called for each connection; returns a function that gets each chunk from the client, in a thread.
 
     Attributes:
-        address: where it listens.
-        target: where to; to be set before the first connection.
+        address: of the proxy.
+        target: of the broker; set it before the first connection.
     """
 
     def __init__(self, watch: Callable[[], Watcher] | None = None) -> None:
@@ -84,7 +84,7 @@ class TcpProxy:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for end in ends:
-            _hang_up(end)
+            _reset(end)
 
     @property
     def network(self) -> Network:
@@ -92,14 +92,14 @@ class TcpProxy:
 
     @network.setter
     def network(self, network: Network) -> None:
-        """For all connections, from what is sent next on."""
+        """For the data sent from now on, over all connections."""
         with self._changed:
             self._network = network
             self._changed.notify_all()
 
     def forget_connections(self) -> None:
-        """Drop whatever is sent over the connections there are, as a NAT does that forgot them: it is not acknowledged,
-        and nobody hangs up. New connections are passed on. On Linux only."""
+        """Drop all packets of the existing connections, like a NAT that has lost its state: no packet is acknowledged,
+        and no connection is closed. New connections are forwarded. Linux only."""
         drop_all = ctypes.create_string_buffer(_BPF_RETURN_0, len(_BPF_RETURN_0))
         program = struct.pack("HL", 1, ctypes.addressof(drop_all))
         for end in tuple(self._sockets):
@@ -116,7 +116,7 @@ class TcpProxy:
     def _serve(self, client: socket.socket) -> None:
         with client, contextlib.suppress(OSError):
             if self._network is Network.RESETS:
-                _hang_up(client)
+                _reset(client)
                 return
             broker = socket.create_connection((self.target.host, self.target.port), CONNECT_TIMEOUT_S)
             broker.settimeout(None)
@@ -124,31 +124,31 @@ class TcpProxy:
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with broker:
                 self._sockets |= {client, broker}
-                look = self._watch() if self._watch is not None else None
-                requests = threading.Thread(target=self._pass_on, args=(client, broker, False, look), daemon=True)
+                watcher = self._watch() if self._watch is not None else None
+                requests = threading.Thread(target=self._forward, args=(client, broker, False, watcher), daemon=True)
                 requests.start()
-                self._pass_on(broker, client, True)
+                self._forward(broker, client, True)
                 requests.join()
                 self._sockets -= {client, broker}
 
-    def _pass_on(
-        self, source: socket.socket, sink: socket.socket, is_answer: bool, look: Watcher | None = None
+    def _forward(
+        self, source: socket.socket, sink: socket.socket, is_response: bool, watcher: Watcher | None = None
     ) -> None:
         try:
             while chunk := source.recv(CHUNK_BYTES):
-                if look is not None:
-                    look(chunk)
-                self._send(chunk, sink, is_answer)
+                if watcher is not None:
+                    watcher(chunk)
+                self._send(chunk, sink, is_response)
             sink.shutdown(socket.SHUT_WR)
         except OSError:
             for end in (source, sink):
-                _hang_up(end)
+                _reset(end)
 
-    def _send(self, chunk: bytes, sink: socket.socket, is_answer: bool) -> None:
-        network = self._wait_to_pass(is_answer)
+    def _send(self, chunk: bytes, sink: socket.socket, is_response: bool) -> None:
+        network = self._wait_while_held(is_response)
         if network is Network.RESETS:
             raise ConnectionError
-        if not is_answer or network is Network.GOOD:
+        if not is_response or network is Network.GOOD:
             sink.sendall(chunk)
         elif network is Network.SLOW:
             self._pause(SLOW_S)
@@ -163,8 +163,8 @@ class TcpProxy:
                 raise ConnectionError
             sink.shutdown(socket.SHUT_WR)
 
-    def _wait_to_pass(self, is_answer: bool) -> Network:
-        holding = {Network.HOLDS_ALL} | ({Network.HOLDS_ANSWERS} if is_answer else set())
+    def _wait_while_held(self, is_response: bool) -> Network:
+        holding = {Network.HOLDS_ALL} | ({Network.HOLDS_RESPONSES} if is_response else set())
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._network not in holding)
             if self._is_closed:
@@ -177,8 +177,8 @@ class TcpProxy:
                 raise ConnectionError
 
 
-def _hang_up(end: socket.socket) -> None:
-    """Reset rather than close, and wake the thread that waits for it."""
+def _reset(end: socket.socket) -> None:
+    """Reset the connection, and wake the thread that waits for data."""
     with contextlib.suppress(OSError):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         end.shutdown(socket.SHUT_RDWR)

@@ -18,8 +18,8 @@ import pytest
 from pyspark_kafka_meta import java
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.testing import ClusterError, LocalKafka, kafka_config, kafka_jars, process_guard
-from pyspark_kafka_meta.testing.class_archive import with_class_archive
+from pyspark_kafka_meta.testing import ClusterError, LocalKafka, kafka_config, maven_jars, process_guard
+from pyspark_kafka_meta.testing.class_data_sharing import with_class_archive
 from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID
 from pyspark_kafka_meta.testing.kafka_node import JavaRuntime
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
@@ -194,13 +194,13 @@ def test_addresses_are_known_before_the_start() -> None:
         kafka.address(1)
 
 
-def test_a_folder_without_its_guard_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_a_killed_watcher_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    live = process_guard.Guard()
+    live = process_guard.ProcessGuard()
     stale = tmp_path / f"{process_guard.PREFIX}stale"
     stale.mkdir()
     (stale / "lock").touch()
-    process_guard.sweep()
+    process_guard.remove_leftovers()
     assert list(tmp_path.iterdir()) == [live.folder]
     live.close()
     assert not list(tmp_path.iterdir())
@@ -303,20 +303,20 @@ def test_cache_folder(variables: dict[str, str], expected: str, monkeypatch: pyt
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert kafka_jars.cache_dir() == Path(expected)
+    assert maven_jars.cache_dir() == Path(expected)
 
 
 def test_jars_in_the_cache_are_not_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKAMETA_CACHE_DIR", str(tmp_path))
-    folder = kafka_jars.jar_folder(["group:name:1.0"])
+    folder = maven_jars.jar_folder(["group:name:1.0"])
     folder.mkdir(parents=True)
     (folder / "b.jar").touch()
     (folder / "a.jar").touch()
     monkeypatch.setenv("PATH", "")
-    assert [jar.name for jar in kafka_jars.resolve(["group:name:1.0"])] == ["a.jar", "b.jar"]
+    assert [jar.name for jar in maven_jars.resolve_jars(["group:name:1.0"])] == ["a.jar", "b.jar"]
 
 
 def test_ivy_is_asked_for_the_coordinates_alone() -> None:
-    text = kafka_jars.ivy_module(["g:a:1", "h:b:2"])
+    text = maven_jars.ivy_module(["g:a:1", "h:b:2"])
     assert '<dependency org="g" name="a" rev="1" conf="default->default"/>' in text
     assert text.count("<dependency ") == 2

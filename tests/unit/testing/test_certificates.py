@@ -1,4 +1,4 @@
-"""Certificates for tests are taken where Python is strict about them, as it is from 3.13 on."""
+"""Test certificates pass the strict checks of Python 3.13."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority
 
 
-def test_certificates_stand_the_strict_check(tmp_path: Path) -> None:
+def test_certificates_pass_the_strict_checks(tmp_path: Path) -> None:
     authority = CertificateAuthority()
     broker = authority.issue("broker", ["127.0.0.1"])
     (tmp_path / "broker.pem").write_text(broker.key + broker.certificate)
-    ours = ssl.create_default_context(cadata=authority.certificate)
-    ours.verify_flags |= ssl.VERIFY_X509_STRICT
-    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    theirs.load_cert_chain(tmp_path / "broker.pem")
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = ours.wrap_bio(back, there, server_hostname="127.0.0.1")
-    server = theirs.wrap_bio(there, back, server_side=True)
+    client_context = ssl.create_default_context(cadata=authority.certificate)
+    client_context.verify_flags |= ssl.VERIFY_X509_STRICT
+    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_context.load_cert_chain(tmp_path / "broker.pem")
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
+    server = server_context.wrap_bio(to_server, to_client, server_side=True)
     for side in (client, server, client):
         with suppress(ssl.SSLWantReadError):
             side.do_handshake()

@@ -1,4 +1,4 @@
-"""A node's files, where Kafka's own tool takes part."""
+"""Formatting of a controller's folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark_kafka_meta.testing import ClusterError
 from pyspark_kafka_meta.testing.kafka_node import JavaRuntime, format_controller
 
 
-def test_a_tool_that_does_not_end_is_an_error_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_storage_tool_raises_cluster_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: list[str], **_: object) -> NoReturn:
         raise subprocess.TimeoutExpired(command, 60)
 

@@ -1,4 +1,4 @@
-"""What `LocalKafka` does otherwise for another release of Kafka."""
+"""Differences of `LocalKafka` between releases of Kafka."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def test_releases_differ(version: str, has_kraft: bool, adds_scram_users: bool, 
 
 
 @pytest.mark.parametrize("version", ["", "4", "4.1", "latest", "4.1.1-rc0"])
-def test_a_version_is_three_numbers(version: str) -> None:
+def test_version_must_be_three_numbers(version: str) -> None:
     with pytest.raises(ClusterError, match=r"is not a version of Kafka: use three numbers, such as 3\.9\.1"):
         LocalKafka(version=version)
 
 
-def test_users_of_scram_need_3_5() -> None:
+def test_scram_users_need_3_5() -> None:
     users = {"alice": "canary-alice"}
     LocalKafka(security="SASL_PLAINTEXT", mechanisms=["PLAIN"], users=users, version="3.3.2")
     with pytest.raises(ClusterError, match=r"Kafka 3\.3\.2 cannot start with users of SCRAM: use PLAIN") as caught:
@@ -50,26 +50,26 @@ def test_settings_of_a_broker_with_zookeeper(tmp_path: Path) -> None:
     assert not server.keys() & {"process.roles", "node.id", "controller.quorum.voters"}
 
 
-def test_a_killed_broker_waits_until_zookeeper_has_forgotten_it() -> None:
-    answers = [b"0x1:\n\t/brokers/ids/2\n\t/brokers/ids/22\n", b"0x1:\n\t/brokers/ids/22\n"]
+def test_killed_broker_waits_until_its_session_expired() -> None:
+    responses = [b"0x1:\n\t/brokers/ids/2\n\t/brokers/ids/22\n", b"0x1:\n\t/brokers/ids/22\n"]
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
-            while answers:
+            while responses:
                 connection, _ = server.accept()
                 with connection:
                     assert connection.recv(4) == b"dump"
-                    connection.sendall(answers.pop(0))
+                    connection.sendall(responses.pop(0))
 
         thread = threading.Thread(target=serve)
         thread.start()
-        zookeeper.wait_until_forgotten(server.getsockname()[1], 2)
+        zookeeper.wait_until_session_expired(server.getsockname()[1], 2)
         thread.join(5)
-    assert answers == []
+    assert responses == []
 
 
-def test_a_session_that_stays_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_that_does_not_expire_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zookeeper, "_ephemeral_nodes", lambda port: "/brokers/ids/2\n")
-    monkeypatch.setattr(zookeeper, "FORGET_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(zookeeper, "SESSION_TIMEOUT_S", 0.0)
     with pytest.raises(ClusterError, match="still has the session of broker 2"):
-        zookeeper.wait_until_forgotten(9000, 2)
+        zookeeper.wait_until_session_expired(9000, 2)

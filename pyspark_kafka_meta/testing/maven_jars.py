@@ -1,7 +1,7 @@
-"""Finds Java and fetches Kafka's jars once, with the resolver that `spark-submit --packages` uses too.
+"""Downloads jars from Maven Central once, with the resolver of `spark-submit --packages`.
 
-That resolver is Apache Ivy, whose jar pip's pyspark brings; run by itself it needs no Spark and no Maven. Each jar is
-compared with the checksum that the repository states. Follows `org.apache.ivy.Main` and Spark's `MavenUtils`.
+The resolver is Apache Ivy, whose jar pip's pyspark contains; it needs neither Spark nor Maven. Ivy verifies the
+checksum of each jar. Follows `org.apache.ivy.Main` and Spark's `MavenUtils`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafkameta"
 
 
-def resolve(coordinates: Sequence[str], transitive: bool = True) -> list[Path]:
-    """The jars of `coordinates` ("group:artifact:version"), and of all they depend on if `transitive`, downloaded at
-    the first call. Progress is shown on stderr.
+def resolve_jars(coordinates: Sequence[str], transitive: bool = True) -> list[Path]:
+    """The jars of `coordinates` ("group:artifact:version"), with their dependencies if `transitive`. Downloads missing
+    jars and shows the progress on stderr.
 
-    Safe to call from several processes at once: one downloads, the others wait for it.
+    Safe to call from several processes at once: one process downloads, the others wait.
 
     Raises:
-        ClusterError: a jar cannot be had.
+        ClusterError: a jar cannot be downloaded.
     """
     target = jar_folder(coordinates, transitive)
     if not target.is_dir():
@@ -56,7 +56,7 @@ def resolve(coordinates: Sequence[str], transitive: bool = True) -> list[Path]:
 
 
 def jar_folder(coordinates: Sequence[str], transitive: bool = True) -> Path:
-    """Where the jars of `coordinates` are kept."""
+    """The cache folder of the jars of `coordinates`."""
     module = ivy_module(coordinates, transitive)
     digest = hashlib.sha256(module.encode()).hexdigest()[:8]
     _, artifact, version = coordinates[0].split(":")
@@ -91,7 +91,7 @@ def _wait_for_lock(lock: IO[str], coordinate: str) -> None:
 
 
 def _download(coordinates: Sequence[str], module: str, target: Path) -> None:
-    """Fill `target` through a folder beside it, so that it is there whole or not at all."""
+    """Download to a temporary folder and rename it to `target`, so that `target` is complete."""
     started_at = time.monotonic()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="resolving-") as name:
         scratch = Path(name)
@@ -103,15 +103,16 @@ def _download(coordinates: Sequence[str], module: str, target: Path) -> None:
         console = stderr_console()
         try:
             with progress_line(console) as show:
-                done = _run(command, lambda s: show(download_line(coordinates[0], _size_bytes(cache), s), s))
+                process = _run(command, lambda s: show(download_line(coordinates[0], _size_bytes(cache), s), s))
         except subprocess.TimeoutExpired as error:
             raise ClusterError(
                 f"Downloading {coordinates[0]} took over {RESOLVE_TIMEOUT_S:.0f} s: try again."
             ) from error
-        if done.returncode != 0:
+        if process.returncode != 0:
+            output = (process.stdout + process.stderr)[-2000:]
             raise ClusterError(
-                f"Cannot download {', '.join(coordinates)}: check the way to Maven Central, or copy the cache of "
-                f"another machine and name it in KAFKAMETA_CACHE_DIR. Ivy says:\n{(done.stdout + done.stderr)[-2000:]}"
+                f"Cannot download {', '.join(coordinates)}: check the connection to Maven Central, or copy the cache "
+                f"of another machine and set KAFKAMETA_CACHE_DIR to it. Output of Ivy:\n{output}"
             )
         (scratch / "jars").rename(target)
         elapsed_s = time.monotonic() - started_at
@@ -138,7 +139,7 @@ def download_line(coordinate: str, size_bytes: int, elapsed_s: float) -> str:
 
 
 def _size_bytes(folder: Path) -> int:
-    """Size of the files below `folder`, of which some may vanish meanwhile: Ivy renames each once it is complete."""
+    """Size of the files below `folder`. Files may vanish meanwhile: Ivy renames each complete file."""
     size_bytes = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -148,8 +149,8 @@ def _size_bytes(folder: Path) -> int:
 
 
 def ivy_module(coordinates: Sequence[str], transitive: bool = True) -> str:
-    """The text of an ivy.xml that depends on `coordinates` and nothing else."""
-    scope = "default" if transitive else "master"  # Maven's artifact with and without what it depends on
+    """The text of an ivy.xml that depends on `coordinates` alone."""
+    scope = "default" if transitive else "master"  # with and without dependencies
     dependencies = "".join(
         '<dependency org="{}" name="{}" rev="{}" conf="default->{}"/>'.format(*coordinate.split(":"), scope)
         for coordinate in coordinates

@@ -1,4 +1,4 @@
-"""What a download of jars shows on stderr, with a script in place of Java and Ivy."""
+"""Progress of a download of jars on stderr, with a script instead of Java and Ivy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafka_meta.errors import ClusterError
-from pyspark_kafka_meta.testing import kafka_jars, progress_line
+from pyspark_kafka_meta.testing import maven_jars, progress_line
 
 COORDINATES = ("group:name:1.0",)
 
@@ -29,7 +29,7 @@ while [ ! -e "{seen}/{total_mb}" ]; do sleep 0.01; done
 
 
 class Screen(io.StringIO):
-    """Stands in for stderr and leaves a file named after each size that it shows."""
+    """Replaces stderr and creates a file named after each size in its text."""
 
     def __init__(self, folder: Path, is_terminal: bool) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Screen(io.StringIO):
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with an empty cache of jars and a JAVA_HOME."""
+    """JAVA_HOME, with an empty cache of jars."""
     monkeypatch.setenv("KAFKAMETA_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("TERM", "xterm")
@@ -55,7 +55,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(progress_line, "PLAIN_INTERVAL_S", 0.0)
-    monkeypatch.setattr(kafka_jars, "RESOLVE_TIMEOUT_S", 20.0)
+    monkeypatch.setattr(maven_jars, "RESOLVE_TIMEOUT_S", 20.0)
     return tmp_path
 
 
@@ -73,31 +73,31 @@ def put_java(home: Path, script: str) -> None:
 
 
 def put_slow_java(home: Path) -> None:
-    """Each part of its download waits until the size of the one before was shown."""
+    """Java whose download waits, after each file, until its total size was shown."""
     steps = [STEP.format(size_bytes=size * 10**6, total_mb=total, seen=home) for size, total in ((3, 3), (4, 7))]
     put_java(home, "".join(steps) + 'touch "$cache/../jars/name-1.0.jar"\n')
 
 
 def test_line_of_a_download() -> None:
-    line = kafka_jars.download_line("group:name:1.0", 43_600_000, 11.7)
+    line = maven_jars.download_line("group:name:1.0", 43_600_000, 11.7)
     assert line == "Downloading group:name:1.0: 43.6 MB after 12 s"
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_a_download_shows_its_growing_size_and_its_end(
+def test_download_shows_its_growing_size_and_its_end(
     is_terminal: bool, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put_slow_java(home)
     screen = show_on(monkeypatch, home, is_terminal)
 
-    assert [jar.name for jar in kafka_jars.resolve(COORDINATES)] == ["name-1.0.jar"]
+    assert [jar.name for jar in maven_jars.resolve_jars(COORDINATES)] == ["name-1.0.jar"]
 
-    shown = screen.getvalue()
-    sizes = [int(size) for size in re.findall(r"Downloading group:name:1\.0: (\d+)\.0 MB", shown)]
+    output = screen.getvalue()
+    sizes = [int(size) for size in re.findall(r"Downloading group:name:1\.0: (\d+)\.0 MB", output)]
     assert sizes == sorted(sizes)
     assert set(sizes) >= {3, 7}
-    assert re.search(r"Downloaded 7\.0 MB in \d+ s to \S+/cache/jars/name-1\.0-\w+\n$", shown)
-    assert ("\x1b" in shown) is is_terminal
+    assert re.search(r"Downloaded 7\.0 MB in \d+ s to \S+/cache/jars/name-1\.0-\w+\n$", output)
+    assert ("\x1b" in output) is is_terminal
     assert capsys.readouterr().out == ""
 
 
@@ -112,36 +112,36 @@ def test_without_a_terminal_lines_are_rare(home: Path, monkeypatch: pytest.Monke
     assert screen.getvalue() == "first\nsecond\n"
 
 
-def test_jars_in_the_cache_show_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kafka_jars.jar_folder(COORDINATES).mkdir(parents=True)
+def test_cached_jars_show_no_progress(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    maven_jars.jar_folder(COORDINATES).mkdir(parents=True)
     screen = show_on(monkeypatch, home)
-    kafka_jars.resolve(COORDINATES)
+    maven_jars.resolve_jars(COORDINATES)
     assert screen.getvalue() == ""
 
 
-def test_a_process_that_waits_for_the_download_of_another_says_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_another_process_is_shown(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = show_on(monkeypatch, home)
-    monkeypatch.setattr(kafka_jars, "RESOLVE_TIMEOUT_S", 0.3)
-    folder = kafka_jars.jar_folder(COORDINATES)
+    monkeypatch.setattr(maven_jars, "RESOLVE_TIMEOUT_S", 0.3)
+    folder = maven_jars.jar_folder(COORDINATES)
     folder.parent.mkdir(parents=True)
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(ClusterError, match="Another process has held"):
-            kafka_jars.resolve(COORDINATES)
+            maven_jars.resolve_jars(COORDINATES)
     assert screen.getvalue().startswith("Waiting for another process to download group:name:1.0: 0 s\n")
 
 
-def test_a_download_that_fails_shows_no_end(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_download_shows_no_end(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_java(home, "echo no route; exit 1\n")
     screen = show_on(monkeypatch, home)
     with pytest.raises(ClusterError, match=r"(?s)Cannot download group:name:1\.0: .*no route"):
-        kafka_jars.resolve(COORDINATES)
+        maven_jars.resolve_jars(COORDINATES)
     assert "Downloaded" not in screen.getvalue()
 
 
-def test_a_download_that_hangs_is_given_up(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_download_times_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_java(home, "exec sleep 60\n")
-    monkeypatch.setattr(kafka_jars, "RESOLVE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(maven_jars, "RESOLVE_TIMEOUT_S", 0.3)
     show_on(monkeypatch, home)
     with pytest.raises(ClusterError, match=r"Downloading group:name:1\.0 took over 0 s: try again"):
-        kafka_jars.resolve(COORDINATES)
+        maven_jars.resolve_jars(COORDINATES)

@@ -1,6 +1,6 @@
-"""Halves the time that a Kafka node takes to start, by an archive of its classes, made once for each Java.
+"""Halves the start time of Kafka nodes with an archive of their classes, created once for each Java.
 
-Follows JEP 350 (dynamic class data sharing). Java ignores an archive that is missing or does not fit: a slower start.
+Follows JEP 350 (dynamic class data sharing). Java ignores a missing or unsuitable archive and starts more slowly.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ TRAINING_TIMEOUT_S = 120.0
 
 
 def with_class_archive(runtime: JavaRuntime) -> JavaRuntime:
-    """`runtime` plus the option that names its archive, which this call makes if it is not there yet (about 6 s)."""
+    """`runtime` with the option of its archive. Creates a missing archive (about 6 s)."""
     java = runtime.java.resolve()
     key = hashlib.sha256(f"{java} {java.stat().st_mtime_ns} {list(runtime.options)}".encode()).hexdigest()[:8]
     archive = runtime.jars[0].with_name(f"classes-{key}.jsa")
     if not archive.exists():
         with tempfile.TemporaryDirectory(dir=archive.parent, prefix="training-") as folder:
-            _train(runtime, Path(folder), archive)
+            _create(runtime, Path(folder), archive)
     return replace(runtime, options=[*runtime.options, f"-XX:SharedArchiveFile={archive}"])
 
 
-def _train(runtime: JavaRuntime, folder: Path, archive: Path) -> None:
-    """Run a broker that finds no controller: it loads nearly all its classes, gives up and writes them as it exits."""
+def _create(runtime: JavaRuntime, folder: Path, archive: Path) -> None:
+    """Run a broker without a controller: it loads nearly all classes, exits, and Java writes the archive then."""
     node_id = kafka_config.FIRST_BROKER_ID
     layout = kafka_config.ClusterLayout(kafka_config.new_cluster_id(), controller_port=1, broker_ports={node_id: 0})
-    hasty = {"initial.broker.registration.timeout.ms": "1000"}
-    server = kafka_config.broker_properties(layout, node_id, folder / "data", hasty)
+    give_up_early = {"initial.broker.registration.timeout.ms": "1000"}
+    server = kafka_config.broker_properties(layout, node_id, folder / "data", give_up_early)
     write_files(folder, server, kafka_config.meta_properties(layout, node_id))
-    made = folder / "classes.jsa"
-    training = replace(runtime, options=[*runtime.options, f"-XX:ArchiveClassesAtExit={made}"])
+    created = folder / "classes.jsa"
+    training = replace(runtime, options=[*runtime.options, f"-XX:ArchiveClassesAtExit={created}"])
     command = training.command("kafka.Kafka", folder, str(folder / "server.properties"))
     with contextlib.suppress(subprocess.TimeoutExpired):
         subprocess.run(command, capture_output=True, timeout=TRAINING_TIMEOUT_S)
-    if made.exists():
-        made.rename(archive)
+    if created.exists():
+        created.rename(archive)
