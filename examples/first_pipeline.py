@@ -1,10 +1,10 @@
 """Read a topic as a batch, then as a stream.
 
-    python examples/producer.py                       # something to read
+    python examples/producer.py                       # writes records to read
     python examples/first_pipeline.py                 # or: spark-submit examples/first_pipeline.py
 
-You will see how many records each partition holds, then, after each micro-batch, how often each word was read so far.
-Start the producer again meanwhile, and the next table follows:
+You will see the number of records in each partition, then, after each micro-batch, the count of each word so far.
+Start the producer again for the next table:
 
     +---------+-----+
     |partition|count|
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--bootstrap-servers", default="localhost:19092")
     parser.add_argument("--topic", default="topic-0")
     parser.add_argument("--seconds", type=int, default=30, help="how long the stream runs")
-    parser.add_argument("--once", action="store_true", help="end when all that is there was read")
+    parser.add_argument("--once", action="store_true", help="end after all existing records")
     options = parser.parse_args()
 
     spark = SparkSession.builder.appName("first pipeline").config("spark.sql.shuffle.partitions", 2).getOrCreate()
@@ -44,7 +44,7 @@ def main() -> None:
     source = {
         "kafka.bootstrap.servers": options.bootstrap_servers,
         "subscribe": options.topic,
-        "startingOffsets": "earliest",  # a stream would begin at the end otherwise
+        "startingOffsets": "earliest",  # streams start at latest by default
     }
 
     batch = spark.read.format("kafkameta").options(**source).load()

@@ -1,9 +1,9 @@
-"""The cluster of docker-compose.yml without Docker: real Apache Kafka for the other examples, and brokers to kill.
+"""Start the cluster of docker-compose.yml without Docker: real Apache Kafka for the other examples.
 
     python examples/local_kafka.py                    # needs Java 17; downloads Kafka (45 MB) the first time
 
-It runs until you type `end` or press Ctrl-C; then its topics are gone. Type `kill 3` while another example reads: its
-readers have to find new leaders. You will see:
+It runs until you type `end` or press Ctrl-C, and then deletes its topics. Type `kill 3` while another example reads:
+the readers must find new leaders. You will see:
 
     brokers 2, 3, 4 at 127.0.0.1:19092,127.0.0.1:29092,127.0.0.1:39092
     ten topics, topic-0 to topic-9; type: kill 3, restore, end
@@ -25,8 +25,8 @@ from pyspark_kafka_meta.testing import ClusterError, LocalKafka
 def make_topics(kafka: LocalKafka) -> None:
     topics = [NewTopic(f"topic-{number}", num_partitions=2, replication_factor=3) for number in range(10)]
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    for made in admin.create_topics(topics).values():
-        made.result(60)
+    for created in admin.create_topics(topics).values():
+        created.result(60)
 
 
 def obey(kafka: LocalKafka, command: str) -> None:
@@ -40,13 +40,13 @@ def obey(kafka: LocalKafka, command: str) -> None:
                 print("all brokers are alive", flush=True)
             case [*_]:
                 print("type: kill 3, restore, end", flush=True)
-    except ClusterError as error:  # no such broker, or a dead one
+    except ClusterError as error:  # an unknown or dead broker
         print(error, flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--any-ports", action="store_true", help="free ports, not 19092, 29092 and 39092")
+    parser.add_argument("--any-ports", action="store_true", help="free ports instead of 19092, 29092 and 39092")
     options = parser.parse_args()
     try:
         with LocalKafka(ports=None if options.any_ports else "standard") as kafka:
@@ -57,7 +57,7 @@ def main() -> None:
                 if line.strip() == "end":
                     return
                 obey(kafka, line)
-            signal.pause()  # nobody can type: until Ctrl-C or SIGTERM
+            signal.pause()  # no terminal: until Ctrl-C or SIGTERM
     except ClusterError as error:
         raise SystemExit(str(error).replace("leave `ports` out", "say --any-ports")) from None
     except KeyboardInterrupt:

@@ -1,11 +1,11 @@
-"""A query that runs on Spark's own Kafka source goes on with this one, where it stopped.
+"""Continue a query of Spark's own Kafka source with this source, where it stopped.
 
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 examples/migrate_from_spark_kafka.py
 
-The packages are what the old source needs, in the version of your Spark; with `python` in place of `spark-submit`, put
-`--packages ... pyspark-shell` into the environment variable PYSPARK_SUBMIT_ARGS. The query drops duplicates, so it has
-state that must come along: the second ten records repeat five keys of the first. Where the topic has a thousand records
-already, you will see:
+The packages contain the old source, in the version of your Spark. To use `python` instead of `spark-submit`, set the
+environment variable PYSPARK_SUBMIT_ARGS to `--packages ... pyspark-shell`. The query drops duplicates, so it has state
+that must migrate too: the second ten records repeat five keys of the first ten. If the topic has a thousand records
+before, you will see:
 
     kafka read 1010 new records
     kafkameta migrate-checkpoint: made .../new
@@ -41,7 +41,7 @@ def main() -> None:
         producer.flush(60)
 
     def run(source: str, checkpoint: str) -> None:
-        """The query: nothing but the name of its source changes, and where its checkpoint is."""
+        """The query. Only the name of its source and its checkpoint change."""
         records = (
             spark.readStream.format(source)
             .option("kafka.bootstrap.servers", options.bootstrap_servers)
@@ -73,7 +73,7 @@ def main() -> None:
 
         rows = spark.read.parquet(f"{folder}/rows")
         total, different = rows.count(), rows.distinct().count()
-        verdict = "nothing lost, nothing repeated" if total == different == 15 else "15 were to be there"
+        verdict = "nothing lost, nothing repeated" if total == different == 15 else "15 expected"
         print(f"the folder holds {total} rows, {different} different keys: {verdict}")
         spark.stop()
 

@@ -1,9 +1,9 @@
-"""Write page views to a topic, with every choice that a Kafka producer has.
+"""Write page views to a topic, with the choices of a Kafka producer.
 
-    python examples/producer.py                                      # a thousand records, by the hash of their keys
-    python examples/producer.py --by sticky --compression zstd       # no keys: a whole batch to one partition
+    python examples/producer.py                                      # a thousand records, partitioned by key hash
+    python examples/producer.py --by sticky --compression zstd       # no keys: a batch goes to one partition
     python examples/producer.py --by 1 --acks 1                      # all to partition 1
-    python examples/producer.py --seconds 60                         # a thousand records each second, for a minute
+    python examples/producer.py --seconds 60                         # a thousand records per second, for a minute
 
 You will see:
 
@@ -11,16 +11,17 @@ You will see:
     partition 0: 400 records
     partition 1: 600 records
 
-What the choices do:
+The choices:
 
-- `--by key-hash` sends equal keys to the same partition, where they stay in order. It is the hash of Kafka's Java
-  clients, so that both kinds of producer agree. `sticky` writes records without a key, and changes the partition
-  every `--linger-ms`, which fills batches better. A number is the partition itself.
-- `--compression` is by batch: larger ones (`--batch-bytes`, `--linger-ms`) compress better. The source reads them all.
-- `--acks 0` waits for no answer and may lose records; `1` waits for the leader, and what it took is lost if it dies
-  before its followers have it; `all` waits for those in sync.
-- Idempotence numbers the batches, so that one that is sent again is neither written twice nor out of order. It needs
-  `--acks all`, and is on with it; `--no-idempotence` turns it off.
+- `--by key-hash` sends equal keys to the same partition, where they stay in order. It uses the hash of Kafka's Java
+  clients, so that Java producers choose the same partitions. `sticky` writes records without a key and changes the
+  partition every `--linger-ms`, which fills batches better. A number is the partition itself.
+- `--compression` works on batches: larger batches (`--batch-bytes`, `--linger-ms`) compress better. The source reads
+  all codecs.
+- `--acks 0` waits for no response and may lose records. `1` waits for the leader: a record is lost if the leader dies
+  before its followers have the record. `all` waits for the in-sync replicas.
+- Idempotence numbers the batches, so that a retried batch is neither written twice nor out of order. It needs
+  `--acks all`, which enables it; `--no-idempotence` disables it.
 """
 
 from __future__ import annotations
@@ -35,21 +36,21 @@ from confluent_kafka import KafkaException, Producer
 
 STICKY, KEY_HASH = "sticky", "key-hash"
 CREATION_S = 5
-"""A cluster with auto.create.topics.enable makes a topic when it is first asked for it, and has it a moment later."""
+"""With auto.create.topics.enable, the first request for a topic creates the topic, which exists a moment later."""
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bootstrap-servers", default="localhost:19092")
     parser.add_argument("--topic", default="topic-0")
-    parser.add_argument("--records", type=int, default=1000, help="how many, or how many each second")
-    parser.add_argument("--seconds", type=int, default=0, help="go on for so long; 0: write once")
+    parser.add_argument("--records", type=int, default=1000, help="number of records, or records per second")
+    parser.add_argument("--seconds", type=int, default=0, help="time to write; 0: write once")
     parser.add_argument("--by", default=KEY_HASH, help="key-hash, sticky, or the number of a partition")
     parser.add_argument("--compression", choices=["none", "gzip", "snappy", "lz4", "zstd"], default="lz4")
     parser.add_argument("--acks", choices=["0", "1", "all"], default="all")
     parser.add_argument("--idempotence", action=argparse.BooleanOptionalAction, help="default: with --acks all")
-    parser.add_argument("--linger-ms", type=int, default=20, help="how long a record waits for others in its batch")
-    parser.add_argument("--batch-bytes", type=int, default=1_000_000, help="how large a batch may grow")
+    parser.add_argument("--linger-ms", type=int, default=20, help="time to wait for more records in a batch")
+    parser.add_argument("--batch-bytes", type=int, default=1_000_000, help="maximum size of a batch")
     options = parser.parse_args()
     if options.by not in (KEY_HASH, STICKY) and not options.by.isdigit():
         parser.error(f"--by {options.by}: give {KEY_HASH}, {STICKY} or the number of a partition")
@@ -63,19 +64,19 @@ def arguments() -> argparse.Namespace:
 def settings(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "bootstrap.servers": options.bootstrap_servers,
-        "partitioner": "murmur2_random",  # as Java's; the default of librdkafka, crc32, puts keys elsewhere
+        "partitioner": "murmur2_random",  # as in Java; librdkafka's default hash is crc32
         "sticky.partitioning.linger.ms": options.linger_ms,
         "linger.ms": options.linger_ms,
         "batch.size": options.batch_bytes,
         "compression.type": options.compression,
         "acks": options.acks,
         "enable.idempotence": options.idempotence,
-        "log_level": 0,  # what goes wrong is printed below
+        "log_level": 0,  # errors are printed below
     }
 
 
 def partitions(producer: Producer, options: argparse.Namespace) -> Collection[int]:
-    """Those that the topic has, once it is there."""
+    """The partitions of the topic, once it exists."""
     give_up_at = time.monotonic() + CREATION_S
     try:
         while (topic := producer.list_topics(options.topic, timeout=10).topics[options.topic]).error is not None:
@@ -90,9 +91,9 @@ def partitions(producer: Producer, options: argparse.Namespace) -> Collection[in
 def main() -> None:
     options = arguments()
     producer = Producer(settings(options))
-    there = partitions(producer, options)
-    if options.by.isdigit() and int(options.by) not in there:
-        raise SystemExit(f"--by {options.by}: topic {options.topic} has {len(there)} partitions, from 0 on")
+    existing = partitions(producer, options)
+    if options.by.isdigit() and int(options.by) not in existing:
+        raise SystemExit(f"--by {options.by}: topic {options.topic} has {len(existing)} partitions, from 0 on")
     delivered: Counter[int] = Counter()
     by_partition: dict[str, Any] = {"partition": int(options.by)} if options.by.isdigit() else {}
 
@@ -107,7 +108,7 @@ def main() -> None:
             key = None if options.by == STICKY else f"user-{number % 10}"
             value = f"user-{number % 10} opened page-{number % 7}"
             producer.produce(options.topic, value, key, on_delivery=on_delivery, **by_partition)
-            producer.poll(0)  # has on_delivery called
+            producer.poll(0)  # calls on_delivery
         if second + 1 < options.seconds:
             time.sleep(1)
     producer.flush(60)

@@ -1,11 +1,11 @@
-"""Stop a query in the middle, start it again, and count: no record is lost, none is there twice.
+"""Stop a query, start it again, and count its records: no record is lost or repeated.
 
     python examples/producer.py
-    python examples/restart_and_rate_limit.py         # while nobody writes to the topic
+    python examples/restart_and_rate_limit.py         # while no producer writes
 
-`maxOffsetsPerTrigger` keeps micro-batches small, so that the first run, which is stopped once two of them are done,
-leaves something for the second: 600 records here, or 400 where a third micro-batch was done before the stop. The second
-begins at the checkpoint, with no offsets given. You will see:
+`maxOffsetsPerTrigger` keeps micro-batches small. The first run stops after two micro-batches and leaves 600 records for
+the second run, or 400 if a third micro-batch ended before the stop. The second run starts at the checkpoint, without
+offsets in its options. You will see:
 
     the topic holds 1000 records
     first run: 400 records, at most 200 in a micro-batch
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--bootstrap-servers", default="localhost:19092")
     parser.add_argument("--topic", default="topic-0")
     parser.add_argument("--max-offsets", type=int, default=200, help="maxOffsetsPerTrigger")
-    parser.add_argument("--seconds", type=int, default=60, help="how long the first run may take at most")
+    parser.add_argument("--seconds", type=int, default=60, help="timeout of the first run")
     options = parser.parse_args()
 
     spark = SparkSession.builder.appName("restart and rate limit").getOrCreate()

@@ -1,15 +1,14 @@
-"""Read a topic, and beside it, as a second stream, every refresh of the metadata caches that this takes.
+"""Read a topic, and the refresh events of its metadata caches as a second stream.
 
     python examples/producer.py --seconds 60 &
     python examples/side_stream.py
 
-Each cache begins with `born`, and the answer to its first question is a `bootstrap`. Metadata is refreshed when it is
-two seconds old here (five minutes by default), so that there is more to see: `max_age`. Kill a broker meanwhile, as
-who_is_stale.py tells how, and other reasons come: connection_lost, not_leader, leader_hint ... A reader's events are
-written when its task ends; the planner's refreshes by age that found nothing new wait until there is news.
+The first event of a cache is `born`, its first Metadata response `bootstrap`. This example refreshes metadata after two
+seconds (default: five minutes) to show `max_age`. Kill a broker, as in who_is_stale.py, for other reasons:
+connection_lost, not_leader, leader_hint ... A reader's events are written at the end of its task. The planner's
+refreshes by age without a change are written with its next other event.
 
-It goes on for twenty seconds (`--seconds`), or until Ctrl-C. You will see tables such as this, and a line at the
-end:
+It runs for twenty seconds (`--seconds`), or until Ctrl-C. You will see tables such as this one, and a last line:
 
     Batch: 0
     |        time|   role|   kind|   reason|broker_id|  outcome|leaders_moved|
@@ -38,13 +37,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bootstrap-servers", default="localhost:19092")
     parser.add_argument("--topic", default="topic-0")
-    parser.add_argument("--seconds", type=int, default=20, help="how long to go on after the first micro-batch")
+    parser.add_argument("--seconds", type=int, default=20, help="time to run after the first micro-batch")
     options = parser.parse_args()
 
     spark = SparkSession.builder.appName("side stream").config("spark.sql.shuffle.partitions", 2).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     ended = threading.Event()
-    signal.signal(signal.SIGINT, lambda *_: ended.set())  # Ctrl-C; Spark's own way breaks its answers off
+    signal.signal(signal.SIGINT, lambda *_: ended.set())  # Ctrl-C; Spark's own handler interrupts its responses
     with tempfile.TemporaryDirectory(prefix="kafkameta-events-of-") as folder:
         records = (
             spark.readStream.format("kafkameta")
@@ -58,12 +57,12 @@ def main() -> None:
         main_query = records.writeStream.format("noop").trigger(processingTime="1 second").start()
 
         events = kafkameta.refresh_events(spark, stream=True, metricsPath=folder)
-        shown = events.selectExpr(
+        columns = events.selectExpr(
             "date_format(time, 'HH:mm:ss.SSS') AS time",
             *("role", "kind", "reason", "broker_id", "outcome"),
             "size(leaders_changed) AS leaders_moved",
         )
-        side_query = shown.writeStream.format("console").option("truncate", False).start()
+        side_query = columns.writeStream.format("console").option("truncate", False).start()
 
         while not main_query.recentProgress and not ended.is_set():
             main_query.awaitTermination(1)

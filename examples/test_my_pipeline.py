@@ -1,10 +1,10 @@
-"""How to test a pipeline of yours: real requests to brokers inside the test's process, and chispa for the DataFrames.
+"""Test your pipeline with real requests to brokers inside the test's process, and compare DataFrames with chispa.
 
-    pip install pytest chispa                         # in a clone, whose settings want more: pip install '.[test]'
+    pip install pytest chispa                         # in a clone, whose settings need more: pip install '.[test]'
     python -m pytest examples/test_my_pipeline.py
 
-`MockCluster` needs no Java, no Docker and no download, and starts in milliseconds; Spark itself takes the time. You
-will see:
+`MockCluster` needs neither Java, Docker nor a download, and starts in milliseconds; only Spark takes time.
+You will see:
 
     3 passed
 """
@@ -23,7 +23,7 @@ from pyspark_kafka_meta.testing import MockCluster
 
 
 def views_by_page(records: DataFrame) -> DataFrame:
-    """The pipeline: in your project, it is imported. Values such as "user-1 opened page-2" become counts by page."""
+    """The pipeline, which your test imports. Values such as "user-1 opened page-2" become counts by page."""
     pages = records.selectExpr("split_part(CAST(value AS STRING), ' ', 3) AS page")
     return pages.where("page != ''").groupBy("page").count()
 

@@ -1,16 +1,16 @@
-"""Which executor still holds a leader that leads no more: what the caches know, beside what the brokers say now.
+"""Find executors whose caches hold an old leader: compare the caches with the brokers' current metadata.
 
     python examples/producer.py
-    python examples/who_is_stale.py                   # and then kill broker 3
+    python examples/who_is_stale.py                   # then kill broker 3
 
-A cache learns of a new leader when it next asks something of the old one, or at `metadata.max.age.ms`. The planner
-asks at every trigger, so it is right again at once; a reader whose partition has no new records stays stale for as long
-as that lasts, which costs nothing. Start the producer again: the worker that gets the task heals, any other stays as
-it is. `docker compose kill broker-3` kills one, or `kill 3` typed into local_kafka.py; not broker 2, the only one that
-this program knows at the start.
+A cache learns of a new leader with its next request to the old leader, or at `metadata.max.age.ms`. The planner sends
+requests at every trigger, so it is current at once. A reader of a partition without new records stays stale, which
+costs nothing. Start the producer again: the worker with the next task refreshes its cache, other workers do not.
+`docker compose kill broker-3` kills a broker, or `kill 3` in local_kafka.py. Do not kill broker 2, the only bootstrap
+server of this program.
 
-It looks for a minute (`--seconds`), or until Ctrl-C. You will see one line every two seconds; after the leader has
-moved, one for each partition in a stale cache:
+It runs for a minute (`--seconds`), or until Ctrl-C. You will see one line every two seconds; after a leader change, one
+line for each partition in a stale cache:
 
     no cache is stale
     reader 4242 on executor driver: topic-0 partition 1 is led by 3, its cache, at most 9876 ms old, says 2
@@ -33,14 +33,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bootstrap-servers", default="localhost:19092")
     parser.add_argument("--topic", default="topic-0")
-    parser.add_argument("--seconds", type=int, default=60, help="how long to look")
-    parser.add_argument("--once", action="store_true", help="end as soon as a reader was seen that is stale")
+    parser.add_argument("--seconds", type=int, default=60, help="time to run")
+    parser.add_argument("--once", action="store_true", help="end after the first stale reader")
     options = parser.parse_args()
 
     spark = SparkSession.builder.appName("who is stale").config("spark.sql.shuffle.partitions", 2).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     ended = threading.Event()
-    signal.signal(signal.SIGINT, lambda *_: ended.set())  # Ctrl-C; Spark's own way breaks its answers off
+    signal.signal(signal.SIGINT, lambda *_: ended.set())  # Ctrl-C; Spark's own handler interrupts its responses
     cluster = {"kafka.bootstrap.servers": options.bootstrap_servers, "subscribe": options.topic}
     with tempfile.TemporaryDirectory(prefix="kafkameta-events-of-") as folder:
         stream = spark.readStream.format("kafkameta").options(**cluster)
@@ -51,12 +51,12 @@ def main() -> None:
 
         deadline = time.monotonic() + options.seconds
         while time.monotonic() < deadline and not ended.is_set() and not query.awaitTermination(2):
-            # Anew each time: what a batch reads is settled when its DataFrame is first used.
+            # New DataFrames each time: Spark plans a DataFrame once, at its first use.
             cached = kafkameta.caches(spark, metricsPath=folder)
             live = kafkameta.partitions(spark, **cluster).withColumnsRenamed(
                 {"leader_id": "leader_now", "leader_epoch": "epoch_now", "topic_id": "id_now"}
             )
-            # A topic that was recreated has another id, and its epochs begin anew.
+            # A recreated topic has another id, and its epochs start again.
             is_old = "leader_epoch < epoch_now OR topic_id <> id_now"
             stale = cached.join(live, ["cluster_id", "topic", "partition"]).where(is_old)
             rows = stale.orderBy("role", "pid", "partition").collect()

@@ -1,12 +1,12 @@
-"""Count words in windows of ten seconds, into a folder of parquet, and go on where the last run stopped.
+"""Count words in windows of ten seconds, write them to Parquet, and continue where the last run stopped.
 
-    python examples/producer.py --seconds 40          # records over some windows
-    python examples/word_count.py                     # run both again, and again
+    python examples/producer.py --seconds 40          # records in several windows
+    python examples/word_count.py                     # run both several times
 
-Each run reads what has come since the one before and ends; the checkpoint knows how far that was. A window is written
-once, when it is complete: as soon as a record has come that is ten seconds (the watermark) later than the window's end.
-So the last windows wait for the next run. A new cluster has other topics: begin with another folder then (`--folder`).
-You will see what is in the folder so far:
+Each run reads the records since the last run, according to the checkpoint, and ends. A window is written once, when it
+is complete: after a record that is ten seconds (the watermark) later than the window's end. So the last windows wait
+for the next run. A new cluster has other topics: use another folder (`--folder`) then. You will see the content of the
+folder:
 
     +-------------------+------+-----+
     |             window|  word|count|
@@ -38,7 +38,7 @@ def main() -> None:
         spark.readStream.format("kafkameta")
         .option("kafka.bootstrap.servers", options.bootstrap_servers)
         .option("subscribe", options.topic)
-        .option("startingOffsets", "earliest")  # of the first run; later ones begin at the checkpoint
+        .option("startingOffsets", "earliest")  # of the first run; later runs start at the checkpoint
         .load()
     )
     words = records.select("timestamp", explode(split(col("value").cast("string"), " ")).alias("word"))
@@ -48,7 +48,7 @@ def main() -> None:
         .writeStream.format("parquet")
         .option("path", str(options.folder / "counts"))
         .option("checkpointLocation", str(options.folder / "checkpoint"))
-        .trigger(availableNow=True)  # read what is there, and end
+        .trigger(availableNow=True)  # read the existing records, and end
         .start()
     )
     query.awaitTermination()
