@@ -1,5 +1,5 @@
-"""A steady feed of numbered records by an idempotent producer with acks=all, in a process of its own, that counts what
-the brokers acknowledged."""
+"""A steady feed of numbered records by an idempotent producer with acks=all, in its own process. Counts
+acknowledged records."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from confluent_kafka import Message, Producer
 TICK_S = 0.05
 FLUSH_TIMEOUT_S = 300.0
 MAX_QUEUED = 1_000_000
-"""Records that wait for a leader, at most."""
+"""Limit of records that wait for a leader."""
 
 
 class Acknowledged(NamedTuple):
-    """What became of the records 0 to `sent` - 1.
+    """The result for the records 0 to `sent` - 1.
 
     Attributes:
-        unknown: numbers of records without an acknowledgement, whether they were written or not.
+        unknown: numbers of records without an acknowledgement, which may be written or not.
     """
 
     sent: int
@@ -36,11 +36,11 @@ class AckedFeed:
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int, records_per_s: float) -> None:
         spawn = multiprocessing.get_context("spawn")
-        self._connection, theirs = spawn.Pipe()
-        arguments = (bootstrap_servers, topic, partitions, records_per_s, theirs)
+        self._connection, child = spawn.Pipe()
+        arguments = (bootstrap_servers, topic, partitions, records_per_s, child)
         self._process = spawn.Process(target=_feed, args=arguments, daemon=True)
         self._process.start()
-        theirs.close()
+        child.close()
 
     def close(self) -> Acknowledged:
         """Wait for the last acknowledgements."""
@@ -64,13 +64,13 @@ def _feed(bootstrap_servers: str, topic: str, partitions: int, records_per_s: fl
         if error is None and isinstance(value, bytes):
             acked[int(value)] = True
 
-    began = time.monotonic()
+    start = time.monotonic()
     while not parent.poll(TICK_S):
-        due = int((time.monotonic() - began) * records_per_s)
+        due = int((time.monotonic() - start) * records_per_s)
         sent = len(acked)
         acked.extend(bytes(due - sent))
         for number in range(sent, due):
             producer.produce(topic, b"%d" % number, partition=number % partitions, on_delivery=on_delivery)
         producer.poll(0)
     producer.flush(FLUSH_TIMEOUT_S)
-    parent.send(Acknowledged(len(acked), frozenset(number for number, done in enumerate(acked) if not done)))
+    parent.send(Acknowledged(len(acked), frozenset(number for number, is_acked in enumerate(acked) if not is_acked)))

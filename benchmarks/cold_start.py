@@ -1,11 +1,10 @@
-"""How long a new application takes to its first row.
+"""Measures the time from the start of an application to its first row.
 
     python -m benchmarks.cold_start [--rounds 5] [--json FILE]
 
-Each turn is a process of its own, timed from its start: it imports pyspark, makes a session, takes one row of a topic.
-Sources take turns. The JVM source has its jars on disk and named by path, this source is installed; neither resolves
-or downloads anything.
-A Python source that has its rows ready tells how much of it is Spark's own time for any source in Python.
+Each turn is a new process, timed from its start: it imports pyspark, creates a session and takes one row of a topic.
+Sources take turns. The jars of the JVM source are local files, and this source is installed: no turn resolves or
+downloads packages. A Python source with ready rows shows Spark's own time for a source in Python.
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ print(json.dumps([ready - float(began), time.time() - ready]))
 
 
 def turn_s(bootstrap_servers: str, topic: str, reader: Reader) -> tuple[float, float]:
-    """Seconds from the start of a process to its session, and from there to the first row."""
+    """Seconds from the start of a process to its session, and from the session to the first row."""
     jars = ",".join(map(str, jvm_source_jars())) if reader is JVM else ""
     options = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic, **reader.options}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM, reader.source, json.dumps(options), jars, str(time.time())],
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -59,7 +58,7 @@ def turn_s(bootstrap_servers: str, topic: str, reader: Reader) -> tuple[float, f
         timeout=TURN_TIMEOUT_S,
         check=True,
     )
-    session_s, row_s = json.loads(done.stdout.splitlines()[-1])
+    session_s, row_s = json.loads(process.stdout.splitlines()[-1])
     return session_s, row_s
 
 

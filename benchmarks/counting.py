@@ -1,4 +1,4 @@
-"""Counts connections to brokers and the requests on them, by API, in what proxies see pass."""
+"""Counts connections to brokers and their requests by API, in the data of proxies."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _LENGTH_BYTES, _API_KEY_BYTES = 4, 2
 
 
 class Requests:
-    """Finds the requests in what a client sends, however it is cut into pieces."""
+    """Finds the requests in the data of a client, which may be split anywhere."""
 
     def __init__(self) -> None:
         self._pending = b""
         self._to_skip = 0
 
     def feed(self, chunk: bytes) -> Iterator[str]:
-        """The APIs of the requests whose beginning is known with this chunk."""
+        """The APIs of the requests whose header is complete with this chunk."""
         skipped = min(self._to_skip, len(chunk))
         self._to_skip -= skipped
         self._pending += chunk[skipped:]
@@ -33,7 +33,7 @@ class Requests:
 
 
 class Count:
-    """Of connections and requests, over any number of proxies: `TcpProxy(watch=count.watch)`."""
+    """Counts of connections and requests of any number of proxies: `TcpProxy(watch=count.watch)`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,11 +44,11 @@ class Count:
             return self._counted.copy()
 
     def watch(self) -> Callable[[bytes], None]:
-        """One more connection, and what takes the bytes that its client sends."""
+        """Count a connection. Returns a function for the bytes of its client."""
         requests = Requests()
         self._add([CONNECTIONS])
         return lambda chunk: self._add(requests.feed(chunk))
 
-    def _add(self, seen: Iterable[str]) -> None:
+    def _add(self, names: Iterable[str]) -> None:
         with self._lock:
-            self._counted.update(seen)
+            self._counted.update(names)

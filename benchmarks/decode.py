@@ -1,9 +1,9 @@
-"""How fast fetched bytes become Arrow on one core, by value size, batch size and codec.
+"""Measures the decoding of fetched bytes to Arrow on one core, by value size, batch size and codec.
 
     python -m benchmarks.decode [CODEC ...]
 
 Prints M records/s and MB/s of decompressed records for all columns but the headers, then M records/s for the value
-column alone, and for all columns with two headers a record. CPU time, so that other work on the machine counts less.
+column alone, and for all columns with two headers per record. Measures CPU time, which other processes affect less.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """One partition's bytes as a broker sends them, and how much is in them."""
+    """The fetched bytes of one partition, with the count and size of its records."""
 
     records: bytes
     count: int
@@ -42,11 +42,11 @@ class Fetch:
 
 def varint(number: int) -> bytes:
     raw = number << 1
-    out = bytearray()
+    encoded = bytearray()
     while raw > 0x7F:
-        out.append(raw & 0x7F | 0x80)
+        encoded.append(raw & 0x7F | 0x80)
         raw >>= 7
-    return bytes((*out, raw))
+    return bytes((*encoded, raw))
 
 
 def compress(codec: Codec, data: bytes) -> bytes:
@@ -64,7 +64,7 @@ def compress(codec: Codec, data: bytes) -> bytes:
 
 
 def lz4_frame(data: bytes) -> bytes:
-    """Independent blocks of 64 KiB, as Kafka's clients write them."""
+    """Independent blocks of 64 KiB, as from Kafka's clients."""
     frame = [b"\x04\x22\x4d\x18\x60\x40\x82"]
     for at in range(0, len(data), 65536):
         block = bytes(cramjam.lz4.compress_block(data[at : at + 65536], store_size=False))

@@ -1,6 +1,6 @@
-"""What leader moves cost readers: delays of the records around each move beside those right before it, as plain arrays.
+"""Computes the cost of leader changes for readers: delays of records around each change and before.
 
-Records are numbered from 0, times are seconds since 1970, and what never happened has the time infinity.
+Records are numbered from 0, times are seconds since 1970, and the time of an event that never happened is infinity.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEAD_S = 1.0
-"""Records sent so shortly before a move may still be unread when it comes: they count as sent around it."""
+"""Records sent this shortly before a move may be unread when it starts: they count as sent around the move."""
 CALM_S = 3.0
-"""How long the readers are watched before that, for what is usual."""
+"""Duration of the calm stretch before that, for the usual delay."""
 
 Times = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Every record that was sent, by its number: to which partition, when, and when its leader acknowledged it."""
+    """Partition, send time and acknowledgement time of every record, by its number."""
 
     partition: NDArray[np.int64]
     sent: Times
@@ -32,13 +32,13 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """What one reader got: the number of a record and when the reader had it, in the order of reading."""
+    """The record numbers and arrival times of one reader, in the order of reading."""
 
     number: NDArray[np.int64]
     time: Times
 
     def first(self, count: int) -> Times:
-        """When each of the records numbered below `count` arrived first."""
+        """The time of the first arrival of each record numbered below `count`."""
         times = np.full(count, np.inf)
         np.minimum.at(times, self.number, self.time)
         return times
@@ -46,13 +46,13 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Leaders that moved.
+    """A change of leaders.
 
     Attributes:
-        began: when the cluster was told to, or the leader was killed.
-        named: when brokers first named a new leader of each partition.
-        ready: when each of these had taken a record and replicated it. Before that nothing can be read from it.
-        until: records sent up to then count as sent around the move.
+        began: time of the election or the kill.
+        named: first time at which brokers reported a new leader of each partition.
+        ready: time at which each new leader had written and replicated a record. Before, it serves no records.
+        until: records sent until this time count as sent around the move.
     """
 
     kind: str
@@ -65,16 +65,16 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the moves of one kind cost one reader: ms, one figure for each move, but for `usual_ms`.
+    """The cost of the moves of one kind for one reader: ms, one figure for each move, except `usual_ms`.
 
-    A record is late from its acknowledgement on; in partitions that moved, not before their new leaders were ready.
+    The delay of a record starts at its acknowledgement; in moved partitions, not before the new leaders were ready.
 
     Attributes:
-        usual_ms: how late the latest record of a calm stretch is, in the partitions about to move; the median of the
-            stretches right before moves of any kind.
-        added_ms: the same around each move, less `usual_ms`: what the reader needed longer than the cluster.
-        others_ms: as `added_ms`, in the partitions whose leaders stayed.
-        delay_ms: the longest delay around each move, counted from the sending: what a user sees.
+        usual_ms: the largest delay in a calm stretch, in the partitions that move next; median of the stretches before
+            moves of all kinds.
+        added_ms: the largest delay around each move, minus `usual_ms`: the reader's time in addition to the cluster's.
+        others_ms: as `added_ms`, in the partitions whose leaders did not move.
+        delay_ms: the largest delay around each move since the send time, as a user sees it.
     """
 
     usual_ms: float
@@ -84,18 +84,18 @@ class Cost:
 
 
 def costs(written: Written, arrived: Times, moves: Sequence[Move]) -> dict[str, Cost]:
-    """By kind of move, what they cost a reader that had each record when `arrived` says."""
+    """The costs by kind of move, for a reader with these arrival times."""
     worst = [_worst_around(written, arrived, move) for move in moves]
-    usual_ms = float(np.nanmedian([each.usual_ms for each in worst]))
-    usual_others_ms = float(np.nanmedian([each.usual_others_ms for each in worst]))
+    usual_ms = float(np.nanmedian([delays.usual_ms for delays in worst]))
+    usual_others_ms = float(np.nanmedian([delays.usual_others_ms for delays in worst]))
     by_kind: dict[str, list[_Worst]] = {}
-    for move, one in zip(moves, worst, strict=True):
-        by_kind.setdefault(move.kind, []).append(one)
-    return {kind: _cost(of_kind, usual_ms, usual_others_ms) for kind, of_kind in by_kind.items()}
+    for move, delays in zip(moves, worst, strict=True):
+        by_kind.setdefault(move.kind, []).append(delays)
+    return {kind: _cost(group, usual_ms, usual_others_ms) for kind, group in by_kind.items()}
 
 
 def lost_and_repeated(written: Written, arrivals: Arrivals, until: float) -> tuple[int, int]:
-    """Of the records sent before `until` and acknowledged: how many never arrived, and how many arrived again."""
+    """Counts of the acknowledged records sent before `until` that never arrived, and that arrived again."""
     due = np.isfinite(written.acked) & (written.sent < until)
     times = np.bincount(arrivals.number, minlength=len(due))
     return int(np.count_nonzero(due & (times == 0))), int(np.sum(np.maximum(times - 1, 0)))
@@ -104,13 +104,13 @@ def lost_and_repeated(written: Written, arrivals: Arrivals, until: float) -> tup
 def _cost(worst: Sequence[_Worst], usual_ms: float, usual_others_ms: float) -> Cost:
     return Cost(
         usual_ms=usual_ms,
-        added_ms=tuple(_more(one.late_ms, usual_ms) for one in worst),
-        others_ms=tuple(_more(one.others_ms, usual_others_ms) for one in worst),
-        delay_ms=tuple(one.delay_ms for one in worst),
+        added_ms=tuple(_added(delays.late_ms, usual_ms) for delays in worst),
+        others_ms=tuple(_added(delays.others_ms, usual_others_ms) for delays in worst),
+        delay_ms=tuple(delays.delay_ms for delays in worst),
     )
 
 
-def _more(late_ms: float, usual_ms: float) -> float:
+def _added(late_ms: float, usual_ms: float) -> float:
     return late_ms if math.isinf(late_ms) else late_ms - usual_ms
 
 
@@ -123,11 +123,11 @@ class _Worst(NamedTuple):
 
 
 def _worst_around(written: Written, arrived: Times, move: Move) -> _Worst:
-    taken = np.isfinite(written.acked)
+    acknowledged = np.isfinite(written.acked)
     moved = np.isin(written.partition, list(move.partitions))
     began = move.began - LEAD_S
-    calm = taken & (written.sent >= began - CALM_S) & (written.sent < began)
-    around = taken & (written.sent >= began) & (written.sent < move.until)
+    calm = acknowledged & (written.sent >= began - CALM_S) & (written.sent < began)
+    around = acknowledged & (written.sent >= began) & (written.sent < move.until)
     due = np.where(moved & around, np.maximum(written.acked, move.ready), written.acked)
     return _Worst(
         usual_ms=_worst_ms(arrived, due, calm & moved),
@@ -139,5 +139,5 @@ def _worst_around(written: Written, arrived: Times, move: Move) -> _Worst:
 
 
 def _worst_ms(arrived: Times, due: Times, records: NDArray[np.bool_]) -> float:
-    """Infinite if one is lost, NaN if there are none."""
+    """Infinite if a record is lost, NaN without records."""
     return float(np.max(arrived[records] - due[records])) * 1000 if np.any(records) else float("nan")

@@ -1,10 +1,10 @@
-"""How late a record is in Spark: from its sending to the end of the collection of its micro-batch.
+"""Measures the delay of records in Spark: from the send time to the end of the micro-batch's collection.
 
     python -m benchmarks.end_to_end [--rounds 3] [--seconds 20] [--json FILE]
 
-2,000 records a second arrive in 6 partitions. Streams of this source and of Spark's JVM source take turns, with no
-trigger interval. Each record's value is the time of its sending, by the clock that also tells its arrival. What counts
-are all records that were sent in the `--seconds` after a turn's first ones: a turn ends when the last of them is there.
+2,000 records per second arrive in 6 partitions. Streams of this source and of Spark's JVM source take turns, without a
+trigger interval. The value of a record is its send time, by the clock of its arrival time. All records sent in the
+`--seconds` after a turn's warm-up count: a turn ends when the last of these records has arrived.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ ARRIVAL_TIMEOUT_S = 60.0
 
 
 def turn_s(spark: SparkSession, bootstrap_servers: str, topic: str, seconds: float, reader: Reader) -> list[float]:
-    """The lateness of each record that was sent in one turn, after its first seconds.
+    """The delay of each record that was sent in one turn after its warm-up.
 
     Raises:
-        TimeoutError: some did not arrive.
+        TimeoutError: not all records arrived.
     """
     late: list[float] = []
-    ended: set[int] = set()  # partitions with a record sent later: each holds them in the order of sending
-    begin = end = math.inf  # as long as the stream starts
+    ended: set[int] = set()  # partitions with a later record: a partition keeps the send order
+    begin = end = math.inf  # while the stream starts
 
     def arrive(batch: DataFrame, _: int) -> None:
-        got = batch.selectExpr("partition", "CAST(CAST(value AS STRING) AS DOUBLE) AS sent").toArrow()
-        arrived, sent = time.time(), got["sent"].to_numpy()
+        table = batch.selectExpr("partition", "CAST(CAST(value AS STRING) AS DOUBLE) AS sent").toArrow()
+        arrived, sent = time.time(), table["sent"].to_numpy()
         late.extend(arrived - sent[(sent >= begin) & (sent < end)])
-        ended.update(got["partition"].to_numpy()[sent >= end])
+        ended.update(table["partition"].to_numpy()[sent >= end])
 
     rows = reader.read_stream(spark, bootstrap_servers, topic)
     with tempfile.TemporaryDirectory() as checkpoint:
@@ -63,16 +63,16 @@ def main() -> None:
             turn = partial(turn_s, spark, bootstrap_servers, topic, arguments.seconds)
             turns = take_turns((OURS, JVM, TUNED_JVM), arguments.rounds, turn)
     late = {name: np.concatenate(taken) for name, taken in turns.items()}
-    medians = {name: float(np.median(one)) for name, one in late.items()}
+    medians = {name: float(np.median(delays)) for name, delays in late.items()}
     rows: list[dict[str, object]] = [
         {
             "reader": name,
-            "records": len(one),
+            "records": len(delays),
             "p50_ms": round(1000 * medians[name]),
-            "p99_ms": round(1000 * float(np.quantile(one, 0.99))),
+            "p99_ms": round(1000 * float(np.quantile(delays, 0.99))),
             "times_the_JVM_source's": round(medians[name] / medians[JVM.name], 2),
         }
-        for name, one in late.items()
+        for name, delays in late.items()
     ]
     report(f"From sending to arrival, {RECORDS_PER_S:,} records a second", rows, arguments.json)
 

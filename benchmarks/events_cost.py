@@ -1,11 +1,11 @@
-"""What the refresh events cost a read: throughput with events, beside the same source without any.
+"""Measures the cost of refresh events for a read: throughput with events and without.
 
     python -m benchmarks.events_cost [--records 3000000] [--rounds 60] [--json FILE]
 
 All readers take turns in one Spark session, as in `benchmarks.throughput`. "Often" is a cache that refreshes ten times
-a second, far more than any real trouble makes it. One turn differs from the next by several percent: a standard error
-and a second reader without events tell how much of a figure is noise. With `--records 600` hardly anything is left but
-what a query costs in any case, and what events add to that.
+a second, far more often than any real fault causes. Turns differ by several percent: the standard error and a second
+reader without events show the noise of a figure. With `--records 600` only the fixed cost of a query is left, and the
+cost that events add.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from benchmarks.throughput import PARTITIONS, VALUE_BYTES, read
 from benchmarks.topics import fill, new_topic
 from pyspark_kafka_meta import KafkaMetaDataSource
 
-TELLING, SILENT = "kafkameta_telling", "kafkameta_silent"
+PUBLISHING, SILENT = "kafkameta_publishing", "kafkameta_silent"
 SILENT_READER = Reader("no events", SILENT)
 
 
-class TellingSource(KafkaMetaDataSource):
-    """This source, made known to Spark in the same way as the other."""
+class PublishingSource(KafkaMetaDataSource):
+    """This source, registered in Spark like the silent source."""
 
     @classmethod
     def name(cls) -> str:
-        return TELLING
+        return PUBLISHING
 
 
 class SilentSource(KafkaMetaDataSource):
-    """The same source, whose events go nowhere but to the log."""
+    """This source, with events only in the log."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -52,14 +52,14 @@ def readers(folder: str, metrics_topic: str) -> list[Reader]:
     return [
         SILENT_READER,
         Reader("no events, as a control", SILENT, {"kafka.client.id": "control"}),
-        Reader("events to a folder", TELLING, {"metricsPath": folder}),
-        Reader("events to a topic", TELLING, {"metricsTopic": metrics_topic}),
-        Reader("events to a folder, often", TELLING, {"metricsPath": folder, **often}),
+        Reader("events to a folder", PUBLISHING, {"metricsPath": folder}),
+        Reader("events to a topic", PUBLISHING, {"metricsTopic": metrics_topic}),
+        Reader("events to a folder, often", PUBLISHING, {"metricsPath": folder, **often}),
     ]
 
 
 def result_row(name: str, taken: list[float], silent: list[float]) -> dict[str, object]:
-    """What the turns add to those without events of the same rounds."""
+    """The time that turns add to the turns without events in the same rounds."""
     added = [seconds - without for seconds, without in zip(taken, silent, strict=True)]
     usual = statistics.fmean(silent)
     return {
@@ -77,10 +77,10 @@ def main() -> None:
         topic = new_topic(bootstrap_servers, "cost", PARTITIONS)
         metrics_topic = new_topic(bootstrap_servers, "events", 1)
         fill(bootstrap_servers, topic, PARTITIONS, arguments.records, VALUE_BYTES, "lz4")
-        for source in (TellingSource, SilentSource):
+        for source in (PublishingSource, SilentSource):
             spark.dataSource.register(source)
-        playing = readers(folder, metrics_topic)
-        turns = take_turns(playing, arguments.rounds, partial(read, spark, bootstrap_servers, topic))
+        compared = readers(folder, metrics_topic)
+        turns = take_turns(compared, arguments.rounds, partial(read, spark, bootstrap_servers, topic))
         files = list(Path(folder).glob("*.jsonl"))
         written = sum(len(file.read_text().splitlines()) for file in files)
     seconds = {name: [turn.seconds for turn in taken] for name, taken in turns.items()}

@@ -1,6 +1,6 @@
-"""A feed of numbered records, and readers that note when each of them arrives.
+"""A feed of numbered records, and readers that record the arrival time of each record.
 
-The two that are plain loops run in processes of their own, so that nobody waits for another's interpreter lock.
+The two readers with plain loops run in their own processes, so that no reader waits for another's interpreter lock.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from pyspark_kafka_meta.model import OffsetRange
 from pyspark_kafka_meta.options import MetricsOptions, SourceOptions
 from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
 
-RECORDS_A_TICK, TICK_S = 4, 0.02
-"""Of each partition."""
+RECORDS_PER_TICK, TICK_S = 4, 0.02
+"""For each partition."""
 ENDLESS = 1 << 40
-"""The end of a range that is never reached: its reader follows the partition as a consumer does."""
+"""End of a range that a reader never reaches: it follows the partition like a consumer."""
 CLOSE_TIMEOUT_S = 60.0
 
 
 class Feed:
-    """About a thousand records a second, evenly over the partitions, until the end of `with`."""
+    """Writes about a thousand records per second, evenly to all partitions, until the end of `with`."""
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
         self._bootstrap_servers, self._topic, self._partitions = bootstrap_servers, topic, partitions
@@ -60,18 +60,18 @@ class Feed:
         self._thread.join()
 
     def number_record(self, partition: int) -> int:
-        """The number of one more record, which is being sent now."""
+        """A number for the next record; its send time is now."""
         with self._lock:
             self._partition.append(partition)
             self._sent.append(time.time())
             return len(self._sent) - 1
 
     def acknowledge(self, number: int, at: float) -> None:
-        """A record was taken by its leader at this time."""
+        """Record the time at which the leader acknowledged the record."""
         self._acked[number] = at
 
     def written(self) -> Written:
-        """All there is; call it after the end of `with`."""
+        """All records; call it after the end of `with`."""
         acked = np.array([self._acked.get(number, np.inf) for number in range(len(self._sent))])
         return Written(np.array(self._partition), np.array(self._sent), acked)
 
@@ -80,7 +80,7 @@ class Feed:
         producer = Producer({"bootstrap.servers": self._bootstrap_servers, **settings})
         while not self._closed.wait(TICK_S):
             for partition in range(self._partitions):
-                for _ in range(RECORDS_A_TICK):
+                for _ in range(RECORDS_PER_TICK):
                     number = self.number_record(partition)
                     acked = partial(self._on_delivery, number)
                     producer.produce(self._topic, b"%d" % number, partition=partition, on_delivery=acked)
@@ -88,7 +88,7 @@ class Feed:
         producer.flush(CLOSE_TIMEOUT_S)
 
     def _on_delivery(self, number: int, error: Any, message: Message) -> None:
-        latency_s = message.latency()  # taken when the answer came, not when Python had time for this
+        latency_s = message.latency()  # measured at the response, not at this call
         if error is None and latency_s is not None:
             self.acknowledge(number, self._sent[number] + latency_s)
 
@@ -102,18 +102,18 @@ class FollowedRanges(LostRecords):
 
 
 class LoopFollower:
-    """A reader that runs in a process of its own. `loop` gets `arguments` and a connection: it reads from the start of
-    the topic until something comes from there, then sends its `Arrivals`."""
+    """A reader in its own process. `loop` gets `arguments` and a connection: it reads from the start of the topic until
+    the connection has data, then sends its `Arrivals`."""
 
     def __init__(self, loop: Callable[..., None], *arguments: str) -> None:
         spawn = multiprocessing.get_context("spawn")
-        self._connection, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=loop, args=(*arguments, theirs), daemon=True)
+        self._connection, child = spawn.Pipe()
+        self._process = spawn.Process(target=loop, args=(*arguments, child), daemon=True)
         self._process.start()
-        theirs.close()
+        child.close()
 
     def close(self) -> Arrivals:
-        """The topic must still be written to: loops look up only when records come."""
+        """Call it while records arrive: loops check the connection only then."""
         self._connection.send("stop")
         if not self._connection.poll(CLOSE_TIMEOUT_S):
             self._process.kill()
@@ -146,7 +146,7 @@ def follow_by_kafkameta(bootstrap_servers: str, topic: str, metrics_path: str, p
 
 
 def follow_by_librdkafka(bootstrap_servers: str, topic: str, partitions: str, parent: Connection) -> None:
-    """A confluent-kafka consumer as it comes."""
+    """Reads with a confluent-kafka consumer with default settings."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": topic, "log_level": 0})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(int(partitions))])
     numbers, times = [], []
@@ -161,7 +161,7 @@ def follow_by_librdkafka(bootstrap_servers: str, topic: str, partitions: str, pa
 
 
 class StreamFollower:
-    """A streaming query that begins at the topic's start; a record has arrived when its micro-batch is there."""
+    """A streaming query from the start of the topic. A record arrives with the collection of its micro-batch."""
 
     def __init__(self, spark: SparkSession, source: str, options: dict[str, str]) -> None:
         self._numbers: list[int] = []
@@ -175,7 +175,7 @@ class StreamFollower:
         return Arrivals(np.array(self._numbers, dtype=np.int64), np.array(self._times))
 
     def failure(self) -> str | None:
-        """Why the query has ended by itself, if it has."""
+        """The error of the query, or None."""
         error = self._query.exception()
         return None if error is None else str(error).partition("\n")[0]
 
@@ -186,6 +186,6 @@ class StreamFollower:
 
 
 def events(folder: Path) -> list[dict[str, Any]]:
-    """The refresh events in a metricsPath, each cache's in their order."""
+    """The refresh events in a metricsPath, by cache and sequence."""
     lines = [line for file in folder.glob("*.jsonl") for line in file.read_text().splitlines()]
     return sorted(map(json.loads, lines), key=lambda event: (event["cache_id"], event["sequence"]))

@@ -23,7 +23,7 @@ FILE_WIDTH = 160
 
 @contextmanager
 def brokers() -> Iterator[str]:
-    """The bootstrap servers of a real three-broker Kafka: KAFKAMETA_BOOTSTRAP_SERVERS, or one made for this."""
+    """The bootstrap servers of a real three-broker Kafka: KAFKAMETA_BOOTSTRAP_SERVERS, or a new LocalKafka."""
     given = os.environ.get("KAFKAMETA_BOOTSTRAP_SERVERS")
     if given:
         yield given
@@ -34,7 +34,7 @@ def brokers() -> Iterator[str]:
 
 @contextmanager
 def spark_session(master: str = "local[2]") -> Iterator[SparkSession]:
-    """Some local cores and nothing else changed, with the JVM source's jars on the class path."""
+    """A session with local cores and default settings, with the JVM source's jars on the class path."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
     spark = (
@@ -54,16 +54,16 @@ def spark_session(master: str = "local[2]") -> Iterator[SparkSession]:
 
 
 def argument_parser(description: str | None, **defaults: int) -> argparse.ArgumentParser:
-    """One argument for each of `defaults`, a number, and `--json`."""
+    """A parser with a numeric option for each of `defaults`, and `--json`."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in defaults.items():
-        parser.add_argument(f"--{name}", type=int, default=value, help=f"{value} unless told")
+        parser.add_argument(f"--{name}", type=int, default=value, help=f"default: {value}")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     return parser
 
 
 def report(title: str, rows: Sequence[Mapping[str, object]], json_file: Path | None) -> None:
-    """Print one table, whose columns are the keys of the rows, and write the rows where they were asked for."""
+    """Print the rows as a table with their keys as columns, and write them to the JSON file, if any."""
     table = Table(*(name.replace("_", " ") for name in rows[0]), title=title)
     for row in rows:
         table.add_row(*map(str, row.values()))

@@ -1,7 +1,7 @@
-"""The jars of Spark's own Kafka source, the peer that benchmarks compare with.
+"""The jars of Spark's own Kafka source, the peer of the benchmarks.
 
-It is the connector of release 4.2.0, whatever PySpark is installed: 4.3.0 could not be had from Maven Central when this
-was written. It runs on PySpark 4.3, whose own share of the work both sources have in common.
+Always the connector of release 4.2.0: Maven Central had no 4.3.0 when this was written. It runs on PySpark 4.3 too,
+whose own work is the same for both sources.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark_kafka_meta.testing.maven_jars import resolve_jars
 
-# Each by itself: what else they ask for, Spark has on its class path, in versions of its own.
+# Not transitive: Spark's class path has the other dependencies, in its own versions.
 JVM_SOURCE_JARS = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
@@ -20,5 +20,5 @@ JVM_SOURCE_JARS = (
 
 
 def jvm_source_jars() -> list[Path]:
-    """Downloaded at the first call."""
+    """Downloads missing jars."""
     return resolve_jars(JVM_SOURCE_JARS, transitive=False)

@@ -1,4 +1,4 @@
-"""Leader moves of a real cluster: a preferred election, kill -9 of a leader, and nothing at all for comparison."""
+"""Moves leaders of a real cluster: preferred election, kill -9 of a leader, and no change for comparison."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ ELECTION, KILL, NOTHING = "election", "kill -9", "nothing"
 SETTLE_S = 2.0
 WATCH_S = {ELECTION: 2.0, KILL: 5.0, NOTHING: 2.0}
 AFTERMATH_S = 10.0
-"""After a broker was started again the streams have much to catch up with."""
+"""For the streams to catch up after the restart of a broker."""
 PROBE_S = 0.02
 TIMEOUT_S = 120.0
 
 
 class Stage:
-    """Makes `topic` and moves its leaders while `feed` writes to it.
+    """Creates `topic` and moves its leaders while `feed` writes to it.
 
-    Each kind of move takes the number of the move among those of its kind: partitions take turns.
+    `number` counts the moves of one kind: partitions take turns.
     """
 
     def __init__(self, kafka: LocalKafka, topic: str) -> None:
@@ -38,11 +38,11 @@ class Stage:
         self.feed = Feed(kafka.bootstrap_servers, topic, PARTITIONS)
 
     def do_nothing(self, number: int) -> Move:
-        """For comparison: what is measured when no leader moves."""
+        """For comparison: no leader moves."""
         return self._move(NOTHING, {number % PARTITIONS}, lambda: None, ousted=NO_LEADER)
 
     def election(self, number: int) -> Move:
-        """Another replica becomes the preferred leader, which moves nothing yet; then it is elected."""
+        """Make another replica the preferred leader, which moves no leader yet, then elect it."""
         partition = number % PARTITIONS
         leader = self._probe.leaders(self._kafka.broker_ids)[partition]
         reassign(self._kafka, self._topic, partition, self._replicas(self._kafka.broker_ids.index(leader) + 1))
@@ -50,7 +50,7 @@ class Stage:
         return self._move(ELECTION, {partition}, election, ousted=leader)
 
     def kill(self, number: int) -> Move:
-        """Crash the leader of a partition; all that it leads has to move. Afterwards everything is as it was."""
+        """Crash the leader of a partition, which moves all its partitions, then restore the broker and its leaders."""
         leaders = self._probe.leaders(self._kafka.broker_ids)
         victim = leaders[number % PARTITIONS]
         partitions = {partition for partition, leader in leaders.items() if leader == victim}
@@ -66,25 +66,25 @@ class Stage:
         time.sleep(SETTLE_S + CALM_S + LEAD_S)
         began = time.time()
         act()
-        live = [one for one in self._kafka.broker_ids if kind != KILL or one != ousted]
+        live = [broker_id for broker_id in self._kafka.broker_ids if kind != KILL or broker_id != ousted]
         self._wait_for(lambda: self._probe.leaders(live, ousted).keys() >= set(partitions))
         named = time.time()
         leaders = self._probe.leaders(live, ousted)
         for partition in partitions:
-            self._wait_for(partial(self._takes_record, leaders[partition], partition))
+            self._wait_for(partial(self._accepts_record, leaders[partition], partition))
         ready = time.time()
         time.sleep(WATCH_S[kind])
         return Move(kind, frozenset(partitions), began, named, ready, time.time())
 
-    def _takes_record(self, leader: int, partition: int) -> bool:
+    def _accepts_record(self, leader: int, partition: int) -> bool:
         number = self.feed.number_record(partition)
-        taken = self._probe.write(leader, partition, b"%d" % number)
-        if taken:
+        is_written = self._probe.write(leader, partition, b"%d" % number)
+        if is_written:
             self.feed.acknowledge(number, time.time())
-        return taken
+        return is_written
 
     def _replicas(self, first: int) -> list[int]:
-        """All brokers, from the one at `first` in the order of their ids, around the end."""
+        """All broker ids in order, rotated to start at index `first`."""
         brokers = self._kafka.broker_ids
         return [brokers[(first + turn) % len(brokers)] for turn in range(len(brokers))]
 
@@ -93,5 +93,5 @@ class Stage:
         deadline = time.monotonic() + TIMEOUT_S
         while not holds():
             if time.monotonic() > deadline:
-                raise TimeoutError("the cluster did not get there in time")
+                raise TimeoutError("the cluster did not reach the expected state in time")
             time.sleep(PROBE_S)

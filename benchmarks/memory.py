@@ -3,8 +3,8 @@
     python -m benchmarks.memory [--megabytes 2000] [--json FILE]
 
 One core, so that one worker reads all: 200 B records, 10 million of them with the default size, and of 5 MB, from
-one partition and from 60. Each case has a Spark session of its own, whose workers live on after their task: the kernel
-tells their peak (`VmHWM`). "Idle" is a worker that has handed out a single ready-made row, with all that it imports.
+one partition and from 60. Each case has its own Spark session, whose workers live on after their task: `VmHWM` is their
+peak. "Idle" is a worker after a single ready row, with all its imports.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How long a micro-batch takes by the number of partitions, all of which get a record now and then.
+"""Measures the time of a micro-batch by the number of partitions, which all get records.
 
     python -m benchmarks.micro_batches [--rounds 3] [--seconds 15] [--json FILE] [PARTITIONS ...]
 
 Streams of this source and of Spark's JVM source take turns on one topic, without a trigger interval, from the latest
-offsets on. What counts is Spark's own `triggerExecution` of micro-batches with rows that began after a turn's first
-seconds, which are for warmth: the first that ends after them began before, and never counts. A turn lasts until two
-micro-batches count, however long these take.
+offsets on. The measure is Spark's `triggerExecution` of micro-batches with rows that started after a turn's warm-up:
+the first micro-batch that ends after the warm-up started before, and does not count. A turn lasts until at least two
+micro-batches count.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ WARM_UP_S = 8.0
 
 
 def turn_ms(spark: SparkSession, bootstrap_servers: str, topic: str, seconds: float, reader: Reader) -> list[float]:
-    """The time of each micro-batch with rows in one turn."""
-    seen: dict[int, float] = {}
+    """The time of each counted micro-batch in one turn."""
+    times: dict[int, float] = {}
     early: set[int] = set()
     with closing(watch(reader.read_stream(spark, bootstrap_servers, topic))) as looks:
         for passed_s, reports in looks:
             if passed_s < WARM_UP_S:
-                early = {one.batchId for one in reports}
+                early = {progress.batchId for progress in reports}
                 continue
-            late = [one for one in reports if one.numInputRows > 0 and one.batchId not in early]
-            seen |= {one.batchId: float(one.durationMs["triggerExecution"]) for one in late}
-            if passed_s > WARM_UP_S + seconds and len(seen) >= LEAST_BATCHES:
+            late = [progress for progress in reports if progress.numInputRows > 0 and progress.batchId not in early]
+            times |= {progress.batchId: float(progress.durationMs["triggerExecution"]) for progress in late}
+            if passed_s > WARM_UP_S + seconds and len(times) >= LEAST_BATCHES:
                 break
-    return [seen[batch_id] for batch_id in sorted(seen)[1:]]  # the first began during the warm-up
+    return [times[batch_id] for batch_id in sorted(times)[1:]]  # the first started during the warm-up
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""What this source is measured beside: Spark's JVM source, a Python data source over a confluent-kafka consumer, the
-ceiling (`ready_rows`), and this source with ready rows in place of what it fetched.
+"""The peers of this source in benchmarks: Spark's JVM source, a Python data source with a confluent-kafka consumer, the
+ceiling (`ready_rows`), and this source with ready rows instead of decoded rows.
 
-The peers in Python get to know their tasks as soon as this source does (`PromptReader`).
+Tasks of the peers in Python start as promptly as this source's (`PromptReader`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 
 class Reader(NamedTuple):
-    """One way of reading a topic: a Spark format, options beside those that all share, and the schema to ask it for."""
+    """A way to read a topic: a Spark format, its options beside the common options, and its schema."""
 
     name: str
     source: str
@@ -41,14 +41,14 @@ class Reader(NamedTuple):
 
     def read(self, spark: SparkSession, bootstrap_servers: str, topic: str) -> DataFrame:
         """The whole topic."""
-        reader = spark.read.format(self.source).options(**self._given(bootstrap_servers, topic))
+        reader = spark.read.format(self.source).options(**self._options(bootstrap_servers, topic))
         return (reader.schema(self.schema) if self.schema else reader).load()
 
     def read_stream(self, spark: SparkSession, bootstrap_servers: str, topic: str) -> DataFrame:
         """The topic from its latest offsets on."""
-        return spark.readStream.format(self.source).options(**self._given(bootstrap_servers, topic)).load()
+        return spark.readStream.format(self.source).options(**self._options(bootstrap_servers, topic)).load()
 
-    def _given(self, bootstrap_servers: str, topic: str) -> dict[str, str]:
+    def _options(self, bootstrap_servers: str, topic: str) -> dict[str, str]:
         return {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic, **self.options}
 
 
@@ -63,14 +63,14 @@ TUNED_JVM = Reader(
         "kafka.fetch.max.wait.ms": "10",
     },
 )
-"""After each poll the JVM source asks for its partition's ends, which waits until the Fetch that its consumer has sent
-ahead is answered: at the end of the log after `fetch.max.wait.ms`, 500 by default."""
+"""After each poll the JVM source requests its partition's end offset, which waits for the response to the consumer's
+in-flight Fetch: at the end of the log `fetch.max.wait.ms`, 500 by default."""
 CONSUME = Reader("confluent-kafka consume()", "consume")
 NOT_DECODED = Reader("kafkameta, ready rows for those fetched", "not_decoded")
 
 
 def ceiling(partitions: int, records: int, value_bytes: int, prompt: bool = True) -> Reader:
-    """As many rows as there are in a topic of this size."""
+    """Reads as many ready rows as a topic of this size has."""
     options = {"partitions": partitions, "records": records, "value_bytes": value_bytes, "prompt": prompt}
     name = "the same rows without Kafka" + ("" if prompt else ", tasks not prompt")
     return Reader(name, CeilingSource.name(), {option: str(value) for option, value in options.items()})
@@ -79,10 +79,10 @@ def ceiling(partitions: int, records: int, value_bytes: int, prompt: bool = True
 def take_turns(
     readers: Sequence[Reader], rounds: int, turn: Callable[[Reader], Result], warm_up_rounds: int = 1
 ) -> dict[str, list[Result]]:
-    """What each reader's turns gave, by its name; the first rounds are for warmth and do not count.
+    """The results of each reader's turns, by its name, without the warm-up rounds.
 
-    All readers take one turn in each round, in random order, so that a machine that becomes slower or faster favours
-    none of them.
+    Each reader takes one turn in each round, in random order, so that a change of the machine's speed favours no
+    reader.
     """
     results: dict[str, list[Result]] = {reader.name: [] for reader in readers}
     rng = random.Random(1)
@@ -95,14 +95,14 @@ def take_turns(
 
 
 def register(spark: SparkSession) -> None:
-    """Make the peers that are Python data sources known to Spark."""
+    """Register the Python data sources in Spark."""
     spark.dataSource.register(ConsumeSource)
     spark.dataSource.register(CeilingSource)
     spark.dataSource.register(NotDecodedSource)
 
 
 class ConsumeSource(DataSource):
-    """What one would write oneself: a consumer for each partition, and lists of what `consume()` returns."""
+    """The simplest own source: a consumer for each partition, and lists from `consume()`."""
 
     @classmethod
     def name(cls) -> str:
@@ -143,12 +143,12 @@ class ConsumeReader(PromptReader, DataSourceReader):
 
 def _arrow(topic: str, messages: Sequence[Message]) -> pa.RecordBatch:
     columns = [
-        [one.key() for one in messages],
-        [one.value() for one in messages],
+        [message.key() for message in messages],
+        [message.value() for message in messages],
         [topic] * len(messages),
-        [one.partition() for one in messages],
-        [one.offset() for one in messages],
-        [one.timestamp()[1] * 1000 for one in messages],
+        [message.partition() for message in messages],
+        [message.offset() for message in messages],
+        [message.timestamp()[1] * 1000 for message in messages],
         [0] * len(messages),
     ]
     schema = records_arrow_schema(RECORD_COLUMNS)
@@ -158,7 +158,7 @@ def _arrow(topic: str, messages: Sequence[Message]) -> pa.RecordBatch:
 
 
 class NotDecodedSource(KafkaMetaDataSource):
-    """This source, but for decoding: it fetches and checks all records, and hands out ready rows, as many as came."""
+    """This source without decoding: it fetches and checks all records, and returns as many ready rows."""
 
     @classmethod
     def name(cls) -> str:
@@ -177,9 +177,9 @@ class NotDecodedReader(DataSourceReader):
         return self._reader.partitions()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        with mock.patch("pyspark_kafka_meta.fetching.task_reader.decode", _as_many_ready_rows):
+        with mock.patch("pyspark_kafka_meta.fetching.task_reader.decode", _ready_rows_for):
             yield from self._reader.read(partition)
 
 
-def _as_many_ready_rows(parts: Sequence[FetchedRecords], *_: Any) -> Iterator[pa.RecordBatch]:
-    return ready_rows(NOT_DECODED_VALUE_BYTES, sum(one.record_count for part in parts for one in part.headers))
+def _ready_rows_for(parts: Sequence[FetchedRecords], *_: Any) -> Iterator[pa.RecordBatch]:
+    return ready_rows(NOT_DECODED_VALUE_BYTES, sum(header.record_count for part in parts for header in part.headers))

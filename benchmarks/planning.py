@@ -1,11 +1,11 @@
-"""How long the planning of a micro-batch takes by the number of partitions, beside Spark's JVM source.
+"""Measures the planning of a micro-batch by the number of partitions, for this source and Spark's JVM source.
 
     python -m benchmarks.planning [--rounds 3] [--json FILE] [PARTITIONS ...]
 
-A stream reads one topic that gets no records. What counts is Spark's own `latestOffset` of the triggers that find
-nothing to do: a planner asks then where all partitions end, as before every micro-batch. The first, which learns the
-partitions, is told apart. A round for warmth comes first: brokers are busy for seconds with thousands
-of partitions that were just made.
+A stream reads a topic without new records. The measure is Spark's own `latestOffset` of the triggers without a
+micro-batch: the planner requests the end offsets of all partitions, as before every micro-batch. The first trigger,
+which learns the partitions, is listed separately. A warm-up round comes first: brokers are busy for seconds with
+thousands of new partitions.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ TRIGGERS = 10
 
 
 def turn_ms(spark: SparkSession, bootstrap_servers: str, topic: str, reader: Reader) -> list[float]:
-    """What `latestOffset` took at each trigger of one stream."""
+    """The time of `latestOffset` at each trigger of one stream."""
     with closing(watch(reader.read_stream(spark, bootstrap_servers, topic), "1 second")) as looks:
         reports = next(reports for _, reports in looks if len(reports) >= TRIGGERS)
-    return [float(one.durationMs["latestOffset"]) for one in reports]
+    return [float(progress.durationMs["latestOffset"]) for progress in reports]
 
 
 def main() -> None:

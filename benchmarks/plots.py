@@ -1,4 +1,4 @@
-"""The picture of docs/benchmarks.md, out of the figures that the benchmarks left in docs/benchmarks/.
+"""Draws the picture of docs/benchmarks.md from the figures in docs/benchmarks/.
 
 python -m benchmarks.plots
 """

@@ -1,6 +1,6 @@
-"""Asks brokers who leads, and leaders whether they take a record: what the cluster itself is ready for, and when.
+"""Sends Metadata requests to brokers and Produce requests to leaders, to find out when the cluster itself is ready.
 
-No client's cache, backoff or batching comes in between: one request is one attempt.
+Without the cache, backoff and batching of a client: one request is one attempt.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REPLICATION_TIMEOUT_MS = 5_000
 
 
 class Probe:
-    """Follows one topic from outside. Every method raises KafkaMetaError if a broker that it asks does not answer."""
+    """Follows one topic. Every method raises KafkaMetaError if a broker does not respond."""
 
     def __init__(self, kafka: LocalKafka, topic: str) -> None:
         self._kafka, self._topic = kafka, topic
@@ -36,18 +36,18 @@ class Probe:
         self._wire = KafkaWire(self._settings)
 
     def leaders(self, brokers: Collection[int], but: int = NO_LEADER) -> dict[int, int]:
-        """By partition, a leader that one of `brokers` names; `but` does not count."""
+        """A leader of each partition, other than `but`, from the metadata of `brokers`."""
         leaders = {}
         for broker_id in brokers:
             address = self._kafka.address(broker_id)
             topics = self._wire.metadata(address, [self._topic], time.monotonic() + TIMEOUT_S).topics
-            for one in (partition for topic in topics for partition in topic.partitions):
-                if one.leader_id not in (NO_LEADER, but):
-                    leaders[one.partition] = one.leader_id
+            for partition in (partition for topic in topics for partition in topic.partitions):
+                if partition.leader_id not in (NO_LEADER, but):
+                    leaders[partition.partition] = partition.leader_id
         return leaders
 
     def write(self, leader: int, partition: int, value: bytes) -> bool:
-        """Whether the broker took a record as the partition's leader, and all replicas in sync have it."""
+        """Whether the broker wrote a record as the partition's leader, and all in-sync replicas have the record."""
         deadline = time.monotonic() + TIMEOUT_S
         data = produce.PartitionProduceData(index=i32(partition), records=_record_batch(value))
         request = produce.ProduceRequest(
@@ -57,10 +57,10 @@ class Probe:
         )
         connection = Connection(self._kafka.address(leader), self._settings, deadline)
         try:
-            answer = connection.call(PRODUCE, request, deadline).message
+            response = connection.call(PRODUCE, request, deadline).message
         finally:
             connection.close()
-        return all(one.error_code == 0 for topic in answer.responses for one in topic.partition_responses)
+        return all(partition.error_code == 0 for topic in response.responses for partition in topic.partition_responses)
 
 
 def _record_batch(value: bytes) -> Records:

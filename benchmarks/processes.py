@@ -1,4 +1,4 @@
-"""What the kernel tells of the processes that a benchmark started: memory and CPU time (Linux)."""
+"""Memory and CPU time of the processes of a benchmark (Linux)."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 KINDS = {"pyspark.daemon": "python_workers", "SparkSubmit": "spark_jvm"}
 """Part of a command line; workers are forked from the daemon, with its command line."""
-if not os.environ.get("KAFKAMETA_BOOTSTRAP_SERVERS"):  # brokers that others started cannot be told
+if not os.environ.get("KAFKAMETA_BOOTSTRAP_SERVERS"):  # the processes of other brokers are unknown
     KINDS["kafka.Kafka"] = "brokers"
 _FIELDS_AFTER_NAME = re.compile(r"\) (.*)", re.DOTALL)
-_USER_TICKS, _SYSTEM_TICKS = 11, 12  # of the fields behind the name
+_USER_TICKS, _SYSTEM_TICKS = 11, 12  # of the fields after the name
 
 
 def worker_peak_mb() -> float:
-    """Of the Python worker of this process's Spark that took most memory."""
+    """Largest peak memory of a Python worker of this process's Spark."""
     return max((_memory_mb(pid, "VmHWM") for pid, kind in _started() if kind == "python_workers"), default=0.0)
 
 
 def resident_mb(part: str) -> float:
-    """Memory now of the process below this one that has `part` in its command line; the largest if there are more."""
+    """Memory of the descendant process with `part` in its command line; the largest of several."""
     pids = (pid for pid in _descendants(os.getpid()) if part in _read(Path(f"/proc/{pid}/cmdline")))
     return max((_memory_mb(pid, "VmRSS") for pid in pids), default=0.0)
 
@@ -52,12 +52,12 @@ def _descendants(pid: int) -> Iterator[int]:
 
 
 def _memory_mb(pid: int, field: str) -> float:
-    found = re.search(rf"{field}:\s+(\d+) kB", _read(Path(f"/proc/{pid}/status")))
-    return int(found.group(1)) / 1000 if found else 0.0
+    match = re.search(rf"{field}:\s+(\d+) kB", _read(Path(f"/proc/{pid}/status")))
+    return int(match.group(1)) / 1000 if match else 0.0
 
 
 def _read(path: Path) -> str:
-    """Nothing of a thread or process that has just ended."""
+    """Empty if the thread or process has ended."""
     try:
         return path.read_text()
     except OSError:

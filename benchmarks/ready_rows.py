@@ -1,8 +1,8 @@
-"""The ceiling: a data source that has its Arrow batches ready and no Kafka at all. What is left is Spark's own work
-with rows out of Python.
+"""The ceiling: a data source with ready Arrow batches and without Kafka, which shows Spark's own work for rows from
+Python.
 
-It imports little, because the cold start and a worker's memory are measured beside it. Its tasks begin as soon as this
-source's do, or as late as Spark has them begin otherwise.
+It imports little, because it is also the reference of cold starts and of a worker's memory. Its tasks start as promptly
+as this source's, or as late as Spark's default.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Range(InputPartition):
 
 
 class CeilingSource(DataSource):
-    """Hands out the same Arrow batch again and again."""
+    """Returns the same Arrow batch repeatedly."""
 
     @classmethod
     def name(cls) -> str:
@@ -51,8 +51,8 @@ class CeilingReader(DataSourceReader):
         self._partitions, self._records, self._value_bytes = partitions, records, value_bytes
 
     def partitions(self) -> Sequence[InputPartition]:
-        each = self._records // self._partitions
-        return [Range(number, 0, each) for number in range(self._partitions)]
+        records = self._records // self._partitions
+        return [Range(number, 0, records) for number in range(self._partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Range)
@@ -74,7 +74,7 @@ def ready_rows(value_bytes: int, left: int) -> Iterator[pa.RecordBatch]:
 
 @cache
 def ready_batch(value_bytes: int) -> pa.RecordBatch:
-    """Made once a worker."""
+    """Created once per worker."""
     rows = max(1, BATCH_BYTES // (value_bytes + 50))
     columns = [
         [b"%d" % number for number in range(rows)],

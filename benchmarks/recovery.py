@@ -1,10 +1,10 @@
-"""What a moving leader costs a running reader: by a preferred election, and by kill -9 of a broker.
+"""Measures the cost of a leader change for a running reader: by a preferred election, and by kill -9 of a broker.
 
     python -m benchmarks.recovery [--elections 20] [--kills 5] [--json FILE]
 
 Four readers follow one topic on a real three-broker Kafka at the same time: a stream of this source and one of Spark's
 JVM source in one Spark session, and, to the millisecond, this source's task reader and a confluent-kafka consumer in
-processes of their own. What is measured and how is told in docs/recovery.md.
+their own processes. docs/recovery.md describes the method.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from benchmarks.leader_moves import ELECTION, KILL, PARTITIONS, Stage
 from pyspark_kafka_meta.testing import LocalKafka
 
 WARM_UP_S = 30.0
-"""The JVM compiles, the Python workers start."""
+"""For the JVM to compile and the Python workers to start."""
 CATCH_UP_S = 10.0
 CONTROLS = 5
 CLUSTER = "cluster and producer"
@@ -44,12 +44,12 @@ STREAM, JVM_STREAM = "kafkameta stream", "JVM source stream"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run brought.
+    """The results of a run.
 
     Attributes:
         arrivals: by reader.
         events: the refresh events of each of this source's readers.
-        failures: of the streams that ended by themselves, why.
+        failures: errors of failed streams.
     """
 
     moves: Sequence[Move]
@@ -60,7 +60,7 @@ class Run:
 
 
 def play(spark: SparkSession, kafka: LocalKafka, folder: Path, elections: int, kills: int) -> Run:
-    """Moves of each kind, one after the other, under the eyes of all readers."""
+    """Perform all moves of each kind while all readers follow the topic."""
     topic, servers = f"recovery-{uuid.uuid4().hex[:8]}", kafka.bootstrap_servers
     stage = Stage(kafka, topic)
     options = {"kafka.bootstrap.servers": servers, "subscribe": topic}
@@ -92,12 +92,12 @@ def _failures(streams: Mapping[str, StreamFollower]) -> dict[str, str]:
 def costs_by_reader(run: Run) -> dict[str, dict[str, Cost]]:
     """By reader, then by kind of move. The first reader is the producer, which reads acknowledgements."""
     count = len(run.written.sent)
-    arrived = {CLUSTER: run.written.acked, **{name: one.first(count) for name, one in run.arrivals.items()}}
+    arrived = {CLUSTER: run.written.acked, **{name: arrivals.first(count) for name, arrivals in run.arrivals.items()}}
     return {name: costs(run.written, times, run.moves) for name, times in arrived.items()}
 
 
 def known_ms(run: Run, kind: str) -> list[float]:
-    """How long after the brokers' own naming of each new leader the task reader knew it, by hint or refresh."""
+    """Time from the brokers' first report of each new leader until the task reader knew it, by hint or refresh."""
     changes = [event for event in run.events[LOOP] if event["outcome"] == "changed"]
     waits = []
     for move in run.moves:
@@ -108,7 +108,7 @@ def known_ms(run: Run, kind: str) -> list[float]:
 
 
 def facts(run: Run) -> dict[str, Any]:
-    """What is to be told beside the costs; times in ms."""
+    """Results beside the costs; times in ms."""
     kills = [move for move in run.moves if move.kind == KILL]
     elections = [move for move in run.moves if move.kind == ELECTION]
     return {
@@ -119,7 +119,8 @@ def facts(run: Run) -> dict[str, Any]:
         "kill, named to known": known_ms(run, KILL),
         **{f"{name}, events": event_counts(run, name) for name in run.events},
         "records lost, repeated": {
-            name: lost_and_repeated(run.written, one, run.moves[-1].until) for name, one in run.arrivals.items()
+            name: lost_and_repeated(run.written, arrivals, run.moves[-1].until)
+            for name, arrivals in run.arrivals.items()
         },
         "streams that failed": dict(run.failures),
     }
@@ -127,32 +128,32 @@ def facts(run: Run) -> dict[str, Any]:
 
 def event_counts(run: Run, reader: str) -> dict[str, int]:
     since_ms = run.moves[0].began * 1000
-    told = [event for event in run.events[reader] if event["time_ms"] >= since_ms]
-    return Counter(f"{event['kind']}, {event['reason']}, {event['outcome']}" for event in told)
+    events = [event for event in run.events[reader] if event["time_ms"] >= since_ms]
+    return Counter(f"{event['kind']}, {event['reason']}, {event['outcome']}" for event in events)
 
 
 def spread(values: Sequence[float]) -> str:
-    """Median (least to most)."""
+    """Median (minimum to maximum)."""
     if not values:
         return ""
     return f"{np.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"
 
 
-def result_row(reader: str, kind: str, one: Cost) -> dict[str, str]:
-    is_read = reader != CLUSTER  # what others add is measured from the producer's acknowledgements
+def result_row(reader: str, kind: str, cost: Cost) -> dict[str, str]:
+    is_read = reader != CLUSTER  # others are measured from the producer's acknowledgements
     return {
-        "move": f"{kind} x {len(one.delay_ms)}",
+        "move": f"{kind} x {len(cost.delay_ms)}",
         "reader": reader,
-        "usual_ms": f"{one.usual_ms:.0f}" if is_read else "",
-        "added_ms": spread(one.added_ms) if is_read else "",
-        "added_in_other_partitions_ms": spread(one.others_ms) if is_read else "",
-        "whole_delay_ms": spread(one.delay_ms),
+        "usual_ms": f"{cost.usual_ms:.0f}" if is_read else "",
+        "added_ms": spread(cost.added_ms) if is_read else "",
+        "added_in_other_partitions_ms": spread(cost.others_ms) if is_read else "",
+        "whole_delay_ms": spread(cost.delay_ms),
     }
 
 
 def main() -> None:
     arguments = argument_parser(__doc__, elections=20, kills=5).parse_args()
-    # Elections are held when this says so, and not also every five minutes.
+    # Only the benchmark starts elections, not the controller every five minutes.
     without_rebalancing = {"auto.leader.rebalance.enable": "false"}
     with spark_session() as spark, LocalKafka(config=without_rebalancing) as kafka, TemporaryDirectory() as folder:
         run = play(spark, kafka, Path(folder), arguments.elections, arguments.kills)

@@ -1,11 +1,11 @@
-"""How many requests and connections a million records take, beside Spark's JVM source.
+"""Counts the requests and connections for a million records, of this source and of Spark's JVM source.
 
     python -m benchmarks.requests [--records 3000000] [--seconds 60] [--json FILE]
 
-Proxies in front of the brokers count what clients send. A batch reads a filled topic of 6 partitions, once for warmth
-and then counted. A stream runs beside a trickle of 2,000 records a second into 100 partitions, and is counted in its
-last `--seconds`, from the end of one micro-batch to that of another; what it sends in a minute of that is told too,
-because a stream asks as time passes, not as records come.
+Proxies in front of the brokers count the clients' requests. A batch reads a filled topic of 6 partitions, after a
+warm-up. A stream runs with 2,000 records per second in 100 partitions, and is counted in its last `--seconds`, from the
+end of one micro-batch to the end of another. Its requests per minute are listed too, because the requests of a stream
+depend on time, not on records.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ LOGIN = {
     "kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
     f'username="{USER}" password="{PASSWORD}";',
 }
-"""Only a listener with a login can be advertised at another port, that of a proxy."""
+"""Only a listener with a login can advertise another port, here the port of a proxy."""
 BATCH_PARTITIONS, VALUE_BYTES = 6, 200
 STREAM_PARTITIONS, RECORDS_PER_S = 100, 2_000
 WARM_UP_S = 30.0
 
 
 def batch(spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str, count: Count) -> Counter[str]:
-    """What the second of two batch queries sent."""
+    """The requests of the second of two batch queries."""
     for _ in range(2):
         before = count.so_far()
         reader.read(spark, bootstrap_servers, topic).write.format("noop").mode("overwrite").save()
@@ -49,27 +49,29 @@ def batch(spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: st
 def stream(
     spark: SparkSession, reader: Reader, bootstrap_servers: str, topic: str, count: Count, seconds: float
 ) -> tuple[Counter[str], int, float]:
-    """What a warm stream sent, how many records it read meanwhile, and for how many seconds it was counted."""
+    """The requests of a warm stream, the records that it read meanwhile, and the seconds of the count."""
     read: dict[int, int] = {}  # records by micro-batch
     cuts: list[tuple[Counter[str], int, float]] = []
     with closing(watch(reader.read_stream(spark, bootstrap_servers, topic))) as looks:
         for passed_s, reports in looks:
             batches = len(read)
-            read |= {one.batchId: one.numInputRows for one in reports if one.numInputRows > 0}
+            read |= {progress.batchId: progress.numInputRows for progress in reports if progress.numInputRows > 0}
             if len(read) > batches and passed_s >= WARM_UP_S + seconds * len(cuts):
                 cuts.append((count.so_far(), sum(read.values()), time.monotonic()))
-            if len(cuts) == 2:  # the begin and the end
+            if len(cuts) == 2:  # the start and the end
                 break
     (sent, records, began), (sent_later, records_later, ended) = cuts
     return sent_later - sent, records_later - records, ended - began
 
 
-def result_row(what: str, reader: Reader, sent: Counter[str], records: int, seconds: float | None) -> dict[str, object]:
-    """What was sent for so many records, as if for a million."""
+def result_row(
+    query: str, reader: Reader, sent: Counter[str], records: int, seconds: float | None
+) -> dict[str, object]:
+    """The requests per million records."""
     kinds = (*APIS.values(), OTHERS, CONNECTIONS)
     requests = sent.total() - sent[CONNECTIONS]
     return {
-        "query": what,
+        "query": query,
         "reader": reader.name,
         "requests": round(requests * 1e6 / records),
         **{kind: round(sent[kind] * 1e6 / records) for kind in kinds},
@@ -95,7 +97,7 @@ def main() -> None:
         stack.enter_context(kafka)
         spark = stack.enter_context(spark_session())
         admin, servers = kafka.admin_servers, str(proxies[0].address)
-        readers = [one._replace(options={**LOGIN, **one.options}) for one in (OURS, JVM, TUNED_JVM)]
+        readers = [reader._replace(options={**LOGIN, **reader.options}) for reader in (OURS, JVM, TUNED_JVM)]
         topic = new_topic(admin, "requests", BATCH_PARTITIONS)
         fill(admin, topic, BATCH_PARTITIONS, arguments.records, VALUE_BYTES)
         for reader in readers:
@@ -105,8 +107,8 @@ def main() -> None:
         with trickle(admin, topic, STREAM_PARTITIONS, RECORDS_PER_S):
             for reader in readers[:2]:
                 sent, records, passed_s = stream(spark, reader, servers, topic, count, arguments.seconds)
-                what = f"stream, {STREAM_PARTITIONS} partitions"
-                rows.append(result_row(what, reader, sent, records, passed_s))
+                query = f"stream, {STREAM_PARTITIONS} partitions"
+                rows.append(result_row(query, reader, sent, records, passed_s))
     report("Requests and connections for a million records", rows, arguments.json)
 
 

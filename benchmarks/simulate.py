@@ -1,9 +1,9 @@
-"""What thousands of metadata caches ask of a Kafka cluster, at rest and while its brokers restart one after the other.
+"""Simulates the requests of thousands of metadata caches to a Kafka cluster, at rest and during a rolling restart.
 
     python -m benchmarks.simulate [--executors 1000] [--brokers 100] [--seed 0]
 
-A discrete-event simulation with the product's own policy in each cache, beside clients that lack one thing each; what
-is simulated and what is not is told in docs/simulation.md. Prints a table, writes a plot and the figures as JSON.
+A discrete-event simulation of caches with the package's refresh policy, and of variants that lack one feature each.
+docs/simulation.md describes the model. Prints a table, writes a plot and the figures as JSON.
 """
 
 from __future__ import annotations

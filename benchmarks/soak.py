@@ -1,4 +1,4 @@
-"""Whether a stream stays exact, and small, while brokers fail for a long time.
+"""Checks that a stream stays exactly-once, and its memory small, while brokers fail for a long time.
 
     python -m benchmarks.soak [--minutes 20] [--partitions 6] [--rate 2000] [--json FILE]
 
@@ -41,13 +41,13 @@ HEALTHY_TIMEOUT_S = 120.0
 CATCH_UP_TIMEOUT_S = 180.0
 LOOK_EVERY_S = 2.0
 MEASURE_AT = (0.1, 0.5, 1.0)
-"""Shares of the time at which memory is measured: minutes 2, 10 and 20 of 20."""
+"""Fractions of the duration at which memory is measured: minutes 2, 10 and 20 of 20."""
 PROCESSES = {"planner": "python_streaming_source_runner", "largest worker": "pyspark.daemon"}
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What the sink holds: all rows, different positions in the log, and different records that were acknowledged."""
+    """Counts of the sink: rows, distinct positions in the log, and distinct acknowledged records."""
 
     count: int
     positions: int

@@ -1,12 +1,12 @@
-"""How many records a second Spark reads from Kafka: by record size, codec, headers and projection, beside its peers.
+"""Measures the records per second that Spark reads from Kafka, by record size, codec, headers and projection.
 
     python -m benchmarks.throughput [--rounds 5] [--megabytes 600] [--json FILE] [CASE ...]
 
-Each case is a topic of its own, of that many megabytes and no more than 3 million records, a long one of five times as
-much. One task reads a topic of one partition, so that a core is left for its Python; else there are as many tasks as
-cores. Its readers take turns. A turn reads the whole topic into the noop sink, which uses each column of each row and
-keeps none. A figure is the median of the turns; ratios are those of turns of the same round, their median. CPU seconds
-are means of a turn, by who took them; brokers, if they were started for this, take some in any case.
+Each case has its own topic, of that many megabytes and at most 3 million records; a long case has five times as much. A
+topic of one partition is read by one task, which leaves a core for its Python; otherwise there are as many tasks as
+cores. Readers take turns. A turn reads the whole topic into the noop sink, which uses each column of each row. A figure
+is the median of the turns; a ratio is the median of the ratios of turns in the same round. CPU seconds are means per
+turn, by process; brokers, if the benchmark started them, always use some.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HEADERS = {"trace": b"12345678", "app": b"shop"}
 
 @dataclass(frozen=True)
 class Case:
-    """A topic, and who reads it beside this source."""
+    """A topic, and the peers that read it."""
 
     value_bytes: int = VALUE_BYTES
     codec: str = "none"
@@ -58,7 +58,7 @@ CASES = {
     "200B-headers": Case(
         ours=OURS._replace(options=WITH_HEADERS), peers=(JVM._replace(options=WITH_HEADERS),), headers=HEADERS
     ),
-    "200B-small-batches": Case(batch_bytes=16_384),  # what Kafka's Java producer makes unless told
+    "200B-small-batches": Case(batch_bytes=16_384),  # the default of Kafka's Java producer
     "200B-long": Case(peers=(JVM, TUNED_JVM), with_ceiling=True, times_as_long=5),
     "200B-one-task": Case(peers=(JVM, TUNED_JVM), with_ceiling=True, times_as_long=5, partitions=1),
     "200B-lz4-one-task": Case(codec="lz4", peers=(JVM, TUNED_JVM), with_ceiling=True, times_as_long=5, partitions=1),
@@ -69,8 +69,7 @@ CASES = {
 
 
 class Turn(NamedTuple):
-    """Wall-clock seconds of one batch query, planning included, and CPU seconds by who took them, without those of
-    processes that ended meanwhile."""
+    """Wall-clock seconds of one batch query, planning included, and CPU seconds by process, without ended processes."""
 
     seconds: float
     cpu_s: dict[str, float]
@@ -84,7 +83,7 @@ def read(spark: SparkSession, bootstrap_servers: str, topic: str, reader: Reader
 
 
 def result_rows(case: str, records: int, played: dict[str, list[Turn]]) -> list[dict[str, object]]:
-    """One row a reader, the first of which is this source."""
+    """A row for each reader; the first reader is this source."""
     ours = next(iter(played.values()))
     rows = []
     for name, turns in played.items():

@@ -1,4 +1,4 @@
-"""Topics to read: made, filled at once, or fed at a trickle by a process of its own."""
+"""Creates topics and fills them at once, or feeds them at a low rate from another process."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 BATCH_BYTES = 131_072
 MAX_RECORD_BYTES = 16 << 20
 MAX_PARTITIONS_AT_ONCE = 4_000
-"""A controller takes 10,000 changes in one request, and each partition is two."""
+"""A controller accepts 10,000 changes in one request, and each partition is two changes."""
 ADMIN_TIMEOUT_S = 120
 TICK_S = 0.05
 STOP_TIMEOUT_S = 30.0
 
 
 def new_topic(
-    bootstrap_servers: str, what: str, partitions: int, replicas: int = 3, config: Mapping[str, str] | None = None
+    bootstrap_servers: str, purpose: str, partitions: int, replicas: int = 3, config: Mapping[str, str] | None = None
 ) -> str:
-    """The name of a topic that has just been made for `what`."""
-    topic = f"{what}-{uuid.uuid4().hex[:8]}"
+    """Create a topic; returns its name, which starts with `purpose`."""
+    topic = f"{purpose}-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     first = min(partitions, MAX_PARTITIONS_AT_ONCE)
     admin.create_topics([NewTopic(topic, first, replicas, config=dict(config or {}))])[topic].result(ADMIN_TIMEOUT_S)
@@ -54,12 +54,12 @@ def fill(
     bounds = {"queue.buffering.max.messages": 500_000, "message.max.bytes": MAX_RECORD_BYTES}
     producer = Producer({"bootstrap.servers": bootstrap_servers, **settings, **bounds})
     stock = [_value(value_bytes) for _ in range(min(1000, max(1, (64 << 20) // value_bytes)))]
-    given: list[tuple[str, str | bytes | None]] = list((headers or {}).items())
+    header_list: list[tuple[str, str | bytes | None]] = list((headers or {}).items())
     for number in range(records):
         value, partition = stock[number % len(stock)], number % partitions
         while True:
             try:
-                producer.produce(topic, value, b"%d" % number, partition=partition, headers=given)
+                producer.produce(topic, value, b"%d" % number, partition=partition, headers=header_list)
                 break
             except BufferError:
                 producer.poll(0.1)
@@ -70,31 +70,31 @@ def fill(
 
 
 def _value(size: int) -> bytes:
-    """About half of it random text, so that a codec has something to do and something to gain."""
+    """About half random text, which costs a codec time, and half compressible text."""
     text = uuid.uuid4().hex.encode()
     return (text + b"x" * 32) * (size // 64) + text[: size % 64 // 2] + b"x" * (size % 64 - size % 64 // 2)
 
 
 @contextmanager
 def trickle(bootstrap_servers: str, topic: str, partitions: int, records_per_s: float) -> Iterator[None]:
-    """Within it, records arrive evenly over time and over the partitions, each the time of its sending in text."""
-    ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    arguments = (bootstrap_servers, topic, partitions, records_per_s, theirs)
+    """Inside `with`, records arrive evenly over time and partitions; a value is the send time as text."""
+    parent, child = multiprocessing.get_context("spawn").Pipe()
+    arguments = (bootstrap_servers, topic, partitions, records_per_s, child)
     process = multiprocessing.get_context("spawn").Process(target=_feed, args=arguments, daemon=True)
     process.start()
     try:
         yield
     finally:
-        ours.send("stop")
+        parent.send("stop")
         process.join(STOP_TIMEOUT_S)
         process.kill()
 
 
 def _feed(bootstrap_servers: str, topic: str, partitions: int, records_per_s: float, parent: Connection) -> None:
     producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 0, "acks": "1", "log_level": 0})
-    began, sent = time.monotonic(), 0
+    start, sent = time.monotonic(), 0
     while not parent.poll(TICK_S):
-        due = int((time.monotonic() - began) * records_per_s)
+        due = int((time.monotonic() - start) * records_per_s)
         for number in range(sent, due):
             producer.produce(topic, b"%.6f" % time.time(), partition=number % partitions)
         sent = due

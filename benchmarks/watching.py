@@ -1,4 +1,4 @@
-"""Runs a stream and looks on."""
+"""Runs a stream and yields its progress."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ TURN_TIMEOUT_S = 600.0
 
 
 def watch(rows: DataFrame, trigger: str = "0 seconds") -> Generator[tuple[float, list[StreamingQueryProgress]]]:
-    """Stream into the noop sink: now and then, for how many seconds that has run, and its last 100 progress reports.
-    The stream stops when this is closed.
+    """Stream into the noop sink. Yields the seconds since the start and the last 100 progress reports, every `POLL_S`.
+    Closing the generator stops the stream.
 
     Raises:
-        TimeoutError: nobody has seen enough in `TURN_TIMEOUT_S`.
+        TimeoutError: the generator was not closed within `TURN_TIMEOUT_S`.
     """
     with tempfile.TemporaryDirectory() as checkpoint:
         writer = rows.writeStream.format("noop").option("checkpointLocation", checkpoint)
-        query, began = writer.trigger(processingTime=trigger).start(), time.monotonic()
+        query, start = writer.trigger(processingTime=trigger).start(), time.monotonic()
         try:
-            while (passed_s := time.monotonic() - began) < TURN_TIMEOUT_S:
+            while (passed_s := time.monotonic() - start) < TURN_TIMEOUT_S:
                 if (error := query.exception()) is not None:
                     raise error
                 yield passed_s, query.recentProgress
                 time.sleep(POLL_S)
-            raise TimeoutError(f"after {TURN_TIMEOUT_S:.0f} s there are {len(query.recentProgress)} reports")
+            raise TimeoutError(
+                f"after {TURN_TIMEOUT_S:.0f} s the stream has {len(query.recentProgress)} progress reports"
+            )
         finally:
             query.stop()
