@@ -6,8 +6,8 @@ BENCH := .venv-bench/bin
 BENCH_INSTALLED := .venv-bench/.installed
 BENCHMARKS ?= throughput micro_batches end_to_end cold_start planning memory requests events_cost
 RELEASES ?= 2.8.2 3.3.2 3.9.1 4.0.2 4.1.1 4.4.0
-# Two workers, each with its own clusters and Spark session. tests/conftest.py groups and orders the tests.
-PARALLEL_TESTS = $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+# Two workers, each with its own clusters and Spark session, which take whole files in the order of tests/conftest.py.
+PARALLEL_TESTS = $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-all kafka-releases lint docs bench recovery simulate compat connect archive java

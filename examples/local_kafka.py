@@ -59,7 +59,7 @@ def main() -> None:
                 obey(kafka, line)
             signal.pause()  # no terminal: until Ctrl-C or SIGTERM
     except ClusterError as error:
-        raise SystemExit(str(error).replace("leave `ports` out", "say --any-ports")) from None
+        raise SystemExit(str(error).replace("leave out `ports`", "add --any-ports")) from None
     except KeyboardInterrupt:
         pass
 

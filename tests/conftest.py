@@ -28,24 +28,29 @@ pytest.register_assert_rewrite("tests.kafka.checker", "tests.kafka.harness")
 ROOT = Path(__file__).parent.parent
 
 LONGEST_FIRST = (
+    "releases/release.py",
+    "spark/test_examples.py",
+    "spark/test_demo.py",
+    "spark/test_two_executors.py",
     "spark/test_parity_stream.py",
-    "spark/test_streaming.py",
-    "spark/test_tables.py",
-    "spark/test_conformance.py",
-    "spark/test_scenes.py",
-    "spark/test_parity_batch.py",
-    "spark/test_bad_input.py",
-    "kafka/test_fault_matrix.py",
+    "spark/test_killed_drivers.py",
+    "page/test_page.py",
+    "spark/test_speculation.py",
     "kafka/test_fault_matrix_data_loss.py",
+    "kafka/test_fault_matrix.py",
+    "spark/test_parity_batch.py",
+    "kafka/test_fault_matrix_security.py",
+    "spark/test_scenes.py",
+    "spark/test_tables.py",
     "kafka/test_fault_matrix_network.py",
-    "secured SASL_SSL",
-    "secured SASL_PLAINTEXT",
-    "secured SSL",
-    "page/test_watching_page.py",
-    "wire/test_kafka_wire.py",
+    "spark/test_conformance.py",
+    "spark/test_streaming.py",
+    "kafka/test_missing_topic_ids.py",
+    "kafka/test_security.py",
+    "spark/test_bad_input.py",
 )
-"""Groups of tests in the order in which workers take them: so all workers end at about the same time. The other groups
-follow."""
+"""Test files in the order in which parallel workers take them, so that the workers end at about the same time. The
+other files follow."""
 
 # Test JVMs live for seconds: the C1 compiler and the serial collector save a third of their CPU time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -68,30 +73,19 @@ class RemoteCluster:
     bootstrap_servers: str
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in its own hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups tests for parallel workers. Unit and wire tests run neither pyspark nor testcontainers, so open resources
-    are this package's bugs there."""
+    """Starts the longest files first on parallel workers. Unit and wire tests run neither pyspark nor testcontainers:
+    there, open resources are this package's bugs."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: start_rank(group_of(item)))
+        items.sort(key=lambda item: start_rank(str(item.path.relative_to(ROOT / "tests"))))
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(group_of(item)))
         if item.path.is_relative_to(ROOT / "tests" / "unit") or item.path.is_relative_to(ROOT / "tests" / "wire"):
             item.add_marker(pytest.mark.filterwarnings("error::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"))
 
 
-def group_of(item: pytest.Item) -> str:
-    """Tests that one worker runs: those of a file, or of a cluster that several files share."""
-    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    for cluster in ("release", "secured"):
-        if cluster in parameters:
-            return f"{cluster} {parameters[cluster]}"
-    return str(item.path.relative_to(ROOT / "tests"))
-
-
-def start_rank(group: str) -> int:
-    return LONGEST_FIRST.index(group) if group in LONGEST_FIRST else len(LONGEST_FIRST)
+def start_rank(file: str) -> int:
+    return LONGEST_FIRST.index(file) if file in LONGEST_FIRST else len(LONGEST_FIRST)
 
 
 @pytest.fixture(scope="session")

@@ -97,8 +97,9 @@ def assert_parameters_exist(name: str, *arguments: str) -> None:
 
 @for_each_page
 def test_client_options_exist_or_are_refused(page: Path) -> None:
-    known = {option.name for option in ALL_OPTIONS.values()} | {f"kafka.{name}" for name in (*UNUSED, *INSTEAD)}
-    assert set(re.findall(r"`(kafka\.[a-z.]+[a-z])`", page.read_text())) <= known
+    options = {option.name for option in ALL_OPTIONS.values()}
+    refused = {f"kafka.{name}" for name in (*UNSUPPORTED, *REPLACEMENTS)}
+    assert set(re.findall(r"`(kafka\.[a-z.]+[a-z])`", page.read_text())) <= options | refused
 
 
 def test_fields_in_tuning_exist() -> None:

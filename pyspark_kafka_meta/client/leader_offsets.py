@@ -94,7 +94,7 @@ class LeaderOffsets:
         try:
             self._send(queries)
             while self._in_flight:
-                received = self._wire.receive_offsets(self._in_flight, min(self._next_look(), self._deadline))
+                received = self._wire.offsets.receive(self._in_flight, min(self._next_look(), self._deadline))
                 if received is not None:
                     offsets |= self._on_response(received, self._in_flight.pop(received.node_id).partitions, generation)
                 elif self._clock() < self._deadline:
@@ -125,7 +125,7 @@ class LeaderOffsets:
             request = replace(self._template, queries=tuple(members))
             # A throttling broker may respond later. Its leadership is checked no later: it may hang as well.
             sent_at = max(now, self._throttles.until(broker.node_id))
-            self._wire.send_offsets(broker, request, min(self._deadline, sent_at + timeout_ms / 1000))
+            self._wire.offsets.send(broker, request, min(self._deadline, sent_at + timeout_ms / 1000))
             # A broker that failed to respond before is suspected sooner.
             overdue_ms = max(OVERDUE_MS / 2**unanswered, self._options.retry_backoff_ms)
             partitions = [query.partition for query in members]
@@ -149,7 +149,7 @@ class LeaderOffsets:
                 self._abandon(node_id, "did not report offsets, and lost partitions")
 
     def _abandon(self, node_id: int, why: str) -> None:
-        self._wire.drop_offsets(node_id)
+        self._wire.offsets.drop(node_id)
         broker, partitions, _ = self._in_flight.pop(node_id)
         self.errors.update(dict.fromkeys(partitions, f"{broker.address} {why}"))
 

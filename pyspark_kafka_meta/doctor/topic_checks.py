@@ -125,8 +125,8 @@ def judge_fetched(check: str, fetched: FetchedPartition, latency_ms: float) -> F
 def _fetch_finding(wire: Wire, leader: Broker, row: PartitionRow, options: ClientOptions) -> Finding:
     check = f"fetch {row.topic} from broker {leader.node_id}"
     deadline = options.api_deadline(time.monotonic())
-    wire.send_fetch(leader, _request(row, options), deadline)
-    match wire.receive_fetch([leader.node_id], deadline):
+    wire.fetch.send(leader, _request(row, options), deadline)
+    match wire.fetch.receive([leader.node_id], deadline):
         case FetchResponse(partitions=(fetched,), latency_ms=latency_ms):
             return judge_fetched(check, fetched, latency_ms)
         case FetchResponse(error_code=code):

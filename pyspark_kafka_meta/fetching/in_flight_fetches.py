@@ -100,7 +100,7 @@ class InFlightFetches:
             read_committed=options.read_committed,
             rack=options.client_rack if all(source.sends_rack for _, source in members) else "",
         )
-        self._client.wire.send_fetch(
+        self._client.wire.fetch.send(
             broker, request, now + (options.fetch_max_wait_ms + options.request_timeout_ms) / 1000
         )
         overdue_at = now + (options.fetch_max_wait_ms + OVERDUE_MS) / 1000
@@ -126,7 +126,7 @@ class InFlightFetches:
     def _receive(
         self, node_ids: Collection[int], deadline: float
     ) -> tuple[InFlightFetch, FetchResponse | RequestFailure] | None:
-        response = self._client.wire.receive_fetch(node_ids, deadline)
+        response = self._client.wire.fetch.receive(node_ids, deadline)
         return None if response is None else (self._fetches.pop(response.node_id), response)
 
     def overdue_at(self) -> float:
@@ -149,11 +149,11 @@ class InFlightFetches:
         if fetch.cursors:
             cache.request_update(RefreshReason.REQUEST_TIMEOUT, cache.snapshot.generation, node_id=node_id)
         else:
-            self._client.wire.drop_fetch(node_id)
+            self._client.wire.fetch.drop(node_id)
             del self._fetches[node_id]
 
     def drop(self) -> None:
         """Abandon all Fetches."""
         for node_id in self._fetches:
-            self._client.wire.drop_fetch(node_id)
+            self._client.wire.fetch.drop(node_id)
         self._fetches.clear()

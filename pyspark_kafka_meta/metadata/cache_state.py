@@ -157,7 +157,7 @@ class CacheState:
 
     def unreachable_message(self) -> str:
         return (
-            f"no broker answered a Metadata request in time ({self._failure_texts() or 'no time was left'}): check "
+            f"no broker responded to a Metadata request in time ({self._failure_texts() or 'no time was left'}): check "
             "kafka.bootstrap.servers, that the brokers are up, and that this host can reach them"
         )
 

@@ -17,7 +17,7 @@ from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import OptionError, UnknownTopicError
 from pyspark_kafka_meta.model import OffsetRange, Position, Positions, TopicPartition
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, SourceOptions
-from pyspark_kafka_meta.options.start_specs import TimesSpec
+from pyspark_kafka_meta.options.start_specs import TimestampsSpec
 from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING, SourceOffset, advance, ranges
 from pyspark_kafka_meta.planning.log_ends import LogEnds
 from pyspark_kafka_meta.planning.lost_positions import is_recreated, lost_starts
@@ -120,7 +120,9 @@ class OffsetPlanner:
         for partition in partitions:
             (begin, epoch), end = starts[partition], ends[partition].offset
             # Only an explicit end can be a mistake: an open transaction may hold the latest offset back.
-            is_explicit = isinstance(ending, TimesSpec) or dict(ending.by_partition).get(partition, LATEST_OFFSET) >= 0
+            is_explicit = (
+                isinstance(ending, TimestampsSpec) or dict(ending.by_partition).get(partition, LATEST_OFFSET) >= 0
+            )
             if is_explicit and begin > end:
                 raise OptionError(
                     f"the starting offset {begin} of {partition} is greater than its ending offset {end}: correct "

@@ -112,9 +112,9 @@ class _Offsets:
             for node_id, epochs in leaders.items():
                 queries = tuple(OffsetQuery(partition, timestamp, epoch) for partition, epoch in epochs.items())
                 request = OffsetsRequest(queries, self._options.read_committed)
-                self._wire.send_offsets(by_id[node_id], request, deadline)
+                self._wire.offsets.send(by_id[node_id], request, deadline)
             for _ in range(len(leaders)):
-                response = self._wire.receive_offsets(leaders, math.inf)  # each request has its own deadline
+                response = self._wire.offsets.receive(leaders, math.inf)  # each request has its own deadline
                 if isinstance(response, OffsetsResponse):
                     offsets |= response.offsets
                 elif response is not None:
@@ -135,7 +135,7 @@ def _partition_row(topic: TopicMetadata, metadata: PartitionMetadata, offsets: _
     codes = [metadata.error_code, *(offset.error_code for offset in (start, end) if offset is not None)]
     error = offsets.failures.get(partition) or next((describe(code) for code in codes if code), None)
     if error is None and end is None:
-        error = f"no offsets: its leader {metadata.leader_id} is not a live broker, or did not return the partition"
+        error = f"no offsets: broker {metadata.leader_id}, its leader, is not alive or did not return the partition"
     return PartitionRow(
         topic=topic.name,
         partition=metadata.partition,

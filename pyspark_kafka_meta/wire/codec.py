@@ -1,7 +1,7 @@
-"""Kafka's frames: an int32 length, a header, a message of one API version. Bytes in, messages out, no socket.
+"""Encode and decode Kafka's frames: an int32 length, a header, a message of one API version. No socket.
 
-The messages are those of the protocol library, generated from Kafka's own schemas; they are looked up by name and
-version, so that one piece of code serves all versions of the same shape.
+The protocol library generates the messages from Kafka's schemas. They are looked up by name and version, so that one
+function serves all versions of the same shape.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i32Timedelta
 
 from pyspark_kafka_meta.errors import ProtocolError
-from pyspark_kafka_meta.wire.length_checks import Span, check_lengths
+from pyspark_kafka_meta.wire.frame_lengths import Span, check_lengths
 
 LENGTH_BYTES = 4
 NULL_RECORDS = b"\0"
 
 
 class Api(NamedTuple):
-    """One Kafka API: its key, and the versions of it that this package speaks."""
+    """One Kafka API: its key and the versions that this package supports."""
 
     name: str
     key: int
@@ -38,9 +38,9 @@ class Api(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """One request and its answer, whose records are apart from it (`decode`).
+    """One request and its response, whose records are separate (`decode`).
 
-    Sizes include the length prefix; latency is from last byte sent to last received.
+    Sizes include the length prefix. The latency is from the last byte sent to the last byte received.
     """
 
     message: Any
@@ -63,12 +63,12 @@ FETCH = Api("fetch", 1, 12, 16)
 
 @cache
 def request_schema(api: Api, version: int) -> Any:
-    """The module that holds the request's message classes."""
+    """The module of the request's message classes."""
     return import_module(f"kio.schema.{api.name}.v{version}.request")
 
 
 def encode(message: Any, correlation_id: int, client_id: str) -> bytes:
-    """One whole frame."""
+    """A frame with its length prefix."""
     body = io.BytesIO()
     header = message.__header_schema__(
         request_api_key=message.__api_key__,
@@ -83,37 +83,39 @@ def encode(message: Any, correlation_id: int, client_id: str) -> bytes:
 
 
 def decode(api: Api, version: int, correlation_id: int, frame: memoryview) -> tuple[Any, list[memoryview]]:
-    """The response message in `frame`, which is without its length prefix; and the records in it, as views of `frame`,
-    in their order, because the parser would copy them several times: in the message these fields are None.
+    """The response message in `frame`, which has no length prefix, and its records in their order.
+
+    The records are views of `frame`, because the parser would copy them several times. Their fields in the message are
+    None.
 
     Raises:
-        ProtocolError: the bytes are no such answer, belong to another request, or go on after its end.
+        ProtocolError: the frame is malformed, belongs to another request, or is longer than its message.
     """
     try:
         read_header, read_message, response = _readers(api, version)
         header, position = read_header(frame, 0)
         if header.correlation_id != correlation_id:
             raise ProtocolError(
-                f"a broker answered request {header.correlation_id} where {correlation_id} ({api.title}) was due"
+                f"a broker answered request {header.correlation_id} instead of {correlation_id} ({api.title})"
             )
         spans = check_lengths(response, frame, position)
         rest = _without(frame, spans)
         message, size = read_message(rest, position)
     except ProtocolError:
         raise
-    except Exception as error:  # the parser's own errors, and KeyError, ValueError ... on mutated bytes
+    except Exception as error:  # the parser's errors, and KeyError, ValueError ... of damaged bytes
         raise ProtocolError(
-            f"a broker's {api.title} v{version} answer cannot be read ({type(error).__name__})"
+            f"a broker's {api.title} v{version} response cannot be read ({type(error).__name__})"
         ) from error
     surplus = rest[position + size :]
-    # One zero byte is forgiven: librdkafka's mock brokers end Metadata v13 with an empty tag section too many.
+    # librdkafka's mock brokers end Metadata v13 with an extra empty tag section: one zero byte.
     if surplus not in (b"", b"\0"):
-        raise ProtocolError(f"a broker's {api.title} v{version} answer has {len(surplus)} bytes too many")
+        raise ProtocolError(f"a broker's {api.title} v{version} response has {len(surplus)} extra bytes")
     return message, [frame[span.start : span.end] for span in spans]
 
 
 def _without(frame: memoryview, spans: Sequence[Span]) -> bytes:
-    """The frame with null in place of these records."""
+    """The frame with null instead of its records."""
     ends = (0, *(span.end for span in spans))
     lengths_at = (*(span.length_at for span in spans), len(frame))
     return NULL_RECORDS.join(frame[end:length_at] for end, length_at in zip(ends, lengths_at, strict=True))
@@ -131,5 +133,5 @@ def _readers(api: Api, version: int) -> tuple[Any, Any, Any]:
 
 
 def milliseconds(value: int) -> i32Timedelta:
-    """`value` ms as the protocol library wants them."""
+    """`value` ms in the protocol library's type."""
     return i32Timedelta.parse(timedelta(milliseconds=value))

@@ -1,145 +1,222 @@
-"""`Requests`: those of one kind that are under way, at most one to each broker, and the connections that they go over.
+"""`InFlightRequests`: the in-flight requests of one kind, at most one per broker, and their connections.
 
-Sending never waits for a broker, and waiting for several ends with the first that answers.
+Sending never waits for a broker. Receiving returns the first response of several brokers. Named after Kafka's
+`org.apache.kafka.clients.InFlightRequests`.
 """
 
 from __future__ import annotations
 
+import selectors
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
-from pyspark_kafka_meta.model import Address
+from pyspark_kafka_meta.model import Address, Broker
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.wire.in_flight import InFlightRequest, Opening, first_begun
+from pyspark_kafka_meta.wire.messages import RequestFailure
+from pyspark_kafka_meta.wire.opening_connection import OpeningConnection
+from pyspark_kafka_meta.wire.sockets import Selector
 
-KeyT = TypeVar("KeyT", bound=Hashable)
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
+OPENING_GRACE_S = 0.1
+"""The thread that opens a connection has the same deadline as the request, and reports its error a moment later."""
 
-class Requests(Generic[KeyT, RequestT, ResponseT]):
-    """See the module. Not thread-safe. A connection opens when it is first used, and closes for good at the first
-    error. Brokers are told apart by a key: by node id where one may have taken the place of another at its address."""
 
-    def __init__(
-        self,
-        what: str,
-        settings: ConnectionSettings,
-        write: Callable[[Connection, RequestT, float], None],
-        read: Callable[[KeyT, Connection, InFlightRequest[RequestT]], ResponseT],
-        moves_deadline: bool = True,
-    ) -> None:
+@dataclass(slots=True)
+class InFlightRequest(Generic[RequestT]):
+    """A request that was sent, or that will be sent once its connection is open.
+
+    Attributes:
+        deadline: for the connection and the begin of the response, in seconds of `time.monotonic`.
+        extends_deadline: whether `deadline` is for the connection first, and moves on by `timeout_s` once the
+            connection is open.
+        timeout_s: from the creation of the request to `deadline`.
+    """
+
+    address: Address
+    channel: Connection | OpeningConnection
+    request: RequestT
+    deadline: float
+    extends_deadline: bool
+    timeout_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.timeout_s = self.deadline - time.monotonic()
+
+    def connection(self) -> Connection:
+        """The connection that carries the response. Call it only once `first_readable` returned the request.
+
+        Raises:
+            KafkaMetaError: the connection failed, or the request could not be sent.
+        """
+        if isinstance(self.channel, OpeningConnection):
+            self.channel = self.channel.connection()
+            if self.extends_deadline:
+                self.deadline = time.monotonic() + self.timeout_s
+        return self.channel
+
+    def read_deadline(self) -> float:
+        """The deadline for the end of a response that has begun. It counts from now: a caller that was busy with the
+        rows of another broker still gets what has arrived."""
+        return time.monotonic() + self.timeout_s
+
+    def time_out(self, name: str) -> KafkaMetaError:
+        """Abandon the request; returns its error."""
+        self.channel.close()
+        if isinstance(self.channel, OpeningConnection):
+            error = self.channel.error(OPENING_GRACE_S)
+            unknown = ConnectError(f"cannot connect to {self.address}: no response in time")
+            return error if isinstance(error, KafkaMetaError) else unknown
+        return RequestTimeoutError(f"{self.address} did not answer {name} in time")
+
+
+class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
+    """Implements `pyspark_kafka_meta.wire.messages.Requests`. Not thread-safe.
+
+    A connection opens at its first use and closes for good at its first error.
+    """
+
+    name: ClassVar[str]
+    """The kind of request in errors."""
+    extends_deadline: ClassVar[bool] = True
+    """Whether a response gets as much time as its connection, or both share the deadline."""
+
+    def __init__(self, settings: ConnectionSettings, interrupted_by: InFlightRequests[Any, Any] | None = None) -> None:
         """
         Args:
-            what: the kind of request, as errors name it.
-            write: sends a request by a deadline.
-            read: receives the answer to what is under way, from a connection on which it has begun.
-            moves_deadline: whether an answer gets as long as its connection, or both of them together.
+            interrupted_by: requests that end a `receive` here once they have a response, an error or a timeout.
         """
-        self._what = what
         self._settings = settings
-        self._write = write
-        self._read = read
-        self._moves_deadline = moves_deadline
-        self._kept: dict[KeyT, Connection] = {}
-        self._under_way: dict[KeyT, InFlightRequest[RequestT]] = {}
-        self._not_sent: dict[KeyT, KafkaMetaError] = {}  # why there will be no answer
+        self._interrupted_by = interrupted_by
+        self._idle: dict[int, Connection] = {}
+        self._in_flight: dict[int, InFlightRequest[RequestT]] = {}
+        self._not_sent: dict[int, KafkaMetaError] = {}
 
-    def asked(self) -> Collection[KeyT]:
-        """Brokers whose answer, or failure, was not received."""
-        return [*self._under_way, *self._not_sent]
+    @abstractmethod
+    def _write(self, connection: Connection, request: RequestT, deadline: float) -> None:
+        """Send the request by `deadline`."""
 
-    def under_way(self) -> Collection[InFlightRequest[RequestT]]:
-        return self._under_way.values()
+    @abstractmethod
+    def _read(self, node_id: int, connection: Connection, in_flight: InFlightRequest[RequestT]) -> ResponseT:
+        """Receive the response, which has begun to arrive."""
 
-    def send(self, key: KeyT, address: Address, request: RequestT, deadline: float) -> None:
-        """See `Wire.send_fetch`. An earlier one is dropped, so that its answer is not taken for that of the new one."""
-        self.drop(key)
+    def node_ids(self) -> Collection[int]:
+        """Brokers whose response, or failure, was not received."""
+        return [*self._in_flight, *self._not_sent]
+
+    def send(self, broker: Broker, request: RequestT, deadline: float) -> None:
+        self.drop(broker.node_id)  # its response must not be taken for the response to the new request
         try:
-            channel = self._written(key, address, request, deadline)
+            channel = self._sent(broker, request, deadline)
         except KafkaMetaError as error:
-            self._not_sent[key] = error
+            self._not_sent[broker.node_id] = error
         else:
-            self._under_way[key] = InFlightRequest(address, channel, request, deadline, self._moves_deadline)
+            self._in_flight[broker.node_id] = InFlightRequest(
+                broker.address, channel, request, deadline, self.extends_deadline
+            )
 
-    def receive(
-        self, keys: Collection[KeyT], deadline: float, others: Collection[InFlightRequest[Any]] = ()
-    ) -> tuple[KeyT, ResponseT | KafkaMetaError] | None:
-        """See `Wire.receive_fetch`. None also once something has come for one of the others, or its time is up."""
-        for key in self._not_sent.keys() & set(keys):
-            return key, self._not_sent.pop(key)
-        waiting = {key: self._under_way[key] for key in keys if key in self._under_way}
-        until = min([deadline, *(one.deadline for one in others)])
-        while waiting or others:
-            due = min(waiting, key=lambda key: waiting[key].deadline, default=None)
-            ready = first_begun(waiting, until if due is None else min(until, waiting[due].deadline), others)
+    def receive(self, node_ids: Collection[int], deadline: float) -> ResponseT | RequestFailure | None:
+        for node_id in self._not_sent.keys() & set(node_ids):
+            return RequestFailure(node_id, self._not_sent.pop(node_id))
+        waiting = {node_id: self._in_flight[node_id] for node_id in node_ids if node_id in self._in_flight}
+        interrupting = () if self._interrupted_by is None else self._interrupted_by._in_flight.values()
+        until = min([deadline, *(in_flight.deadline for in_flight in interrupting)])
+        while waiting or interrupting:
+            due = min(waiting, key=lambda node_id: waiting[node_id].deadline, default=None)
+            ready = first_readable(waiting, until if due is None else min(until, waiting[due].deadline), interrupting)
             if ready is not None:
-                return ready, self._answer(ready)
+                return self._response(ready)
             now = time.monotonic()
-            if due is not None and now >= waiting[due].deadline:  # which was put off if there is a connection by now
-                return due, self._under_way.pop(due).time_out(self._what)
-            if others or now >= deadline:
+            if due is not None and now >= waiting[due].deadline:  # a connection that opened meanwhile moved it
+                return RequestFailure(due, self._in_flight.pop(due).time_out(self.name))
+            if interrupting or now >= deadline:
                 break
         return None
 
-    def drop(self, key: KeyT) -> None:
-        """Forget the one under way to this broker, if any, and its connection."""
-        self._not_sent.pop(key, None)
-        under_way = self._under_way.pop(key, None)
-        if under_way is not None:
-            under_way.channel.close()
+    def drop(self, node_id: int) -> None:
+        self._not_sent.pop(node_id, None)
+        in_flight = self._in_flight.pop(node_id, None)
+        if in_flight is not None:
+            in_flight.channel.close()
 
     def drop_all(self) -> None:
-        for key in self.asked():
-            self.drop(key)
+        for node_id in self.node_ids():
+            self.drop(node_id)
 
     def close(self) -> None:
         self.drop_all()
-        self.close_all_but(())
+        self.close_idle_except(())
 
-    def close_all_but(self, addresses: Collection[Address]) -> None:
-        """Close the connections to elsewhere, but for those that something is under way on."""
-        for key in [key for key, one in self._kept.items() if one.address not in addresses]:
-            self._kept.pop(key).close()
+    def close_idle_except(self, addresses: Collection[Address]) -> None:
+        """Close the idle connections to all other addresses."""
+        for node_id in [node_id for node_id, idle in self._idle.items() if idle.address not in addresses]:
+            self._idle.pop(node_id).close()
 
-    def _written(self, key: KeyT, address: Address, request: RequestT, deadline: float) -> Connection | Opening:
-        """What the request is sent over: the connection kept. Where there is none, or it breaks, a thread opens
-        another, and sends it then; so it does over one that has to log in again first."""
+    def _sent(self, broker: Broker, request: RequestT, deadline: float) -> Connection | OpeningConnection:
+        """Send over the idle connection. If there is none, or it breaks, a thread opens a new connection and sends. A
+        thread sends also where the session has to be renewed first."""
 
-        def over(connection: Connection) -> Connection:
+        def send_over(connection: Connection) -> Connection:
             with _closed_by_errors(connection):
                 self._write(connection, request, deadline)
             return connection
 
-        kept = _usable(self._kept.pop(key, None), address)
-        if kept is not None and kept.login_is_due():
-            return Opening(lambda: over(kept))
-        if kept is not None:
+        idle = _usable(self._idle.pop(broker.node_id, None), broker.address)
+        if idle is not None and idle.login_is_due():
+            return OpeningConnection(lambda: send_over(idle))
+        if idle is not None:
             with suppress(ConnectError, RequestTimeoutError):
-                return over(kept)
-        return Opening(lambda: over(Connection(address, self._settings, deadline)))
+                return send_over(idle)
+        return OpeningConnection(lambda: send_over(Connection(broker.address, self._settings, deadline)))
 
-    def _answer(self, key: KeyT) -> ResponseT | KafkaMetaError:
-        under_way = self._under_way.pop(key)
+    def _response(self, node_id: int) -> ResponseT | RequestFailure:
+        in_flight = self._in_flight.pop(node_id)
         try:
-            connection = under_way.connection()
+            connection = in_flight.connection()
             with _closed_by_errors(connection):
-                answer = self._read(key, connection, under_way)
+                response = self._read(node_id, connection, in_flight)
         except KafkaMetaError as error:
-            return error
-        self._kept[key] = connection
-        return answer
+            return RequestFailure(node_id, error)
+        self._idle[node_id] = connection
+        return response
 
 
-def _usable(kept: Connection | None, address: Address) -> Connection | None:
-    """A connection that was kept; None if it is of no use any more."""
-    if kept is not None and (kept.address != address or not kept.is_usable()):
-        kept.close()
+def first_readable(
+    waiting: Mapping[int, InFlightRequest[Any]], until: float, interrupting: Collection[InFlightRequest[Any]] = ()
+) -> int | None:
+    """Node id of the first request whose response has begun or whose connection has failed. None if there is none by
+    `until`, or once an interrupting request is readable."""
+    while (node_id := _select(waiting, until, interrupting)) is not None:
+        channel = waiting[node_id].channel
+        if isinstance(channel, Connection) or channel.has_failed():
+            return node_id
+        waiting[node_id].connection()
+    return None
+
+
+def _select(
+    waiting: Mapping[int, InFlightRequest[Any]], until: float, interrupting: Collection[InFlightRequest[Any]]
+) -> int | None:
+    with Selector() as selector:
+        for node_id, in_flight in waiting.items():
+            selector.register(in_flight.channel, selectors.EVENT_READ, node_id)
+        for in_flight in interrupting:
+            selector.register(in_flight.channel, selectors.EVENT_READ, None)
+        readable = [key.data for key, _ in selector.select(max(until - time.monotonic(), 0))]
+    return next((node_id for node_id in readable if node_id is not None), None)
+
+
+def _usable(idle: Connection | None, address: Address) -> Connection | None:
+    if idle is not None and (idle.address != address or not idle.is_usable()):
+        idle.close()
         return None
-    return kept
+    return idle
 
 
 @contextmanager

@@ -1,24 +1,24 @@
-"""`KafkaWire`: the `Wire` seam over real connections, one to each broker for each kind of request.
+"""`KafkaWire`: the `Wire` seam over real connections, one per broker and kind of request.
 
-So no question about the cluster waits behind megabytes of records. Connections open when they are first used and close
-for good at the first error.
+Metadata and offsets never wait behind megabytes of records.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
-from pyspark_kafka_meta.errors import KafkaMetaError, RequestTimeoutError
+from pyspark_kafka_meta.errors import RequestTimeoutError
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
 from pyspark_kafka_meta.reused_memory import ReusedMemory
-from pyspark_kafka_meta.wire import translate_fetch, translate_metadata
+from pyspark_kafka_meta.wire import translate_fetch, translate_metadata, translate_offsets
 from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.wire.in_flight import InFlightRequest
-from pyspark_kafka_meta.wire.in_flight_requests import Requests
+from pyspark_kafka_meta.wire.in_flight_requests import InFlightRequest, InFlightRequests
 from pyspark_kafka_meta.wire.messages import (
     FetchRequest,
     FetchResponse,
@@ -27,128 +27,113 @@ from pyspark_kafka_meta.wire.messages import (
     RequestFailure,
 )
 
-ResponseT = TypeVar("ResponseT")
 Topics: TypeAlias = Collection[str] | None
 
 SHRINK = 8
-"""Divides what is asked of a broker whose answer did not come whole in time: over a slow link, as much would be late
-again. Twice as much is asked for after each full answer that came in a quarter of the time."""
-MIN_ANSWER_BYTES = 64 * 1024
+"""Divides the requested bytes after a response that did not arrive in time: over a slow link, as many bytes would be
+late again. They double after each full response that took at most a quarter of its time."""
+MIN_RESPONSE_BYTES = 64 * 1024
+
+
+class MetadataRequests(InFlightRequests[Topics, tuple[Address, MetadataResponse]]):
+    """The response comes with the address of its broker."""
+
+    name = "Metadata"
+    extends_deadline = False
+
+    def _write(self, connection: Connection, request: Topics, deadline: float) -> None:
+        connection.send(METADATA, translate_metadata.metadata_request(connection.version(METADATA), request), deadline)
+
+    def _read(
+        self, node_id: int, connection: Connection, in_flight: InFlightRequest[Topics]
+    ) -> tuple[Address, MetadataResponse]:
+        exchange = connection.receive(in_flight.read_deadline(), has_begun=True)
+        return in_flight.address, translate_metadata.metadata_response(exchange, in_flight.request)
+
+
+class OffsetsRequests(InFlightRequests[OffsetsRequest, OffsetsResponse]):
+    name = "ListOffsets"
+
+    def _write(self, connection: Connection, request: OffsetsRequest, deadline: float) -> None:
+        api = OFFSET_FOR_LEADER_EPOCH if request.by_epoch else LIST_OFFSETS
+        connection.send(api, translate_offsets.offsets_request(connection.version(api), request), deadline)
+
+    def _read(
+        self, node_id: int, connection: Connection, in_flight: InFlightRequest[OffsetsRequest]
+    ) -> OffsetsResponse:
+        exchange = connection.receive(in_flight.read_deadline(), has_begun=True)
+        return translate_offsets.offsets_response(exchange, in_flight.request, node_id)
+
+
+class FetchRequests(InFlightRequests[FetchRequest, FetchResponse]):
+    """Requests fewer bytes of a broker whose response was late."""
+
+    name = "a Fetch"
+
+    def __init__(self, settings: ConnectionSettings, interrupted_by: MetadataRequests) -> None:
+        super().__init__(settings, interrupted_by)
+        self._max_bytes: dict[int, int] = {}  # by node id, of brokers whose response was late
+        self._memory = ReusedMemory()
+
+    def send(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
+        wanted = min(request.max_bytes, sum(entry.max_bytes for entry in request.partitions))
+        max_bytes = min(wanted, self._max_bytes.get(broker.node_id, wanted))
+        super().send(broker, replace(request, max_bytes=max_bytes), deadline)
+
+    def _write(self, connection: Connection, request: FetchRequest, deadline: float) -> None:
+        by_name = any(entry.topic_id is None for entry in request.partitions)
+        version = connection.version(FETCH, at_most=translate_fetch.TOPIC_IDS_SINCE - 1 if by_name else None)
+        connection.send(FETCH, translate_fetch.fetch_request(version, request), deadline)
+
+    def _read(self, node_id: int, connection: Connection, in_flight: InFlightRequest[FetchRequest]) -> FetchResponse:
+        max_bytes = in_flight.request.max_bytes
+        try:
+            exchange = connection.receive(in_flight.read_deadline(), self._memory, has_begun=True)
+        except RequestTimeoutError:
+            self._max_bytes[node_id] = max(max_bytes // SHRINK, MIN_RESPONSE_BYTES)
+            raise
+        response = translate_fetch.fetch_response(exchange, in_flight.request, node_id)
+        was_full = response.response_bytes * 2 > max_bytes
+        was_quick = response.latency_ms * 4 < in_flight.timeout_s * 1000
+        if node_id in self._max_bytes and was_full and was_quick:
+            self._max_bytes[node_id] = max(self._max_bytes[node_id], max_bytes * 2)
+        return response
 
 
 class KafkaWire:
     """Implements `pyspark_kafka_meta.wire.messages.Wire`. Not thread-safe: used by one thread of one process."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
-        self._metadata: Requests[Address, Topics, MetadataResponse] = Requests(
-            "Metadata", settings, _write_metadata, _read_metadata, moves_deadline=False
-        )
-        self._offsets: Requests[int, OffsetsRequest, OffsetsResponse] = Requests(
-            "ListOffsets", settings, _write_offsets, _read_offsets
-        )
-        self._fetches: Requests[int, FetchRequest, FetchResponse] = Requests(
-            "a Fetch", settings, _write_fetch, self._read_fetch
-        )
-        self._max_bytes: dict[int, int] = {}  # of a Fetch answer, for brokers that one was late from, by node id
-        self._memory = ReusedMemory()
+        self._metadata = MetadataRequests(settings)
+        self.offsets = OffsetsRequests(settings, self._metadata)
+        self.fetch = FetchRequests(settings, self._metadata)
+        # Metadata goes to addresses, which get numbers here: bootstrap addresses have no node id.
+        self._numbers: defaultdict[Address, int] = defaultdict(itertools.count().__next__)
 
     def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataResponse:
-        """For callers that ask for nothing else meanwhile: the answer, or the error that there is instead."""
+        """Send a Metadata request and wait for its response."""
         self.send_metadata(address, topics, deadline)
-        answer = self.receive_metadata(math.inf)  # the request has its own end
-        assert answer is not None
-        return answer
+        response = self.receive_metadata(math.inf)  # the request has its own deadline
+        assert response is not None
+        return response
 
     def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
         self._metadata.drop_all()
-        self._metadata.send(address, address, topics, deadline)
+        self._metadata.send(Broker(self._numbers[address], address), topics, deadline)
 
     def receive_metadata(self, deadline: float) -> MetadataResponse | None:
-        received = self._metadata.receive(self._metadata.asked(), deadline)
+        received = self._metadata.receive(self._metadata.node_ids(), deadline)
         if received is None:
             return None
-        address, answer = received
-        if isinstance(answer, KafkaMetaError):
-            raise answer
-        if answer.brokers:
-            self._close_all_but({address, *(broker.address for broker in answer.brokers)})
-        return answer
-
-    def send_offsets(self, broker: Broker, request: OffsetsRequest, deadline: float) -> None:
-        self._offsets.send(broker.node_id, broker.address, request, deadline)
-
-    def receive_offsets(self, node_ids: Collection[int], deadline: float) -> OffsetsResponse | RequestFailure | None:
-        return _of_node(self._offsets.receive(node_ids, deadline, self._metadata.under_way()))
-
-    def drop_offsets(self, node_id: int) -> None:
-        self._offsets.drop(node_id)
-
-    def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
-        wanted = min(request.max_bytes, sum(entry.max_bytes for entry in request.partitions))
-        asked = replace(request, max_bytes=min(wanted, self._max_bytes.get(broker.node_id, wanted)))
-        self._fetches.send(broker.node_id, broker.address, asked, deadline)
-
-    def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchResponse | RequestFailure | None:
-        return _of_node(self._fetches.receive(node_ids, deadline, self._metadata.under_way()))
-
-    def drop_fetch(self, node_id: int) -> None:
-        self._fetches.drop(node_id)
+        if isinstance(received, RequestFailure):
+            raise received.error
+        address, response = received
+        if response.brokers:
+            # Connections to addresses that no broker has any more.
+            for requests in (self._metadata, self.offsets, self.fetch):
+                requests.close_idle_except({address, *(broker.address for broker in response.brokers)})
+        return response
 
     def close(self) -> None:
-        self._metadata.close()
-        self._offsets.close()
-        self._fetches.close()
-
-    def _close_all_but(self, addresses: Collection[Address]) -> None:
-        """Close connections to where no broker is any more, but for those that something is under way on."""
-        self._metadata.close_all_but(addresses)
-        self._offsets.close_all_but(addresses)
-        self._fetches.close_all_but(addresses)
-
-    def _read_fetch(
-        self, node_id: int, connection: Connection, under_way: InFlightRequest[FetchRequest]
-    ) -> FetchResponse:
-        max_bytes = under_way.request.max_bytes
-        try:
-            exchange = connection.receive(under_way.read_deadline(), self._memory, has_begun=True)
-        except RequestTimeoutError:
-            self._max_bytes[node_id] = max(max_bytes // SHRINK, MIN_ANSWER_BYTES)
-            raise
-        answer = translate_fetch.fetch_response(exchange, under_way.request, node_id)
-        was_full = answer.response_bytes * 2 > max_bytes
-        was_quick = answer.latency_ms * 4 < under_way.timeout_s * 1000
-        if node_id in self._max_bytes and was_full and was_quick:
-            self._max_bytes[node_id] = max(self._max_bytes[node_id], max_bytes * 2)
-        return answer
-
-
-def _write_fetch(connection: Connection, request: FetchRequest, deadline: float) -> None:
-    by_name = any(entry.topic_id is None for entry in request.partitions)
-    version = connection.version(FETCH, at_most=translate_fetch.TOPIC_IDS_SINCE - 1 if by_name else None)
-    connection.send(FETCH, translate_fetch.fetch_request(version, request), deadline)
-
-
-def _write_offsets(connection: Connection, request: OffsetsRequest, deadline: float) -> None:
-    api = OFFSET_FOR_LEADER_EPOCH if request.by_epoch else LIST_OFFSETS
-    connection.send(api, translate_metadata.offsets_request(connection.version(api), request), deadline)
-
-
-def _read_offsets(node_id: int, connection: Connection, under_way: InFlightRequest[OffsetsRequest]) -> OffsetsResponse:
-    exchange = connection.receive(under_way.read_deadline(), has_begun=True)
-    return translate_metadata.offsets_response(exchange, under_way.request, node_id)
-
-
-def _write_metadata(connection: Connection, topics: Topics, deadline: float) -> None:
-    connection.send(METADATA, translate_metadata.metadata_request(connection.version(METADATA), topics), deadline)
-
-
-def _read_metadata(_: Address, connection: Connection, under_way: InFlightRequest[Topics]) -> MetadataResponse:
-    exchange = connection.receive(under_way.read_deadline(), has_begun=True)
-    return translate_metadata.metadata_response(exchange, under_way.request)
-
-
-def _of_node(received: tuple[int, ResponseT | KafkaMetaError] | None) -> ResponseT | RequestFailure | None:
-    if received is None:
-        return None
-    node_id, answer = received
-    return RequestFailure(node_id, answer) if isinstance(answer, KafkaMetaError) else answer
+        for requests in (self._metadata, self.offsets, self.fetch):
+            requests.close()

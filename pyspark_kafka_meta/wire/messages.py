@@ -1,17 +1,20 @@
-"""What is asked of brokers and what they answer, in our own types, and `Wire`: the one seam to the network.
+"""Requests and responses in our own types, and `Wire`: the seam to the network.
 
-Tests put a fake behind this seam; `wire/kafka_wire.py` puts Kafka behind it.
+`wire.kafka_wire.KafkaWire` implements the seam with Kafka, tests implement it with a fake.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.model import NO_EPOCH, Address, Broker, LeaderHint, MetadataResponse, TopicPartition
+
+RequestT = TypeVar("RequestT", contravariant=True)
+ResponseT = TypeVar("ResponseT", covariant=True)
 
 EARLIEST_TIMESTAMP = -2
 """ListOffsets: the log start offset (Kafka `ListOffsetsRequest.EARLIEST_TIMESTAMP`)."""
@@ -27,7 +30,7 @@ class OffsetQuery:
 
     Attributes:
         wanted: ms since 1970 UTC, or one of the constants above; in a request `by_epoch`, a leader epoch.
-        leader_epoch: the cached epoch, so that an ex-leader refuses instead of answering from an old log.
+        leader_epoch: the cached epoch: a former leader then returns an error instead of offsets of its old log.
     """
 
     partition: TopicPartition
@@ -37,11 +40,11 @@ class OffsetQuery:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsRequest:
-    """ListOffsets to one broker, or OffsetForLeaderEpoch.
+    """ListOffsets or OffsetForLeaderEpoch to one broker.
 
     Attributes:
-        read_committed: whether the latest offset is the last stable offset, or the high watermark.
-        by_epoch: whether the end offsets of leader epochs are wanted (OffsetForLeaderEpoch, KIP-320).
+        read_committed: whether the latest offset is the last stable offset instead of the high watermark.
+        by_epoch: whether to request the end offsets of leader epochs (OffsetForLeaderEpoch, KIP-320).
     """
 
     queries: tuple[OffsetQuery, ...]
@@ -51,12 +54,12 @@ class OffsetsRequest:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffset:
-    """One partition of the answer to an `OffsetsRequest`.
+    """One partition of an `OffsetsResponse`.
 
     Attributes:
-        offset: -1 where no record is as late as the timestamp asked for. By epoch: the end offset (exclusive) of the
-            largest epoch in the log that is not above the epoch asked for; -1 where the leader knows none.
-        leader_epoch: of the record at `offset`; for the latest offset, the leader's own; by epoch, that largest epoch.
+        offset: of the first record at or after the requested timestamp, -1 if there is none. By epoch: the end offset
+            (exclusive) of the largest epoch in the log up to the requested epoch, -1 if the leader knows none.
+        leader_epoch: of the record at `offset`. For the latest offset, the leader's own. By epoch, the largest epoch.
     """
 
     partition: TopicPartition
@@ -67,11 +70,11 @@ class PartitionOffset:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsResponse:
-    """One broker's answer to one `OffsetsRequest`.
+    """One broker's response to an `OffsetsRequest`.
 
     Attributes:
-        offsets: without the partitions that it left out.
-        throttle_ms: how long the broker wants to be left alone.
+        offsets: may lack requested partitions.
+        throttle_ms: how long the broker accepts no further requests (KIP-219).
     """
 
     node_id: int
@@ -84,11 +87,12 @@ class FetchPartition:
     """One partition of a Fetch request.
 
     Attributes:
-        topic_id: as planned, whatever the cache says by now; None makes the whole request go by name (Fetch v12).
-        fetch_offset: the first offset wanted.
-        leader_epoch: the cached epoch of the leader asked; without it an ex-leader serves its old log with error 0.
-        last_fetched_epoch: epoch of the record before `fetch_offset`; lets the leader see a truncated log (KIP-320).
-        max_bytes: soft limit; the first record batch is sent whole however large (KIP-74).
+        topic_id: as planned, even if the cache has another id now. None sends the whole request by name (Fetch v12).
+        fetch_offset: the first requested offset.
+        leader_epoch: the cached epoch of the leader. Without it, a former leader serves its old log with error 0.
+        last_fetched_epoch: epoch of the record before `fetch_offset`, so that the leader detects a truncated log
+            (KIP-320).
+        max_bytes: soft limit: the first record batch is sent whole, however large (KIP-74).
     """
 
     partition: TopicPartition
@@ -101,8 +105,8 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """One Fetch request to one broker. `max_bytes` bounds the whole answer, softly; `max_wait_ms` is how long the
-    broker may park it while fewer than `min_bytes` are there."""
+    """One Fetch request to one broker. `max_bytes` is a soft limit of the whole response. The broker may wait for up to
+    `max_wait_ms` until it has `min_bytes`."""
 
     partitions: tuple[FetchPartition, ...]
     max_wait_ms: int
@@ -114,7 +118,7 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True)
 class DivergingEpoch:
-    """The log was truncated: the largest epoch both sides know, and the (exclusive) offset up to which they agree."""
+    """Where the log was truncated: the largest common epoch, and the offset (exclusive) up to which both logs agree."""
 
     epoch: int
     end_offset: int
@@ -122,7 +126,7 @@ class DivergingEpoch:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """One partition of a Fetch answer.
+    """One partition of a Fetch response.
 
     Attributes:
         records: concatenated record batches as the broker stores them; the last may be cut off.
@@ -143,12 +147,13 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchResponse:
-    """One broker's answer to one Fetch. Only partitions that were asked for, each at most once.
+    """One broker's response to a Fetch. It holds only requested partitions, each at most once.
 
     Attributes:
-        error_code: top-level; when it is not 0, `partitions` is empty.
-        latency_ms: from the request's last byte sent to the answer's last byte received, parking time included.
-        by_id: whether topics were asked for by id (Kafka 3.1 and later): then none is a namesake.
+        error_code: top-level error. If it is not 0, `partitions` is empty.
+        latency_ms: from the last byte sent to the last byte received, including the broker's wait for `min_bytes`.
+        by_id: whether the request named topics by id (Kafka 3.1 and later): no recreated topic is mistaken for the
+            requested topic.
     """
 
     node_id: int
@@ -162,51 +167,54 @@ class FetchResponse:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailure:
-    """A ListOffsets or Fetch that got no answer: the connection is gone and the request with it."""
+    """A request without a response. Its connection is closed."""
 
     node_id: int
     error: KafkaMetaError
 
 
+class Requests(Protocol[RequestT, ResponseT]):
+    """Requests of one kind, at most one in flight to each broker."""
+
+    def send(self, broker: Broker, request: RequestT, deadline: float) -> None:
+        """Send a request. Returns at once: without a connection, a thread opens a connection and sends; `receive`
+        returns its error. The response must begin by `deadline`. A new connection must be open by then, and the
+        response gets the same time again. Drops an earlier request to this broker."""
+
+    def receive(self, node_ids: Collection[int], deadline: float) -> ResponseT | RequestFailure | None:
+        """The first response, or failure, of the requests in flight to `node_ids`. None if no response began by
+        `deadline`, or once `Wire.receive_metadata` has something to return. A response that has begun is read to its
+        end, for at most as long as it had to begin."""
+
+    def drop(self, node_id: int) -> None:
+        """Forget the request in flight to this broker, if any, and close its connection."""
+
+
 class Wire(Protocol):
     """Requests to brokers. Deadlines are in seconds of `time.monotonic`.
 
-    Without an answer, `receive_metadata` raises an error and the others return it in a RequestFailure. ConnectError,
-    RequestTimeoutError and ProtocolError may pass; UnsupportedBrokerError, TlsError, AuthenticationError
-    and OptionError do not. After any of them the connection is dropped, and the next call opens a new one. Each kind of
-    request has connections of its own, so that Metadata never waits behind a Fetch.
+    ConnectError, RequestTimeoutError and ProtocolError are retriable; UnsupportedBrokerError, TlsError,
+    AuthenticationError and OptionError are not. After any of them the connection is closed, and the next request opens
+    a new connection. Each kind of request has its own connections, so that Metadata never waits behind a Fetch.
     """
 
+    @property
+    def offsets(self) -> Requests[OffsetsRequest, OffsetsResponse]: ...
+
+    @property
+    def fetch(self) -> Requests[FetchRequest, FetchResponse]: ...
+
     def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
-        """Ask the broker at `address` for the cluster and `topics` (None: all of them). Never creates a topic. Returns
-        at once, as `send_fetch`; the connection and the answer must come by `deadline`. One Metadata request is under
-        way at a time: an earlier one is dropped."""
+        """Request the cluster and `topics` (None: all topics). Never creates a topic. Returns at once, as
+        `Requests.send`; the connection and the response share `deadline`. One Metadata request is in flight at a time:
+        an earlier request is dropped."""
 
     def receive_metadata(self, deadline: float) -> MetadataResponse | None:
-        """The answer to the Metadata request under way; None if it did not begin by `deadline`."""
+        """The response to the Metadata request in flight; None if it did not begin by `deadline`.
 
-    def send_offsets(self, broker: Broker, request: OffsetsRequest, deadline: float) -> None:
-        """Ask for offsets by time, by end or by leader epoch, as `send_fetch`."""
-
-    def receive_offsets(self, node_ids: Collection[int], deadline: float) -> OffsetsResponse | RequestFailure | None:
-        """As `receive_fetch`."""
-
-    def drop_offsets(self, node_id: int) -> None:
-        """As `drop_fetch`."""
-
-    def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
-        """Send a Fetch; at most one is under way to a broker. Returns at once: without a connection, one is opened in
-        the background and the Fetch sent over it, and `receive_fetch` reports it if that fails. The answer must begin
-        by `deadline`; a connection that has to be opened must be there by then, and the answer gets as long again.
+        Raises:
+            KafkaMetaError: the request failed.
         """
-
-    def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchResponse | RequestFailure | None:
-        """The first answer, or failure, of the Fetches under way to `node_ids`; None if none began by `deadline`, or
-        once `receive_metadata` has something to do for a Metadata request under way. An answer that has begun is read
-        to its end: at most for as long as it might have taken to begin."""
-
-    def drop_fetch(self, node_id: int) -> None:
-        """Forget the Fetch under way to this broker, if any, and its connection."""
 
     def close(self) -> None:
         """Close every connection."""

@@ -1,7 +1,7 @@
-"""Rules that every answer of a broker has to meet.
+"""Check decoded responses of brokers.
 
-An answer may hold only what was asked for, each thing once; names, ids and offsets must be possible. What breaks a rule
-is a `ProtocolError`, never a value passed on.
+A response may contain only requested topics and partitions, each once. Names, ids and offsets must be possible. A
+violation raises `ProtocolError`: the response is not used.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def broker(told: Any) -> Broker:
-    """A broker, as Metadata and Fetch answers name them."""
-    check(told.node_id >= 0, "a broker id of %d", told.node_id)
-    check(_HOST.fullmatch(told.host) is not None, "an impossible host name for broker %d", told.node_id)
-    check(0 < told.port < 65536, "port %d for broker %d", told.port, told.node_id)
-    return Broker(int(told.node_id), Address(told.host, int(told.port)), label(told.rack, "rack"))
+def broker(entry: Any) -> Broker:
+    """A broker of a Metadata or Fetch response."""
+    check(entry.node_id >= 0, "a broker id of %d", entry.node_id)
+    check(_HOST.fullmatch(entry.host) is not None, "an impossible host name for broker %d", entry.node_id)
+    check(0 < entry.port < 65536, "port %d for broker %d", entry.port, entry.node_id)
+    return Broker(int(entry.node_id), Address(entry.host, int(entry.port)), label(entry.rack, "rack"))
 
 
 def label(text: str | None, what: str) -> str | None:
@@ -49,7 +49,7 @@ def unique(items: Iterable[V], key: Callable[[V], Any], what: str) -> tuple[V, .
 
 def check(holds: bool, text: str, *values: object) -> None:
     if not holds:
-        raise ProtocolError(f"a broker's answer names {text % values}: the answer is dropped")
+        raise ProtocolError(f"a broker's response contains {text % values}: the response is dropped")
 
 
 def ms(delta: timedelta) -> int:

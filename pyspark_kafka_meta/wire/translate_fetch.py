@@ -1,4 +1,4 @@
-"""The protocol library's Fetch messages to and from our types."""
+"""Translate Fetch requests and responses between our types and the protocol library's messages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchedPartition, F
 from pyspark_kafka_meta.wire.response_checks import broker, check, grouped, ms, unique
 
 TOPIC_IDS_SINCE = 13
-"""Fetch names topics by id from this version on (KIP-516)."""
+"""First version of Fetch that names topics by id (KIP-516)."""
 
 
 def fetch_request(version: int, request: FetchRequest) -> Any:
     schema = codec.request_schema(FETCH, version)
     by_id = version >= TOPIC_IDS_SINCE
     groups = grouped(request.partitions, lambda entry: (entry.partition.topic, entry.topic_id))
-    # Replica id left the request's body with v15; a consumer's is -1 and the default of its tagged successor.
+    # v15 moved the replica id into a tagged field, whose default is a consumer's -1.
     replica = {"replica_id": -1} if version < 15 else {}
     return schema.FetchRequest(
         max_wait=codec.milliseconds(request.max_wait_ms),
@@ -50,16 +50,16 @@ def fetch_request(version: int, request: FetchRequest) -> Any:
 
 def fetch_response(exchange: Exchange, request: FetchRequest, node_id: int) -> FetchResponse:
     message = exchange.message
-    asked = {entry.partition for entry in request.partitions}
+    requested = {entry.partition for entry in request.partitions}
     names: dict[UUID | None, str] = {entry.topic_id: entry.partition.topic for entry in request.partitions}
-    endpoints = {one.node_id: one for one in map(broker, getattr(message, "node_endpoints", ()))}
+    endpoints = {known.node_id: known for known in map(broker, getattr(message, "node_endpoints", ()))}
     partitions = []
     records = iter(exchange.records)
     for topic in () if message.error_code else message.responses:
         name = names.get(topic.topic_id, "") if exchange.api_version >= TOPIC_IDS_SINCE else str(topic.topic)
         for entry in topic.partitions:
             partition = TopicPartition(name, int(entry.partition_index))
-            check(partition in asked, "%s unasked", partition)
+            check(partition in requested, "unrequested %s", partition)
             partitions.append(_fetched(partition, entry, next(records), endpoints))
     return FetchResponse(
         node_id=node_id,
@@ -76,16 +76,22 @@ def _fetched(
     partition: TopicPartition, entry: Any, records: memoryview, endpoints: dict[int, Broker]
 ) -> FetchedPartition:
     aborted = entry.aborted_transactions or ()
-    # Where a broker answers with an error it states -1.
+    # -1 comes with an error.
     check(min(entry.high_watermark, entry.last_stable_offset) >= -1, "a negative offset for %s", partition)
-    check(all(one.first_offset >= 0 for one in aborted), "a transaction at a negative offset for %s", partition)
+    check(
+        all(transaction.first_offset >= 0 for transaction in aborted),
+        "a transaction at a negative offset for %s",
+        partition,
+    )
     return FetchedPartition(
         partition=partition,
         error_code=int(entry.error_code),
         records=records,
         high_watermark=int(entry.high_watermark),
         last_stable_offset=int(entry.last_stable_offset),
-        aborted_transactions=tuple((int(one.producer_id), int(one.first_offset)) for one in aborted),
+        aborted_transactions=tuple(
+            (int(transaction.producer_id), int(transaction.first_offset)) for transaction in aborted
+        ),
         leader_hint=_leader_hint(entry.current_leader, endpoints),
         diverging_epoch=_diverging_epoch(entry.diverging_epoch),
         preferred_read_replica=int(entry.preferred_read_replica),

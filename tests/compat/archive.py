@@ -34,8 +34,8 @@ spark = SparkSession.builder.getOrCreate()
 print("application", spark.sparkContext.applicationId)
 rows = spark.read.format("kafkameta").option("kafka.bootstrap.servers", servers).option("subscribe", "t")
 print("records", rows.option("metricsPath", events).load().count())
-told = [json.loads(line) for file in Path(events).glob("*.jsonl") for line in file.read_text().splitlines()]
-for pid in {event["pid"] for event in told if event["role"] == "reader"}:
+events = [json.loads(line) for file in Path(events).glob("*.jsonl") for line in file.read_text().splitlines()]
+for pid in {event["pid"] for event in events if event["role"] == "reader"}:
     process = Path(f"/proc/{pid}")
     print("reader", process.joinpath("cwd").resolve() / process.joinpath("cmdline").read_text().split("\\0")[0])
 """
@@ -46,13 +46,13 @@ def main(archive: Path) -> None:
         fill(cluster)
         home = Path(folder)
         with tarfile.open(archive) as packed:
-            packed.extractall(home / "environment", filter="fully_trusted")  # its Python is a link out of it
+            packed.extractall(home / "environment", filter="fully_trusted")  # its Python is a link to a path outside
         (home / "program.py").write_text(PROGRAM)
         out = submit(archive, home, cluster.bootstrap_servers)
-    told = [line.split() for line in out.splitlines() if line.startswith(("application ", "records ", "reader "))]
-    application, readers = told[0][1], [path for what, path in told if what == "reader"]
-    shutil.rmtree(SPARK_HOME / "work" / application)  # where the executors unpacked it, 700 MB
-    assert ["records", "100"] in told, out
+    output = [line.split() for line in out.splitlines() if line.startswith(("application ", "records ", "reader "))]
+    application, readers = output[0][1], [path for kind, path in output if kind == "reader"]
+    shutil.rmtree(SPARK_HOME / "work" / application)  # the unpacked archive of the executors, 700 MB
+    assert ["records", "100"] in output, out
     assert readers, out
     assert all("/environment/bin/python" in path and "/app-" in path for path in readers), readers
     print(f"the executors read with {readers[0]}")  # noqa: T201

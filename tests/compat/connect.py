@@ -1,6 +1,6 @@
 """A batch, a stream and the tables through Spark Connect, in an environment with `pyspark[connect]`: `make connect`.
 
-The server is one that PySpark starts on this machine. It finds the source in its own Python, as any Spark does.
+PySpark starts the server on this machine. The server finds the source in its own Python, as any Spark does.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def main() -> None:
             events: dict[str, Any] = {"metricsPath": str(Path(folder) / "events")}
             options = where | events | {"subscribe": "t"}
             read_batch(spark, options)
-            told = read_stream(spark, options | {"startingOffsets": "earliest"}, Path(folder))
-            assert told == "", told
+            error = read_stream(spark, options | {"startingOffsets": "earliest"}, Path(folder))
+            assert error == "", error
             look_at_tables(spark, where, events)
     finally:
         spark.stop()

@@ -1,4 +1,4 @@
-"""A batch read, and a stream or the sentence that refuses it, with whatever pyspark this Python has: `make compat`."""
+"""`make compat`: a batch, and a stream or its refusal, with the installed release of pyspark."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def main() -> None:
             fill(cluster)
             options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t"}
             read_batch(spark, options)
-            told = read_stream(spark, options | {"startingOffsets": "earliest"}, Path(folder))
+            error = read_stream(spark, options | {"startingOffsets": "earliest"}, Path(folder))
     finally:
         spark.stop()
-    refused = REFUSAL in told
-    assert refused == (release < STREAMS_FROM), told
+    refused = REFUSAL in error
+    assert refused == (release < STREAMS_FROM), error
     print(f"pyspark {pyspark.__version__}: batch works, stream {'is refused' if refused else 'works'}")  # noqa: T201
 
 
@@ -51,7 +51,7 @@ def read_batch(spark: SparkSession, options: dict[str, str]) -> None:
 
 
 def read_stream(spark: SparkSession, options: dict[str, str], folder: Path) -> str:
-    """Read the topic once as a stream; returns the error if that is refused, nothing if it works."""
+    """Read the topic as a stream. Returns the error of a refused stream, or an empty text."""
     try:
         rows = (
             spark.readStream.format("kafkameta").options(**options).load().selectExpr("CAST(value AS STRING) AS value")

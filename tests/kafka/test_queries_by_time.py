@@ -20,7 +20,7 @@ from pyspark_kafka_meta.client.leader_offsets import LeaderOffsets
 from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.options.start_specs import TimesSpec
+from pyspark_kafka_meta.options.start_specs import TimestampsSpec
 from pyspark_kafka_meta.planning.start_end_offsets import StartEndOffsets
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 from pyspark_kafka_meta.testing import LocalKafka

@@ -1,5 +1,4 @@
-"""A browser, and pages served by the command itself: one on embedded brokers for all tests, others as they are asked
-for."""
+"""A browser, and pages that the command serves: a demo page for all tests, and pages with other arguments."""
 
 from __future__ import annotations
 
@@ -18,15 +17,15 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 ROOT = Path(__file__).parent.parent.parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-PATIENCE_MS = 60_000
-"""For a machine with much else to do."""
+TIMEOUT_MS = 60_000
+"""For a busy machine."""
 
 Serve = Callable[..., AbstractContextManager[str]]
 
 
 @pytest.fixture(scope="session")
 def chromium(go_without: Callable[[str], NoReturn]) -> str:
-    """Where it is."""
+    """Path of the browser."""
     found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
         go_without("no browser: apt-get install chromium, or name one in CHROMIUM")
@@ -35,9 +34,9 @@ def chromium(go_without: Callable[[str], NoReturn]) -> str:
 
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
-    expect.set_options(timeout=PATIENCE_MS)
+    expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
-        # No sandbox: it cannot be had by root, which many containers run as. The pages are our own.
+        # No sandbox: it does not work for root, which many containers run as. The pages are our own.
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield browser
         browser.close()
@@ -45,7 +44,8 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def serve(tmp_path_factory: pytest.TempPathFactory) -> Serve:
-    """`kafkameta page --port 0` with these arguments inside `with`, which gives its URL; `end_by` must end it well."""
+    """Runs `kafkameta page --port 0` with these arguments inside `with`, and gives its URL. The signal `end_by` must
+    end it with exit code 0."""
 
     @contextmanager
     def serving(*arguments: str, end_by: int = signal.SIGTERM) -> Iterator[str]:
@@ -73,14 +73,14 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Serve:
 
 @pytest.fixture(scope="module")
 def demo_url(serve: Serve) -> Iterator[str]:
-    """Of a page on embedded brokers, which tests leave as they found it. Spark works in it: not longer than needed."""
+    """The URL of a page on embedded brokers, whose state tests restore. It runs Spark, so it ends with the module."""
     with serve() as url:
         yield url
 
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A tab that no request may leave this machine from, and whose scripts may not fail."""
+    """A browser tab. Fails if a request leaves this machine or a script fails."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     requests: list[str] = []
     errors: list[str] = []

@@ -1,4 +1,4 @@
-"""`kafkameta page` on a demo cluster, in a browser: what is shown, what each button brings about, who can use it."""
+"""`kafkameta page` on a demo cluster in a browser: its contents, the effect of each button, accessibility."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 START_TIMEOUT_MS = 240_000
-"""Of Spark and its first micro-batch, where the machine has much else to do."""
+"""For the start of Spark and its first micro-batch on a busy machine."""
 PHONE = {"width": 390, "height": 844}
 
 
@@ -33,7 +33,7 @@ def leader_of(page: Page, partition: str) -> int:
 
 
 def opened(page: Page, url: str) -> Page:
-    """With two executors that have read something."""
+    """The page, after both executors have read records."""
     page.goto(url)
     for executor in ("executor 0", "executor 1"):
         header = section(page, "What each cache knows").get_by_role("columnheader", name=executor)
@@ -120,5 +120,5 @@ def test_everybody_can_use_it(browser: Browser, demo_url: str, size: Any, scheme
         found = Axe().run(page).response["violations"]
         width = page.evaluate("document.documentElement.scrollWidth")
 
-    assert [one["help"] for one in found if one["impact"] in ("serious", "critical")] == []
+    assert [violation["help"] for violation in found if violation["impact"] in ("serious", "critical")] == []
     assert width <= size["width"]

@@ -30,7 +30,7 @@ UPGRADE = {
 
 @pytest.fixture
 def events(tmp_path: Path) -> Path:
-    """Of two caches, one of which is behind the other."""
+    """Events of two caches, one of which is stale."""
     now_ms = int(time.time() * 1000)
     other = {"origin": Origin(role=Role.READER, executor_id="2", host="<b>other</b>", pid=9)}
     write(

@@ -1,4 +1,4 @@
-"""A cluster of each release of Kafka that the environment names, in place of the cluster that other tests share."""
+"""A cluster of each Kafka release in RELEASES, instead of the cluster that other tests share."""
 
 from __future__ import annotations
 

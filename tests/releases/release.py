@@ -1,5 +1,5 @@
-"""What every release of Kafka must show, by `make kafka-releases`: rows equal to a consumer's, a stream that is exact
-through faults, a recreated topic that is refused, and a login. The tests imported from other folders run unchanged."""
+"""Tests for each release of Kafka, by `make kafka-releases`: rows equal to a consumer's, an exact stream through
+faults, a recreated topic that is refused, and a login. The imported tests run unchanged."""
 
 from __future__ import annotations
 

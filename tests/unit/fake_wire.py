@@ -1,14 +1,16 @@
-"""`FakeWire`: a `Wire` without a network over a `FakeCluster`, and a clock that waiting advances.
+"""`FakeWire`: a `Wire` without a network, over a `FakeCluster`, and a clock that advances only during waits.
 
-For tests of `Wire`'s callers: brokers stop, hang, lag behind and respond with errors on demand.
+Brokers die, hang, lag behind or return errors as a test demands.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
 from pyspark_kafka_meta.kafka_errors import FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION
@@ -37,9 +39,12 @@ from pyspark_kafka_meta.wire.messages import (
 )
 from tests.unit.fake_cluster import FakeCluster
 
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
 
 class FakeClock:
-    """A clock that only `sleep` and `wait_until` advance."""
+    """Advances only by `sleep` and `wait_until`."""
 
     def __init__(self, now: float = 1_000.0) -> None:
         self.now = now
@@ -55,26 +60,26 @@ class FakeClock:
 
 
 class FakeWire:
-    """A `Wire` over a `FakeCluster`. Not thread-safe. ListOffsets by timestamp returns the first offset of a batch.
+    """A `Wire` over a `FakeCluster`. ListOffsets by timestamp returns the first offset of a batch.
 
     Attributes:
-        aliases: node ids by address that no broker advertises, such as a load balancer.
-        down: ids of brokers that refuse connections and close open ones.
+        aliases: node ids by address that no broker advertises, such as a load balancer's.
+        down: ids of brokers that refuse connections and lose those they have.
         hung: ids of brokers that accept requests and never respond: the clock advances to the deadline.
-        hung_metadata: ids of brokers that never respond to Metadata.
+        hung_metadata: ids of brokers that respond to all requests but Metadata.
         failures: errors of the next requests to a broker, by node id.
         error_codes: codes in the next Fetch or ListOffsets responses, by partition.
         metadata_errors: code in Metadata responses, by topic.
         metadata_refusals: top-level codes of the next Metadata responses, by node id.
-        replica_errors: code in Fetch responses of a broker, by node id and partition.
-        open_transactions: first offset of an open transaction by partition: the last stable offset, which limits
-            read_committed.
-        replica_ends: exclusive end of the log of a broker that lags behind, by node id and partition.
-        preferred_replicas: broker that leaders name in responses to a Fetch with a rack (KIP-392), by partition.
-        throttles: throttle times in ms of the next Fetch responses by node id. As in Kafka
-            (`FetchContext.getThrottledResponse`), these responses have no partitions.
+        replica_errors: code in a broker's Fetch responses, by node id and partition, until removed.
+        open_transactions: last stable offset, by partition: read_committed sees neither records nor the end after it.
+        replica_ends: end offset (exclusive) of a replica that lags behind, by node id and partition.
+        preferred_replicas: broker that leaders return to a Fetch with a rack (KIP-392), by partition.
+        throttles: throttle_ms of the next Fetch responses, by node id. Such a response has no partitions, as Kafka's
+            (`FetchContext.getThrottledResponse`).
         fetches: node id and request of each Fetch that reached a broker.
-        requests: API name and address of each request, also without a response.
+        requests: API name and address of each request, including failed requests.
+        change: applied to every Fetch response.
     """
 
     def __init__(self, cluster: FakeCluster | None = None, clock: FakeClock | None = None) -> None:
@@ -95,38 +100,37 @@ class FakeWire:
         self.throttles: dict[int, deque[int]] = {}
         self.fetches: list[tuple[int, FetchRequest]] = []
         self.requests: list[tuple[str, Address]] = []
+        self.change: Callable[[FetchResponse], FetchResponse] = lambda response: response
         self._cut_off: dict[int, tuple[dict[int, Broker], dict[str, TopicMetadata]]] = {}
-        self._fetches_in_flight: dict[int, tuple[FetchRequest, float, float]] = {}
-        self._failed_fetches: dict[int, KafkaMetaError] = {}
-        self._offsets_in_flight: dict[int, tuple[OffsetsRequest, float]] = {}  # with the deadline
-        self._failed_offsets: dict[int, KafkaMetaError] = {}
-        self._metadata_in_flight: tuple[Address, Collection[str] | None, float] | None = None  # with the deadline
+        self._metadata: tuple[Address, Collection[str] | None, float] | None = None  # in flight, with its deadline
+        self.offsets = FakeOffsets(self)
+        self.fetch = FakeFetch(self)
 
     def cut_off(self, node_id: int) -> None:
-        """Metadata responses of this broker stay as they are now."""
+        """This broker stops learning changes of the cluster."""
         self._cut_off[node_id] = (dict(self.cluster.brokers), dict(self.cluster.topics))
 
     def catch_up(self) -> None:
-        """Metadata responses of all brokers are current again."""
+        """All brokers know the current cluster again."""
         self._cut_off.clear()
 
     def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
-        self._metadata_in_flight = (address, topics, deadline)
+        self._metadata = (address, topics, deadline)
         self.requests.append(("Metadata", address))
 
     def receive_metadata(self, deadline: float) -> MetadataResponse | None:
-        assert self._metadata_in_flight is not None, "no Metadata request is in flight"
-        address, topics, due = self._metadata_in_flight
-        ends_at = self._metadata_ends_at()
+        assert self._metadata is not None, "no Metadata request is in flight"
+        address, topics, due = self._metadata
+        ends_at = self.metadata_ends_at()
         self.clock.wait_until(min(deadline, ends_at))
         if ends_at > deadline:
             return None
-        self._metadata_in_flight = None
+        self._metadata = None
         return self.metadata(address, topics, due)
 
     def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataResponse:
-        """The response of the broker at `address`: overridden by tests."""
-        node_id = self._reach(address)
+        """The response of the broker at `address`. Tests override it."""
+        node_id = self.reach(address)
         if node_id in self.hung | self.hung_metadata:
             raise RequestTimeoutError(f"broker {node_id} did not answer in time")
         brokers, known = self._cut_off.get(node_id, (self.cluster.brokers, self.cluster.topics))
@@ -145,105 +149,24 @@ class FakeWire:
             error_code=code,
         )
 
-    def send_offsets(self, broker: Broker, request: OffsetsRequest, deadline: float) -> None:
-        assert broker.node_id not in self._offsets_in_flight, f"a second ListOffsets to broker {broker.node_id}"
-        try:
-            api = "OffsetForLeaderEpoch" if request.by_epoch else "ListOffsets"
-            self.requests.append((api, broker.address))
-            self._offsets_in_flight[self._reach(broker.address)] = (request, deadline)
-        except KafkaMetaError as error:
-            self._failed_offsets[broker.node_id] = error
-
-    def receive_offsets(self, node_ids: Collection[int], deadline: float) -> OffsetsResponse | RequestFailure | None:
-        for node_id in self._failed_offsets.keys() & set(node_ids):
-            return RequestFailure(node_id, self._failed_offsets.pop(node_id))
-        # Brokers that hang only time out: the others go first.
-        waiting = sorted(
-            self._offsets_in_flight.keys() & set(node_ids),
-            key=lambda node_id: (node_id in self.hung, self._offsets_in_flight[node_id][1]),
-        )
-        if not waiting:
-            return None
-        node_id = waiting[0]
-        request, due = self._offsets_in_flight[node_id]
-        if node_id in self.hung:
-            until = min(deadline, self._metadata_ends_at())
-            self.clock.wait_until(min(until, due))
-            if due > until:
-                return None
-        del self._offsets_in_flight[node_id]
-        if node_id in self.down:
-            return RequestFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
-        if node_id in self.hung:
-            return RequestFailure(node_id, RequestTimeoutError(f"broker {node_id} did not answer in time"))
-        answers = {query.partition: self._offset(node_id, query, request) for query in request.queries}
-        return OffsetsResponse(node_id, answers)
-
-    def drop_offsets(self, node_id: int) -> None:
-        self._offsets_in_flight.pop(node_id, None)
-        self._failed_offsets.pop(node_id, None)
-
-    def send_fetch(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
-        assert broker.node_id not in self._fetches_in_flight, f"a second Fetch to broker {broker.node_id}"
-        try:
-            self.requests.append(("Fetch", broker.address))
-            node_id = self._reach(broker.address)
-        except KafkaMetaError as error:
-            self._failed_fetches[broker.node_id] = error
-            return
-        self.fetches.append((node_id, request))
-        self._fetches_in_flight[node_id] = (request, self.clock(), deadline)
-
-    def receive_fetch(self, node_ids: Collection[int], deadline: float) -> FetchResponse | RequestFailure | None:
-        for node_id in self._failed_fetches.keys() & set(node_ids):
-            return RequestFailure(node_id, self._failed_fetches.pop(node_id))
-        ends = {node_id: self._ends_at(node_id) for node_id in self._fetches_in_flight if node_id in node_ids}
-        if not ends and self._metadata_in_flight is None:
-            return None
-        until = min(deadline, self._metadata_ends_at())
-        first = min(ends, key=lambda node_id: ends[node_id], default=None)
-        self.clock.wait_until(until if first is None else min(until, ends[first]))
-        if first is None or ends[first] > until:
-            return None
-        node_id = first
-        request, sent_at, _ = self._fetches_in_flight.pop(node_id)
-        if node_id in self.down:
-            return RequestFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
-        if node_id in self.hung:
-            return RequestFailure(node_id, RequestTimeoutError(f"broker {node_id} did not answer a Fetch in time"))
-        if self.throttles.get(node_id):
-            latency_ms = (self.clock() - sent_at) * 1000
-            return FetchResponse(node_id, 0, (), self.throttles[node_id].popleft(), 0, latency_ms)
-        partitions, size = [], 0
-        for entry in request.partitions:
-            fetched = self._fetched(node_id, entry, request)
-            if size > 0 and size + len(fetched.records) > request.max_bytes:
-                fetched = replace(fetched, records=b"")
-            partitions.append(fetched)
-            size += len(fetched.records)
-        return FetchResponse(node_id, 0, tuple(partitions), 0, size, (self.clock() - sent_at) * 1000)
-
-    def drop_fetch(self, node_id: int) -> None:
-        self._fetches_in_flight.pop(node_id, None)
-        self._failed_fetches.pop(node_id, None)
-
     def close(self) -> None:
-        self._metadata_in_flight = None
-        for requests in (self._fetches_in_flight, self._failed_fetches, self._offsets_in_flight, self._failed_offsets):
-            requests.clear()
+        self._metadata = None
+        for requests in (self.offsets, self.fetch):
+            requests.in_flight.clear()
+            requests.not_sent.clear()
 
     def _node_id(self, address: Address) -> int | None:
         by_address = {broker.address: broker.node_id for broker in self.cluster.brokers.values()}
         return by_address.get(address, self.aliases.get(address))
 
-    def _metadata_ends_at(self) -> float:
-        """When the Metadata request in flight ends; never if there is none."""
-        if self._metadata_in_flight is None:
+    def metadata_ends_at(self) -> float:
+        """When the Metadata request in flight ends; infinity if there is none."""
+        if self._metadata is None:
             return math.inf
-        address, _, due = self._metadata_in_flight
+        address, _, due = self._metadata
         return due if self._node_id(address) in (self.hung | self.hung_metadata) - self.down else self.clock()
 
-    def _reach(self, address: Address) -> int:
+    def reach(self, address: Address) -> int:
         node_id = self._node_id(address)
         if node_id is None or node_id in self.down:
             raise ConnectError(f"cannot connect to {address}: Connection refused")
@@ -255,77 +178,176 @@ class FakeWire:
         code = self.metadata_errors.get(name, 0 if name in known else UNKNOWN_TOPIC_OR_PARTITION)
         return known[name] if code == 0 else TopicMetadata(name, None, (), code)
 
-    def _offset(self, node_id: int, query: OffsetQuery, request: OffsetsRequest) -> PartitionOffset:
-        code = self._take_error(node_id, query)
-        if code != 0:
-            return PartitionOffset(query.partition, code, -1, NO_EPOCH)
-        end = self._readable_end(node_id, query.partition, request.read_committed)
-        if request.by_epoch:
-            common = self.cluster.epoch_end(query.partition, query.wanted)
-            return PartitionOffset(query.partition, 0, common.end_offset, common.epoch)
-        if query.wanted >= 0:
-            found = self.cluster.offset_at(query.partition, query.wanted)
-            return PartitionOffset(query.partition, 0, found if found < end else -1, 0)
-        is_start = query.wanted in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP)
-        offset = self.cluster.bounds(query.partition)[0] if is_start else end
-        return PartitionOffset(query.partition, 0, offset, self.cluster.partition(query.partition).leader_epoch)
+    def readable_end(self, node_id: int, partition: TopicPartition, read_committed: bool) -> int:
+        end = self.replica_ends.get((node_id, partition), self.cluster.bounds(partition)[1])
+        return min(self.open_transactions.get(partition, end), end) if read_committed else end
+
+    def take_error(self, node_id: int, entry: OffsetQuery | FetchPartition) -> int:
+        scripted = self.error_codes.get(entry.partition)
+        if scripted:
+            return scripted.popleft()
+        of_replica = self.replica_errors.get((node_id, entry.partition), 0) if isinstance(entry, FetchPartition) else 0
+        return of_replica or self.cluster.error_of(node_id, entry)
+
+
+class FakeRequests(ABC, Generic[RequestT, ResponseT]):
+    """A `Requests`.
+
+    Attributes:
+        in_flight: requests, when they were sent, and their deadlines, by node id.
+    """
+
+    def __init__(self, wire: FakeWire) -> None:
+        self.wire = wire
+        self.in_flight: dict[int, tuple[RequestT, float, float]] = {}
+        self.not_sent: dict[int, KafkaMetaError] = {}
+
+    @abstractmethod
+    def _name(self, request: RequestT) -> str:
+        """The API."""
+
+    @abstractmethod
+    def _ends_at(self, node_id: int) -> float:
+        """When the response, or failure, of the request in flight comes."""
+
+    @abstractmethod
+    def _response(self, node_id: int, request: RequestT, sent_at: float) -> ResponseT:
+        """The response of a healthy broker."""
+
+    def send(self, broker: Broker, request: RequestT, deadline: float) -> None:
+        name = self._name(request)
+        assert broker.node_id not in self.in_flight, f"a second {name} to broker {broker.node_id}"
+        self.wire.requests.append((name, broker.address))
+        try:
+            node_id = self.wire.reach(broker.address)
+        except KafkaMetaError as error:
+            self.not_sent[broker.node_id] = error
+        else:
+            self.in_flight[node_id] = (request, self.wire.clock(), deadline)
+
+    def receive(self, node_ids: Collection[int], deadline: float) -> ResponseT | RequestFailure | None:
+        for node_id in self.not_sent.keys() & set(node_ids):
+            return RequestFailure(node_id, self.not_sent.pop(node_id))
+        ends = {node_id: self._ends_at(node_id) for node_id in self.in_flight if node_id in node_ids}
+        metadata_ends_at = self.wire.metadata_ends_at()
+        if not ends and metadata_ends_at == math.inf:
+            return None
+        until = min(deadline, metadata_ends_at)
+        node_id, ends_at = min(ends.items(), key=lambda item: item[1], default=(-1, math.inf))
+        self.wire.clock.wait_until(min(until, ends_at))
+        if ends_at > until:
+            return None
+        request, sent_at, _ = self.in_flight.pop(node_id)
+        if node_id in self.wire.down:
+            return RequestFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
+        if node_id in self.wire.hung:
+            error = RequestTimeoutError(f"broker {node_id} did not answer {self._name(request)} in time")
+            return RequestFailure(node_id, error)
+        return self._response(node_id, request, sent_at)
+
+    def drop(self, node_id: int) -> None:
+        self.in_flight.pop(node_id, None)
+        self.not_sent.pop(node_id, None)
+
+
+class FakeOffsets(FakeRequests[OffsetsRequest, OffsetsResponse]):
+    def _name(self, request: OffsetsRequest) -> str:
+        return "OffsetForLeaderEpoch" if request.by_epoch else "ListOffsets"
 
     def _ends_at(self, node_id: int) -> float:
-        """When the broker responds to the Fetch in flight: now if it has data or an error, else after max_wait_ms."""
-        request, sent_at, deadline = self._fetches_in_flight[node_id]
-        if node_id in self.hung:
+        return self.in_flight[node_id][2] if node_id in self.wire.hung else self.wire.clock()
+
+    def _response(self, node_id: int, request: OffsetsRequest, sent_at: float) -> OffsetsResponse:
+        return OffsetsResponse(
+            node_id, {query.partition: self._offset(node_id, query, request) for query in request.queries}
+        )
+
+    def _offset(self, node_id: int, query: OffsetQuery, request: OffsetsRequest) -> PartitionOffset:
+        cluster = self.wire.cluster
+        code = self.wire.take_error(node_id, query)
+        if code != 0:
+            return PartitionOffset(query.partition, code, -1, NO_EPOCH)
+        end = self.wire.readable_end(node_id, query.partition, request.read_committed)
+        if request.by_epoch:
+            common = cluster.epoch_end(query.partition, query.wanted)
+            return PartitionOffset(query.partition, 0, common.end_offset, common.epoch)
+        if query.wanted >= 0:
+            found = cluster.offset_at(query.partition, query.wanted)
+            return PartitionOffset(query.partition, 0, found if found < end else -1, 0)
+        is_start = query.wanted in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP)
+        offset = cluster.bounds(query.partition)[0] if is_start else end
+        return PartitionOffset(query.partition, 0, offset, cluster.partition(query.partition).leader_epoch)
+
+
+class FakeFetch(FakeRequests[FetchRequest, FetchResponse]):
+    def _name(self, request: FetchRequest) -> str:
+        return "Fetch"
+
+    def send(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
+        super().send(broker, request, deadline)
+        if broker.node_id in self.in_flight:
+            self.wire.fetches.append((broker.node_id, request))
+
+    def _ends_at(self, node_id: int) -> float:
+        """Now if the broker has something to return, else at the end of its wait."""
+        wire = self.wire
+        request, sent_at, deadline = self.in_flight[node_id]
+        if node_id in wire.hung:
             return deadline
-        ready = bool(node_id in self.down or self.throttles.get(node_id)) or any(
-            self.error_codes.get(entry.partition)
-            or self.replica_errors.get((node_id, entry.partition))
-            or self.cluster.error_of(node_id, entry)
-            or self.cluster.diverging_epoch(entry)
+        ready = bool(node_id in wire.down or wire.throttles.get(node_id)) or any(
+            wire.error_codes.get(entry.partition)
+            or wire.replica_errors.get((node_id, entry.partition))
+            or wire.cluster.error_of(node_id, entry)
+            or wire.cluster.diverging_epoch(entry)
             or self._redirects_to(node_id, entry.partition, request.rack) is not None
             or self._records(node_id, entry, request.read_committed)
             for entry in request.partitions
         )
-        return self.clock() if ready else sent_at + request.max_wait_ms / 1000
+        return wire.clock() if ready else sent_at + request.max_wait_ms / 1000
+
+    def _response(self, node_id: int, request: FetchRequest, sent_at: float) -> FetchResponse:
+        latency_ms = (self.wire.clock() - sent_at) * 1000
+        if self.wire.throttles.get(node_id):
+            return self.wire.change(
+                FetchResponse(node_id, 0, (), self.wire.throttles[node_id].popleft(), 0, latency_ms)
+            )
+        partitions, size = [], 0
+        for entry in request.partitions:
+            fetched = self._fetched(node_id, entry, request)
+            if size > 0 and size + len(fetched.records) > request.max_bytes:
+                fetched = replace(fetched, records=b"")
+            partitions.append(fetched)
+            size += len(fetched.records)
+        return self.wire.change(FetchResponse(node_id, 0, tuple(partitions), 0, size, latency_ms))
 
     def _fetched(self, node_id: int, entry: FetchPartition, request: FetchRequest) -> FetchedPartition:
-        code = self._take_error(node_id, entry)
+        wire = self.wire
+        code = wire.take_error(node_id, entry)
         if code != 0:
             hint = self._hint(entry.partition) if code in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH) else None
             return FetchedPartition(entry.partition, code, b"", -1, -1, leader_hint=hint)
-        _, end = self.cluster.bounds(entry.partition)
+        _, end = wire.cluster.bounds(entry.partition)
         replica = self._redirects_to(node_id, entry.partition, request.rack)
         if replica is not None:
             return FetchedPartition(entry.partition, 0, b"", end, end, preferred_read_replica=replica)
-        diverging = self.cluster.diverging_epoch(entry)
+        diverging = wire.cluster.diverging_epoch(entry)
         if diverging is not None:
             return FetchedPartition(entry.partition, 0, b"", end, end, diverging_epoch=diverging)
-        high_watermark, last_stable = (
-            self._readable_end(node_id, entry.partition, read_committed) for read_committed in (False, True)
-        )
+        high_watermark = wire.readable_end(node_id, entry.partition, read_committed=False)
+        last_stable = wire.readable_end(node_id, entry.partition, read_committed=True)
         records = self._records(node_id, entry, request.read_committed)
         return FetchedPartition(entry.partition, 0, records, high_watermark, last_stable)
 
     def _records(self, node_id: int, entry: FetchPartition, read_committed: bool) -> bytes:
-        end = self._readable_end(node_id, entry.partition, read_committed)
-        return self.cluster.records(entry.partition, entry.fetch_offset, end, entry.max_bytes)
-
-    def _readable_end(self, node_id: int, partition: TopicPartition, read_committed: bool) -> int:
-        end = self.replica_ends.get((node_id, partition), self.cluster.bounds(partition)[1])
-        return min(self.open_transactions.get(partition, end), end) if read_committed else end
+        end = self.wire.readable_end(node_id, entry.partition, read_committed)
+        return self.wire.cluster.records(entry.partition, entry.fetch_offset, end, entry.max_bytes)
 
     def _redirects_to(self, node_id: int, partition: TopicPartition, rack: str) -> int | None:
-        is_leader = self.cluster.partition(partition).leader_id == node_id
-        return self.preferred_replicas.get(partition) if rack and is_leader else None
-
-    def _take_error(self, node_id: int, request: OffsetQuery | FetchPartition) -> int:
-        scripted = self.error_codes.get(request.partition)
-        if scripted:
-            return scripted.popleft()
-        is_fetch = isinstance(request, FetchPartition)
-        replica_error = self.replica_errors.get((node_id, request.partition), 0) if is_fetch else 0
-        return replica_error or int(self.cluster.error_of(node_id, request))
+        is_leader = self.wire.cluster.partition(partition).leader_id == node_id
+        return self.wire.preferred_replicas.get(partition) if rack and is_leader else None
 
     def _hint(self, partition: TopicPartition) -> LeaderHint | None:
-        known = self.cluster.partition(partition)
+        known = self.wire.cluster.partition(partition)
         if known.leader_id == NO_LEADER:
             return None
-        return LeaderHint(known.leader_id, known.leader_epoch, self.cluster.brokers[known.leader_id])
+        return LeaderHint(known.leader_id, known.leader_epoch, self.wire.cluster.brokers[known.leader_id])

@@ -18,7 +18,6 @@ from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, RefreshReason, Topic
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
-from pyspark_kafka_meta.wire.messages import FetchResponse, RequestFailure
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_wire import FakeClock, FakeWire
 from tests.unit.logs import WRITTEN, batch
@@ -49,18 +48,6 @@ class EventfulClock(FakeClock):
             action()
 
 
-class ScriptedWire(FakeWire):
-    """Applies `change` to every Fetch response."""
-
-    def __init__(self, clock: FakeClock) -> None:
-        super().__init__(clock=clock)
-        self.change: Callable[[FetchResponse], FetchResponse] = lambda response: response
-
-    def receive_fetch(self, node_ids: Any, deadline: float) -> FetchResponse | RequestFailure | None:
-        response = super().receive_fetch(node_ids, deadline)
-        return self.change(response) if isinstance(response, FetchResponse) else response
-
-
 class RecordingPublisher(EventPublisher):
     """Records each event before it is published."""
 
@@ -88,7 +75,7 @@ class Scene:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, partitions: int = 3) -> None:
         self.clock = EventfulClock()
-        self.wire = ScriptedWire(self.clock)
+        self.wire = FakeWire(clock=self.clock)
         self.cluster = self.wire.cluster
         self.cluster.create_topic("t", partitions)
         self.events: list[RefreshEvent] = []

@@ -43,12 +43,12 @@ def an_entry(wire: FakeWire, offset: int = 0, epoch: int = 0) -> FetchPartition:
 
 def send(wire: FakeWire, *entries: FetchPartition, node_id: int = 1) -> None:
     request = FetchRequest(entries, max_wait_ms=500, min_bytes=1, max_bytes=1_000_000, read_committed=False)
-    wire.send_fetch(wire.cluster.brokers[node_id], request, wire.clock() + 30)
+    wire.fetch.send(wire.cluster.brokers[node_id], request, wire.clock() + 30)
 
 
 def fetched(wire: FakeWire, entry: FetchPartition, node_id: int = 1) -> FetchedPartition:
     send(wire, entry, node_id=node_id)
-    answer = wire.receive_fetch([node_id], wire.clock() + 30)
+    answer = wire.fetch.receive([node_id], wire.clock() + 30)
     assert isinstance(answer, FetchResponse)
     return answer.partitions[0]
 
@@ -67,8 +67,8 @@ def test_fetch_at_the_end_waits_and_is_empty() -> None:
     send(wire, an_entry(wire, offset=20))
     began = wire.clock()
 
-    assert wire.receive_fetch([1], began + 0.2) is None
-    answer = wire.receive_fetch([1], began + 30)
+    assert wire.fetch.receive([1], began + 0.2) is None
+    answer = wire.fetch.receive([1], began + 30)
     assert isinstance(answer, FetchResponse)
     assert (answer.partitions[0].records, answer.partitions[0].high_watermark) == (b"", 20)
     assert wire.clock() == began + 0.5
@@ -114,14 +114,14 @@ def test_hung_broker_times_out_and_a_stopped_broker_fails_at_once() -> None:
     send(wire, an_entry(wire))
     began = wire.clock()
     wire.hung.add(1)
-    failure = wire.receive_fetch([1], began + 60)
+    failure = wire.fetch.receive([1], began + 60)
     assert isinstance(failure, RequestFailure)
     assert isinstance(failure.error, RequestTimeoutError)
     assert wire.clock() == began + 30
 
     wire.down.add(1)
     send(wire, an_entry(wire))
-    failure = wire.receive_fetch([1], began + 60)
+    failure = wire.fetch.receive([1], began + 60)
     assert isinstance(failure, RequestFailure)
     assert isinstance(failure.error, ConnectError)
     assert wire.clock() == began + 30
@@ -132,8 +132,8 @@ def test_only_the_leader_responds_to_list_offsets() -> None:
 
     def ask(node_id: int, timestamp: int) -> PartitionOffset:
         request = OffsetsRequest((OffsetQuery(T0, timestamp, 0),), False)
-        wire.send_offsets(wire.cluster.brokers[node_id], request, wire.clock() + 1)
-        answer = wire.receive_offsets([node_id], wire.clock() + 1)
+        wire.offsets.send(wire.cluster.brokers[node_id], request, wire.clock() + 1)
+        answer = wire.offsets.receive([node_id], wire.clock() + 1)
         assert isinstance(answer, OffsetsResponse)
         return answer.offsets[T0]
 

@@ -1,4 +1,4 @@
-"""What a scripted broker answers that leads partition 0 of topic t, which has one record."""
+"""Responses of a scripted broker that leads partition 0 of topic t, which has one record."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ ROW = handmade.batch([handmade.Row(0)])
 def fetch_frame(correlation_id: int, *partitions: int, topic_id: UUID = TOPIC_ID, records: bytes = ROW) -> bytes:
     entries = tuple(
         fetch.PartitionData(
-            partition_index=one,
+            partition_index=partition,
             error_code=ErrorCode.none,
             high_watermark=1,
             aborted_transactions=None,
             records=records,
         )
-        for one in partitions
+        for partition in partitions
     )
     topic = fetch.FetchableTopicResponse(topic_id=topic_id, partitions=entries)
     message = fetch.FetchResponse(
@@ -39,7 +39,7 @@ def fetch_frame(correlation_id: int, *partitions: int, topic_id: UUID = TOPIC_ID
 
 
 def metadata_frame(correlation_id: int, peer: socket.socket) -> bytes:
-    """Topic t, whose one partition the answering broker leads."""
+    """Topic t with one partition, whose leader is the responding broker."""
     host, port = peer.getsockname()
     partition = metadata.MetadataResponsePartition(
         error_code=ErrorCode.none,

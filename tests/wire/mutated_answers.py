@@ -26,7 +26,7 @@ from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
 from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, TopicPartition
 from pyspark_kafka_meta.records.compression import Codec
 from pyspark_kafka_meta.records.decoder import FetchedRecords
-from pyspark_kafka_meta.wire import codec, translate_fetch, translate_metadata
+from pyspark_kafka_meta.wire import codec, translate_fetch, translate_metadata, translate_offsets
 from pyspark_kafka_meta.wire.codec import (
     FETCH,
     LIST_OFFSETS,
@@ -61,7 +61,7 @@ PARTITIONS = [TopicPartition("t", number) for number in range(2)]
 FROM, UNTIL = 2, 34
 CONTENTS = {(row.key, row.value, row.timestamp, row.headers) for row in ROWS}
 REQUEST = FetchRequest(
-    tuple(FetchPartition(one, TOPIC_ID, FROM, 3, 2, 1 << 20) for one in PARTITIONS),
+    tuple(FetchPartition(partition, TOPIC_ID, FROM, 3, 2, 1 << 20) for partition in PARTITIONS),
     max_wait_ms=500,
     min_bytes=1,
     max_bytes=1 << 20,
@@ -82,7 +82,7 @@ def one_batch(number: int, codec: Codec) -> bytes:
 
 
 def repaired(rng: random.Random) -> list[bytes]:
-    """One batch damaged, before or after it was compressed, and its checksum right."""
+    """A batch that was damaged before or after compression, with a correct checksum."""
     made, victim = batches(rng), rng.randrange(4)
     if rng.random() < 0.5:
         made[victim] = repair_crc(mutate(made[victim], rng))
@@ -102,7 +102,7 @@ def repaired(rng: random.Random) -> list[bytes]:
 def fetch_frame(records: bytes) -> bytes:
     partitions = tuple(
         fetch.PartitionData(
-            partition_index=one.partition,
+            partition_index=log.partition,
             error_code=ErrorCode.none,
             high_watermark=31,
             last_stable_offset=31,
@@ -110,7 +110,7 @@ def fetch_frame(records: bytes) -> bytes:
             aborted_transactions=(fetch.AbortedTransaction(producer_id=9, first_offset=10),),
             records=records,
         )
-        for one in PARTITIONS
+        for log in PARTITIONS
     )
     answer = fetch.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=partitions)
     endpoint = fetch.NodeEndpoint(node_id=4, host="kafka-4", port=9092)
@@ -132,19 +132,19 @@ def exchange(api: Api, version: int, data: bytes) -> Exchange:
 
 
 def fetched(data: bytes) -> Iterator[tuple[TopicPartition, Row]]:
-    """The rows of an answer, as a reader gets them."""
+    """The rows of a response, as a reader gets them."""
     answer = translate_fetch.fetch_response(exchange(FETCH, 16, data), REQUEST, 3)
-    for one in answer.partitions:
-        span = OffsetRange(one.partition, TOPIC_ID, FROM, UNTIL, NO_EPOCH)
+    for fetched in answer.partitions:
+        span = OffsetRange(fetched.partition, TOPIC_ID, FROM, UNTIL, NO_EPOCH)
         cursor = PartitionCursor(span, read_committed=True, max_bytes=1 << 20, check_crcs=True)
-        instruction = cursor.on_fetched(one, response_is_empty=False)
+        instruction = cursor.on_fetched(fetched, response_is_empty=False)
         if isinstance(instruction, Emit):
             part: FetchedRecords = instruction.records
-            yield from ((one.partition, row) for row in rows_of(part))
+            yield from ((fetched.partition, row) for row in rows_of(part))
 
 
 def read_fetch(rng: random.Random) -> str:
-    """In turn: bytes anywhere in the frame, with checksums as they were; and batches whose checksums are right."""
+    """Alternately damages bytes anywhere in the frame, with the old checksums, and batches, with correct checksums."""
     is_repaired = rng.random() < 0.5
     records = b"".join(repaired(rng) if is_repaired else batches(rng))
     data = fetch_frame(records) if is_repaired else mutate(fetch_frame(records), rng)
@@ -168,7 +168,7 @@ def read_metadata(rng: random.Random) -> str:
     answer = translate_metadata.metadata_response(exchange(METADATA, 12, mutate(metadata_frame(), rng)), ["t"])
     assert {topic.name for topic in answer.topics} <= {"t"}
     assert all(one.node_id >= 0 and 0 < one.address.port < 65536 and one.address.host for one in answer.brokers)
-    partitions = [one for topic in answer.topics for one in topic.partitions]
+    partitions = [partition for topic in answer.topics for partition in topic.partitions]
     assert all(one.partition >= 0 and one.leader_id >= -1 and one.leader_epoch >= -1 for one in partitions)
     return "read"
 
@@ -176,10 +176,10 @@ def read_metadata(rng: random.Random) -> str:
 def offsets_frame() -> bytes:
     topics = tuple(
         offsets.ListOffsetsTopicResponse(
-            name=one.topic,
+            name=log.topic,
             partitions=(
                 offsets.ListOffsetsPartitionResponse(
-                    partition_index=one.partition,
+                    partition_index=log.partition,
                     error_code=ErrorCode.none,
                     timestamp=5,
                     offset=42,
@@ -187,24 +187,24 @@ def offsets_frame() -> bytes:
                 ),
             ),
         )
-        for one in PARTITIONS
+        for log in PARTITIONS
     )
     return frame(offsets.ListOffsetsResponse(throttle_time=milliseconds(0), topics=topics), CORRELATION_ID)[4:]
 
 
 def read_offsets(rng: random.Random) -> str:
-    request = OffsetsRequest(tuple(OffsetQuery(one, LATEST_TIMESTAMP, 3) for one in PARTITIONS), False)
+    request = OffsetsRequest(tuple(OffsetQuery(log, LATEST_TIMESTAMP, 3) for log in PARTITIONS), False)
     data = mutate(offsets_frame(), rng)
-    answers = translate_metadata.offsets_response(exchange(LIST_OFFSETS, 7, data), request, 3).offsets
+    answers = translate_offsets.offsets_response(exchange(LIST_OFFSETS, 7, data), request, 3).offsets
     assert answers.keys() <= set(PARTITIONS)
     assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in answers.values())
     return "read"
 
 
 def read_epochs(rng: random.Random) -> str:
-    request = OffsetsRequest(tuple(OffsetQuery(one, 3, 3) for one in PARTITIONS), by_epoch=True)
+    request = OffsetsRequest(tuple(OffsetQuery(log, 3, 3) for log in PARTITIONS), by_epoch=True)
     data = mutate(frame(epochs_message(("t", 0), ("t", 1)), CORRELATION_ID)[4:], rng)
-    answers = translate_metadata.offsets_response(exchange(OFFSET_FOR_LEADER_EPOCH, 4, data), request, 3).offsets
+    answers = translate_offsets.offsets_response(exchange(OFFSET_FOR_LEADER_EPOCH, 4, data), request, 3).offsets
     assert answers.keys() <= set(PARTITIONS)
     assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in answers.values())
     return "read"

@@ -1,4 +1,4 @@
-"""A listener on a free local port that answers each connection with what a test tells it to."""
+"""A listener on a free local port whose behavior on each connection a test defines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Behaviour = Callable[[socket.socket], None]
 
 @contextmanager
 def scripted_broker(behave: Behaviour) -> Iterator[Address]:
-    """Runs `behave` on each accepted connection, in a thread of its own, until the test ends."""
+    """Runs `behave` in a thread on each accepted connection until the test ends."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         serving = threading.Thread(target=_serve, args=(listener, behave), daemon=True)
         serving.start()
@@ -38,7 +38,7 @@ def scripted_broker(behave: Behaviour) -> Iterator[Address]:
             yield Address("127.0.0.1", listener.getsockname()[1])
         finally:
             listener.shutdown(socket.SHUT_RDWR)
-            serving.join(30)  # lest it accept for the next listener, which may get the same file descriptor
+            serving.join(30)  # or it may accept on the file descriptor of the next listener
 
 
 def read_request(peer: socket.socket) -> tuple[int, int, int]:

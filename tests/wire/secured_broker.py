@@ -23,7 +23,7 @@ from pyspark_kafka_meta.testing.certificates import Credentials
 from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_frame, read_message
 
 Answer = Callable[[bytes], bytes | None]
-"""What a broker answers to authentication bytes; None refuses the login."""
+"""The response of a broker to authentication bytes; None refuses the login."""
 SCHEMAS = {1: (v1_request, v1_response), 2: (v2_request, v2_response)}
 """Of SaslAuthenticate, by version: librdkafka has 1."""
 
@@ -60,12 +60,12 @@ def authenticate(peer: socket.socket, *answers: Answer, lifetime_ms: int = 0, re
     received = []
     for answer in answers:
         sent = read_frame(peer)
-        asked, answered = SCHEMAS[int.from_bytes(sent[2:4], "big")]
-        header, size = entity_reader(asked.SaslAuthenticateRequest.__header_schema__)(sent, 0)
-        request, _ = entity_reader(asked.SaslAuthenticateRequest)(sent, size)
+        request_schema, response_schema = SCHEMAS[int.from_bytes(sent[2:4], "big")]
+        header, size = entity_reader(request_schema.SaslAuthenticateRequest.__header_schema__)(sent, 0)
+        request, _ = entity_reader(request_schema.SaslAuthenticateRequest)(sent, size)
         received.append(request.auth_bytes)
         auth_bytes = answer(request.auth_bytes)
-        response = answered.SaslAuthenticateResponse(
+        response = response_schema.SaslAuthenticateResponse(
             error_code=ErrorCode.none if auth_bytes is not None else ErrorCode.sasl_authentication_failed,
             error_message=None if auth_bytes is not None else refusal,
             auth_bytes=auth_bytes or b"",
@@ -76,7 +76,7 @@ def authenticate(peer: socket.socket, *answers: Answer, lifetime_ms: int = 0, re
 
 
 def parrot(secret: str) -> Behaviour:
-    """Refuses each login and repeats its secret, among what would forge a line of a log."""
+    """Refuses each login with an error that has its secret and text that would forge a log line."""
 
     def behave(peer: socket.socket) -> None:
         answer_versions(peer, metadata=12)

@@ -1,4 +1,4 @@
-"""One connection against peers that misbehave: every step ends by its deadline, with an error that says what
+"""A connection to peers that misbehave: every step ends by its deadline, with an error that says what
 happened."""
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def test_an_address_family_that_the_host_lacks_is_passed_over(monkeypatch: pytes
         pytest.param(
             lambda peer: (answer_versions(peer), peer.sendall(metadata_frame(99))),
             ProtocolError,
-            "answered request 99 where 2",
+            "answered request 99 instead of 2",
             id="another request's answer",
         ),
         pytest.param(
@@ -200,8 +200,8 @@ def test_one_byte_at_a_time_does_not_outlast_the_deadline() -> None:
 
 
 @contextmanager
-def asked(behave: Behaviour, protocol: str) -> Iterator[Connection]:
-    """A connection, by TLS or not, over which Metadata was asked for of a peer that behaves so."""
+def connection_with_request(behave: Behaviour, protocol: str) -> Iterator[Connection]:
+    """A connection, with TLS or without, that has sent a Metadata request to a peer with this behavior."""
     options = {"kafka.bootstrap.servers": "h:1", "kafka.security.protocol": protocol}
     if protocol == "SSL":
         authority = CertificateAuthority()
@@ -222,7 +222,7 @@ def test_bytes_that_keep_trickling_in_do_not_outlast_the_deadline(monkeypatch: p
     real = socket.socket.recv_into
 
     def trickle(self: socket.socket, buffer: memoryview) -> int:
-        """A byte 0.3 ms after each look that waits for it: from a thread, it would be late on a busy machine."""
+        """Adds a byte 0.3 ms after each poll. A thread would add it too late on a busy machine."""
         if len(buffer) <= LENGTH_BYTES:
             return real(self, buffer)
         if self.gettimeout() == 0:
@@ -230,7 +230,7 @@ def test_bytes_that_keep_trickling_in_do_not_outlast_the_deadline(monkeypatch: p
         time.sleep(0.0003)
         return 1
 
-    with asked(begin_answer, "PLAINTEXT") as connection:
+    with connection_with_request(begin_answer, "PLAINTEXT") as connection:
         monkeypatch.setattr(socket.socket, "recv_into", trickle)
         started = time.monotonic()
         with pytest.raises(RequestTimeoutError, match="did not answer in time"):
@@ -240,7 +240,7 @@ def test_bytes_that_keep_trickling_in_do_not_outlast_the_deadline(monkeypatch: p
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
 def test_an_answer_that_is_not_all_there_when_its_deadline_has_passed_is_not_waited_for(protocol: str) -> None:
-    with asked(begin_answer, protocol) as connection:
+    with connection_with_request(begin_answer, protocol) as connection:
         started = time.monotonic()
         with pytest.raises(RequestTimeoutError, match="did not answer in time"):
             connection.receive(soon(-1))
@@ -255,7 +255,7 @@ def test_an_answer_that_is_all_there_is_read_though_its_deadline_has_passed(prot
         serve_metadata(peer, brokers=tuple(broker(number, "x" * 255) for number in range(100)))  # two TLS records
         has_answered.set()
 
-    with asked(answer, protocol) as connection:
+    with connection_with_request(answer, protocol) as connection:
         assert has_answered.wait(PATIENCE_S)
         assert len(connection.receive(soon(-1)).message.brokers) == 100
 
@@ -267,7 +267,7 @@ def test_an_answer_that_is_all_there_is_read_though_its_deadline_has_passed(prot
         ({"brokers": (broker(port=0),)}, "port 0"),
         ({"brokers": (broker(host="evil\nhost"),)}, "impossible host name"),
         ({"brokers": (broker(node_id=-5),)}, "broker id of -5"),
-        ({"topics": (topic("foreign"),)}, "'foreign' unasked"),
+        ({"topics": (topic("foreign"),)}, "unrequested topic 'foreign'"),
     ],
 )
 def test_an_answer_with_impossible_or_foreign_contents_is_dropped(fields: dict[str, object], text: str) -> None:

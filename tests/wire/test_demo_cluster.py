@@ -1,4 +1,4 @@
-"""The demo's brokers: who leads of embedded ones after any order of kills, restores and moves, and real ones gone."""
+"""The demo's brokers: leaders of embedded brokers after kills, restores and moves, and missing real brokers."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def leaders(cluster: EmbeddedCluster) -> list[int]:
     """Of all partitions, by topic and number."""
     topics = describe_cluster(ClientOptions.parse(cluster.options), cluster.topics).response.topics
     return [
-        one.leader_id
+        partition.leader_id
         for topic in sorted(topics, key=lambda topic: topic.name)
-        for one in sorted(topic.partitions, key=lambda one: one.partition)
+        for partition in sorted(topic.partitions, key=lambda partition: partition.partition)
     ]
 
 

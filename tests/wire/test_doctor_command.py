@@ -29,7 +29,7 @@ from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.wire.codec import milliseconds
 from tests.wire.scripted_broker import answer_versions, frame, read_message, scripted_broker
 
-NOBODY = "127.0.0.1:1"
+CLOSED_PORT = "127.0.0.1:1"
 FETCH_KEY = 1
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "160", "LINES": "50"}
 
@@ -37,12 +37,12 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "160", "LINES": "50"}
 @pytest.fixture(autouse=True)
 def good_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    monkeypatch.setattr(java, "find_java", lambda: Path("java"))  # these tests run without one, too
+    monkeypatch.setattr(java, "find_java", lambda: Path("java"))  # these tests also run without Java
 
 
 @contextmanager
 def broker_that_advertises(nowhere: bool = False, fetch: int = 16) -> Iterator[Address]:
-    """One broker with this Fetch version, which says that it is where it is, or where nobody is."""
+    """A broker with this Fetch version, which advertises its own address or a closed port."""
     port: list[int] = []
 
     def behave(peer: socket.socket) -> None:
@@ -63,15 +63,15 @@ def broker_that_advertises(nowhere: bool = False, fetch: int = 16) -> Iterator[A
 
 
 def run(*arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    """Exit code, and the findings by what was checked."""
+    """Exit code, and the findings by check."""
     result = CliRunner().invoke(app, ["doctor", *arguments])
     found = [json.loads(line) for line in result.stdout.splitlines()]
-    assert all(one["fix"] for one in found if one["verdict"] != "ok"), found
-    return result.exit_code, {one["check"]: one for one in found}
+    assert all(row["fix"] for row in found if row["verdict"] != "ok"), found
+    return result.exit_code, {row["check"]: row for row in found}
 
 
 def wrong(found: dict[str, dict[str, Any]]) -> dict[str, str]:
-    return {check: one["verdict"] for check, one in found.items() if one["verdict"] != "ok"}
+    return {check: row["verdict"] for check, row in found.items() if row["verdict"] != "ok"}
 
 
 def test_without_brokers_this_machine_is_looked_at() -> None:
@@ -95,7 +95,7 @@ def test_a_cluster_that_is_well_gets_no_complaint(mock_cluster: MockCluster) -> 
     assert {f"broker {number}" for number in (1, 2, 3)} <= found.keys()
     assert found["versions"]["what"] == "Metadata v13, ListOffsets v7, Fetch v16"
     assert found["topic clicks"]["what"] == "partitions: 3, led and in sync: all; records: about 1"
-    fetches = [one["what"] for check, one in found.items() if check.startswith("fetch clicks from broker ")]
+    fetches = [row["what"] for check, row in found.items() if check.startswith("fetch clicks from broker ")]
     assert len(fetches) == 3
     assert sum("gave a record batch" in one for one in fetches) == 1
 
@@ -105,7 +105,7 @@ def test_an_advertised_address_that_cannot_be_reached_is_told_apart_from_a_dead_
         code, found = run("--bootstrap-servers", f"{address},localhost:2")
 
     assert (code, wrong(found)) == (1, {"bootstrap localhost:2": "warn", "broker 1": "fail"})
-    assert found["broker 1"]["what"].startswith(f"it advertises {NOBODY}: cannot connect to {NOBODY}")
+    assert found["broker 1"]["what"].startswith(f"it advertises {CLOSED_PORT}: cannot connect to {CLOSED_PORT}")
     assert "advertised.listeners of broker 1" in found["broker 1"]["fix"]
 
 
@@ -122,8 +122,8 @@ def test_a_leader_that_died_is_told_with_its_partitions(mock_cluster: MockCluste
 
 
 def test_nobody_to_ask_ends_it_with_each_address(mock_cluster: MockCluster) -> None:
-    code, found = run("--bootstrap-servers", f"{NOBODY},localhost:2")
-    assert (code, wrong(found)) == (1, {f"bootstrap {NOBODY}": "fail", "bootstrap localhost:2": "fail"})
+    code, found = run("--bootstrap-servers", f"{CLOSED_PORT},localhost:2")
+    assert (code, wrong(found)) == (1, {f"bootstrap {CLOSED_PORT}": "fail", "bootstrap localhost:2": "fail"})
 
 
 def test_a_silent_address_is_given_up_in_time() -> None:
@@ -155,10 +155,10 @@ def test_a_fetch_that_an_acl_denies_names_the_acl(mock_cluster: MockCluster) -> 
     mock_cluster.create_topic("clicks")
     mock_cluster.push_request_errors(FETCH_KEY, 29)
     code, found = run("--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "clicks")
-    ((check, one),) = ((check, one) for check, one in found.items() if one["verdict"] != "ok")
+    ((check, row),) = ((check, row) for check, row in found.items() if row["verdict"] != "ok")
     assert (code, check.startswith("fetch clicks from broker")) == (1, True)
-    assert "TOPIC_AUTHORIZATION_FAILED" in one["what"]
-    assert "--operation Read --topic clicks" in one["fix"]
+    assert "TOPIC_AUTHORIZATION_FAILED" in row["what"]
+    assert "--operation Read --topic clicks" in row["fix"]
 
 
 @pytest.mark.parametrize(
@@ -168,9 +168,9 @@ def test_a_fetch_that_an_acl_denies_names_the_acl(mock_cluster: MockCluster) -> 
 def test_an_old_broker_is_told_what_it_lacks(fetch: int, verdict: str, text: str) -> None:
     with broker_that_advertises(fetch=fetch) as address:
         _, found = run("--bootstrap-servers", str(address))
-    one = found.get("versions") or found[f"bootstrap {address}"]
-    assert one["verdict"] == verdict
-    assert text in one["fix"]
+    row = found.get("versions") or found[f"bootstrap {address}"]
+    assert row["verdict"] == verdict
+    assert text in row["fix"]
 
 
 def test_a_task_tells_what_its_executor_cannot_reach_and_that_its_release_is_another(
@@ -181,12 +181,12 @@ def test_a_task_tells_what_its_executor_cannot_reach_and_that_its_release_is_ano
     )
     good = Address("127.0.0.1", int(mock_cluster.bootstrap_servers.split(",")[0].rpartition(":")[2]))
     addresses = [("127.0.0.1", 1), (good.host, good.port)]
-    rows = executor_checks.look_around("9.9", {"kafka.bootstrap.servers": NOBODY}, addresses)
+    rows = executor_checks.look_around("9.9", {"kafka.bootstrap.servers": CLOSED_PORT}, addresses)
 
     assert [(check, verdict) for check, verdict, _, _ in rows] == [
         ("executor 7 on worker", "ok"),
         ("executor 7 on worker: release", "warn"),
-        (f"executor 7 on worker: {NOBODY}", "fail"),
+        (f"executor 7 on worker: {CLOSED_PORT}", "fail"),
     ]
     assert "9.9 on the driver" in rows[1][2]
 
@@ -204,7 +204,7 @@ def test_a_person_sees_a_table_with_the_fix_below_and_the_sum(mock_cluster: Mock
     [
         (["--topic", "t"], "--bootstrap-servers"),
         (["--bootstrap-servers", "localhost"], "must be host:port"),
-        (["--bootstrap-servers", NOBODY, "--option", "sasl.password=hunter2"], "kafka.security.protocol"),
+        (["--bootstrap-servers", CLOSED_PORT, "--option", "sasl.password=hunter2"], "kafka.security.protocol"),
     ],
 )
 def test_options_that_cannot_be_used_are_one_line_without_a_secret(arguments: list[str], text: str) -> None:

@@ -20,7 +20,7 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "160", "LINES": "50"}
 
 
 class Metrics:
-    """A topic of events on mock brokers, two partitions of it."""
+    """A topic of events with two partitions on mock brokers."""
 
     def __init__(self, cluster: MockCluster) -> None:
         cluster.create_topic("events", partitions=2)

@@ -17,15 +17,15 @@ def test_records_that_brokers_took_are_counted(mock_cluster: MockCluster, wait_f
         wait_for(lambda: feed.produced)
 
 
-def test_records_that_brokers_refuse_are_not_counted_and_the_first_error_is_told(
+def test_records_that_brokers_refuse_are_not_counted_and_the_first_error_is_printed(
     mock_cluster: MockCluster, wait_for: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = EmbeddedCluster(mock_cluster)
     mock_cluster.set_topic_error(TOPIC, 29)
     with RecordFeed(cluster) as feed:
-        told = wait_for(lambda: capsys.readouterr().err)
+        errors = wait_for(lambda: capsys.readouterr().err)
 
-    assert "authorization failed" in told.lower()
+    assert "authorization failed" in errors.lower()
     assert (feed.produced, capsys.readouterr().err) == (0, "")
 
 

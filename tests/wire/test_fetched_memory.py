@@ -1,4 +1,4 @@
-"""The bytes of one Fetch answer after the other lie in the same memory."""
+"""Successive Fetch responses use the same memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reader of a broker that lies, floods or dawdles: each ends in a typed error by its deadline, without a storm."""
+"""Readers of brokers that send wrong, many or slow responses: each ends in a typed error in time, without a storm."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_r
 
 POLL_TIMEOUT_S = 0.8
 DEADLINE_S = 15
-"""Less than 1.5 s, but on a machine that is busy; what hangs has no end."""
+"""About 1.5 s, with a margin for a busy machine. A read that hangs never ends."""
 CONNECTIONS = 40
 """Pauses double from 0.1 s to 1 s; a hot loop makes hundreds in this time."""
 Answer = Callable[[socket.socket, int], None]
-"""Sends what a broker answers a Fetch with, given the correlation id."""
+"""Sends the response of a Fetch request with this correlation id."""
 
 
 def serving(answer: Answer, connections: list[socket.socket]) -> Behaviour:
@@ -110,8 +110,12 @@ HOSTILE: dict[str, tuple[Answer, type[KafkaMetaError], str]] = {
     "one byte a second": (drip, ReadTimeoutError, "did not answer"),
     "silence": (lambda *_: None, ReadTimeoutError, "did not answer"),
     "foreign correlation id": (send(lambda number: fetch_frame(number + 1, 0)), ReadTimeoutError, "answered request"),
-    "foreign partition": (send(lambda number: fetch_frame(number, 1)), ReadTimeoutError, "t-1 unasked"),
-    "foreign topic": (send(lambda number: fetch_frame(number, 0, topic_id=UUID(int=9))), ReadTimeoutError, "unasked"),
+    "foreign partition": (send(lambda number: fetch_frame(number, 1)), ReadTimeoutError, "unrequested t-1"),
+    "foreign topic": (
+        send(lambda number: fetch_frame(number, 0, topic_id=UUID(int=9))),
+        ReadTimeoutError,
+        "unrequested",
+    ),
     "partition twice": (send(lambda number: fetch_frame(number, 0, 0)), ReadTimeoutError, "same partition twice"),
     "no partition": (send(lambda number: fetch_frame(number)), ReadTimeoutError, "UNKNOWN_SERVER_ERROR"),
     "cut off": (send(lambda number: fetch_frame(number, 0)[:-9]), ReadTimeoutError, "did not answer"),

@@ -1,4 +1,4 @@
-"""The wire against mock brokers: what is asked and answered, who waits for whom, and how long at most."""
+"""KafkaWire against mock brokers: requests, responses, and how long each waits."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SLOW_MS = 10_000
 
 @dataclass(slots=True)
 class Cluster:
-    """Mock brokers 1 to 3, of which 1 leads t-0 and 2 leads t-1; a wire to them, and what it sent."""
+    """Mock brokers 1 to 3, of which 1 leads t-0 and 2 leads t-1; a wire to them and its requests."""
 
     mock: MockCluster
     wire: KafkaWire
@@ -70,7 +70,7 @@ class Cluster:
 
     def broker(self, node_id: int) -> Broker:
         assert self.known is not None
-        return next(one for one in self.known.brokers if one.node_id == node_id)
+        return next(broker for broker in self.known.brokers if broker.node_id == node_id)
 
     def topic_id(self) -> UUID:
         assert self.known is not None
@@ -83,9 +83,9 @@ class Cluster:
         return self.known.topics[0].partitions[partition.partition].leader_epoch
 
     def offsets(self, node_id: int, *queries: OffsetQuery) -> Mapping[TopicPartition, PartitionOffset]:
-        """The answers of one broker."""
-        self.wire.send_offsets(self.broker(node_id), OffsetsRequest(queries, False), within(LATER_S))
-        answer = self.wire.receive_offsets([node_id], within(LATER_S))
+        """The responses of a broker."""
+        self.wire.offsets.send(self.broker(node_id), OffsetsRequest(queries, False), within(LATER_S))
+        answer = self.wire.offsets.receive([node_id], within(LATER_S))
         if isinstance(answer, RequestFailure):
             raise answer.error
         assert answer is not None
@@ -93,14 +93,14 @@ class Cluster:
 
     def ask(self, *partitions: TopicPartition, by_id: bool = True, offset: int = 0, wait_ms: int = 0) -> FetchRequest:
         entries = tuple(
-            FetchPartition(one, self.topic_id() if by_id else None, offset, self.epoch(one), -1, 1 << 20)
-            for one in partitions
+            FetchPartition(log, self.topic_id() if by_id else None, offset, self.epoch(log), -1, 1 << 20)
+            for log in partitions
         )
         return FetchRequest(entries, wait_ms, 1, 1 << 22, read_committed=False)
 
     def fetch(self, node_id: int, request: FetchRequest, timeout_s: float = LATER_S) -> FetchResponse | RequestFailure:
-        self.wire.send_fetch(self.broker(node_id), request, within(timeout_s))
-        answer = self.wire.receive_fetch([node_id], within(2 * timeout_s))
+        self.wire.fetch.send(self.broker(node_id), request, within(timeout_s))
+        answer = self.wire.fetch.receive([node_id], within(2 * timeout_s))
         assert answer is not None
         return answer
 
@@ -114,7 +114,7 @@ class Cluster:
 @pytest.fixture
 def cluster(mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     mock_cluster.create_topic("t", partitions=2)
-    for partition in range(2):  # one call more without traffic in between, and the mock takes a second for it
+    for partition in range(2):  # without traffic in between, the mock takes a second for the next call
         mock_cluster.move_leader("t", partition, partition + 1)
     wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=1 << 24))
     made = Cluster(mock_cluster, wire)
@@ -166,9 +166,9 @@ def test_one_address_names_all_brokers_and_leaders(cluster: Cluster) -> None:
     answer = cluster.learn()
     [topic] = answer.topics
 
-    assert [one.node_id for one in answer.brokers] == [1, 2, 3]
-    assert {str(one.address) for one in answer.brokers} == set(cluster.mock.bootstrap_servers.split(","))
-    assert [(one.partition, one.leader_id) for one in topic.partitions] == [(0, 1), (1, 2)]
+    assert [broker.node_id for broker in answer.brokers] == [1, 2, 3]
+    assert {str(broker.address) for broker in answer.brokers} == set(cluster.mock.bootstrap_servers.split(","))
+    assert [(partition.partition, partition.leader_id) for partition in topic.partitions] == [(0, 1), (1, 2)]
     assert (topic.name, topic.error_code, topic.topic_id is not None) == ("t", 0, True)
     assert answer.api_version == METADATA.max_version
     assert min(answer.request_bytes, answer.response_bytes) > 20
@@ -179,17 +179,17 @@ def test_all_topics_or_none_can_be_asked_for(cluster: Cluster) -> None:
     cluster.mock.create_topic("u", partitions=1)
     ask = cluster.wire.metadata
 
-    assert {one.name for one in ask(cluster.broker(1).address, None, within(LATER_S)).topics} == {"t", "u"}
+    assert {topic.name for topic in ask(cluster.broker(1).address, None, within(LATER_S)).topics} == {"t", "u"}
     assert ask(cluster.broker(1).address, [], within(LATER_S)).topics == ()
 
 
 def test_unknown_topic_is_an_error_of_its_own_and_is_not_created(cluster: Cluster) -> None:
     ask = cluster.wire.metadata
-    found = {one.name: one for one in ask(cluster.broker(1).address, ["nope", "t"], within(LATER_S)).topics}
+    found = {topic.name: topic for topic in ask(cluster.broker(1).address, ["nope", "t"], within(LATER_S)).topics}
 
     assert (found["nope"].error_code, found["nope"].partitions) == (3, ())
     assert found["t"].error_code == 0
-    assert [one.name for one in ask(cluster.broker(1).address, None, within(LATER_S)).topics] == ["t"]
+    assert [topic.name for topic in ask(cluster.broker(1).address, None, within(LATER_S)).topics] == ["t"]
 
 
 def test_leader_that_moved_has_a_newer_epoch(cluster: Cluster) -> None:
@@ -212,31 +212,33 @@ def test_topic_error_is_told(cluster: Cluster) -> None:
 def test_first_and_last_offset_of_a_log(cluster: Cluster) -> None:
     cluster.produce(T0, "a", "b", "c")
     cluster.mock.delete_records("t", 0, 1)
-    asked = [(EARLIEST_TIMESTAMP, 1), (LATEST_TIMESTAMP, 3)]
+    cases = [(EARLIEST_TIMESTAMP, 1), (LATEST_TIMESTAMP, 3)]
 
-    for timestamp, expected in asked:
+    for timestamp, expected in cases:
         answers = cluster.offsets(1, OffsetQuery(T0, timestamp, cluster.epoch(T0)))
-        assert {one.partition: (one.error_code, one.offset) for one in answers.values()} == {T0: (0, expected)}
+        assert {answer.partition: (answer.error_code, answer.offset) for answer in answers.values()} == {
+            T0: (0, expected)
+        }
 
 
 def test_offsets_of_a_partition_that_the_broker_does_not_lead_or_know(cluster: Cluster) -> None:
     unknown = TopicPartition("nope", 0)
-    answers = cluster.offsets(1, *(OffsetQuery(one, LATEST_TIMESTAMP) for one in (T0, T1, unknown)))
+    answers = cluster.offsets(1, *(OffsetQuery(log, LATEST_TIMESTAMP) for log in (T0, T1, unknown)))
 
-    assert {one: answer.error_code for one, answer in answers.items()} == {T0: 0, T1: 6, unknown: 3}
+    assert {log: answer.error_code for log, answer in answers.items()} == {T0: 0, T1: 6, unknown: 3}
 
 
 def ask_for_ends(cluster: Cluster, timeout_s: float) -> None:
     """Of t-0 and t-1, of which brokers 1 and 2 are the leaders; the time-out is for broker 1."""
-    for node_id, one, allowed_s in ((1, T0, timeout_s), (2, T1, LATER_S)):
-        request = OffsetsRequest((OffsetQuery(one, LATEST_TIMESTAMP),), False)
-        cluster.wire.send_offsets(cluster.broker(node_id), request, within(allowed_s))
+    for node_id, log, allowed_s in ((1, T0, timeout_s), (2, T1, LATER_S)):
+        request = OffsetsRequest((OffsetQuery(log, LATEST_TIMESTAMP),), False)
+        cluster.wire.offsets.send(cluster.broker(node_id), request, within(allowed_s))
 
 
 def receive_ends(cluster: Cluster) -> dict[int, OffsetsResponse | RequestFailure]:
     """By node id."""
-    received = [cluster.wire.receive_offsets([1, 2], within(LATER_S)) for _ in range(2)]
-    return {one.node_id: one for one in received if one is not None}
+    received = [cluster.wire.offsets.receive([1, 2], within(LATER_S)) for _ in range(2)]
+    return {answer.node_id: answer for answer in received if answer is not None}
 
 
 def test_leader_that_does_not_answer_in_time_does_not_cost_the_answer_of_another(cluster: Cluster) -> None:
@@ -263,7 +265,7 @@ def test_question_whose_asker_gave_up_does_not_answer_the_next(cluster: Cluster,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(in_flight_requests, "first_begun", give_up)
+        patched.setattr(in_flight_requests, "first_readable", give_up)
         cluster.offsets(1, OffsetQuery(T0, EARLIEST_TIMESTAMP))
 
     assert cluster.offsets(1, OffsetQuery(T0, LATEST_TIMESTAMP))[T0].offset == 2
@@ -272,9 +274,9 @@ def test_question_whose_asker_gave_up_does_not_answer_the_next(cluster: Cluster,
 def test_slow_connection_leaves_the_answer_as_much_time_again(cluster: Cluster) -> None:
     cluster.mock.set_rtt_ms(1, 3_500)  # to open the connection, and again for the answer
     request = OffsetsRequest((OffsetQuery(T0, LATEST_TIMESTAMP),), False)
-    cluster.wire.send_offsets(cluster.broker(1), request, within(6.9))
+    cluster.wire.offsets.send(cluster.broker(1), request, within(6.9))
 
-    assert isinstance(cluster.wire.receive_offsets([1], within(2 * LATER_S)), OffsetsResponse)
+    assert isinstance(cluster.wire.offsets.receive([1], within(2 * LATER_S)), OffsetsResponse)
 
 
 def test_process_that_may_open_no_more_is_a_failure_of_the_request_alone(
@@ -283,12 +285,12 @@ def test_process_that_may_open_no_more_is_a_failure_of_the_request_alone(
     request = OffsetsRequest((OffsetQuery(T0, LATEST_TIMESTAMP),), False)
     with monkeypatch.context() as patched:
         patched.setattr(socket, "socketpair", lambda: (_ for _ in ()).throw(OSError(24, "Too many open files")))
-        cluster.wire.send_offsets(cluster.broker(1), request, within(LATER_S))
-    failure = cluster.wire.receive_offsets([1], within(LATER_S))
+        cluster.wire.offsets.send(cluster.broker(1), request, within(LATER_S))
+    failure = cluster.wire.offsets.receive([1], within(LATER_S))
 
     assert isinstance(failure, RequestFailure)
     assert isinstance(failure.error, ConnectError)
-    assert "raise the limits of this user" in str(failure.error)
+    assert "raise the limit of open files" in str(failure.error)
     assert cluster.offsets(1, OffsetQuery(T0, LATEST_TIMESTAMP))[T0].offset == 0
 
 
@@ -296,10 +298,10 @@ def test_broker_that_no_packet_reaches_holds_up_nobody_who_tells_offsets(cluster
     began = time.monotonic()
     with black_hole() as nowhere:
         request = OffsetsRequest((OffsetQuery(T0, LATEST_TIMESTAMP),), False)
-        cluster.wire.send_offsets(Broker(1, nowhere), request, within(LATER_S))
+        cluster.wire.offsets.send(Broker(1, nowhere), request, within(LATER_S))
         cluster.offsets(2, OffsetQuery(T1, LATEST_TIMESTAMP))
-        assert cluster.wire.receive_offsets([1], within(0)) is None
-        cluster.wire.drop_offsets(1)
+        assert cluster.wire.offsets.receive([1], within(0)) is None
+        cluster.wire.offsets.drop(1)
 
     assert time.monotonic() - began < LATER_S / 2
 
@@ -328,7 +330,7 @@ def test_one_fetch_answers_for_several_partitions(cluster: Cluster) -> None:
     answer = cluster.fetch(1, cluster.ask(T0, T1))
 
     assert isinstance(answer, FetchResponse)
-    assert {one.partition: rows(one) for one in answer.partitions} == {T0: [(0, "a")], T1: [(0, "b")]}
+    assert {partition.partition: rows(partition) for partition in answer.partitions} == {T0: [(0, "a")], T1: [(0, "b")]}
 
 
 def test_old_leader_names_the_new_one_and_where_it_is(cluster: Cluster) -> None:
@@ -373,59 +375,59 @@ def test_error_code_of_the_whole_answer_reaches_the_caller(cluster: Cluster, cod
     assert (answer.error_code, answer.partitions) == (code, ())
 
 
-# --- who waits for whom -----------------------------------------------------------------------------------------------
+# --- waiting for responses --------------------------------------------------------------------------------------------
 
 
 def test_metadata_does_not_wait_behind_a_parked_fetch(cluster: Cluster) -> None:
-    cluster.wire.send_fetch(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
+    cluster.wire.fetch.send(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
     cluster.learn()
     cluster.offsets(1, OffsetQuery(T0, LATEST_TIMESTAMP))
 
-    assert cluster.wire.receive_fetch([1], within(0)) is None, "it is parked still"
+    assert cluster.wire.fetch.receive([1], within(0)) is None, "the broker still waits for records"
 
 
 def test_the_first_answer_is_given_first(cluster: Cluster) -> None:
     cluster.produce(T1, "a")
-    cluster.wire.send_fetch(cluster.broker(1), cluster.ask(T0, wait_ms=2_000), within(LATER_S))
-    cluster.wire.send_fetch(cluster.broker(2), cluster.ask(T1, wait_ms=2_000), within(LATER_S))
-    first = cluster.wire.receive_fetch([1, 2], within(LATER_S))
+    cluster.wire.fetch.send(cluster.broker(1), cluster.ask(T0, wait_ms=2_000), within(LATER_S))
+    cluster.wire.fetch.send(cluster.broker(2), cluster.ask(T1, wait_ms=2_000), within(LATER_S))
+    first = cluster.wire.fetch.receive([1, 2], within(LATER_S))
     assert isinstance(first, FetchResponse)
     assert (first.node_id, rows(only(first))) == (2, [(0, "a")])
 
-    second = cluster.wire.receive_fetch([1, 2], within(LATER_S))
+    second = cluster.wire.fetch.receive([1, 2], within(LATER_S))
     assert isinstance(second, FetchResponse)
     assert second.node_id == 1
-    assert cluster.wire.receive_fetch([1, 2], within(LATER_S)) is None, "none is under way"
+    assert cluster.wire.fetch.receive([1, 2], within(LATER_S)) is None, "none is under way"
 
 
 def test_only_the_brokers_named_are_waited_for(cluster: Cluster) -> None:
     cluster.produce(T1, "a")
-    cluster.wire.send_fetch(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
-    cluster.wire.send_fetch(cluster.broker(2), cluster.ask(T1, wait_ms=PATIENCE_MS), within(LATER_S))
+    cluster.wire.fetch.send(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
+    cluster.wire.fetch.send(cluster.broker(2), cluster.ask(T1, wait_ms=PATIENCE_MS), within(LATER_S))
 
-    assert cluster.wire.receive_fetch([1], within(SOON_S)) is None
-    assert cluster.wire.receive_fetch([2], within(LATER_S)) is not None
+    assert cluster.wire.fetch.receive([1], within(SOON_S)) is None
+    assert cluster.wire.fetch.receive([2], within(LATER_S)) is not None
 
 
 def test_dropped_fetch_never_answers_and_the_next_one_does(cluster: Cluster) -> None:
     for value in ("a", "b"):
         cluster.produce(T0, value)
-    cluster.wire.send_fetch(cluster.broker(1), cluster.ask(T0), within(LATER_S))
-    cluster.wire.drop_fetch(1)
-    cluster.wire.drop_fetch(1)
+    cluster.wire.fetch.send(cluster.broker(1), cluster.ask(T0), within(LATER_S))
+    cluster.wire.fetch.drop(1)
+    cluster.wire.fetch.drop(1)
 
-    assert cluster.wire.receive_fetch([1], within(SOON_S)) is None
+    assert cluster.wire.fetch.receive([1], within(SOON_S)) is None
     assert rows(only(cluster.fetch(1, cluster.ask(T0, offset=1)))) == [(1, "b")]
 
 
 def test_second_fetch_is_not_answered_by_what_was_asked_first(cluster: Cluster) -> None:
-    """As when a task ends early and its worker goes on to the next one."""
+    """As when a task ends early and its worker starts the next task."""
     cluster.produce(T0, "a", "b")
     for partition in (T0, T1):
-        cluster.wire.send_fetch(cluster.broker(1), cluster.ask(partition), within(LATER_S))
-    answer = cluster.wire.receive_fetch([1], within(LATER_S))
+        cluster.wire.fetch.send(cluster.broker(1), cluster.ask(partition), within(LATER_S))
+    answer = cluster.wire.fetch.receive([1], within(LATER_S))
     assert only(answer).partition == T1
-    assert cluster.wire.receive_fetch([1], within(0)) is None
+    assert cluster.wire.fetch.receive([1], within(0)) is None
 
 
 def test_broker_that_took_the_place_of_another_has_a_connection_of_its_own(cluster: Cluster) -> None:
@@ -433,9 +435,9 @@ def test_broker_that_took_the_place_of_another_has_a_connection_of_its_own(clust
     cluster.learn()
     cluster.produce(T1, "a")
     successor = Broker(9, cluster.broker(1).address)
-    cluster.wire.send_fetch(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
-    cluster.wire.send_fetch(successor, cluster.ask(T1), within(LATER_S))
-    answer = cluster.wire.receive_fetch([1, 9], within(LATER_S))
+    cluster.wire.fetch.send(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
+    cluster.wire.fetch.send(successor, cluster.ask(T1), within(LATER_S))
+    answer = cluster.wire.fetch.receive([1, 9], within(LATER_S))
 
     assert isinstance(answer, FetchResponse)
     assert (answer.node_id, rows(only(answer))) == (9, [(0, "a")])
@@ -445,8 +447,8 @@ def test_broker_that_moved_is_asked_where_it_is_now(cluster: Cluster) -> None:
     cluster.produce(T1, "a")
     cluster.fetch(1, cluster.ask(T0))
     moved = Broker(1, cluster.broker(2).address)
-    cluster.wire.send_fetch(moved, cluster.ask(T1), within(LATER_S))
-    answer = cluster.wire.receive_fetch([1], within(LATER_S))
+    cluster.wire.fetch.send(moved, cluster.ask(T1), within(LATER_S))
+    answer = cluster.wire.fetch.receive([1], within(LATER_S))
 
     assert isinstance(answer, FetchResponse)
     assert rows(only(answer)) == [(0, "a")]
@@ -476,9 +478,9 @@ def test_broker_that_is_down_cannot_be_asked(cluster: Cluster) -> None:
 
 def test_fetch_fails_when_its_broker_goes_down_and_others_go_on(cluster: Cluster) -> None:
     cluster.produce(T1, "a")
-    cluster.wire.send_fetch(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
+    cluster.wire.fetch.send(cluster.broker(1), cluster.ask(T0, wait_ms=PATIENCE_MS), within(LATER_S))
     cluster.mock.broker_down(1)
-    failure = cluster.wire.receive_fetch([1], within(LATER_S))
+    failure = cluster.wire.fetch.receive([1], within(LATER_S))
 
     assert isinstance(failure, RequestFailure)
     assert failure.node_id == 1
@@ -497,7 +499,7 @@ def test_disconnect_is_a_failure_and_the_next_fetch_connects_anew(cluster: Clust
 
 @contextmanager
 def black_hole() -> Iterator[Address]:
-    """Where nobody answers a packet: a listener whose queue of connections is full."""
+    """An address that answers no packet: a listener with a full backlog."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as queue:
         for _ in range(4):
             waiting = queue.enter_context(socket.socket())
@@ -510,16 +512,16 @@ def test_broker_that_no_packet_reaches_holds_up_nobody_who_fetches(cluster: Clus
     cluster.produce(T1, "a")
     began = time.monotonic()
     with black_hole() as nowhere:
-        cluster.wire.send_fetch(Broker(1, nowhere), cluster.ask(T0), within(LATER_S))
+        cluster.wire.fetch.send(Broker(1, nowhere), cluster.ask(T0), within(LATER_S))
         for _ in range(2):
-            cluster.wire.send_fetch(cluster.broker(2), cluster.ask(T1), within(LATER_S))
-            answer = cluster.wire.receive_fetch([1, 2], within(LATER_S))
+            cluster.wire.fetch.send(cluster.broker(2), cluster.ask(T1), within(LATER_S))
+            answer = cluster.wire.fetch.receive([1, 2], within(LATER_S))
             assert isinstance(answer, FetchResponse)
             assert (answer.node_id, rows(only(answer))) == (2, [(0, "a")])
         assert time.monotonic() - began < LATER_S / 2
-        cluster.wire.drop_fetch(1)
-        cluster.wire.send_fetch(Broker(1, nowhere), cluster.ask(T0), within(SOON_S))
-        failure = cluster.wire.receive_fetch([1], within(LATER_S))
+        cluster.wire.fetch.drop(1)
+        cluster.wire.fetch.send(Broker(1, nowhere), cluster.ask(T0), within(SOON_S))
+        failure = cluster.wire.fetch.receive([1], within(LATER_S))
 
     assert isinstance(failure, RequestFailure)
     assert isinstance(failure.error, ConnectError)
@@ -537,14 +539,14 @@ def test_connection_that_nobody_waits_for_any_more_is_closed_when_it_is_there(wi
             was_closed.set()
 
     with scripted_broker(answer_late) as address:
-        wire.send_fetch(Broker(1, address), T0_REQUEST, within(LATER_S))
+        wire.fetch.send(Broker(1, address), T0_REQUEST, within(LATER_S))
         wire.close()
         may_answer.set()
         assert was_closed.wait(LATER_S)
 
 
 def slow(cluster: Cluster) -> None:
-    """Make broker 1 slow. Every connection is open, so that it is the answer that is late."""
+    """Make broker 1 slow. All connections are open, so only its responses are late."""
     for node_id in (1, 2):
         cluster.wire.metadata(cluster.broker(node_id).address, ["t"], within(LATER_S))
         cluster.fetch(node_id, cluster.ask(T0 if node_id == 1 else T1))
@@ -553,7 +555,7 @@ def slow(cluster: Cluster) -> None:
 
 def test_slow_answer_times_out_at_the_deadline_and_the_next_question_is_answered(cluster: Cluster) -> None:
     slow(cluster)
-    # The first waits on an open connection; the next one has to open another, as late answers may come on that.
+    # The first request has an open connection. The next needs a new one, because late responses may come on the first.
     for error, said in ((RequestTimeoutError, "did not answer Metadata in time"), (ConnectError, "does not answer")):
         began = time.monotonic()
         with pytest.raises(error, match=said):
@@ -566,11 +568,11 @@ def test_slow_answer_times_out_at_the_deadline_and_the_next_question_is_answered
 def test_slow_fetch_times_out_and_other_brokers_are_unhurt(cluster: Cluster) -> None:
     cluster.produce(T1, "a")
     slow(cluster)
-    cluster.wire.send_fetch(cluster.broker(1), cluster.ask(T0), within(SOON_S))
-    cluster.wire.send_fetch(cluster.broker(2), cluster.ask(T1), within(LATER_S))
+    cluster.wire.fetch.send(cluster.broker(1), cluster.ask(T0), within(SOON_S))
+    cluster.wire.fetch.send(cluster.broker(2), cluster.ask(T1), within(LATER_S))
     began = time.monotonic()
-    received = [cluster.wire.receive_fetch([1, 2], within(LATER_S)) for _ in range(2)]
-    answers = {one.node_id: one for one in received if one is not None}
+    received = [cluster.wire.fetch.receive([1, 2], within(LATER_S)) for _ in range(2)]
+    answers = {answer.node_id: answer for answer in received if answer is not None}
 
     assert isinstance(answers[2], FetchResponse)
     assert isinstance(late := answers[1], RequestFailure)
@@ -601,13 +603,13 @@ def test_brokers_get_exactly_the_requests_that_are_sent(cluster: Cluster) -> Non
     cluster.learn()
 
     ids = {cluster.broker(node_id).address: node_id for node_id in (1, 2)}
-    arrived = Counter((one.broker_id, one.api_key) for one in cluster.mock.requests())
+    arrived = Counter((request.broker_id, request.api_key) for request in cluster.mock.requests())
     assert arrived == Counter((ids[address], key) for address, key, _ in cluster.sent)
     assert arrived == {
         **{(node_id, FETCH.key): 2 for node_id in (1, 2)},
         **{(node_id, LIST_OFFSETS.key): 1 for node_id in (1, 2)},
         (1, METADATA.key): 1,
-        # A connection for each kind; that to broker 1 for Metadata was open before.
+        # A connection for each kind. The Metadata connection to broker 1 was open before.
         (1, API_VERSIONS.key): 2,
         (2, API_VERSIONS.key): 2,
     }
@@ -617,7 +619,7 @@ def test_brokers_get_exactly_the_requests_that_are_sent(cluster: Cluster) -> Non
 
 
 def fetch_frame(correlation_id: int, *partitions: int, records: bytes | None = None) -> bytes:
-    """An answer with the same for each of these partitions."""
+    """A response with the same fields for each of these partitions."""
     nothing: dict[str, Any] = {"high_watermark": 0, "aborted_transactions": None, "records": records}
     entries = tuple(
         PartitionData(partition_index=i32(number), error_code=ErrorCode.none, **nothing) for number in partitions
@@ -629,9 +631,9 @@ def fetch_frame(correlation_id: int, *partitions: int, records: bytes | None = N
 
 def timed_failure(wire: KafkaWire, address: Address) -> tuple[KafkaMetaError, float]:
     """How a Fetch from this broker fails, and after how many seconds."""
-    wire.send_fetch(Broker(1, address), T0_REQUEST, within(LATER_S))
+    wire.fetch.send(Broker(1, address), T0_REQUEST, within(LATER_S))
     began = time.monotonic()
-    answer = wire.receive_fetch([1], within(LATER_S))
+    answer = wire.fetch.receive([1], within(LATER_S))
     assert isinstance(answer, RequestFailure)
     return answer.error, time.monotonic() - began
 
@@ -651,11 +653,11 @@ def test_answer_whose_deadline_passed_while_nobody_looked_is_still_read_to_its_e
         peer.sendall(whole[10:])
 
     with scripted_broker(answer_in_two_parts) as busy, scripted_broker(answer_versions) as silent:
-        wire.send_fetch(Broker(1, busy), T0_REQUEST, within(timeout_s))
-        wire.send_fetch(Broker(2, silent), T0_REQUEST, within(LATER_S))
-        assert wire.receive_fetch([2], within(2 * timeout_s)) is None
+        wire.fetch.send(Broker(1, busy), T0_REQUEST, within(timeout_s))
+        wire.fetch.send(Broker(2, silent), T0_REQUEST, within(LATER_S))
+        assert wire.fetch.receive([2], within(2 * timeout_s)) is None
         may_go_on.set()
-        answer = wire.receive_fetch([1], within(LATER_S))
+        answer = wire.fetch.receive([1], within(LATER_S))
 
     assert only(answer).partition == T0
 
@@ -664,13 +666,13 @@ def test_less_is_asked_of_a_broker_whose_answer_was_late_and_then_more_again(
     wire: KafkaWire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "SILENCE_S", 1.0)  # late long before the time-out, a quarter of which is quick
-    passes_in_time, asked = 200_000, []
+    passes_in_time, requested = 200_000, []
 
     def answer_over_a_slow_link(peer: socket.socket) -> None:
         answer_versions(peer)
         while True:
             correlation_id, message = read_message(peer, request_schema(FETCH, FETCH.max_version).FetchRequest)
-            asked.append(message.max_bytes)
+            requested.append(message.max_bytes)
             whole = fetch_frame(correlation_id, 0, records=bytes(message.max_bytes))
             peer.sendall(whole[:passes_in_time])
 
@@ -678,10 +680,15 @@ def test_less_is_asked_of_a_broker_whose_answer_was_late_and_then_more_again(
     came = []
     with scripted_broker(answer_over_a_slow_link) as address:
         for _ in range(4):
-            wire.send_fetch(Broker(1, address), request, within(LATER_S))
-            came.append(isinstance(wire.receive_fetch([1], within(LATER_S)), FetchResponse))
+            wire.fetch.send(Broker(1, address), request, within(LATER_S))
+            came.append(isinstance(wire.fetch.receive([1], within(LATER_S)), FetchResponse))
 
-    assert list(zip(asked, came, strict=True)) == [(1 << 20, False), (1 << 17, True), (1 << 18, False), (1 << 16, True)]
+    assert list(zip(requested, came, strict=True)) == [
+        (1 << 20, False),
+        (1 << 17, True),
+        (1 << 18, False),
+        (1 << 16, True),
+    ]
 
 
 @pytest.mark.parametrize("sent_bytes", [2, 4, 20])
@@ -722,7 +729,7 @@ def test_broker_that_hangs_up_and_falls_silent_is_not_asked_for_long_why(
     assert took_s < LATER_S / 2
 
 
-@pytest.mark.parametrize(("partitions", "said"), [((0, 5), "t-5 unasked"), ((0, 0), "the same partition twice")])
+@pytest.mark.parametrize(("partitions", "said"), [((0, 5), "unrequested t-5"), ((0, 0), "the same partition twice")])
 def test_fetch_answer_that_breaks_the_rules_is_a_failure_and_ends_the_connection(
     wire: KafkaWire, partitions: tuple[int, ...], said: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""KafkaWire keeps connections to brokers, and to nobody else."""
+"""KafkaWire keeps connections to brokers and closes all others."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_connection_to_where_no_broker_is_any_more_is_closed(
     answer = wire.metadata(alias, (), time.monotonic() + 10)
     assert alias not in {broker.address for broker in answer.brokers}
     for broker in (Broker(9, alias), answer.brokers[0]):
-        wire.send_offsets(broker, OffsetsRequest((), False), time.monotonic() + 10)
-        assert isinstance(wire.receive_offsets([broker.node_id], time.monotonic() + 10), OffsetsResponse)
+        wire.offsets.send(broker, OffsetsRequest((), False), time.monotonic() + 10)
+        assert isinstance(wire.offsets.receive([broker.node_id], time.monotonic() + 10), OffsetsResponse)
     assert [connection.fileno() >= 0 for connection in opened] == [True, True, True]
     for broker in answer.brokers:
         wire.metadata(broker.address, (), time.monotonic() + 10)
@@ -76,16 +76,16 @@ def test_a_broker_has_three_connections_at_most_whatever_it_is_asked(
     host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
     address = Address(host, int(port))
     answer = wire.metadata(address, ["t"], time.monotonic() + 10)
-    (broker,) = (one for one in answer.brokers if one.address == address)
+    (broker,) = (broker for broker in answer.brokers if broker.address == address)
     (topic,) = answer.topics
     part = FetchPartition(T0, topic.topic_id, 0, topic.partitions[0].leader_epoch, -1, 100)
     for _ in range(3):
         deadline = time.monotonic() + 10
-        wire.send_fetch(broker, FetchRequest((part,), 0, 1, 100, False), deadline)
-        wire.send_offsets(broker, OffsetsRequest((), False), deadline)
+        wire.fetch.send(broker, FetchRequest((part,), 0, 1, 100, False), deadline)
+        wire.offsets.send(broker, OffsetsRequest((), False), deadline)
         wire.metadata(address, ["t"], deadline)
-        assert wire.receive_offsets([broker.node_id], deadline) is not None
-        assert wire.receive_fetch([broker.node_id], deadline) is not None
+        assert wire.offsets.receive([broker.node_id], deadline) is not None
+        assert wire.fetch.receive([broker.node_id], deadline) is not None
 
     assert len(opened) <= 3
 
@@ -101,8 +101,8 @@ def test_connection_that_the_network_forgot_is_given_up_long_before_the_request_
         broker = Broker(1, proxy.address)
 
         def ask() -> OffsetsResponse | RequestFailure | None:
-            wire.send_offsets(broker, OffsetsRequest((), False), time.monotonic() + 10)
-            return wire.receive_offsets([1], time.monotonic() + 10)
+            wire.offsets.send(broker, OffsetsRequest((), False), time.monotonic() + 10)
+            return wire.offsets.receive([1], time.monotonic() + 10)
 
         assert isinstance(ask(), OffsetsResponse)
         proxy.forget_connections()
@@ -111,7 +111,7 @@ def test_connection_that_the_network_forgot_is_given_up_long_before_the_request_
         lasted_s = time.monotonic() - began
 
         assert isinstance(failure, RequestFailure)
-        assert type(failure.error) is ConnectError, "a RequestTimeoutError has less asked of the broker"
+        assert type(failure.error) is ConnectError, "a RequestTimeoutError would lower max_bytes"
         assert "broke the connection (Connection timed out)" in str(failure.error)
         assert lasted_s < 10 * UNACKNOWLEDGED_MS / 1000
         assert isinstance(ask(), OffsetsResponse), "over a new connection"
@@ -126,8 +126,8 @@ def test_idle_connection_that_the_network_forgot_is_not_used_again(
     host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
     with TcpProxy() as proxy:
         proxy.target = Address(host, int(port))
-        wire.send_offsets(Broker(1, proxy.address), OffsetsRequest((), False), time.monotonic() + 10)
-        assert isinstance(wire.receive_offsets([1], time.monotonic() + 10), OffsetsResponse)
+        wire.offsets.send(Broker(1, proxy.address), OffsetsRequest((), False), time.monotonic() + 10)
+        assert isinstance(wire.offsets.receive([1], time.monotonic() + 10), OffsetsResponse)
         proxy.forget_connections()
         with selectors.PollSelector() as selector:
             selector.register(opened[0], selectors.EVENT_READ)

@@ -1,4 +1,4 @@
-"""Leaders move under a reader: what mock brokers were asked is what the events say, and nobody is asked in vain."""
+"""Leaders move under a reader: its events match the requests of the mock brokers, and no request is superfluous."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Worker:
         batches = reader.read([OffsetRange(T0, topic_id, 0, RECORDS)])
         return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
 
-    def asked(self, api_key: int) -> list[int]:
+    def brokers_of(self, api_key: int) -> list[int]:
         """Ids of the brokers that got such requests since tracking began, in order."""
         return [request.broker_id for request in self.cluster.requests() if request.api_key == api_key]
 
@@ -86,9 +86,9 @@ def worker(mock_cluster: MockCluster, tmp_path: Path) -> Iterator[Worker]:
     assert producer.flush(10) == 0
     del producer
     mock_cluster.start_request_tracking()
-    one = Worker(mock_cluster, tmp_path)
-    yield one
-    one.client.close()
+    reader = Worker(mock_cluster, tmp_path)
+    yield reader
+    reader.client.close()
 
 
 @pytest.mark.parametrize("moves", [0, 1, 20])
@@ -99,21 +99,21 @@ def test_metadata_requests_at_the_brokers_are_the_refreshes_published(worker: Wo
         assert worker.read() == [0, 1, 2]
 
     brokers = [event.broker_id for event in worker.refreshes()]
-    assert worker.asked(METADATA) == brokers
+    assert worker.brokers_of(METADATA) == brokers
     assert (len(brokers) == 1) if moves == 0 else (len(brokers) <= 1 + 2 * moves)
     assert worker.leader()[0] == (2 + (moves - 1) % 2 if moves else 1)
     assert [event.sequence for event in worker.events] == list(range(1, len(worker.events) + 1))
     if moves:
         led = [change.new_leader_id for event in worker.events for change in event.changes.leaders_changed]
-        assert led == [2 + number % 2 for number in range(moves)], "each move is told, once"
+        assert led == [2 + number % 2 for number in range(moves)], "each move is reported once"
 
 
 def test_reads_without_a_move_ask_for_no_metadata(worker: Worker) -> None:
     for _ in range(20):
         assert worker.read() == [0, 1, 2]
 
-    assert len(worker.asked(METADATA)) == 1
-    assert set(worker.asked(FETCH)) == {1}
+    assert len(worker.brokers_of(METADATA)) == 1
+    assert set(worker.brokers_of(FETCH)) == {1}
 
 
 def follow_a_move(worker: Worker) -> int:
@@ -135,7 +135,7 @@ def test_stale_answers_send_no_fetch_to_the_old_node(worker: Worker) -> None:
         assert worker.events[-1].changes.stale_ignored == 1
         assert worker.read() == [0, 1, 2]
 
-    assert set(worker.asked(FETCH)) == {2}
+    assert set(worker.brokers_of(FETCH)) == {2}
 
 
 def test_five_stale_answers_in_a_row_send_no_fetch_to_the_old_node(worker: Worker) -> None:
@@ -149,7 +149,7 @@ def test_five_stale_answers_in_a_row_send_no_fetch_to_the_old_node(worker: Worke
     assert worker.read() == [0, 1, 2]
 
     assert stale == [1] * 5
-    assert set(worker.asked(FETCH)) == {2}
+    assert set(worker.brokers_of(FETCH)) == {2}
 
 
 def test_leader_that_no_packet_reaches_is_left_for_the_next_one_while_it_is_connected_to(
@@ -166,12 +166,12 @@ def test_leader_that_no_packet_reaches_is_left_for_the_next_one_while_it_is_conn
         return sockets.connect(address, deadline)
 
     monkeypatch.setattr(connection, "connect", connect)
-    monkeypatch.setattr(in_flight_fetches, "OVERDUE_MS", 1_000)  # which goes for the next one too
+    monkeypatch.setattr(in_flight_fetches, "OVERDUE_MS", 1_000)  # also for the next request
     worker.cluster.move_leader("t", 0, 2)
     assert worker.read() == [0, 1, 2]
     found.set()
 
-    assert set(worker.asked(FETCH)) == {2}
+    assert set(worker.brokers_of(FETCH)) == {2}
     assert [event.cause_node_id for event in worker.refreshes()][:2] == [None, 1]
 
 
@@ -191,7 +191,7 @@ def test_broker_that_is_late_with_metadata_delays_no_partition_whose_leader_a_hi
     assert worker.read() == [0, 1, 2]
 
     assert time.monotonic() - began < SLOW_MS / 1000 / 2
-    assert (worker.asked(METADATA), worker.asked(FETCH)[-1]) == ([3], 2)
+    assert (worker.brokers_of(METADATA), worker.brokers_of(FETCH)[-1]) == ([3], 2)
     assert worker.events[-1].kind is EventKind.HINT, "its confirmation is under way"
     worker.client.cache.refresh_if_due(worker.client.api_deadline())
     assert (worker.events[-1].broker_id, worker.events[-1].reason) == (3, RefreshReason.LEADER_HINT)
@@ -203,7 +203,7 @@ def test_broker_that_is_late_with_metadata_delays_no_answer_about_offsets(
     monkeypatch.setattr(leader_offsets, "OVERDUE_MS", 50)
     assert worker.read() == [0, 1, 2]
     ask_next(worker, 3)
-    worker.cluster.set_rtt_ms(1, SLOW_MS // 4)  # the leader, which is asked who leads after that long
+    worker.cluster.set_rtt_ms(1, SLOW_MS // 4)  # the leader, which gets a Metadata request after that time
     worker.cluster.set_rtt_ms(2, SLOW_MS)
     worker.cluster.set_rtt_ms(3, SLOW_MS)
     began = time.monotonic()
@@ -225,16 +225,16 @@ def test_wrong_hint_heals(worker: Worker) -> None:
     assert hint.changes.leaders_changed == (LeaderChange("t", 0, leader_id, 3, epoch, epoch + 1),)
     assert worker.leader() == (leader_id, epoch)
     assert worker.refreshes()[-1].recovery_ms is not None
-    assert worker.asked(METADATA) == [event.broker_id for event in worker.refreshes()]
+    assert worker.brokers_of(METADATA) == [event.broker_id for event in worker.refreshes()]
 
 
 def test_replica_that_the_leader_names_is_read_until_it_is_gone(mock_cluster: MockCluster, worker: Worker) -> None:
     mock_cluster.set_follower("t", 0, 2)
     assert worker.read() == [0, 1, 2]
-    assert list(dict.fromkeys(worker.asked(FETCH))) == [1, 2]
+    assert list(dict.fromkeys(worker.brokers_of(FETCH))) == [1, 2]
 
     mock_cluster.set_follower("t", 0, NO_BROKER)
     mock_cluster.broker_down(2)
     mock_cluster.start_request_tracking()
     assert worker.read() == [0, 1, 2]
-    assert set(worker.asked(FETCH)) == {1}
+    assert set(worker.brokers_of(FETCH)) == {1}

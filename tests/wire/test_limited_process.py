@@ -1,4 +1,4 @@
-"""A process that may open no more files, or start no more threads: what it has works on, the rest is a typed error."""
+"""A process that may not open files or start threads: its connections work, other calls raise typed errors."""
 
 from __future__ import annotations
 

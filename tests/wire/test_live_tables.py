@@ -1,4 +1,4 @@
-"""The live cluster as rows: complete when it is well, and what is wrong where it is not."""
+"""The live cluster as rows: complete on a good cluster, with errors in the rows of failed partitions."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_leader_that_is_down_costs_only_its_own_offsets(cluster: MockCluster) 
 
 
 def test_what_a_leader_refuses_is_told(cluster: MockCluster) -> None:
-    cluster.push_request_errors(LIST_OFFSETS, 6)  # whoever is asked first
+    cluster.push_request_errors(LIST_OFFSETS, 6)  # of the first broker
     rows = partition_rows(options(cluster.bootstrap_servers), ["t"])
     [refused] = [row for row in rows if row.start_offset is None]
     [well] = [row for row in rows if row is not refused]
@@ -107,6 +107,6 @@ def test_a_record_from_beyond_the_times_that_python_knows_has_a_timestamp(cluste
 def test_looking_asks_each_leader_twice_and_one_broker_for_metadata(cluster: MockCluster) -> None:
     cluster.start_request_tracking()
     partition_rows(options(cluster.bootstrap_servers), ["t"])
-    asked = [request.api_key for request in cluster.requests()]
+    api_keys = [request.api_key for request in cluster.requests()]
 
-    assert (asked.count(3), asked.count(LIST_OFFSETS)) == (1, 4)
+    assert (api_keys.count(3), api_keys.count(LIST_OFFSETS)) == (1, 4)

@@ -1,4 +1,4 @@
-"""`kafkameta metadata`: what a person sees of a cluster, whichever broker answers, and when none does."""
+"""`kafkameta metadata`: its output for a cluster, from any broker, and its error without a broker."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def run(*arguments: str) -> tuple[int, str]:
 def test_one_address_tells_all_brokers_and_leaders(mock_cluster: MockCluster) -> None:
     mock_cluster.create_topic("clicks", partitions=2)
     mock_cluster.move_leader("clicks", 1, 3)
-    one = mock_cluster.bootstrap_servers.split(",")[0]
-    code, text = run("--bootstrap-servers", one, "--topic", "clicks")
+    server = mock_cluster.bootstrap_servers.split(",")[0]
+    code, text = run("--bootstrap-servers", server, "--topic", "clicks")
     assert code == 0
     for address in mock_cluster.bootstrap_servers.split(","):
         assert address.rsplit(":")[1] in text
-    assert f"{one} answered Metadata v13" in text
+    assert f"{server} answered Metadata v13" in text
     assert "controller" not in text, "with KRaft that is any broker"
     leaders = [line.split("│")[3].strip() for line in text.splitlines() if "clicks" in line]
     assert len(leaders) == 2

@@ -1,4 +1,4 @@
-"""`kafkameta metadata` beyond one look: refreshes on demand, watching, JSON, and properties out of a file."""
+"""`kafkameta metadata` with --refresh, --watch, --json and --config."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TERMINALS = [{}, {"FORCE_COLOR": "1", "TERM": "xterm"}]
 
 @pytest.fixture
 def cluster(mock_cluster: MockCluster) -> MockCluster:
-    """Topic t, its one partition led by broker 1."""
+    """Topic t with one partition, whose leader is broker 1."""
     mock_cluster.create_topic("t")
     mock_cluster.move_leader("t", 0, 1)
     return mock_cluster
@@ -35,7 +35,7 @@ def run(cluster: MockCluster, *arguments: str, env: dict[str, str] | None = None
 
 
 def between_looks(monkeypatch: pytest.MonkeyPatch, *actions: Callable[[], object]) -> None:
-    """Do one of `actions` in each pause of a watch; Ctrl-C when there is none left."""
+    """Runs the next of `actions` in each pause of a watch, then Ctrl-C."""
     left: Iterator[Callable[[], object]] = iter(actions)
 
     def pause(_: float) -> None:
@@ -49,7 +49,7 @@ def between_looks(monkeypatch: pytest.MonkeyPatch, *actions: Callable[[], object
 
 def leaders(text: str) -> list[int]:
     documents = [json.loads(line) for line in text.splitlines()]
-    return [one["topics"][0]["partitions"][0]["leader_id"] for one in documents]
+    return [document["topics"][0]["partitions"][0]["leader_id"] for document in documents]
 
 
 def test_json_is_the_answer_and_who_gave_it(cluster: MockCluster) -> None:
@@ -63,7 +63,8 @@ def test_json_is_the_answer_and_who_gave_it(cluster: MockCluster) -> None:
 def test_a_refresh_on_demand_is_shown_with_its_reason_broker_and_size(cluster: MockCluster) -> None:
     text = run(cluster, "--refresh").stdout
     on_demand = next(line for line in text.splitlines() if "on_demand" in line)
-    (event,) = [one for one in json.loads(run(cluster, "--refresh", "--json").stdout)["events"] if one["broker_id"]][1:]
+    events = json.loads(run(cluster, "--refresh", "--json").stdout)["events"]
+    (event,) = [event for event in events if event["broker_id"]][1:]
 
     assert "cli" in on_demand
     assert "broker " in on_demand
@@ -146,7 +147,7 @@ def test_in_a_terminal_the_last_look_stands_where_the_first_was(
     drawn = re.split(r"\r\x1b\[2K(?:\x1b\[1A\x1b\[2K)*", text)
     shown = ["error" if "no broker responded" in one else "tables" for one in drawn]
 
-    assert [one for one, _ in groupby(shown)] == ["tables", "error", "tables"]
+    assert [kind for kind, _ in groupby(shown)] == ["tables", "error", "tables"]
 
 
 def test_options_come_from_a_file_too(cluster: MockCluster, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""MockCluster does what it is told to, as a plain confluent-kafka client sees it."""
+"""Each method of MockCluster has its effect on a confluent-kafka client."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def client(cluster: MockCluster) -> AdminClient:
 
 
 def ask_once(cluster: MockCluster) -> MetadataResponse:
-    """One Metadata request over a new connection: unlike librdkafka's clients, it sends none unasked."""
+    """A Metadata request over a new connection. librdkafka's clients would send further requests."""
     host, port = cluster.bootstrap_servers.split(",")[0].split(":")
     wire = KafkaWire(ConnectionSettings("test", connect_timeout_ms=10_000, max_frame_bytes=1 << 20))
     try:
@@ -195,10 +195,10 @@ def test_a_closed_cluster_refuses_calls_and_closes_once() -> None:
 
 
 def test_two_clusters_are_strangers() -> None:
-    with MockCluster(1) as one, MockCluster(2) as other:
-        one.create_topic("t", replication=1)
-        assert list(client(one).list_topics(timeout=10).topics) == ["t"]
-        assert not client(other).list_topics(timeout=10).topics
+    with MockCluster(1) as first, MockCluster(2) as second:
+        first.create_topic("t", replication=1)
+        assert list(client(first).list_topics(timeout=10).topics) == ["t"]
+        assert not client(second).list_topics(timeout=10).topics
 
 
 def test_the_mock_needs_neither_confluent_kafka_nor_java_to_start() -> None:

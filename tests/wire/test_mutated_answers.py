@@ -13,7 +13,7 @@ import pytest
 from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
 
 MUTATIONS = int(os.environ.get("KAFKAMETA_MUTATIONS", "1500"))
-"""Of each kind of answer."""
+"""Per kind of response."""
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 

@@ -1,4 +1,4 @@
-"""A bad network in front of a broker, where there is none behind it."""
+"""TcpProxy plays bad networks in front of a socket."""
 
 from __future__ import annotations
 

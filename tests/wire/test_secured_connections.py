@@ -1,4 +1,4 @@
-"""TLS and SASL against brokers that are scripted: logins that work, and each failure as an error that names its cause,
+"""TLS and SASL against scripted brokers: logins that work, and failures as errors that name their cause
 within the deadline."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ BROKER = AUTHORITY.issue("broker", ["127.0.0.1"])
 ALICE = AUTHORITY.issue("alice")
 PASSWORD = "canary-password"
 PATIENCE_S, SHORT_S = 30.0, 2.0
-"""For peers that say something, and for those that do not."""
+"""Deadlines for peers that respond, and for silent peers."""
 TRUSTING = {"security.protocol": "SSL", "ssl.truststore.certificates": AUTHORITY.certificate}
 PLAIN = {
     "security.protocol": "SASL_PLAINTEXT",
@@ -65,7 +65,7 @@ SCRAM = {**PLAIN, "sasl.mechanism": "SCRAM-SHA-256"}
 
 
 class Tokens:
-    """What `oauthTokenProvider` names in these tests."""
+    """The class in `oauthTokenProvider` in these tests."""
 
     def token(self) -> str:
         return "canary.token"
@@ -85,7 +85,7 @@ def security(options: dict[str, str]) -> SecurityOptions:
 
 
 def ask(address: Address, options: dict[str, str], times: int = 1, timeout_s: float = PATIENCE_S) -> None:
-    """Ask for metadata, over one connection."""
+    """Request metadata over one connection."""
     wire = KafkaWire(ConnectionSettings("test", 30_000, max_frame_bytes=1 << 20, security=security(options)))
     try:
         for _ in range(times):
@@ -220,7 +220,7 @@ def test_the_host_name_is_not_checked_if_the_option_says_so() -> None:
 
 
 def hang_up_on_garbage(peer: socket.socket) -> None:
-    """What Kafka does when a frame claims to be too large."""
+    """As Kafka does if the size of a frame exceeds its limit."""
     if peer.recv(1, socket.MSG_PEEK) == b"\x16":
         peer.close()
     else:
@@ -274,7 +274,7 @@ TLS_FAILURES: dict[str, tuple[Behaviour, dict[str, str], type[KafkaMetaError], s
 
 
 def allowed_s(name: str) -> float:
-    """A peer that says nothing is left soon; any other is given time to say what it has to."""
+    """A short deadline for silent peers, a long one for peers that respond."""
     return SHORT_S if name.startswith("silent") else PATIENCE_S
 
 
@@ -352,7 +352,7 @@ def test_an_unusable_key_says_what_is_wrong_with_it(change: dict[str, str], text
 
 
 def test_bytes_that_are_damaged_on_their_way_break_the_connection_and_nothing_else() -> None:
-    """TLS tells of them by an alert, as it does of a certificate that is refused."""
+    """TLS reports them by an alert, as a refused certificate."""
     settings = ConnectionSettings(
         "test", connect_timeout_ms=2_000, max_frame_bytes=1 << 20, security=security(TRUSTING)
     )
@@ -394,7 +394,7 @@ def refuse(_: bytes) -> None:
 
 
 def scram_credential(password: str) -> tuple[bytes, bytes, bytes, int]:
-    """Salt, stored key, server key and iterations, as Kafka's ScramFormatter makes them: of the bytes as they are."""
+    """Salt, stored key, server key and iterations, as Kafka's ScramFormatter computes them: without SASLprep."""
     salt, iterations = b"salt" * 4, 4096
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, iterations)
     client_key, server_key = (hmac.digest(salted, key, "sha256") for key in (b"Client Key", b"Server Key"))
@@ -407,7 +407,7 @@ def scram_broker(
     password: str = PASSWORD,
     received: list[str] | None = None,
 ) -> Behaviour:
-    """Knows the password by SCRAM-SHA-256; `last` answers in place of its proof. Notes what it `received`."""
+    """Verifies the password by SCRAM-SHA-256. `last` replaces its proof. `received` collects its input."""
     messages = [] if received is None else received
 
     def behave(peer: socket.socket) -> None:
@@ -452,7 +452,7 @@ def test_scram_proves_the_password_without_sending_it_and_takes_a_user_as_it_is(
 
 @pytest.mark.parametrize("password", ["x²y", "cafe\u0301", "a\u00a0b", "a\u00adb", "🐍"])
 def test_scram_takes_a_password_as_it_is(password: str) -> None:
-    """SASLprep, which RFC 5802 wants and Kafka does without, would change these or refuse them."""
+    """SASLprep of RFC 5802, which Kafka omits, would change or refuse these passwords."""
     with scripted_broker(scram_broker(password=password)) as address:
         ask(address, {**SCRAM, "sasl.password": password})
 
@@ -516,8 +516,8 @@ def test_a_fetch_whose_renewed_login_is_refused_is_not_tried_over_another_connec
     wire, answers = KafkaWire(settings), []
     with scripted_broker(behave) as address:
         for _ in range(2):
-            wire.send_fetch(Broker(1, address), request, time.monotonic() + 5)
-            answers.append(wire.receive_fetch([1], time.monotonic() + 5))
+            wire.fetch.send(Broker(1, address), request, time.monotonic() + 5)
+            answers.append(wire.fetch.receive([1], time.monotonic() + 5))
     wire.close()
 
     assert isinstance(answers[0], FetchResponse)
@@ -631,22 +631,22 @@ CANARIES = {
 def test_what_a_broker_repeats_of_a_login_is_told_without_it(
     options: dict[str, str], secret: str, caplog: pytest.LogCaptureFixture, wait_for: Callable[..., object]
 ) -> None:
-    """By librdkafka too, which logs it."""
-    told = r"[hidden]? \x1b[31m\r\nFATAL forged line"
+    """Also by librdkafka, in its log."""
+    message = r"[hidden]? \x1b[31m\r\nFATAL forged line"
     with scripted_broker(parrot(secret)) as address:
-        with pytest.raises(AuthenticationError, match=re.escape(told)):
+        with pytest.raises(AuthenticationError, match=re.escape(message)):
             ask(address, options)
         producer = Producer(librdkafka_settings(security(options), [address]))
-        wait_for(lambda: producer.poll(0.1) or told in caplog.text)
+        wait_for(lambda: producer.poll(0.1) or message in caplog.text)
     assert secret not in caplog.text
 
 
 def test_no_failure_shows_a_secret_anywhere(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Not even where the broker says what it heard."""
+    """Not even if the broker repeats the login."""
     caplog.set_level(logging.DEBUG)
-    told = []
+    texts = []
     failures: dict[str, Any] = {**TLS_FAILURES, **SASL_FAILURES}
     scripts = [(behave, options, allowed_s(name)) for name, (behave, options, *_) in failures.items()]
     for behave, options, timeout_s in [
@@ -660,11 +660,11 @@ def test_no_failure_shows_a_secret_anywhere(
                 ask(address, secured, timeout_s=timeout_s)
             except KafkaMetaError as error:
                 travelled = pickle.loads(pickle.dumps(error))
-                told += [*traceback.format_exception(error), repr(error), repr(error.args), repr(travelled)]
-        told.append(repr(security(secured)))
+                texts += [*traceback.format_exception(error), repr(error), repr(error.args), repr(travelled)]
+        texts.append(repr(security(secured)))
     output = capfd.readouterr()
 
-    assert len(told) > 20
-    everything = "\n".join([*told, caplog.text, *map(repr, caplog.records), output.out, output.err])
+    assert len(texts) > 20
+    everything = "\n".join([*texts, caplog.text, *map(repr, caplog.records), output.out, output.err])
     assert "canary" not in everything
     assert ALICE.key.splitlines()[1] not in everything

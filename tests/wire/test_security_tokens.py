@@ -62,33 +62,33 @@ def soon() -> float:
 
 
 def test_client_credentials_are_exchanged_for_a_token_that_serves_all_connections() -> None:
-    with token_endpoint(200, GOOD) as (url, asked):
+    with token_endpoint(200, GOOD) as (url, requests):
         assert [bearer_token(by_endpoint(url), "broker", soon()) for _ in range(3)] == ["a.b-c"] * 3
-    assert asked == [
+    assert requests == [
         (f"Basic {base64.b64encode(f'me:{CANARY}'.encode()).decode()}", "grant_type=client_credentials&scope=kafka")
     ]
 
 
 def test_connections_that_open_at_the_same_time_share_a_token() -> None:
-    with token_endpoint(200, GOOD) as (url, asked), ThreadPoolExecutor(3) as threads:
+    with token_endpoint(200, GOOD) as (url, requests), ThreadPoolExecutor(3) as threads:
         security = by_endpoint(url)
         assert list(threads.map(lambda _: bearer_token(security, "broker", soon()), range(3))) == ["a.b-c"] * 3
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 def test_after_a_refused_login_another_token_is_asked_for() -> None:
-    with token_endpoint(200, GOOD) as (url, asked):
+    with token_endpoint(200, GOOD) as (url, requests):
         for _ in range(2):
             bearer_token(by_endpoint(url), "broker", soon())
             forget_token(by_endpoint(url))
-    assert len(asked) == 2
+    assert len(requests) == 2
 
 
 def test_a_token_without_a_lifetime_serves_once() -> None:
-    with token_endpoint(200, {**GOOD, "expires_in": None}) as (url, asked):
+    with token_endpoint(200, {**GOOD, "expires_in": None}) as (url, requests):
         for _ in range(2):
             bearer_token(by_endpoint(url), "broker", soon())
-    assert len(asked) == 2
+    assert len(requests) == 2
 
 
 @pytest.mark.parametrize(
@@ -112,21 +112,21 @@ def test_an_endpoint_that_gives_no_token_says_why_and_no_secret(
 
 
 def test_an_endpoint_that_gives_no_bearer_token_is_asked_again_and_again_refused() -> None:
-    with token_endpoint(200, {**GOOD, "access_token": "a\1host=evil"}) as (url, asked):
+    with token_endpoint(200, {**GOOD, "access_token": "a\1host=evil"}) as (url, requests):
         for _ in range(2):
             with pytest.raises(AuthenticationError, match="no bearer token"):
                 bearer_token(by_endpoint(url), "broker", soon())
-    assert len(asked) == 2
+    assert len(requests) == 2
 
 
 def test_the_client_secret_does_not_follow_a_redirect() -> None:
     with (
-        token_endpoint(200, GOOD) as (elsewhere, asked_elsewhere),
-        token_endpoint(307, {}, elsewhere) as (url, asked),
+        token_endpoint(200, GOOD) as (elsewhere, requests_elsewhere),
+        token_endpoint(307, {}, elsewhere) as (url, requests),
         pytest.raises(KafkaMetaError, match="the token endpoint"),
     ):
         bearer_token(by_endpoint(url), "broker", soon())
-    assert (len(asked), asked_elsewhere) == (1, [])
+    assert (len(requests), requests_elsewhere) == (1, [])
 
 
 def test_an_endpoint_that_is_down_may_be_tried_again() -> None:
@@ -311,11 +311,11 @@ def test_producers_are_told_when_a_token_expires(
 
 
 def test_a_refused_token_is_not_asked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """librdkafka asks every 10 s, used or not: the account would be locked."""
-    asked = []
+    """librdkafka requests a token every 10 s, even without use, which would lock the account."""
+    requests = []
 
     def refuse(*_: object) -> str:
-        asked.append(1)
+        requests.append(1)
         raise AuthenticationError("the secret was changed")
 
     monkeypatch.setattr(librdkafka_config, "bearer_token", refuse)
@@ -324,14 +324,14 @@ def test_a_refused_token_is_not_asked_for_again_and_again(monkeypatch: pytest.Mo
         ask = librdkafka_settings(by_provider("Forger"), [Address("broker", 9092)])["oauth_cb"]
         with pytest.raises(AuthenticationError, match="the secret was changed"):
             ask("")
-    assert len(asked) == 1
+    assert len(requests) == 1
 
     monkeypatch.setattr(librdkafka_config, "REFUSAL_HOLDS_S", 0.0)
     librdkafka_config._refusals.clear()
     for _ in range(2):
         with pytest.raises(AuthenticationError):
             ask("")
-    assert len(asked) == 3
+    assert len(requests) == 3
 
 
 def test_producers_refuse_what_librdkafka_lacks(kerberos: SecurityOptions) -> None:

@@ -36,18 +36,18 @@ NOBODY = Address("127.0.0.1", 1)
 
 
 def addresses(cluster: MockCluster) -> tuple[Address, ...]:
-    pairs = [one.rsplit(":", 1) for one in cluster.bootstrap_servers.split(",")]
+    pairs = [server.rsplit(":", 1) for server in cluster.bootstrap_servers.split(",")]
     return tuple(Address(host, int(port)) for host, port in pairs)
 
 
 def records(cluster: MockCluster, count: int) -> list[tuple[str, dict[str, Any]]]:
-    """Key and value of the first `count` records of topic events, which has one partition."""
+    """Key and value of the first `count` records of topic events."""
     settings = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "test"}
     consumer = Consumer(settings)
     try:
         consumer.assign([TopicPartition("events", 0, 0)])
         found = consumer.consume(count, timeout=30)
-        return [((one.key() or b"").decode(), json.loads(one.value() or b"")) for one in found]
+        return [((message.key() or b"").decode(), json.loads(message.value() or b"")) for message in found]
     finally:
         consumer.close()
 
@@ -61,7 +61,7 @@ def rows_until(cluster: MockCluster, sequence: int) -> list[dict[str, Any]]:
 
 
 class WaitedFor:
-    """A producer, and the time-outs of the flushes that it was asked for."""
+    """A producer that records the timeouts of its flushes."""
 
     def __init__(self, producer: Any) -> None:
         self._producer = producer
@@ -132,7 +132,7 @@ def test_trouble_holds_up_nobody_and_the_next_event_that_arrives_tells_the_loss(
     sink._producer = cast(Producer, producer)
     sink.write([made("a", 1), made("a", 2)])
     sink.write([made("a", 3)])
-    assert producer.waits in ([topic_sink.FLUSH_S], []), "a moment at most, and after a failure nobody waits"
+    assert producer.waits in ([topic_sink.FLUSH_S], []), "a short wait, and none after a failure"
     wait_for(lambda: producer.flush(0.1) == 0)
     heal(cluster)
     sequences = iter(range(4, 1000))
@@ -276,11 +276,11 @@ def test_client_that_cannot_be_imported_costs_events_alone(monkeypatch: pytest.M
 
 def test_key_that_is_not_the_certificates_costs_events_alone(caplog: pytest.LogCaptureFixture) -> None:
     authority = CertificateAuthority()
-    one, other = authority.issue("one"), authority.issue("other")
+    first, second = authority.issue("first"), authority.issue("second")
     secured = {
         "kafka.security.protocol": "SSL",
-        "kafka.ssl.keystore.key": one.key,
-        "kafka.ssl.keystore.certificate.chain": other.certificate,
+        "kafka.ssl.keystore.key": first.key,
+        "kafka.ssl.keystore.certificate.chain": second.certificate,
     }
     client = ClientOptions.parse({"kafka.bootstrap.servers": str(NOBODY), **secured})
     TopicSink(client.bootstrap_servers, "events", client.security).write([made("c", 1)])

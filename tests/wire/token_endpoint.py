@@ -14,13 +14,13 @@ from typing import Any
 def token_endpoint(
     status: int, answer: dict[str, Any], location: str = ""
 ) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Its URL, and what it was asked: the Authorization header and the body. `location` is where a redirect leads."""
-    asked = []
+    """Its URL and its requests: Authorization header and body. `location` is the target of a redirect."""
+    requests = []
 
     class Endpoint(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            asked.append((self.headers["Authorization"], body))
+            requests.append((self.headers["Authorization"], body))
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Location", location)
@@ -34,7 +34,7 @@ def token_endpoint(
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}/token", asked
+            yield f"http://127.0.0.1:{server.server_port}/token", requests
         finally:
             server.shutdown()
             thread.join()

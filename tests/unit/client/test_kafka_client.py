@@ -179,7 +179,7 @@ def test_leader_that_hangs_is_left_soon_after_another_leads(scene: Scene, client
 def test_leader_that_throttles_is_given_the_time_that_it_asks_for(
     scene: Scene, client: KafkaClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send, receive, allowed_s = scene.wire.send_offsets, scene.wire.receive_offsets, []
+    send, receive, allowed_s = scene.wire.offsets.send, scene.wire.offsets.receive, []
 
     def noting(broker: Broker, request: OffsetsRequest, deadline: float) -> None:
         allowed_s.append(deadline - scene.clock())
@@ -190,8 +190,8 @@ def test_leader_that_throttles_is_given_the_time_that_it_asks_for(
         assert isinstance(answer, OffsetsResponse)
         return replace(answer, throttle_ms=10_000)
 
-    monkeypatch.setattr(scene.wire, "send_offsets", noting)
-    monkeypatch.setattr(scene.wire, "receive_offsets", throttling)
+    monkeypatch.setattr(scene.wire.offsets, "send", noting)
+    monkeypatch.setattr(scene.wire.offsets, "receive", throttling)
     for _ in range(2):
         latest(scene, client, T0)
 
@@ -252,30 +252,30 @@ def test_trouble_of_a_leader_is_the_reason_of_the_refresh(scene: Scene, client: 
 
 def change_offsets(scene: Scene, how: Callable[[Mapping[TopicPartition, PartitionOffset]], Any]) -> None:
     """Of every answer to ListOffsets."""
-    receive = scene.wire.receive_offsets
+    receive = scene.wire.offsets.receive
 
     def changed(node_ids: Any, deadline: float) -> Any:
         received = receive(node_ids, deadline)
         return replace(received, offsets=how(received.offsets)) if isinstance(received, OffsetsResponse) else received
 
-    scene.monkeypatch.setattr(scene.wire, "receive_offsets", changed)
+    scene.monkeypatch.setattr(scene.wire.offsets, "receive", changed)
 
 
 def outlive_deadlines(scene: Scene, node_id: int) -> None:
     """A broker that hangs, and has as much time again for its answer when the connection is there."""
     scene.wire.hung.add(node_id)
-    send = scene.wire.send_offsets
+    send = scene.wire.offsets.send
 
     def sent(broker: Any, request: Any, deadline: float) -> None:
         send(broker, request, deadline + DEADLINE_S * (broker.node_id == node_id))
 
-    scene.monkeypatch.setattr(scene.wire, "send_offsets", sent)
+    scene.monkeypatch.setattr(scene.wire.offsets, "send", sent)
 
 
 UNANSWERED: dict[str, tuple[Callable[[Scene], object], str]] = {
     "no leader": (lambda scene: scene.cluster.move_leader(T1, NO_LEADER), "it has no leader"),
     "leader down": (lambda scene: scene.wire.down.add(2), "cannot connect to broker-2:9092: Connection refused"),
-    "leader hangs": (lambda scene: scene.wire.hung.add(2), "broker 2 did not answer in time"),
+    "leader hangs": (lambda scene: scene.wire.hung.add(2), "broker 2 did not answer ListOffsets in time"),
     "error for ever": (lambda scene: scene.script(T1, *[78] * 1000), r"OFFSET_NOT_AVAILABLE \(error 78\)"),
     "left out": (
         lambda scene: change_offsets(

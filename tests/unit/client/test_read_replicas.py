@@ -183,7 +183,7 @@ def test_leader_that_insists_on_a_replica_that_is_gone_is_not_asked_without_a_pa
 ) -> None:
     scene = ten_records(monkeypatch)
     insists = {1: replica}
-    monkeypatch.setattr(scene.wire, "_redirects_to", lambda node_id, partition, rack: insists.get(node_id))
+    monkeypatch.setattr(scene.wire.fetch, "_redirects_to", lambda node_id, partition, rack: insists.get(node_id))
     scene.wire.down.add(3)
     scene.clock.at(5, insists.clear)
 

@@ -123,15 +123,15 @@ def test_topic_recreated_after_an_offset_was_out_of_range_is_known_as_that(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.fill()
-    planned, send_offsets = scene.range(T0, 5), scene.wire.send_offsets
+    planned, send = scene.range(T0, 5), scene.wire.offsets.send
     scene.script(T0, 1)
 
-    def just_too_late(*asked: Any) -> None:
+    def just_too_late(*requested: Any) -> None:
         if scene.cluster.topics["t"].topic_id == planned.topic_id:
             scene.cluster.create_topic("t", 3)
-        send_offsets(*asked)
+        send(*requested)
 
-    monkeypatch.setattr(scene.wire, "send_offsets", just_too_late)
+    monkeypatch.setattr(scene.wire.offsets, "send", just_too_late)
 
     assert rows(scene.reader(onTopicRecreated="earliest").read([planned])) == []
     [event] = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
@@ -299,13 +299,13 @@ def test_brokers_that_fetch_by_name_give_no_rows_of_a_topic_that_was_recreated(
     planned = scene.ranges()
     scene.cluster.create_topic("t", 3)
     scene.fill()
-    send = scene.wire.send_fetch
+    send = scene.wire.fetch.send
 
     def send_by_name(broker: Broker, request: FetchRequest, deadline: float) -> None:
         named = tuple(replace(requested, topic_id=None) for requested in request.partitions)
         send(broker, replace(request, partitions=named), deadline)
 
-    monkeypatch.setattr(scene.wire, "send_fetch", send_by_name)
+    monkeypatch.setattr(scene.wire.fetch, "send", send_by_name)
     scene.wire.change = lambda answer: replace(answer, by_id=False)
     reading = scene.reader(**options).read(planned)
 

@@ -23,7 +23,7 @@ STALLS: dict[str, tuple[Fault, str]] = {
         [lambda scene: scene.wire.down.add(1), lambda scene: scene.clock.at(9, scene.wire.down.clear)],
         AT_T1 + "the brokers send no records",
     ),
-    "leader hangs": ([lambda scene: scene.wire.hung.add(1)], AT_T0 + "broker 1 did not answer a Fetch in time"),
+    "leader hangs": ([lambda scene: scene.wire.hung.add(1)], AT_T0 + "broker 1 did not answer Fetch in time"),
     "leader is down": ([lambda scene: scene.wire.down.add(1)], AT_T0 + "cannot connect to broker-1:9092"),
     "no leader": ([lambda scene: scene.cluster.move_leader(T0, NO_LEADER)], AT_T0 + "LEADER_NOT_AVAILABLE (error 5)"),
     "leader is nowhere": ([lambda scene: scene.cluster.brokers.pop(1)], AT_T0 + "LEADER_NOT_AVAILABLE (error 5)"),
@@ -160,12 +160,12 @@ def test_questions_about_other_partitions_are_no_stall(monkeypatch: pytest.Monke
     scene.clock.at(0.2, lambda: scene.cluster.move_leader(partitions[5], 2))
     for partition in partitions[:5]:
         scene.script(partition, 1)
-    receive = scene.wire.receive_offsets
+    receive = scene.wire.offsets.receive
 
     def slowly(node_ids: Collection[int], deadline: float) -> OffsetsResponse | RequestFailure | None:
         scene.clock.wait_until(min(scene.clock() + 1.9, deadline))
         return receive(node_ids, deadline)
 
-    monkeypatch.setattr(scene.wire, "receive_offsets", slowly)
+    monkeypatch.setattr(scene.wire.offsets, "receive", slowly)
 
     assert len(rows(reader.read(ranges))) == 12

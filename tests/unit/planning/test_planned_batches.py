@@ -230,7 +230,7 @@ def test_times_that_mean_nothing_are_refused(later: Scene, options: dict[str, st
 def test_a_start_so_long_ago_is_counted_from_planning(later: Scene) -> None:
     ninety_seconds_later = WRITTEN.timestamp() + 90
     resolver = StartEndOffsets(later.warm_client(), later.options().for_batch(), lambda: ninety_seconds_later)
-    found = resolver.resolve(AgoSpec(40_000), (T0, T2), "startingOffsets")
+    found = resolver.resolve(LastDurationSpec(40_000), (T0, T2), "startingOffsets")
     assert found == {T0: Position(12), T2: Position(12, 0)}
     assert resolver.resolve(LastDurationSpec(10**15), (T0,), "startingOffsets") == {T0: Position(0)}
 

@@ -1,9 +1,9 @@
-"""Follow every length and count of an answer to its end, before the protocol library takes memory for what they claim.
+"""Check every length and count of a response frame before the protocol library parses it.
 
-Its parser reserves room for as many entries as a count says, up to 2^31: where that is refused, the process ends. The
-layouts come from its own message classes; types and encodings are those of Kafka's protocol guide (KIP-482).
+The library's parser allocates memory for as many entries as a count claims, up to 2^31, which can end the process. The
+layouts come from the library's message classes, the encodings from Kafka's protocol guide (KIP-482).
 
-On the way it notes where records lie, which the parser would copy, and more than once.
+The walk also returns where the records are, because the parser would copy them several times.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_kafka_meta.errors import ProtocolError
 
 
 class Span(NamedTuple):
-    """A field of records in its frame: its length, then `start` to `end` (exclusive), which are equal for null."""
+    """A records field in its frame: its length, then `start` to `end` (exclusive), which are equal for null."""
 
     length_at: int
     start: int
@@ -25,7 +25,7 @@ class Span(NamedTuple):
 
 
 Walk = Callable[[memoryview, int, list[Span]], int]
-"""From the position of a thing to the one behind it; adds the records that it passes."""
+"""Returns the position behind the field that begins at a position. Appends the records on the way."""
 
 _SIZES = {
     "bool": 1,
@@ -45,10 +45,10 @@ _MAX_VARINT_BYTES = 5
 
 
 def check_lengths(kind: Any, frame: memoryview, position: int) -> list[Span]:
-    """Walk through a message of this class that begins at `position`. Tells where its records are, in their order.
+    """Walk through a message of class `kind` that begins at `position`. Returns its records fields in their order.
 
     Raises:
-        ProtocolError: a length or count leads behind the end of the frame, or is null where there has to be one.
+        ProtocolError: a length or count points beyond the end of the frame, or is null in a field that is not nullable.
     """
     spans: list[Span] = []
     try:
@@ -56,7 +56,7 @@ def check_lengths(kind: Any, frame: memoryview, position: int) -> list[Span]:
     except IndexError:
         end = len(frame) + 1
     if end > len(frame):
-        raise ProtocolError("a broker's answer cannot be read: lengths in it lead behind its end or are missing")
+        raise ProtocolError("a broker's response cannot be read: a length in it is missing or points beyond its end")
     return spans
 
 
@@ -64,10 +64,10 @@ def check_lengths(kind: Any, frame: memoryview, position: int) -> list[Span]:
 def _message(kind: Any) -> Walk:
     steps: list[Walk | int] = []
     tagged: dict[int, Walk] = {}
-    for one in fields(kind):
-        step = _field(one.type, one.metadata.get("kafka_type"), kind.__flexible__)
-        if "tag" in one.metadata:
-            tagged[one.metadata["tag"]] = _walk_of([step])
+    for field in fields(kind):
+        step = _field(field.type, field.metadata.get("kafka_type"), kind.__flexible__)
+        if "tag" in field.metadata:
+            tagged[field.metadata["tag"]] = _walk_of([step])
         else:
             steps.append(step)
     if kind.__flexible__:
@@ -76,9 +76,9 @@ def _message(kind: Any) -> Walk:
 
 
 def _field(kind: Any, kafka_type: str | None, flexible: bool) -> Walk | int:
-    """How to walk over it, or its size if that is always the same."""
+    """The walk over a field, or the size of a field of fixed size."""
     nullable = type(None) in get_args(kind)
-    inner: Any = next((one for one in get_args(kind) if one is not type(None)), kind) if nullable else kind
+    inner: Any = next((arg for arg in get_args(kind) if arg is not type(None)), kind) if nullable else kind
     if get_origin(inner) is tuple:
         entry = get_args(inner)[0]
         element = _message(entry) if hasattr(entry, "__flexible__") else _field(entry, kafka_type, flexible)
@@ -93,7 +93,7 @@ def _field(kind: Any, kafka_type: str | None, flexible: bool) -> Walk | int:
 
 
 def _walk_of(steps: Iterable[Walk | int]) -> Walk:
-    """One walk over all of them in turn, those of fixed sizes that follow each other at once."""
+    """One walk over all steps. Adjacent fixed sizes are added up."""
     joined: list[Walk | int] = []
     for step in steps:
         if isinstance(step, int) and joined and isinstance(joined[-1], int):
@@ -132,7 +132,7 @@ def _text(size: int, flexible: bool, nullable: bool) -> Walk:
 
 
 def _records(data: memoryview, at: int, spans: list[Span]) -> int:
-    """Fetch answers alone hold records, and all versions of them that are spoken have varint lengths."""
+    """Only Fetch responses contain records. All supported versions of Fetch have varint lengths."""
     length, start = _length(data, at, 4, flexible=True, nullable=True)
     spans.append(Span(at, start, start + length))
     return start + length
@@ -153,7 +153,7 @@ def _tags(known: dict[int, Walk]) -> Walk:
 
 
 def _length(data: memoryview, at: int, size: int, flexible: bool, nullable: bool) -> tuple[int, int]:
-    """A length or count, 0 for null where that may be, and the position behind it."""
+    """A length or count, 0 for null, and the position behind it."""
     if flexible:
         more, at = _varint(data, at)
         length = more - 1

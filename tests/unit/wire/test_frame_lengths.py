@@ -8,7 +8,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import ProtocolError
 from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api, decode
-from pyspark_kafka_meta.wire.length_checks import check_lengths
+from pyspark_kafka_meta.wire.frame_lengths import check_lengths
 from tests.unit.wire.answers import (
     CORRELATION_ID,
     T_ID,
@@ -34,7 +34,7 @@ def test_every_answer_is_walked_to_its_end_and_no_shorter_one(api: Api, message:
 
     check_lengths(type(message), frame, position)
     for size in range(position, len(frame)):
-        with pytest.raises(ProtocolError, match="lead behind its end"):
+        with pytest.raises(ProtocolError, match="beyond its end"):
             check_lengths(type(message), frame[:size], position)
 
 
@@ -52,7 +52,7 @@ def test_count_that_lies_is_refused(api: Api, message: Any, at: int, count: byte
     frame = payload(message)
     frame = frame[:at] + count + frame[at + (4 if count is HUGE else 1) :]
 
-    with pytest.raises(ProtocolError, match="lead behind its end"):
+    with pytest.raises(ProtocolError, match="beyond its end"):
         decode(api, message.__version__, CORRELATION_ID, memoryview(frame))
 
 
