@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
-from pyspark_kafka_meta.kafka_errors import describe
+from pyspark_kafka_meta.kafka_errors import FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, describe
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, Outcome
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from pyspark_kafka_meta.monitor.cluster_state import State
@@ -17,7 +17,6 @@ from pyspark_kafka_meta.tables.caches_from_events import Event
 
 Check = Callable[[State], str | None]
 
-REFUSED = {RefreshReason.NOT_LEADER, RefreshReason.FENCED_EPOCH}
 WITHOUT_ERROR = {RefreshReason.BOOTSTRAP, RefreshReason.MAX_AGE, RefreshReason.ON_DEMAND, RefreshReason.NEW_TOPIC}
 
 
@@ -149,14 +148,14 @@ def broker_leads_again(state: State, broker_id: int, since_ms: int) -> str | Non
 def old_leader_refused(state: State, partition: TopicPartition, old: int, since_ms: int) -> str | None:
     """The old leader refused a Fetch, and fetches go to the new one."""
     events = list(state.since(since_ms, "reader"))
-    refusals = [event for event in events if event["cause_node_id"] == old and event["reason"] in REFUSED]
-    codes = [event["cause_error_code"] for event in refusals if event["cause_error_code"]]
+    codes = [event["cause_error_code"] for event in events if event["cause_node_id"] == old]
+    refusals = [code for code in codes if code in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH)]
     counts = _fetches(events)
     leader = state.leader_of(partition)
-    if not codes or leader == old or not counts[leader]:
+    if not refusals or leader == old or not counts[leader]:
         return None
     by_broker = ", ".join(f"broker {node_id}: {count}" for node_id, count in sorted(counts.items()))
-    return f"broker {old} refused with {describe(codes[0])}; fetches at {by_broker}"
+    return f"broker {old} refused with {describe(refusals[0])}; fetches at {by_broker}"
 
 
 def new_partition_read(state: State, partition: TopicPartition, since_ms: int) -> str | None:

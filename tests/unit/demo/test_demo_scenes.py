@@ -161,6 +161,12 @@ CASES: list[tuple[str, Check, State, State]] = [
         state(fetching()),
     ),
     (
+        "an old leader that refused a fetch and named the new leader",
+        partial(scene_checks.old_leader_refused, partition=T1, old=2, since_ms=NOW_MS),
+        state(replace(MOVED, reason=RefreshReason.LEADER_HINT), fetching()),
+        state(replace(MOVED, cause_error_code=None), fetching()),
+    ),
+    (
         "a new partition read from its start",
         partial(scene_checks.new_partition_read, partition=T1, since_ms=NOW_MS),
         state(made(FIRST, 2, NOW_MS, **learning("t", 1, 2)), read=3),
