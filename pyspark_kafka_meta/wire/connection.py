@@ -1,7 +1,6 @@
-"""One broker, one blocking socket, a deadline on every step: TLS, ApiVersions, SASL, then requests and answers.
+"""A connection to a broker over a blocking socket: TLS, ApiVersions, SASL, then requests. Every step has a deadline.
 
-There is no thread and no event loop: a request is sent, other work is done, the answer is received. What the broker
-sends in between waits in the kernel's buffer. After any error the connection is closed and of no further use.
+Between `send` and `receive`, the response waits in the kernel's buffer. Any error closes the connection for good.
 """
 
 from __future__ import annotations
@@ -35,26 +34,25 @@ from pyspark_kafka_meta.reused_memory import ReusedMemory
 from pyspark_kafka_meta.wire import codec
 from pyspark_kafka_meta.wire.codec import API_VERSIONS, LENGTH_BYTES, Api, Exchange
 from pyspark_kafka_meta.wire.security import tls
-from pyspark_kafka_meta.wire.security.sasl_login import log_in, login_is_wanted
+from pyspark_kafka_meta.wire.security.sasl_login import log_in, login_is_required
 from pyspark_kafka_meta.wire.sockets import connect, is_readable, remaining_s
 
 LOGIN_AGAIN_AT = (0.85, 0.95)
 """Shares of a session's lifetime between which it is renewed, as Kafka's `SaslClientAuthenticator` does."""
 SILENCE_S = 5.0
-"""A broker that sends nothing for this long in the middle of an answer counts as hung: meanwhile no other is heard."""
+"""A broker that pauses for longer within a response counts as hung: no other response is received meanwhile."""
 FRAME_SLACK_BYTES = 64 * 1024 * 1024
-"""Above fetch.max.bytes: the first record batch of an answer is sent whole, however large (KIP-74)."""
+"""Added to fetch.max.bytes: a broker sends the first record batch of a response whole, however large (KIP-74)."""
 CORRELATION_ID_BYTES = 4
 HTTP = b"HTTP"
-"""How an answer of an HTTP server begins. No frame is of such a size."""
+"""First bytes of an HTTP response. No frame has such a size."""
 PROBE_S = 1.0
-"""No other is heard either while it is found out why a broker hung up or sent garbage, which only makes for a better
-error."""
+"""Deadline of the request that finds the reason of a closed connection, for a better error."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """What a connection needs to know of the options. `max_frame_bytes` bounds what one answer may claim to hold."""
+    """The options of a connection. `max_frame_bytes` limits the size of a response."""
 
     client_id: str
     connect_timeout_ms: int
@@ -63,7 +61,6 @@ class ConnectionSettings:
 
     @classmethod
     def of(cls, options: ClientOptions) -> ConnectionSettings:
-        """Those of a client's options."""
         max_frame_bytes = max(options.fetch_max_bytes, options.max_partition_fetch_bytes) + FRAME_SLACK_BYTES
         return cls(options.client_id, options.connection_setup_timeout_ms, max_frame_bytes, options.security)
 
@@ -86,11 +83,11 @@ class Connection:
         self._in_flight: deque[_InFlight] = deque()
         self._versions: dict[int, tuple[int, int]] = {}
         self._login_due = math.inf
-        self._is_new = True  # nothing but the API versions has been answered
+        self._is_new = True  # no response but ApiVersions was received
         deadline = min(deadline, time.monotonic() + settings.connect_timeout_ms / 1000)
         self._socket = self._open(deadline)
         try:
-            self._ask_versions(deadline)
+            self._request_versions(deadline)
             if settings.security.uses_sasl:
                 self._log_in(deadline)
         except KafkaMetaError as error:
@@ -108,21 +105,21 @@ class Connection:
         self._socket.close()
 
     def is_usable(self) -> bool:
-        """False once the broker has closed an idle connection. Bytes that were not asked for also end it, and a request
-        whose caller has gone: its answer would be taken for that of the next."""
+        """False once the broker closed an idle connection or sent unrequested bytes. Also false with a request in flight:
+        its response would be taken for the response to the next request."""
         if self._socket.fileno() < 0 or self._in_flight:
             return False
         return not is_readable(self._socket)
 
     def login_is_due(self) -> bool:
-        """Whether `send` will renew the session first, which waits for the broker, and for a token."""
+        """Whether `send` renews the session first, which waits for the broker and for a token."""
         return time.monotonic() >= self._login_due and not self._in_flight
 
     def version(self, api: Api, at_most: int | None = None) -> int:
-        """The newest version of `api` that both sides speak.
+        """The newest version of `api` that both sides support.
 
         Raises:
-            UnsupportedBrokerError: there is none.
+            UnsupportedBrokerError: no version is supported by both.
         """
         ours = api.max_version if at_most is None else min(api.max_version, at_most)
         oldest, newest = self._versions.get(api.key, (0, -1))
@@ -135,13 +132,13 @@ class Connection:
         return version
 
     def call(self, api: Api, message: Any, deadline: float) -> Exchange:
-        """Send `message` and wait for its answer."""
+        """Send `message` and wait for its response."""
         self.send(api, message, deadline)
         return self.receive(deadline)
 
     def send(self, api: Api, message: Any, deadline: float) -> None:
-        """Send `message`; its answer comes by `receive`, in the order of sending. A session that is about to end is
-        renewed first (KIP-368)."""
+        """Send `message`, after renewing a session that is about to end (KIP-368). `receive` returns responses in the
+        order of requests."""
         if self.login_is_due():
             self._log_in(deadline)
         correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
@@ -154,14 +151,14 @@ class Connection:
         self._in_flight.append(_InFlight(api, message.__version__, correlation_id, len(frame), time.monotonic()))
 
     def receive(self, deadline: float, memory: ReusedMemory | None = None, has_begun: bool = False) -> Exchange:
-        """The answer to the oldest request under way, in fresh memory or in this.
+        """The response to the oldest in-flight request, in `memory` or in new memory.
 
         Args:
-            has_begun: whether poll has reported a first byte, over TLS of the first part of a record: the peer may not
-                be silent for longer than `SILENCE_S` any more.
+            has_begun: whether poll reported a first byte (with TLS: of the first record). From then on, the broker may
+                not pause for longer than `SILENCE_S`.
         """
         request = self._in_flight.popleft()
-        what = f"waiting for its {request.api.title} answer"
+        what = f"waiting for its {request.api.title} response"
         prefix = self._receive_exactly(LENGTH_BYTES, deadline, what, SILENCE_S if has_begun else math.inf)
         size = int.from_bytes(prefix, "big", signed=True)
         if not LENGTH_BYTES <= size <= self._settings.max_frame_bytes:
@@ -187,7 +184,7 @@ class Connection:
         )
 
     def _refusal(self, request: _InFlight, prefix: bytes, deadline: float) -> KafkaMetaError:
-        """What to say of an answer that begins with a size out of bounds."""
+        """The error of a response whose size is out of bounds."""
         size, accepted = int.from_bytes(prefix, "big", signed=True), self._settings.max_frame_bytes
         if prefix.startswith(tls.ALERT_RECORD):
             return TlsError(f"{self.address} speaks TLS: set kafka.security.protocol to SSL or SASL_SSL")
@@ -197,17 +194,17 @@ class Connection:
             )
         if size > accepted and self._is_correlation_id_next(request.correlation_id, deadline):
             return ResponseTooLargeError(
-                f"{self.address} answered {request.api.title} with {size} bytes, more than the {accepted} accepted, "
-                "which are kafka.fetch.max.bytes and 64 MiB for a large record batch: raise kafka.fetch.max.bytes to "
+                f"{self.address} answered {request.api.title} with {size} bytes, more than the limit of {accepted} "
+                "(kafka.fetch.max.bytes and 64 MiB for a large record batch): raise kafka.fetch.max.bytes to "
                 f"{size - FRAME_SLACK_BYTES} or more"
             )
         return ProtocolError(
-            f"{self.address} announced {size} bytes where {accepted} are accepted: it does not speak the Kafka "
-            "protocol; check the host and port of the broker"
+            f"{self.address} announced {size} bytes, the limit is {accepted}: it does not speak the Kafka protocol; "
+            "check the host and port of the broker"
         )
 
     def _is_correlation_id_next(self, correlation_id: int, deadline: float) -> bool:
-        """Whether the size before is no garbage."""
+        """Whether the size before belongs to a response."""
         with contextlib.suppress(KafkaMetaError):
             received = self._receive_exactly(CORRELATION_ID_BYTES, deadline, "waiting for a correlation id", PROBE_S)
             return int.from_bytes(received, "big") == correlation_id
@@ -230,23 +227,23 @@ class Connection:
             raise
 
     def _answers_without_tls(self, deadline: float) -> bool:
-        """A broker that gets TLS where it wants none just hangs up, as one that is going down does: this finds out."""
+        """Whether the port expects no TLS. Such a broker closes the connection, as a broker does that shuts down."""
         try:
             Connection(self.address, replace(self._settings, security=PLAINTEXT), deadline).close()
         except KafkaMetaError:
             return False
         return True
 
-    def _wants_login(self, deadline: float) -> bool:
-        """A broker that wants a login first just hangs up, as one that is going down does: this finds out."""
+    def _requires_login(self, deadline: float) -> bool:
+        """Whether the port expects a login. Such a broker closes the connection, as a broker does that shuts down."""
         if not self._is_new or not self._versions or self._settings.security.uses_sasl:
             return False
         self.close()
         deadline = min(deadline, time.monotonic() + PROBE_S)
         try:
             with contextlib.closing(Connection(self.address, self._settings, deadline)) as probe:
-                probe._is_new = False  # so that it does not start one more probe
-                return login_is_wanted(probe, deadline)
+                probe._is_new = False  # it starts no further probe
+                return login_is_required(probe, deadline)
         except KafkaMetaError:
             return False
 
@@ -260,31 +257,31 @@ class Connection:
         if lifetime_ms > 0:
             self._login_due = time.monotonic() + lifetime_ms / 1000 * random.uniform(*LOGIN_AGAIN_AT)
 
-    def _ask_versions(self, deadline: float) -> None:
-        # v2 is understood by every broker since 2.0; nothing is needed that v2 does not return.
+    def _request_versions(self, deadline: float) -> None:
+        # Every broker since 2.0 supports v2, which returns everything needed here.
         request = codec.request_schema(API_VERSIONS, API_VERSIONS.max_version).ApiVersionsRequest()
-        answer = self.call(API_VERSIONS, request, deadline).message
-        if answer.error_code != 0:
-            raise UnsupportedBrokerError(f"{self.address} refused ApiVersions with error {int(answer.error_code)}")
-        self._versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
+        response = self.call(API_VERSIONS, request, deadline).message
+        if response.error_code != 0:
+            raise UnsupportedBrokerError(f"{self.address} refused ApiVersions with error {int(response.error_code)}")
+        self._versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
 
     def _receive_exactly(
         self, size: int, deadline: float, what: str, silence_s: float, memory: ReusedMemory | None = None
     ) -> memoryview:
-        # It is not touched until bytes arrive, so a lying length costs address space only.
+        # The memory is not touched until bytes arrive: a false length costs address space only.
         buffer = (memory or ReusedMemory()).of(size)
         received = 0
         while received < size:
             try:
-                # After the deadline what has arrived is read, and nothing is waited for: 0 makes it non-blocking.
+                # After the deadline, read only what has arrived: 0 makes the socket non-blocking.
                 self._socket.settimeout(max(min(deadline - time.monotonic(), silence_s), 0))
                 count = self._socket.recv_into(buffer[received:])
             except OSError as error:
                 raise self._failure(error, what) from error
             if count == 0:
-                if self._wants_login(deadline):
+                if self._requires_login(deadline):
                     raise AuthenticationError(
-                        f"{self.address} wants a SASL login: set kafka.security.protocol to "
+                        f"{self.address} requires a SASL login: set kafka.security.protocol to "
                         f"SASL_{self._settings.security.protocol}, and kafka.sasl.mechanism"
                     )
                 raise self._failure(None, what)
@@ -293,11 +290,11 @@ class Connection:
 
     def _failure(self, error: OSError | None, what: str) -> KafkaMetaError:
         self.close()
-        # The kernel gives up a connection with a TimeoutError, too.
-        is_given_up = error is not None and error.errno == errno.ETIMEDOUT
-        if not is_given_up and isinstance(error, TimeoutError | BlockingIOError | ssl.SSLWantReadError):
+        # The kernel also reports a lost connection as TimeoutError.
+        is_lost = error is not None and error.errno == errno.ETIMEDOUT
+        if not is_lost and isinstance(error, TimeoutError | BlockingIOError | ssl.SSLWantReadError):
             return RequestTimeoutError(f"{self.address} did not answer in time while {what}")
-        # With TLS 1.3 a client certificate is refused after the handshake. Later on, bytes were damaged on their way.
+        # With TLS 1.3, a broker refuses a client certificate after the handshake. A later alert means damaged bytes.
         if self._is_new and isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
             return tls.failure(self.address, error)
         reason = "closed the connection" if error is None else f"broke the connection ({error.strerror or error})"

@@ -1,4 +1,4 @@
-"""A TCP connection by a deadline, and other people's blocking calls by a deadline too."""
+"""TCP connections, and blocking calls of other libraries, with a deadline."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from pyspark_kafka_meta.model import Address
 T = TypeVar("T")
 
 
-# poll() takes no file of its own, which may be the one too many; select() fails in processes with over 1024 open files.
+# poll() needs no extra file descriptor; select() fails in processes with more than 1024 open files.
 Selector = selectors.PollSelector
 
 
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S = 30, 2
-"""A NAT or a load balancer silently forgets connections that are idle for minutes: probes prevent that."""
+"""Probes keep a NAT or a load balancer from dropping connections that are idle for minutes."""
 UNACKNOWLEDGED_S = 5
-"""A connection over which what was sent is not acknowledged for this long is given up. A broker that merely hangs does
-not count: its kernel acknowledges."""
+"""The kernel closes a connection whose data is unacknowledged for this long. The kernel of a broker that hangs still
+acknowledges."""
 if sys.platform == "darwin":
     TCP_RXT_CONNDROPTIME = 0x80
     TCP_OPTIONS = {
@@ -45,10 +45,10 @@ else:
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:
-    """What `work` will have returned or raised. Its thread is not waited for at the end.
+    """Run `work` in a daemon thread, which does not delay the end of the process.
 
     Raises:
-        ConnectError: this process may start no more threads.
+        ConnectError: this process cannot start another thread.
     """
     done: Future[T] = Future()
 
@@ -61,37 +61,37 @@ def in_thread(work: Callable[[], T]) -> Future[T]:
     try:
         threading.Thread(target=run, daemon=True, name="kafkameta-within").start()
     except RuntimeError as error:
-        raise ConnectError(f"no thread is left to connect with, raise the limits of this user: {error}") from error
+        raise ConnectError(f"cannot start a thread, raise the limit of processes of this user: {error}") from error
     return done
 
 
 def within(deadline: float, work: Callable[[], T]) -> T:
-    """What `work` returns or raises. Its thread is left behind if the time is up.
+    """What `work` returns or raises. After the deadline its thread continues alone.
 
     Raises:
-        TimeoutError: `deadline`, of the monotonic clock, has passed.
-        ConnectError: this process may start no more threads.
+        TimeoutError: `deadline`, in seconds of `time.monotonic`, has passed.
+        ConnectError: this process cannot start another thread.
     """
     return in_thread(work).result(remaining_s(deadline))
 
 
 def remaining_s(deadline: float) -> float:
-    """A time-out for a socket. 0 would make it non-blocking; a passed deadline gets one last short look instead."""
+    """A timeout for a socket, at least 1 ms: 0 would make the socket non-blocking."""
     return max(deadline - time.monotonic(), 0.001)
 
 
 def is_readable(connection: socket.socket) -> bool:
-    """Whether bytes, or the peer's goodbye, have arrived."""
+    """Whether bytes or the end of the connection have arrived."""
     with Selector() as selector:
         selector.register(connection, selectors.EVENT_READ)
         return bool(selector.select(0))
 
 
 def connect(address: Address, deadline: float) -> socket.socket:
-    """A connected socket to the first of the host's addresses that accepts, each given its share of the time left.
+    """A socket connected to the first address of the host that accepts. The addresses share the remaining time.
 
     Raises:
-        ConnectError: none does.
+        ConnectError: no address accepts.
     """
     failures = []
     candidates = _resolve(address, deadline)
@@ -99,7 +99,7 @@ def connect(address: Address, deadline: float) -> socket.socket:
         share = (deadline - time.monotonic()) / (len(candidates) - index)
         try:
             connection = socket.socket(family, socket.SOCK_STREAM)
-        except OSError as error:  # an address family that this host does not speak, or no file left to open
+        except OSError as error:  # an unsupported address family, or too many open files
             failures.append(error.strerror or str(error))
             continue
         try:
@@ -110,23 +110,23 @@ def connect(address: Address, deadline: float) -> socket.socket:
             return connection
         except OSError as error:
             connection.close()
-            failures.append("no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error))
+            failures.append("no response in time" if isinstance(error, TimeoutError) else error.strerror or str(error))
     raise ConnectError(f"cannot connect to {address}: {', '.join(dict.fromkeys(failures))}")
 
 
 def _notice_dead_peers(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in TCP_OPTIONS.items():
-        with suppress(OSError):  # not on every system that has the name
+        with suppress(OSError):  # not every system that has the name supports it
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _resolve(address: Address, deadline: float) -> list[tuple[int, Any]]:
-    """Socket families and addresses of a host name. The system's resolver knows no deadline."""
+    """Socket families and addresses of a host name. The system's resolver has no deadline of its own."""
     try:
         found = within(deadline, lambda: socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM))
     except TimeoutError:
         raise ConnectError(f"cannot connect to {address}: its name was not resolved in time") from None
-    except (OSError, UnicodeError) as error:  # the latter: no host name at all
+    except (OSError, UnicodeError) as error:  # UnicodeError: not a host name
         raise UnknownHostError(f"cannot connect to {address}: {getattr(error, 'strerror', None) or error}") from error
     return list(dict.fromkeys((family, target) for family, _, _, _, target in found))

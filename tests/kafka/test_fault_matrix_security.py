@@ -154,11 +154,11 @@ def login_failures(secured: SecuredKafka) -> dict[str, Failure]:
     )
     forged = {"kafka.sasl.mechanism": "OAUTHBEARER", "oauthTokenProvider": f"{__name__}:ForgedTokens"}
     cases["token of no issuer"] = Failure({**bare, **forged}, servers, AuthenticationError, "OAUTHBEARER login")
-    cases["login forgotten"] = Failure(no_login, servers, AuthenticationError, "wants a SASL login")
+    cases["login forgotten"] = Failure(no_login, servers, AuthenticationError, "requires a SASL login")
     if secured.protocol == "SASL_PLAINTEXT":
         plain = secured.kafka.admin_servers
         other = {**own, "kafka.sasl.mechanism": "SCRAM-SHA-256"}
-        cases["login not wanted"] = Failure(own, plain, AuthenticationError, "wants no SASL login")
+        cases["login not wanted"] = Failure(own, plain, AuthenticationError, "expects no SASL login")
         cases["mechanism"] = Failure(other, servers, AuthenticationError, "offers no SASL mechanism SCRAM-SHA-256")
     return cases
 

@@ -98,7 +98,7 @@ HOSTILE: dict[str, tuple[Answer, type[KafkaMetaError], str]] = {
     "2 GB answer": (
         send(lambda number: b"\x7f\xff\xff\xff" + number.to_bytes(4, "big")),
         ResponseTooLargeError,
-        r"Fetch with 2147483647 bytes, more than the 119537664 accepted.* raise kafka\.fetch\.max\.bytes to 2080374783",
+        r"Fetch with 2147483647 bytes, more than the limit of 119537664 .*raise kafka\.fetch\.max\.bytes to 2080374783",
     ),
     "negative frame": (send(lambda _: b"\xff" * 100), ReadTimeoutError, "announced -1 bytes"),
     "largest frame, never sent": (

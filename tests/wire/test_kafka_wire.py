@@ -525,7 +525,7 @@ def test_broker_that_no_packet_reaches_holds_up_nobody_who_fetches(cluster: Clus
 
     assert isinstance(failure, RequestFailure)
     assert isinstance(failure.error, ConnectError)
-    assert str(failure.error) == f"cannot connect to {nowhere}: no answer in time"
+    assert str(failure.error) == f"cannot connect to {nowhere}: no response in time"
 
 
 def test_connection_that_nobody_waits_for_any_more_is_closed_when_it_is_there(wire: KafkaWire) -> None:

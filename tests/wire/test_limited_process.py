@@ -34,5 +34,5 @@ def test_no_thread_to_connect_with_is_told_as_that(monkeypatch: pytest.MonkeyPat
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(ConnectError, match="no thread is left to connect with, raise the limits of this user"):
+    with pytest.raises(ConnectError, match="cannot start a thread, raise the limit"):
         connect(Address("localhost", 9), time.monotonic() + 5)

@@ -233,13 +233,13 @@ TLS_FAILURES: dict[str, tuple[Behaviour, dict[str, str], type[KafkaMetaError], s
         over_tls(STRANGER.issue("broker", ["127.0.0.1"]), serve),
         TRUSTING,
         TlsError,
-        "authority that is not trusted here: put its certificate into kafka.ssl.truststore.location",
+        "authority that is not trusted: put its certificate into kafka.ssl.truststore.location",
     ),
     "not in the system's trust store": (
         over_tls(BROKER, serve),
         {"security.protocol": "SSL"},
         TlsError,
-        "not trusted here",
+        "not trusted: ",
     ),
     "other host name": (
         over_tls(AUTHORITY.issue("broker", ["wrong.example"]), serve),
@@ -543,10 +543,10 @@ SASL_FAILURES: dict[str, tuple[Behaviour, dict[str, str], str]] = {
     "no login wanted": (
         disagree(ErrorCode.illegal_sasl_state),
         PLAIN,
-        "wants no SASL login on this port: set kafka.security.protocol to PLAINTEXT$",
+        "expects no SASL login on this port: set kafka.security.protocol to PLAINTEXT$",
     ),
     "few iterations": (scram_broker(iterations=4095), SCRAM, "must not be < 4096"),
-    "many iterations": (scram_broker(iterations=9_999_999), SCRAM, "asks for 9,999,999 iterations of SCRAM-SHA-256"),
+    "many iterations": (scram_broker(iterations=9_999_999), SCRAM, "requests 9,999,999 iterations of SCRAM-SHA-256"),
     "forged broker": (scram_broker(last=forged), SCRAM, "does not prove that it knows the password"),
     "SCRAM garbage": (logged_in(lambda _: b"\xff\xfe"), SCRAM, "broker's part of SCRAM-SHA-256 is wrong"),
     "token refused": (
@@ -557,7 +557,7 @@ SASL_FAILURES: dict[str, tuple[Behaviour, dict[str, str], str]] = {
     "provider missing": (
         logged_in(accept),
         {**OAUTH, "oauthTokenProvider": f"{__name__}:Nobody"},
-        r"gave no token \(AttributeError\)",
+        r"returned no token \(AttributeError\)",
     ),
 }
 
@@ -587,7 +587,7 @@ def test_a_port_that_wants_a_login_says_so_to_who_has_none() -> None:
 
     with (
         scripted_broker(behave) as address,
-        pytest.raises(AuthenticationError, match=r"wants a SASL login: .* to SASL_PLAINTEXT, "),
+        pytest.raises(AuthenticationError, match=r"requires a SASL login: .* to SASL_PLAINTEXT, "),
     ):
         ask(address, {})
 

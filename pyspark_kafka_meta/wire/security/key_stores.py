@@ -1,4 +1,4 @@
-"""Reads trust stores and key stores, PEM or PKCS#12, whichever the bytes are; Java's own format is refused.
+"""Read trust stores and key stores. The content decides between PEM and PKCS#12; Java's own formats are refused.
 
 Follows Kafka's `DefaultSslEngineFactory`: a PEM key store holds the private key and its chain in one file.
 """
@@ -19,14 +19,14 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import SecurityOptions
 from pyspark_kafka_meta.options.secret import Secret
 
-_JAVA_STORES = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")  # how JKS and JCEKS files begin
+_JAVA_STORES = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")  # first bytes of JKS and JCEKS files
 _PEM = serialization.Encoding.PEM
 _PEM_BLOCK = re.compile(r"(?P<begin>-----BEGIN [A-Z ]+-----)(?P<body>[A-Za-z0-9/+=\s]*)(?P<end>-----END [A-Z ]+-----)")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Identity:
-    """A private key and its certificates, the key's own first."""
+    """A private key and its certificate chain, the key's own certificate first."""
 
     key: PrivateKeyTypes
     chain: Sequence[x509.Certificate]
@@ -43,14 +43,14 @@ class Identity:
 
 
 def certificates_pem(certificates: Sequence[x509.Certificate]) -> str:
-    return "".join(one.public_bytes(_PEM).decode() for one in certificates)
+    return "".join(certificate.public_bytes(_PEM).decode() for certificate in certificates)
 
 
 def trusted_pem(security: SecurityOptions) -> str | None:
-    """The authorities to trust, as PEM text; None for the system's.
+    """The trusted authorities as PEM text; None for the system's authorities.
 
     Raises:
-        OptionError: the store cannot be read, or holds none.
+        OptionError: the store cannot be read or is empty.
     """
     if security.truststore_certificates:
         return _in_lines(security.truststore_certificates)
@@ -61,20 +61,20 @@ def trusted_pem(security: SecurityOptions) -> str | None:
     if _is_pem(data):
         return _in_lines(_text(data))
     _, certificate, others = _open_pkcs12(data, security.truststore_password, option)
-    trusted = [one for one in (certificate, *others) if one is not None]
-    if not trusted:  # no text at all would be taken for the system's authorities
+    trusted = [trusted for trusted in (certificate, *others) if trusted is not None]
+    if not trusted:  # an empty text would mean the system's authorities
         raise OptionError(
-            f"The store of '{option}.location' holds no certificate: name one with that of the brokers' authority, "
-            "as PEM or PKCS#12"
+            f"The store of '{option}.location' holds no certificate: add the certificate of the brokers' authority, as "
+            "PEM or PKCS#12"
         )
     return certificates_pem(trusted)
 
 
 def client_identity(security: SecurityOptions) -> Identity | None:
-    """The client's key and certificates, None if there are none.
+    """The client's key and certificates; None without a key store.
 
     Raises:
-        OptionError: the store cannot be read, or lacks a part.
+        OptionError: the store cannot be read or is incomplete.
     """
     option = "kafka.ssl.keystore"
     if security.keystore_key and security.keystore_certificate_chain:
@@ -92,26 +92,26 @@ def client_identity(security: SecurityOptions) -> Identity | None:
 
 
 def _in_lines(text: str) -> str:
-    """PEM text, of an option or a file, where spaces may stand for its line breaks, as they do after a file of
-    properties that goes on behind backslashes. As Kafka's `DefaultSslEngineFactory.PemParser` takes it."""
+    """PEM text with its line breaks restored. Properties files with continued lines have spaces instead, which Kafka's
+    `DefaultSslEngineFactory.PemParser` accepts."""
 
     def lines(block: re.Match[str]) -> str:
         body = "".join(block["body"].split())
         columns = (body[at : at + 64] for at in range(0, len(body), 64))  # textwrap is slow
-        return "\n".join(["", block["begin"], *columns, block["end"], ""])  # comments may stand on the same line
+        return "\n".join(["", block["begin"], *columns, block["end"], ""])  # a comment may be on the same line
 
     return _PEM_BLOCK.sub(lines, text)
 
 
 def _text(data: bytes) -> str:
-    return data.decode("ascii", errors="ignore")  # comments between the blocks may be in any language
+    return data.decode("ascii", errors="ignore")  # comments between the blocks may not be ASCII
 
 
 def _from_pem(text: str, password: Secret | None) -> Identity:
     data = _in_lines(text).encode()
     try:
         key = serialization.load_pem_private_key(data, password.reveal().encode() if password else None)
-    except (ValueError, TypeError):  # the latter: a password where none is needed, or the reverse
+    except (ValueError, TypeError):  # TypeError: a password without need, or no password
         raise OptionError(
             "The client's private key cannot be read: it must be PEM text, and 'kafka.ssl.key.password' its password "
             "if it is encrypted"
@@ -123,13 +123,13 @@ def _from_pem(text: str, password: Secret | None) -> Identity:
 
 
 def _read(location: str, kind: str | None, option: str) -> bytes:
-    """The file's bytes, known to be of the kind that was said, if one was."""
+    """The bytes of the file, whose type matches `kind` if it is given."""
     try:
         data = Path(location).read_bytes()
     except OSError as error:
         raise OptionError(
-            f"Option '{option}.location' names a file that cannot be read ({error.strerror}): it must be there on the "
-            "driver and on every executor"
+            f"Option '{option}.location' names a file that cannot be read ({error.strerror}): it must exist "
+            "on the driver and on every executor"
         ) from None
     if data.startswith(_JAVA_STORES):
         raise OptionError(

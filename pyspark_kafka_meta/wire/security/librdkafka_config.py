@@ -1,4 +1,4 @@
-"""The same security options in the words of librdkafka, for the producers and admin clients of confluent-kafka."""
+"""Translate the security options to librdkafka's, for confluent-kafka's producers and admin clients."""
 
 from __future__ import annotations
 
@@ -26,17 +26,16 @@ Client = TypeVar("Client")
 TOKEN_TIMEOUT_S = 10.0
 OPAQUE_TOKEN_LIFETIME_S = 300.0
 REFUSAL_HOLDS_S = 300.0
-"""How long no login is tried after one that was refused, and no token asked for: librdkafka would do so every few
-seconds, and have the account locked."""
+"""Pause after a refused token request. librdkafka would repeat it every few seconds, which may lock the account."""
 
-_refusals: dict[SecurityOptions, tuple[AuthenticationError, float]] = {}  # until when each holds, whichever client asks
+_refusals: dict[SecurityOptions, tuple[AuthenticationError, float]] = {}  # with the end of the pause, for all clients
 
 
 class _Log:
-    """Takes what librdkafka logs, and with it what brokers say.
+    """Logs librdkafka's messages, which may repeat texts of brokers, without secrets.
 
     Attributes:
-        token: the last one that it was given.
+        token: the last token of the client.
     """
 
     def __init__(self, security: SecurityOptions) -> None:
@@ -44,7 +43,7 @@ class _Log:
         self._security = security
 
     def log(self, level: int, text: str, *details: str) -> None:
-        """As a `logging.Logger` does."""
+        """As `logging.Logger.log`."""
         logger.log(level, "%s", shown(text % details, self._security, self.token))
 
 
@@ -54,25 +53,23 @@ def new_client(
     security: SecurityOptions,
     settings: Mapping[str, object],
 ) -> Client:
-    """A `Producer` or `AdminClient` with these settings of its own.
+    """A `Producer` or `AdminClient` with additional `settings`.
 
     Raises:
-        OptionError: a store of keys cannot be read or holds what does not fit together, librdkafka lacks the mechanism,
-            or no token came in time.
+        OptionError: a key store is unusable, librdkafka does not support the mechanism, or no token came in time.
     """
     try:
         return kind({**librdkafka_settings(security, bootstrap_servers), **settings})
     except KafkaException as error:
-        said = shown(error.args[0].str(), security)
-        raise OptionError(f"no client of librdkafka's can be made with the security options: {said}") from None
+        reason = shown(error.args[0].str(), security)
+        raise OptionError(f"librdkafka refuses the security options: {reason}") from None
 
 
 def librdkafka_settings(security: SecurityOptions, bootstrap_servers: Sequence[Address]) -> dict[str, Any]:
-    """Where the cluster is and how to get in, to merge into a client's settings. They hold secrets, in the clear;
-    what the client logs holds none.
+    """The address and security settings of a client. They contain secrets in clear text; the client's log does not.
 
     Raises:
-        OptionError: a store cannot be read, or librdkafka lacks the mechanism.
+        OptionError: a store cannot be read, or librdkafka does not support the mechanism.
     """
     servers = ",".join(map(str, bootstrap_servers))
     log = _Log(security)
@@ -97,12 +94,12 @@ def _sasl(security: SecurityOptions, host: str, log: _Log) -> dict[str, Any]:
     mechanism = mechanism_name(security)
     if mechanism == "GSSAPI":
         raise OptionError(
-            "GSSAPI is not in the librdkafka that confluent-kafka's wheels bring: for a metrics topic or a consumer "
+            "the librdkafka of confluent-kafka's wheels does not support GSSAPI: for a metrics topic or a consumer "
             "group's offsets, use another mechanism"
         )
     if mechanism == "OAUTHBEARER":
         return {"sasl.mechanism": mechanism, "oauth_cb": _Tokens(security, host, log)}
-    assert security.sasl_password is not None  # SecurityOptions.complete has seen to it
+    assert security.sasl_password is not None  # checked by SecurityOptions.complete
     return {
         "sasl.mechanism": mechanism,
         "sasl.username": security.sasl_username,
@@ -111,7 +108,7 @@ def _sasl(security: SecurityOptions, host: str, log: _Log) -> dict[str, Any]:
 
 
 class _Tokens:
-    """What a client asks for a token, for as long as it lives, used or not."""
+    """librdkafka's token callback, which it calls as long as the client lives, even when idle."""
 
     def __init__(self, security: SecurityOptions, host: str, log: _Log) -> None:
         self._security = security
@@ -119,11 +116,11 @@ class _Tokens:
         self._log = log
 
     def __call__(self, _config: str) -> tuple[str, float, str, dict[str, str]]:
-        """A token, when it expires, in seconds since 1970 UTC, whose it is (brokers know), and SASL extensions."""
+        """Returns token, expiry in seconds since 1970 UTC, principal (brokers read it from the token), extensions."""
         now = time.monotonic()
         if self._security in _refusals:
-            refusal, holds_until = _refusals[self._security]
-            if now < holds_until:
+            refusal, paused_until = _refusals[self._security]
+            if now < paused_until:
                 raise refusal
         try:
             token = bearer_token(self._security, self._host, now + TOKEN_TIMEOUT_S)
@@ -136,7 +133,7 @@ class _Tokens:
 
 
 def _expires_at(token: str, now: float) -> float:
-    """What a JSON Web Token says itself; a short while from now for any other."""
+    """The expiry in a JSON Web Token; `OPAQUE_TOKEN_LIFETIME_S` from now for any other token."""
     try:
         claims = token.split(".")[1]
         return float(json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))["exp"])

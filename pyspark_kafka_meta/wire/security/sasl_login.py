@@ -1,6 +1,6 @@
-"""The SASL login over an open connection: which mechanism, then its steps, then how long the session lasts.
+"""The SASL login over an open connection: handshake, steps of the mechanism, lifetime of the session.
 
-Follows Kafka's `SaslClientAuthenticator`; KIP-152 for the errors, KIP-368 for the session's lifetime.
+Follows Kafka's `SaslClientAuthenticator`, KIP-152 (errors) and KIP-368 (session lifetime).
 """
 
 from __future__ import annotations
@@ -33,66 +33,65 @@ class Caller(Protocol):
 
 
 def log_in(connection: Caller, security: SecurityOptions, deadline: float) -> float:
-    """Log in, again if need be. Returns the lifetime of the session in ms, 0 if it has no end.
+    """Log in, or renew the session. Returns the lifetime of the session in ms, 0 for no limit.
 
     Raises:
-        AuthenticationError: the broker refuses, or is not the one that it should be.
+        AuthenticationError: the broker refuses, or does not prove its identity.
     """
     name = sasl_mechanisms.mechanism_name(security)
     _agree_on(name, connection, security, deadline)
     steps = sasl_mechanisms.steps(security, connection.address.host, deadline)
     version = connection.version(SASL_AUTHENTICATE)
     request = codec.request_schema(SASL_AUTHENTICATE, version).SaslAuthenticateRequest
-    to_send, complaint = next(steps), b""
+    to_send, refusal = next(steps), b""
     token = to_send.decode(errors="replace").partition("auth=Bearer ")[2].partition("\1")[0]
     for _ in range(MAX_ROUNDS):
-        answer = connection.call(SASL_AUTHENTICATE, request(auth_bytes=to_send), deadline).message
-        if answer.error_code != 0:
+        response = connection.call(SASL_AUTHENTICATE, request(auth_bytes=to_send), deadline).message
+        if response.error_code != 0:
             forget_token(security)
-            said = shown(complaint.decode(errors="replace") or answer.error_message or "", security, token)
+            reason = shown(refusal.decode(errors="replace") or response.error_message or "", security, token)
             raise AuthenticationError(
-                f"{connection.address} refused the {name} login{f' ({said})' if said else ''}: check the credentials"
+                f"{connection.address} refused the {name} login{reason and f' ({reason})'}: check the credentials"
             )
         try:
-            complaint = answer.auth_bytes if name == "OAUTHBEARER" else b""
-            to_send = steps.send(answer.auth_bytes)
+            refusal = response.auth_bytes if name == "OAUTHBEARER" else b""
+            to_send = steps.send(response.auth_bytes)
         except StopIteration:
-            return float(getattr(answer, "session_lifetime", timedelta()) / timedelta(milliseconds=1))
+            return float(getattr(response, "session_lifetime", timedelta()) / timedelta(milliseconds=1))
     raise AuthenticationError(f"{connection.address} did not finish the {name} login in {MAX_ROUNDS} rounds")
 
 
-def login_is_wanted(connection: Caller, deadline: float) -> bool:
-    """Whether the broker takes logins on this port: without SASL, it is an error to begin one."""
-    code: int = _shake_hands("PLAIN", connection, deadline).error_code
+def login_is_required(connection: Caller, deadline: float) -> bool:
+    """Whether the broker expects a login on this port: without SASL, SaslHandshake returns ILLEGAL_SASL_STATE."""
+    code: int = _handshake("PLAIN", connection, deadline).error_code
     return code != ILLEGAL_SASL_STATE
 
 
 def shown(text: str, security: SecurityOptions, token: str = "") -> str:
-    """A broker's words for an error or a log: without control characters, not too many, and never our own password or
-    token."""
+    """The text of a broker for an error or a log: shortened, without control characters, our password and token."""
     password = security.sasl_password.reveal() if security.sasl_password is not None else ""
     for secret in filter(None, (password, token)):
         text = text.replace(secret, HIDDEN)
     return repr(text[:MAX_SHOWN])[1:-1]
 
 
-def _shake_hands(name: str, connection: Caller, deadline: float) -> Any:
+def _handshake(name: str, connection: Caller, deadline: float) -> Any:
     version = connection.version(SASL_HANDSHAKE)
     request = codec.request_schema(SASL_HANDSHAKE, version).SaslHandshakeRequest(mechanism=name)
     return connection.call(SASL_HANDSHAKE, request, deadline).message
 
 
 def _agree_on(name: str, connection: Caller, security: SecurityOptions, deadline: float) -> None:
-    answer = _shake_hands(name, connection, deadline)
-    if answer.error_code == UNSUPPORTED_SASL_MECHANISM:
-        offered = shown(", ".join(answer.mechanisms), security)
+    response = _handshake(name, connection, deadline)
+    if response.error_code == UNSUPPORTED_SASL_MECHANISM:
+        offered = shown(", ".join(response.mechanisms), security)
         raise AuthenticationError(
             f"{connection.address} offers no SASL mechanism {name}: set kafka.sasl.mechanism to one of {offered}"
         )
-    if answer.error_code == ILLEGAL_SASL_STATE:
+    if response.error_code == ILLEGAL_SASL_STATE:
         raise AuthenticationError(
-            f"{connection.address} wants no SASL login on this port: set kafka.security.protocol to "
+            f"{connection.address} expects no SASL login on this port: set kafka.security.protocol to "
             f"{security.protocol.removeprefix('SASL_')}"
         )
-    if answer.error_code != 0:
-        raise AuthenticationError(f"{connection.address} refused SaslHandshake with error {int(answer.error_code)}")
+    if response.error_code != 0:
+        raise AuthenticationError(f"{connection.address} refused SaslHandshake with error {int(response.error_code)}")

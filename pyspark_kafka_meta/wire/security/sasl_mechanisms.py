@@ -1,4 +1,4 @@
-"""SASL mechanisms: each yields the bytes to send and is sent the broker's answers. No socket.
+"""SASL mechanisms: generators that yield the bytes to send and receive the broker's responses. No socket.
 
 PLAIN is RFC 4616, SCRAM RFC 5802 and 7677, OAUTHBEARER RFC 7628 with KIP-342's extensions, GSSAPI RFC 4752.
 """
@@ -16,19 +16,19 @@ from pyspark_kafka_meta.wire.sockets import within
 Steps = Generator[bytes, bytes, None]
 
 MAX_SCRAM_ITERATIONS = 1_000_000
-"""Most of a second of a core for each connection, and what no broker asks for but to keep clients busy."""
+"""They take most of a second of CPU time per connection. More would let a hostile broker keep clients busy."""
 
 
 def mechanism_name(security: SecurityOptions) -> str:
-    """As brokers know it: Amazon's signed tokens are shown as any other bearer token."""
+    """The name for brokers: Amazon's signed tokens are bearer tokens."""
     return "OAUTHBEARER" if security.sasl_mechanism == "AWS_MSK_IAM" else str(security.sasl_mechanism)
 
 
 def steps(security: SecurityOptions, host: str, deadline: float) -> Steps:
-    """The login at the broker at `host`. It is complete when the generator ends.
+    """The login at the broker at `host`, complete when the generator ends.
 
     Raises:
-        AuthenticationError: from the generator, if the broker's answers are not those of one that knows us.
+        AuthenticationError: from the generator, if the broker's responses are wrong.
     """
     name, user = mechanism_name(security), security.sasl_username or ""
     password = security.sasl_password.reveal() if security.sasl_password else ""
@@ -46,10 +46,9 @@ def _plain(user: str, password: str) -> Steps:
 
 
 def _scram(name: str, user: str, password: str) -> Steps:
-    """scramp checks the nonce, the server's signature, and that 4096 iterations at least are asked for.
+    """scramp checks the nonce, the server's signature and the minimum of 4096 iterations.
 
-    It would first put user and password into the form that the RFC wants (SASLprep). Kafka's brokers take them as they
-    are (`ScramFormatter`).
+    It would normalize user and password (SASLprep), which Kafka's brokers do not (`ScramFormatter`).
     """
     from scramp import ScramClient, ScramException
 
@@ -57,42 +56,42 @@ def _scram(name: str, user: str, password: str) -> Steps:
         client = ScramClient([name], "prepared", "prepared")
         client.username.username, client.password = user, password.encode()
         first = (yield client.get_client_first().encode()).decode()
-        asked = re.search(r"(?:^|,)i=(\d+)", first)
-        if asked is not None and int(asked[1]) > MAX_SCRAM_ITERATIONS:
+        iterations = re.search(r"(?:^|,)i=(\d+)", first)
+        if iterations is not None and int(iterations[1]) > MAX_SCRAM_ITERATIONS:
             raise AuthenticationError(
-                f"the broker asks for {int(asked[1]):,} iterations of {name}, and this client does "
-                f"{MAX_SCRAM_ITERATIONS:,} at most: give the user fewer with kafka-configs"
+                f"the broker requests {int(iterations[1]):,} iterations of {name}, more than {MAX_SCRAM_ITERATIONS:,}: "
+                "give the user fewer with kafka-configs"
             )
         client.set_server_first(first)
         client.set_server_final((yield client.get_client_final().encode()).decode())
     except (ScramException, ValueError) as error:
         reason = str(error) if "must not be <" in str(error) else type(error).__name__
         raise AuthenticationError(
-            f"the broker's part of {name} is wrong ({reason}): it does not prove that it knows the password, or asks "
-            "for fewer than 4096 iterations"
+            f"the broker's part of {name} is wrong ({reason}): it does not prove that it knows the password, or "
+            "requests fewer than 4096 iterations"
         ) from None
 
 
 def _oauthbearer(token: str, extensions: Sequence[tuple[str, str]]) -> Steps:
     shown = "".join(f"\1{name}={value}" for name, value in extensions)
-    complaint = yield f"n,,\1auth=Bearer {token}{shown}\1\1".encode()
-    if complaint:
-        yield b"\1"  # RFC 7628, section 3.2.3: upon this the broker says that the login has failed
+    refusal = yield f"n,,\1auth=Bearer {token}{shown}\1\1".encode()
+    if refusal:
+        yield b"\1"  # RFC 7628, section 3.2.3: then the broker reports that the login failed
 
 
 def _gssapi(service: str, deadline: float) -> Steps:
-    """Without a security layer, as all of Kafka's clients. The calls may ask a Kerberos server."""
+    """Without a security layer, as all Kafka clients. The calls may wait for a Kerberos server."""
     import gssapi
 
     try:
         name = gssapi.Name(service, gssapi.NameType.hostbased_service)
         context = gssapi.SecurityContext(name=name, usage="initiate")
-        answer = yield within(deadline, context.step) or b""
+        response = yield within(deadline, context.step) or b""
         while not context.complete:
-            token = within(deadline, lambda: context.step(answer))  # noqa: B023 (called within this round)
-            answer = yield token or b""
-        if context.unwrap(answer).message[:1] not in (b"\1", b"\3", b"\5", b"\7"):
-            raise AuthenticationError("the broker insists on a GSSAPI security layer: use TLS in its place")
+            token = within(deadline, lambda: context.step(response))  # noqa: B023 (called within this round)
+            response = yield token or b""
+        if context.unwrap(response).message[:1] not in (b"\1", b"\3", b"\5", b"\7"):
+            raise AuthenticationError("the broker requires a GSSAPI security layer: use TLS instead")
         yield context.wrap(b"\1\0\0\0" + str(context.initiator_name).encode(), False).message
     except TimeoutError:
         raise ConnectError("Kerberos did not answer in time") from None

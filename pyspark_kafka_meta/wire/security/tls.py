@@ -1,6 +1,6 @@
-"""TLS over a connected socket: who is trusted, who we are, a handshake by a deadline, and errors that name the cause.
+"""TLS over a connected socket: context, handshake with a deadline, errors that name the cause.
 
-TLS 1.2 at least; authorities and host name are checked, the latter unless an option says otherwise.
+TLS 1.2 or later. Authorities are always checked, the host name unless an option disables the check.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ALERT_RECORD = b"\x15\x03"
-"""How a TLS alert begins, which a TLS port answers to a client that does not speak TLS. No frame is of such a size."""
+"""First bytes of a TLS alert, the response of a TLS port to a client without TLS. No frame has such a size."""
 
 _UNKNOWN_AUTHORITY = (
-    "comes from an authority that is not trusted here: put its certificate into kafka.ssl.truststore.location or "
+    "comes from an authority that is not trusted: put its certificate into kafka.ssl.truststore.location or "
     "kafka.ssl.truststore.certificates"
 )
 _OTHER_HOST = (
-    "does not name this host: connect to a name that it holds (kafka.bootstrap.servers, and the brokers' "
-    "advertised.listeners)"
+    "does not name this host: connect to a name in it (kafka.bootstrap.servers, and the brokers' advertised.listeners)"
 )
 _CAUSES = {
     2: _UNKNOWN_AUTHORITY,
-    7: _UNKNOWN_AUTHORITY,  # a trusted one has the same name, and another key
+    7: _UNKNOWN_AUTHORITY,  # a trusted authority has the same name and another key
     9: "is not valid yet: check the clocks of both hosts",
     10: "has expired: renew it on the broker",
     18: _UNKNOWN_AUTHORITY,
@@ -47,28 +46,27 @@ _CAUSES = {
 }
 """By OpenSSL's verification code (X509_V_ERR_...)."""
 
-
-_last_made: dict[SecurityOptions, ssl.SSLContext] = {}
+_last_contexts: dict[SecurityOptions, ssl.SSLContext] = {}
 
 
 def tls_context(security: SecurityOptions) -> ssl.SSLContext:
-    """Made for each connection, so that renewed files are read; the last one, if they cannot be used now: another
-    process may be writing them.
+    """A new context for each connection, so that renewed files are used. If they are unusable, perhaps because another
+    process is writing them, the last context.
 
     Raises:
-        OptionError: a store, key or certificate cannot be used, and never could.
+        OptionError: a store, key or certificate is unusable, and there is no last context.
     """
     try:
-        _last_made[security] = _new_context(security)
+        _last_contexts[security] = _new_context(security)
     except OptionError as error:
-        if security not in _last_made:
+        if security not in _last_contexts:
             raise
-        logger.warning("%s; new connections use what was read before", error)
-    return _last_made[security]
+        logger.warning("%s; new connections use the last usable content", error)
+    return _last_contexts[security]
 
 
 def _new_context(security: SecurityOptions) -> ssl.SSLContext:
-    # It imports a library that readers without TLS do without: each new worker waits for its imports.
+    # Each new worker waits for its imports: readers without TLS do not need this library.
     from pyspark_kafka_meta.wire.security.key_stores import client_identity, trusted_pem
 
     trusted = trusted_pem(security)
@@ -78,8 +76,8 @@ def _new_context(security: SecurityOptions) -> ssl.SSLContext:
         raise OptionError("The truststore's certificates cannot be read: they must be PEM text or PKCS#12") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = security.checks_host_name
-    # As Java does: whatever is in the truststore is trusted, an intermediate too, and RFC 5280's formalities are not
-    # asked for, which Python does from 3.13 on.
+    # As Java: every certificate in the truststore is trusted, intermediate authorities too, and RFC 5280 is not checked
+    # strictly, as Python does since 3.13.
     context.verify_flags = (context.verify_flags | ssl.VERIFY_X509_PARTIAL_CHAIN) & ~ssl.VERIFY_X509_STRICT
     identity = client_identity(security)
     if identity is not None:
@@ -88,7 +86,7 @@ def _new_context(security: SecurityOptions) -> ssl.SSLContext:
 
 
 def _present(context: ssl.SSLContext, identity: Identity) -> None:
-    """Python reads keys from files alone: this one is encrypted with a password that is never shared."""
+    """Python reads keys only from files: the file is encrypted with a random password."""
     password = secrets.token_urlsafe()
     try:
         with tempfile.NamedTemporaryFile(prefix="kafkameta-", suffix=".pem") as file:
@@ -99,17 +97,17 @@ def _present(context: ssl.SSLContext, identity: Identity) -> None:
         raise OptionError("The client's private key does not belong to its first certificate") from None
     except OSError as error:
         raise OptionError(
-            f"The client's private key cannot be handed to OpenSSL through a temporary file ({error.strerror}): make "
+            f"The client's private key cannot be passed to OpenSSL in a temporary file ({error.strerror}): make "
             "room in the temporary folder, or set TMPDIR to another"
         ) from None
 
 
 def handshake(connection: socket.socket, address: Address, context: ssl.SSLContext, deadline: float) -> ssl.SSLSocket:
-    """The encrypted connection; it owns the socket from now on.
+    """The encrypted connection, which owns the socket.
 
     Raises:
-        TlsError: one side does not trust or understand the other.
-        ConnectError: the peer went silent or away.
+        TlsError: a side does not trust or understand the other.
+        ConnectError: the peer did not respond or closed the connection.
     """
     connection.settimeout(remaining_s(deadline))
     encrypted: socket.socket = connection
@@ -121,14 +119,14 @@ def handshake(connection: socket.socket, address: Address, context: ssl.SSLConte
         raise ConnectError(
             f"{address} accepts connections but did not finish the TLS handshake in time: is it a Kafka broker?"
         ) from None
-    except (OSError, ValueError) as error:  # the latter: a host name that no certificate can hold
+    except (OSError, ValueError) as error:  # ValueError: no certificate can contain the host name
         encrypted.close()
         raise failure(address, error) from None
     return encrypted
 
 
 def failure(address: Address, error: Exception) -> KafkaMetaError:
-    """What an error of the handshake, or later, means."""
+    """The typed error of a TLS error, of the handshake or later."""
     if isinstance(error, ssl.SSLCertVerificationError):
         cause = _CAUSES.get(error.verify_code, f"was refused ({error.verify_message})")
         return TlsError(f"the certificate of {address} {cause}")
@@ -136,8 +134,8 @@ def failure(address: Address, error: Exception) -> KafkaMetaError:
         reason = (error.reason or "no reason given").replace("_", " ").lower()
         if "alert" in reason:
             return TlsError(
-                f"{address} refused the TLS connection ({reason}): if it wants a client certificate, "
-                "set kafka.ssl.keystore.location or kafka.ssl.keystore.key to one that it trusts"
+                f"{address} refused the TLS connection ({reason}): if it requires a client certificate, "
+                "set kafka.ssl.keystore.location or kafka.ssl.keystore.key to a certificate that it trusts"
             )
         return TlsError(f"{address} does not speak TLS as expected ({reason}): check kafka.security.protocol")
-    return ConnectError(f"{address} broke off the TLS handshake: does this port speak TLS?")
+    return ConnectError(f"{address} closed the connection in the TLS handshake: does this port speak TLS?")

@@ -164,7 +164,7 @@ CASES: list[tuple[str, Check, State, State]] = [
         "an old leader that refused a fetch and named the new leader",
         partial(scene_checks.old_leader_refused, partition=T1, old=2, since_ms=NOW_MS),
         state(replace(MOVED, reason=RefreshReason.LEADER_HINT), fetching()),
-        state(replace(MOVED, cause_error_code=None), fetching()),
+        state(replace(MOVED, cause_error_code=0), fetching()),
     ),
     (
         "a new partition read from its start",
