@@ -22,7 +22,7 @@ from benchmarks.peers import JVM, OURS, TUNED_JVM, Reader
 from benchmarks.topics import fill, new_topic, trickle
 from benchmarks.watching import watch
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.testing.tcp_proxy import TcpProxy
+from tests.tcp_proxy import TcpProxy
 
 BROKERS = 3
 USER, PASSWORD = "benchmark", "secret"

@@ -124,14 +124,15 @@ def side_tables() -> str:
 
 
 def benchmark(name: str, *columns: str) -> str:
-    """The results in docs/benchmarks/NAME.json; the first argument may choose a case, as in `200B:`."""
+    """The results in docs/benchmarks/NAME.json with a value in all columns; the first argument may choose a case (`200B:`)."""
     rows = results(name)
     if columns and columns[0].endswith(":"):
         case, columns = columns[0][:-1], columns[1:]
         rows = [row for row in rows if row["case"] == case]
     columns = columns or tuple(rows[0])
     headers = [BENCHMARK_HEADERS.get(column, column.replace("_", " ")) for column in columns]
-    return table(headers, [[row[column] for column in columns] for row in rows])
+    cells = [[row[column] for column in columns] for row in rows]
+    return table(headers, [row for row in cells if "" not in row])
 
 
 def results(benchmark_name: str) -> list[dict[str, Any]]:

@@ -39,11 +39,9 @@ RETRIABLE_ERRORS = (ConnectError, ProtocolError, RequestTimeoutError)
 class MetadataWire(Protocol):
     """The part of `wire.messages.Wire` that a cache needs."""
 
-    def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
-        """See `Wire.send_metadata`."""
+    def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None: ...
 
-    def receive_metadata(self, deadline: float) -> MetadataResponse | None:
-        """See `Wire.receive_metadata`."""
+    def receive_metadata(self, deadline: float) -> MetadataResponse | None: ...
 
 
 class MetadataCache:

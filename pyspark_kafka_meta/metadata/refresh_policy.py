@@ -75,7 +75,11 @@ class Problem:
 
 
 class RefreshPolicy:
-    """Whether a refresh is due. `now` is in monotonic seconds."""
+    """Whether a refresh is due. `now` is in monotonic seconds.
+
+    Attributes:
+        slow_attempts: failed attempts of at least `SLOW_S` since the last successful refresh.
+    """
 
     def __init__(self, settings: PolicySettings, rng: random.Random) -> None:
         self._settings = settings
@@ -87,19 +91,14 @@ class RefreshPolicy:
         self._expires = float("-inf")
         self._not_before = float("-inf")
         self._attempts = 0  # since the last successful refresh
-        self._slow_attempts = 0  # likewise
-        self._failed_rounds = 0  # likewise
+        self.slow_attempts = 0
+        self._failed_rounds = 0  # since the last successful refresh
         self._equivalent_responses = 0  # consecutive responses without changes although a problem was reported
 
     @property
     def has_problem(self) -> bool:
         """Whether a reported problem is unresolved."""
         return self._problem is not None
-
-    @property
-    def slow_attempts(self) -> int:
-        """Since the last successful refresh."""
-        return self._slow_attempts
 
     def request_update(self, cause: RefreshCause, now: float, at_once: bool = False) -> None:
         """Make a refresh due after the backoff. The first problem among several causes counts.
@@ -138,7 +137,7 @@ class RefreshPolicy:
         """The refresh succeeded, and meets every request so far."""
         is_routine = self._pending is None or self._pending.reason in ROUTINE_REASONS
         self._equivalent_responses = 0 if is_routine or changes else self._equivalent_responses + 1
-        self._pending, self._attempts, self._slow_attempts, self._failed_rounds = None, 0, 0, 0
+        self._pending, self._attempts, self.slow_attempts, self._failed_rounds = None, 0, 0, 0
         max_age_ms = self._settings.metadata_max_age_ms * self._rng.uniform(1 - MAX_AGE_JITTER, 1)
         self._expires = self._began + max_age_ms / 1000
         self._not_before = now + self._backoff_s(max(self._equivalent_responses, 1))
@@ -152,7 +151,7 @@ class RefreshPolicy:
         if self._problem is None and self._pending is not None:
             self._problem = Problem(self._began, self._pending)
         if round(now - self._began, 3) >= SLOW_S:
-            self._slow_attempts += 1
+            self.slow_attempts += 1
         if all_failed:
             self._failed_rounds += 1
             self._not_before = now + self._backoff_s(self._failed_rounds)

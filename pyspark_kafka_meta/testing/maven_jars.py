@@ -17,14 +17,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import ClusterError
 from pyspark_kafka_meta.java import find_java
-from pyspark_kafka_meta.testing.progress_line import progress_line, stderr_console
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 RESOLVE_TIMEOUT_S = 600.0
 POLL_S = 0.2
+PLAIN_INTERVAL_S = 10.0
+"""Between two lines if stderr is not a terminal."""
 
 
 def cache_dir() -> Path:
@@ -81,7 +85,7 @@ def _has_locked(lock: IO[str]) -> bool:
 
 def _wait_for_lock(lock: IO[str], coordinate: str) -> None:
     started_at = time.monotonic()
-    with progress_line(stderr_console()) as show:
+    with _progress_line(_stderr_console()) as show:
         while not _has_locked(lock):
             elapsed_s = time.monotonic() - started_at
             if elapsed_s > RESOLVE_TIMEOUT_S:
@@ -100,9 +104,9 @@ def _download(coordinates: Sequence[str], module: str, target: Path) -> None:
         command = [str(find_java()), "-cp", str(_ivy_jar()), "org.apache.ivy.Main", "-cache", str(cache)]
         command += ["-ivy", f"{scratch}/ivy.xml", "-confs", "default", "-types", "jar", "bundle"]
         command += ["-retrieve", f"{scratch}/jars/[artifact]-[revision].[ext]"]
-        console = stderr_console()
+        console = _stderr_console()
         try:
-            with progress_line(console) as show:
+            with _progress_line(console) as show:
                 process = _run(command, lambda s: show(download_line(coordinates[0], _size_bytes(cache), s), s))
         except subprocess.TimeoutExpired as error:
             raise ClusterError(
@@ -166,3 +170,31 @@ def _ivy_jar() -> Path:
     if not jars:
         raise ClusterError("pyspark's jars folder holds no ivy-*.jar: pip install pyspark (not pyspark-client).")
     return jars[0]
+
+
+def _stderr_console() -> Console:
+    """Prints lines unchanged: rich takes the colons of coordinates for emoji."""
+    from rich.console import Console
+
+    return Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _progress_line(console: Console) -> Iterator[Callable[[str, float], None]]:
+    """A function to call several times a second, with a line and the elapsed seconds. A terminal's line is erased at
+    the end."""
+    from rich.text import Text
+
+    if console.is_terminal and not console.is_dumb_terminal:
+        with console.status("") as status:
+            yield lambda line, _: status.update(Text(line))
+        return
+    due_s = 0.0
+
+    def show(line: str, elapsed_s: float) -> None:
+        nonlocal due_s
+        if elapsed_s >= due_s:
+            console.print(line)
+            due_s = elapsed_s + PLAIN_INTERVAL_S
+
+    yield show

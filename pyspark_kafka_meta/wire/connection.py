@@ -105,8 +105,8 @@ class Connection:
         self._socket.close()
 
     def is_usable(self) -> bool:
-        """False once the broker closed an idle connection or sent unrequested bytes. Also false with a request in flight:
-        its response would be taken for the response to the next request."""
+        """False once the broker closed an idle connection or sent unrequested bytes, or with a request in flight: its
+        response would be taken for the response to the next request."""
         if self._socket.fileno() < 0 or self._in_flight:
             return False
         return not is_readable(self._socket)

@@ -16,9 +16,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.testing.tcp_proxy import Network, TcpProxy
 from tests.kafka.cluster_tools import all_brokers_know, poll_until, set_quota
 from tests.kafka.harness import Scene, SteadyProducer, Stream, running
+from tests.tcp_proxy import Network, TcpProxy
 
 pytestmark = pytest.mark.kafka
 

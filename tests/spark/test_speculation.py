@@ -24,9 +24,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from benchmarks.counting import Requests
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.free_ports import free_ports
-from pyspark_kafka_meta.testing.tcp_proxy import TcpProxy, Watcher
 from tests.kafka.cluster_tools import all_brokers_know
 from tests.spark.standalone import standalone_spark
+from tests.tcp_proxy import TcpProxy, Watcher
 from tests.unit.written_events import events_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]

@@ -14,7 +14,6 @@ import pytest
 from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.model import Address, Broker
 from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.testing.tcp_proxy import TcpProxy
 from pyspark_kafka_meta.wire import in_flight_requests, kafka_wire, sockets
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
@@ -26,6 +25,7 @@ from pyspark_kafka_meta.wire.messages import (
     RequestFailure,
 )
 from tests.partitions import T0
+from tests.tcp_proxy import TcpProxy
 
 UNACKNOWLEDGED_MS = 300
 

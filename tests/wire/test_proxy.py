@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.testing.tcp_proxy import Network, TcpProxy
+from tests.tcp_proxy import Network, TcpProxy
 
 
 def connected(proxy: TcpProxy) -> socket.socket:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafka_meta.errors import ClusterError
-from pyspark_kafka_meta.testing import maven_jars, progress_line
+from pyspark_kafka_meta.testing import maven_jars
 
 COORDINATES = ("group:name:1.0",)
 
@@ -54,7 +54,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COLUMNS", "120")
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(progress_line, "PLAIN_INTERVAL_S", 0.0)
+    monkeypatch.setattr(maven_jars, "PLAIN_INTERVAL_S", 0.0)
     monkeypatch.setattr(maven_jars, "RESOLVE_TIMEOUT_S", 20.0)
     return tmp_path
 
@@ -102,9 +102,9 @@ def test_download_shows_its_growing_size_and_its_end(
 
 
 def test_without_a_terminal_lines_are_rare(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_line, "PLAIN_INTERVAL_S", 10.0)
+    monkeypatch.setattr(maven_jars, "PLAIN_INTERVAL_S", 10.0)
     screen = show_on(monkeypatch, home)
-    with progress_line.progress_line(progress_line.stderr_console()) as show:
+    with maven_jars._progress_line(maven_jars._stderr_console()) as show:
         show("first", 0.0)
         show("too soon", 9.9)
         show("second", 10.1)
