@@ -124,7 +124,7 @@ def side_tables() -> str:
 
 
 def benchmark(name: str, *columns: str) -> str:
-    """The results in docs/benchmarks/NAME.json with a value in all columns; the first argument may choose a case (`200B:`)."""
+    """The rows of docs/benchmarks/NAME.json with all columns; the first argument may choose a case (`200B:`)."""
     rows = results(name)
     if columns and columns[0].endswith(":"):
         case, columns = columns[0][:-1], columns[1:]

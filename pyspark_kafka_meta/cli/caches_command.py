@@ -36,7 +36,7 @@ NAME_WIDTH, CACHE_WIDTH = 12, 20
 
 @dataclass(frozen=True, slots=True)
 class KnownCaches:
-    """What all caches knew at one moment.
+    """The contents of all caches at one time.
 
     Attributes:
         rows: by cache and partition.
@@ -73,9 +73,9 @@ def known_caches(source: EventSource, since_ms: int, now_ms: int, application_id
         why_none = "no cache had an event since then: --since 1d goes back further"
     else:
         if ended := _count(chosen) - _count(alive):
-            note(f"caches left out, as their processes on this machine ended: {ended}")
+            note(f"omitted caches whose processes on this machine ended: {ended}")
         if silent := _count(alive) - _count(recent):
-            note(f"caches left out, without an event since then: {silent}; --since 1d goes back further")
+            note(f"omitted caches without an event since then: {silent}; --since 1d goes back further")
     return KnownCaches(recent, events, now_ms, why_none)
 
 
@@ -100,7 +100,7 @@ def show_caches(known: KnownCaches, console: Console | None) -> None:
 
 
 def show_stale(known: KnownCaches, client: ClientOptions, console: Console | None) -> bool:
-    """The entries that are behind the live cluster.
+    """The entries that are older than the state of the cluster.
 
     Returns:
         Whether there was a cache to compare.
@@ -111,12 +111,12 @@ def show_stale(known: KnownCaches, client: ClientOptions, console: Console | Non
     if known.why_none:
         note(f"nothing to compare with the cluster: {known.why_none}")
         return False
-    answer = describe_cluster(client, sorted({row.topic for row in known.rows if row.topic is not None})).response
-    rows = [row for row in known.rows if row.cluster_id in (None, answer.cluster_id)]
+    response = describe_cluster(client, sorted({row.topic for row in known.rows if row.topic is not None})).response
+    rows = [row for row in known.rows if row.cluster_id in (None, response.cluster_id)]
     if not rows:
         note("nothing to compare with the cluster: all known caches are of other clusters")
         return False
-    entries = list(stale_entries(rows, live_leaders(answer), known.events, known.now_ms))
+    entries = list(stale_entries(rows, live_leaders(response), known.events, known.now_ms))
     if console is None:
         for entry in entries:
             live = {"live_leader_id": entry.live.leader_id, "live_leader_epoch": entry.live.leader_epoch}
@@ -132,14 +132,13 @@ def _count(rows: Iterable[CacheRow]) -> int:
 
 
 def _stale_beside_others(rows: Sequence[CacheRow]) -> set[CacheRow]:
-    """The entries that are behind those of other caches of their cluster."""
+    """The entries that are older than entries of other caches of the same cluster."""
     clusters = {row.cluster_id for row in rows}
     leaders = {cluster: newest_leaders(row for row in rows if row.cluster_id == cluster) for cluster in clusters}
     return {row for row in rows if is_stale(row, leaders[row.cluster_id])}
 
 
 def _caches_table(caches: Sequence[CacheRow], rows: Sequence[CacheRow], stale: set[CacheRow]) -> Table:
-    """The table of one topic."""
     table = Table("partition", **TABLE_STYLE)
     for cache in caches:
         table.add_column(Text("\n").join(map(plain, _cache_name(cache))))

@@ -1,4 +1,4 @@
-"""`kafkameta doctor`: prints what would go wrong before a query does, and how to fix it."""
+"""`kafkameta doctor`: print the findings of the checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERDICT_STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bo
 
 
 def show_findings(sections: Iterable[Section], console: Console | None) -> bool:
-    """Each section once its checks are done: a table, or without a console a JSON line for each finding.
+    """Print each section after its checks: a table, or without a console a JSON line for each finding.
 
     Returns:
         Whether nothing failed.

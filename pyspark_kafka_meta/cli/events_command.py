@@ -54,7 +54,7 @@ def show_events(
     if not events:
         note(f"no such events in {source.name}")
     elif last is None and len(events) > limit:
-        note(f"events before the newest {limit} are left out: --last 1000000 shows more")
+        note(f"only the newest {limit} events are shown: --last 1000000 shows more")
     show(events[:limit][::-1])
 
 
@@ -74,7 +74,7 @@ def print_events(events: Iterable[Event]) -> None:
 
 
 class EventTables:
-    """Prints tables that line up; only the first one has a header."""
+    """Prints tables with the same columns; only the first has a header."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

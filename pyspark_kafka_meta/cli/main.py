@@ -37,7 +37,7 @@ from pyspark_kafka_meta.monitor.console import WARNINGS, end_in_good_order, for_
 
 app = typer.Typer(
     name="kafkameta",
-    help="Look at Kafka clusters, and at what the kafkameta source of Spark knows of them.",
+    help="Inspect Kafka clusters and the metadata caches of the kafkameta source.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -53,33 +53,33 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def every_command(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    logging.getLogger("pyspark_kafka_meta").addHandler(WARNINGS)  # no matter how often
+    logging.getLogger("pyspark_kafka_meta").addHandler(WARNINGS)  # a second time has no effect
 
 
 @app.command()
 def metadata(
     bootstrap_servers: Servers = None,
     topic: Annotated[list[str] | None, typer.Option(help="Only this topic; may be given several times.")] = None,
-    refresh: Annotated[bool, typer.Option("--refresh", help="Also refresh a cache, and show its events.")] = False,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Also refresh a cache and show its events.")] = False,
     watch: Annotated[
         float | None,
         typer.Option(
             min=0.1,
             max=86_400,
             metavar="SECONDS",
-            help="Repeat every SECONDS. In a pipe, tables appear at each change alone, and with --json each time.",
+            help="Repeat every SECONDS. In a pipe, tables are printed only at changes, JSON each time.",
         ),
     ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="Stop --watch after so many times.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Stop --watch after COUNT times.")] = None,
     timeout_ms: TimeoutMs = 10_000,
     as_json: AsJson = False,
     option: Options = None,
     config: Config = None,
 ) -> None:
-    """Ask one broker, learn them all: brokers, topics, and the leader of each partition."""
+    """Show brokers, topics and the leader of each partition, as reported by one broker."""
     from rich.console import Console
 
     from pyspark_kafka_meta.cli.metadata_command import look_at, show
@@ -91,7 +91,7 @@ def metadata(
     console = None if as_json else Console()
     with reporting(until_ended=watch is not None and count is None), ExitStack() as opened:
         if count is not None and watch is None:
-            raise OptionError("--count ends a --watch: give both, or leave it out")
+            raise OptionError("--count needs --watch")
         cluster = cluster_options(bootstrap_servers, option, config)
         client = ClientOptions.parse({**cluster, **timeout_options(timeout_ms)})
         own_cache = opened.enter_context(closing(OwnCache(client))) if refresh else None
@@ -99,7 +99,7 @@ def metadata(
             seen = look_at(client, topic, own_cache)
             show(seen, console)
             if topic:
-                check_topics(seen.told.response)
+                check_topics(seen.description.response)
         elif not keep_watch(lambda: look_at(client, topic, own_cache), console, watch, count):
             raise typer.Exit(1)
 
@@ -109,8 +109,10 @@ def events(
     path: EventsPath = None,
     topic: EventsTopic = None,
     bootstrap_servers: Servers = None,
-    reason: Annotated[list[RefreshReason] | None, typer.Option(help="Only these; may be given several times.")] = None,
-    role: Annotated[Role | None, typer.Option(help="Only those of such processes.")] = None,
+    reason: Annotated[
+        list[RefreshReason] | None, typer.Option(help="Only this reason; may be given several times.")
+    ] = None,
+    role: Annotated[Role | None, typer.Option(help="Only this role.")] = None,
     application: Application = None,
     all_applications: AllApplications = False,
     since: Annotated[str | None, typer.Option(metavar="10m", help="Only events newer than this.")] = None,
@@ -120,10 +122,10 @@ def events(
     option: Options = None,
     config: Config = None,
 ) -> None:
-    """What the metadata caches did and why: the refresh events, newest last.
+    """Show the refresh events of the metadata caches, newest last.
 
-    They are at a --path, in a --topic at --bootstrap-servers, or else in this machine's default folders, of the
-    latest application.
+    Events are read from --path, or from --topic at --bootstrap-servers, by default from the default folders of this
+    machine, for the latest application.
     """
     from pyspark_kafka_meta.cli.events_command import EventFilter, EventTables, follow_events, print_events, show_events
     from pyspark_kafka_meta.monitor.event_sources import open_events
@@ -147,7 +149,7 @@ def caches(
     bootstrap_servers: Servers = None,
     stale: Annotated[
         bool,
-        typer.Option("--stale", help="Only what is older than the live cluster's state, asked of --bootstrap-servers."),
+        typer.Option("--stale", help="Only entries older than the state of the cluster at --bootstrap-servers."),
     ] = False,
     application: Application = None,
     all_applications: AllApplications = False,
@@ -156,11 +158,11 @@ def caches(
     option: Options = None,
     config: Config = None,
 ) -> None:
-    """What each metadata cache knows, side by side: the leader and epoch of each partition.
+    """Show the leader and epoch of each partition in each metadata cache.
 
-    It is read from events at a --path, in a --topic at --bootstrap-servers, or else in this machine's default folders,
-    of the latest application. Caches that ended are left out; one that was killed on another machine may be shown for
-    as long as --since says.
+    The caches are computed from events: from --path, or from --topic at --bootstrap-servers, by default from the
+    default folders of this machine, for the latest application. Closed caches are omitted. A cache that was killed on
+    another machine is shown for the time of --since.
     """
     from pyspark_kafka_meta.cli.caches_command import known_caches, show_caches, show_stale
     from pyspark_kafka_meta.monitor.event_sources import open_events
@@ -170,7 +172,7 @@ def caches(
     with reporting():
         cluster = cluster_options(bootstrap_servers, option, config)
         client = ClientOptions.parse(cluster) if stale else None
-        given = events_options(path, topic, cluster, asks_brokers=stale, others=" or for --stale")
+        given = events_options(path, topic, cluster, uses_brokers=stale, others=" or --stale")
         with closing(open_events(given, True, all_applications or application is not None)) as source:
             known = known_caches(source, since_ms(since, now_ms), now_ms, application)
         if client is None:
@@ -183,20 +185,20 @@ def caches(
 def doctor(
     bootstrap_servers: Servers = None,
     topic: Annotated[list[str] | None, typer.Option(help="A topic to read; may be given several times.")] = None,
-    executors: Annotated[bool, typer.Option("--executors", help="Start Spark, and look from its executors.")] = False,
+    executors: Annotated[bool, typer.Option("--executors", help="Start Spark and check its executors.")] = False,
     timeout_ms: TimeoutMs = 10_000,
     as_json: JsonOrPipe = False,
     option: Options = None,
     config: Config = None,
 ) -> None:
-    """Say what would go wrong here, at the brokers and on the executors, and how to fix it."""
+    """Check this machine, the brokers and the executors, and show how to fix problems."""
     from pyspark_kafka_meta.cli.doctor_command import show_findings
     from pyspark_kafka_meta.doctor.run_checks import run_checks
 
     with reporting():
         cluster = cluster_options(bootstrap_servers, option, config)
         if topic and not cluster:
-            raise OptionError("--topic is one of a cluster: give --bootstrap-servers too")
+            raise OptionError("--topic needs --bootstrap-servers")
         cluster |= timeout_options(timeout_ms) if cluster else {}
         if not show_findings(run_checks(cluster, topic or (), executors), for_people(as_json)):
             raise typer.Exit(1)
@@ -204,17 +206,17 @@ def doctor(
 
 @app.command()
 def demo(
-    cluster: Annotated[DemoCluster | None, typer.Option(help="Which to start; embedded by default.")] = None,
+    cluster: Annotated[DemoCluster | None, typer.Option(help="Cluster to start; embedded by default.")] = None,
     bootstrap_servers: Servers = None,
-    topic: Annotated[str | None, typer.Option(help="What is read of the brokers that are named.")] = None,
-    feed: Annotated[bool, typer.Option("--feed", help="Write records to that topic, too.")] = False,
+    topic: Annotated[str | None, typer.Option(help="Topic to read at --bootstrap-servers.")] = None,
+    feed: Annotated[bool, typer.Option("--feed", help="Also write records to --topic.")] = False,
     interactive: Annotated[bool, typer.Option("--interactive", help="Wait for Enter before each scene.")] = False,
     option: Options = None,
     config: Config = None,
 ) -> None:
-    """Watch two executors' caches follow the leaders: scenes that play by themselves, and a summary.
+    """Show how the caches of two executors follow the leaders, in scenes with a summary.
 
-    On brokers that you name, only scenes that change nothing are played.
+    At --bootstrap-servers, only scenes that change nothing are played.
     """
     from rich.console import Console
 
@@ -236,19 +238,19 @@ def demo(
 
 @app.command()
 def page(
-    cluster: Annotated[DemoCluster | None, typer.Option(help="Which to start; embedded by default.")] = None,
+    cluster: Annotated[DemoCluster | None, typer.Option(help="Cluster to start; embedded by default.")] = None,
     path: EventsPath = None,
     topic: EventsTopic = None,
     bootstrap_servers: Servers = None,
-    host: Annotated[str, typer.Option(help="Where to listen; by default for this machine alone.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 for a free one.")] = 8_080,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open a browser, too.")] = False,
+    host: Annotated[str, typer.Option(help="Address to listen on; default: this machine.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for a free port.")] = 8_080,
+    open_browser: Annotated[bool, typer.Option("--open", help="Also open a browser.")] = False,
     option: Options = None,
     config: Config = None,
 ) -> None:
-    """Watch and play the demo in a browser; with events of your own, watch alone.
+    """Show the demo in a browser, with buttons; or your own events, without buttons.
 
-    Those are at a --path, or in a --topic at --bootstrap-servers.
+    Your events are read from --path, or from --topic at --bootstrap-servers.
     """
     with reporting(until_ended=True):
         if find_spec("nicegui") is None:
@@ -259,33 +261,33 @@ def page(
         at = PageAddress(host, port, open_browser)
         if path is None and topic is None:
             if yours:
-                raise OptionError("--bootstrap-servers, --option and --config are for events: give --path or --topic")
+                raise OptionError("--bootstrap-servers, --option and --config need --path or --topic")
             serve_demo(cluster, at)
         elif cluster is not None:
-            raise OptionError("--cluster starts one, --path and --topic name events of yours: give one of them")
+            raise OptionError("--cluster excludes --path and --topic")
         else:
-            serve_events(events_options(path, topic, yours, asks_brokers=True), yours, at)
+            serve_events(events_options(path, topic, yours, uses_brokers=True), yours, at)
 
 
 @app.command()
 def migrate_checkpoint(
     checkpoint: Annotated[Path, typer.Argument(help="checkpointLocation of a stopped query, a local folder.")],
-    write: Annotated[Path | None, typer.Option(help="Make a checkpoint for kafkameta here, state included.")] = None,
+    write: Annotated[Path | None, typer.Option(help="Write a checkpoint for kafkameta to this folder.")] = None,
 ) -> None:
-    """Go on where a query on Spark's own Kafka source stopped: print its startingOffsets, one line per source."""
+    """Continue a query of Spark's Kafka source: print its startingOffsets, one line per source."""
     from pyspark_kafka_meta.cli.migrate_command import starting_offsets, write_checkpoint
 
-    end_in_good_order()  # half a copy is removed
+    end_in_good_order()  # removes an incomplete copy
     with reporting():
         if write is not None:
             write_checkpoint(checkpoint, write)
-            typer.echo(f"made {write}")
+            typer.echo(f"wrote {write}")
             return
         found, pending = starting_offsets(checkpoint)
     typer.echo("\n".join(found))
     if pending is not None:
         typer.echo(
-            f"kafkameta: batch {pending} was planned and is not committed: with these offsets it is read again. If the "
-            "sink may hold it already, use --write, which keeps the batch and its number",
+            f"kafkameta: batch {pending} was planned but not committed: with these offsets it is read again. If the "
+            "sink may have it already, use --write, which keeps the batch and its number",
             err=True,
         )

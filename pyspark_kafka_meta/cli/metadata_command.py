@@ -1,6 +1,6 @@
-"""`kafkameta metadata`: the cluster as the first broker that answers sees it, once or again and again.
+"""`kafkameta metadata`: the cluster as reported by the first broker that responds, once or repeatedly.
 
-Metadata is asked for without a cache; a cache of the command's own is refreshed beside it where that is wanted.
+The request bypasses caches. With --refresh, the command also refreshes a cache of its own.
 """
 
 from __future__ import annotations
@@ -31,43 +31,43 @@ from pyspark_kafka_meta.tables.cluster_query import ClusterDescription, describe
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look showed.
+    """A description of the cluster at one time.
 
     Attributes:
-        events: of the own cache since the look before; none where there is no such cache.
+        events: of the command's cache since the last look; none without a cache.
     """
 
-    told: ClusterDescription
+    description: ClusterDescription
     events: list[Event]
 
     def state(self) -> object:
-        """Equal to that of another look between which nothing happened. With KRaft any broker may be named as the
-        controller, so that it says nothing."""
-        answer = self.told.response
-        return sorted(answer.brokers), _topic_rows(answer)
+        """Equal in two looks without a change. Excludes the controller: with KRaft, brokers report any broker."""
+        response = self.description.response
+        return sorted(response.brokers), _topic_rows(response)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        told = {"answered_by": str(self.told.address), "latency_ms": round(self.told.latency_ms, 3)}
-        return {**told, **asdict(self.told.response), "events": self.events}
+        found = self.description
+        about = {"answered_by": str(found.address), "latency_ms": round(found.latency_ms, 3)}
+        return {**about, **asdict(found.response), "events": self.events}
 
 
 def look_at(options: ClientOptions, topics: Collection[str] | None, own_cache: OwnCache | None) -> Look:
-    """One look.
+    """Look at the cluster.
 
     Args:
-        topics: None for all.
+        topics: None for all topics.
 
     Raises:
         KafkaMetaError: as `describe_cluster`.
     """
-    told = describe_cluster(options, topics)
-    events = [] if own_cache is None else own_cache.refresh([topic.name for topic in told.response.topics])
-    return Look(told, events)
+    description = describe_cluster(options, topics)
+    events = [] if own_cache is None else own_cache.refresh([topic.name for topic in description.response.topics])
+    return Look(description, events)
 
 
 def show(seen: Look, console: Console | None) -> None:
-    """As tables; without a console as one line of JSON."""
+    """Print tables; without a console, a line of JSON."""
     if console is None:
         print_json(seen.as_dict())
     else:
@@ -76,13 +76,13 @@ def show(seen: Look, console: Console | None) -> None:
 
 def watch(look: Callable[[], Look], console: Console | None, every_s: float, times: int | None) -> bool:
     """Look until Ctrl-C, or `times` times: JSON has a line for each look, a terminal the tables of the last look, and a
-    pipe the tables of each look that shows a change. That no broker answers does not end it.
+    pipe the tables of each look with a change. Continues if no broker responds.
 
     Returns:
-        Whether one answered the last look.
+        Whether a broker responded in the last look.
 
     Raises:
-        KafkaMetaError: what looking again does not heal, such as a login that is refused.
+        KafkaMetaError: an error that is not retriable, such as a refused login.
     """
     if console is None:
         return _repeat(look, lambda seen: show(seen, None), note, every_s, times)
@@ -92,15 +92,15 @@ def watch(look: Callable[[], Look], console: Console | None, every_s: float, tim
             def redraw(shown: RenderableType) -> None:
                 live.update(shown, refresh=True)
 
-            def complain(text: str) -> None:
+            def report(text: str) -> None:
                 redraw(plain(text, "red"))
 
-            return _repeat(look, lambda seen: redraw(_tables(seen)), complain, every_s, times)
+            return _repeat(look, lambda seen: redraw(_tables(seen)), report, every_s, times)
     return _repeat(look, _Changes(console), note, every_s, times)
 
 
 class _Changes:
-    """Shows a look only if it differs from the one before, or its own cache has news."""
+    """Shows a look only if it differs from the last shown look, or if the command's cache has news."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -115,71 +115,70 @@ class _Changes:
 
 def _repeat(
     look: Callable[[], Look],
-    show_one: Callable[[Look], None],
-    complain: Callable[[str], None],
+    show_look: Callable[[Look], None],
+    report: Callable[[str], None],
     every_s: float,
     times: int | None,
 ) -> bool:
-    has_answer = False
+    has_response = False
     for number in islice(count(), times):
         if number > 0:
             sleep(every_s)
         try:
             seen = look()
         except RETRIABLE_ERRORS as error:
-            has_answer = False
-            complain(error_text(error))
+            has_response = False
+            report(error_text(error))
         else:
-            has_answer = True
-            show_one(seen)
-    return has_answer
+            has_response = True
+            show_look(seen)
+    return has_response
 
 
 def _tables(seen: Look) -> Group:
-    """Without the controller: with KRaft, brokers name any of them."""
-    told, answer = seen.told, seen.told.response
+    description, response = seen.description, seen.description.response
     heading = Text.assemble(
         "Cluster ",
-        plain(answer.cluster_id, "bold"),
-        f"; {told.address} answered Metadata v{answer.api_version} in {told.latency_ms:.1f} ms with "
-        f"{answer.response_bytes} bytes",
+        plain(response.cluster_id, "bold"),
+        f"; {description.address} answered Metadata v{response.api_version} in {description.latency_ms:.1f} ms with "
+        f"{response.response_bytes} bytes",
     )
-    tables: list[RenderableType] = [heading, _brokers_table(answer), _topics_table(answer)]
+    tables: list[RenderableType] = [heading, _brokers_table(response), _topics_table(response)]
     if seen.events:
-        tables += [Text("What a cache of this command's own did"), EventsTable(seen.events)]
+        tables += [Text("Events of the cache of this command"), EventsTable(seen.events)]
     return Group(*tables)
 
 
-def _brokers_table(answer: MetadataResponse) -> Table:
+def _brokers_table(response: MetadataResponse) -> Table:
     table = Table("id", "host", "port", "rack", title="Brokers in the cluster", title_justify="left")
-    for broker in sorted(answer.brokers):
+    for broker in sorted(response.brokers):
         table.add_row(*map(plain, (broker.node_id, broker.address.host, broker.address.port, broker.rack)))
     return table
 
 
-def _topics_table(answer: MetadataResponse) -> Table:
+def _topics_table(response: MetadataResponse) -> Table:
     columns = ("topic", "partition", "leader", "epoch", "replicas", "in sync", "")
     table = Table(*columns, title="Topics and leaders", title_justify="left")
-    for row in _topic_rows(answer):
+    for row in _topic_rows(response):
         table.add_row(*map(plain, row))
     return table
 
 
-def _topic_rows(answer: MetadataResponse) -> list[tuple[str, ...]]:
+def _topic_rows(response: MetadataResponse) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for topic in sorted(answer.topics, key=lambda one: one.name):
+    for topic in sorted(response.topics, key=lambda topic: topic.name):
         if topic.error_code:
             rows.append((topic.name, "", "", "", "", "", describe(topic.error_code)))
         rows += [
             (
                 topic.name,
-                str(one.partition),
-                str(one.leader_id) if one.leader_id >= 0 else "none",
-                str(one.leader_epoch),
-                " ".join(map(str, one.replicas)),
-                " ".join(map(str, sorted(one.isr))),
-                describe(one.error_code) if one.error_code else "",
+                str(partition.partition),
+                str(partition.leader_id) if partition.leader_id >= 0 else "none",
+                str(partition.leader_epoch),
+                " ".join(map(str, partition.replicas)),
+                " ".join(map(str, sorted(partition.isr))),
+                describe(partition.error_code) if partition.error_code else "",
             )
-            for one in sorted(topic.partitions, key=lambda one: one.partition)
+            for partition in sorted(topic.partitions, key=lambda partition: partition.partition)
         ]
     return rows

@@ -1,8 +1,8 @@
-"""`kafkameta migrate-checkpoint`: where a query on Spark's own Kafka source stopped, so that kafkameta goes on there.
+"""`kafkameta migrate-checkpoint`: translate the checkpoint of a query of Spark's Kafka source.
 
-A checkpoint has a file for each micro-batch in `offsets`, and one in `commits` once the batch is done. The former has
-a line `v1`, a line of settings, and one for each source of the query: `{"topic": {"0": 23}}` for a Kafka source, where
-23 is the next offset. Batch 0 began where `sources/<number of the source>/0` says. Follows Spark's `OffsetSeqLog`,
+A checkpoint has a file for each micro-batch in `offsets`, and a file in `commits` once the batch is done. The offsets
+file has a line `v1`, a line of settings, and a line for each source, for Kafka the next offsets: `{"topic": {"0": 23}}`.
+`sources/<number of the source>/0` has the start of batch 0. Follows Spark's `OffsetSeqLog`,
 `KafkaSourceOffset` and `KafkaSourceInitialOffsetWriter`.
 """
 
@@ -24,13 +24,13 @@ Offsets = Mapping[TopicPartition, int]
 
 
 def starting_offsets(checkpoint: Path) -> tuple[list[str], int | None]:
-    """Where the query goes on, by Kafka source: the JSON for the option startingOffsets.
+    """The next offsets of each Kafka source, as JSON for the option startingOffsets.
 
     Returns:
-        The JSON texts, in the order of the sources, and the number of a batch that was planned and is not committed.
+        The JSON texts, in the order of the sources, and the number of a batch that was planned but not committed.
 
     Raises:
-        CheckpointError: it is none of a query on Spark's own Kafka source, or of one that never began.
+        CheckpointError: not the checkpoint of a query of Spark's Kafka source, or the query never began.
     """
     with _in_one_line(f"{checkpoint} cannot be read"):
         if not checkpoint.is_dir():
@@ -44,20 +44,20 @@ def starting_offsets(checkpoint: Path) -> tuple[list[str], int | None]:
 
 
 def write_checkpoint(checkpoint: Path, target: Path) -> None:
-    """Copy the checkpoint to `target`, its Kafka offsets made into those of kafkameta. It is there whole or not at all.
+    """Copy the checkpoint to `target`, with kafkameta's offsets. The copy appears complete or not at all.
 
-    All else stays: the query's id, its state, the numbers of its batches, and a batch that was planned and not
-    committed. So a sink that knows batches by their number, as Spark's file sink does, neither skips nor repeats one.
+    Query id, state, batch numbers and an uncommitted batch stay. So a sink that identifies batches by number, such as
+    Spark's file sink, neither skips nor repeats a batch.
 
     Raises:
-        CheckpointError: as `starting_offsets`, or `target` exists, is in the checkpoint or cannot be made.
+        CheckpointError: as `starting_offsets`, or `target` exists, is in the checkpoint or cannot be created.
     """
     starting_offsets(checkpoint)
     with _in_one_line(f"{checkpoint} cannot be read"):
         translated = {batch: _translated(checkpoint, batch) for batch in _batches(checkpoint)}
     with _in_one_line(f"{checkpoint} cannot be copied to {target}"):
         if target.exists():
-            raise CheckpointError(f"{target} exists: name a folder to be made")
+            raise CheckpointError(f"{target} exists: name a new folder")
         if checkpoint.resolve() in target.resolve().parents:
             raise CheckpointError(f"{target} is in the checkpoint itself: name a folder elsewhere")
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -65,21 +65,21 @@ def write_checkpoint(checkpoint: Path, target: Path) -> None:
             copy = shutil.copytree(checkpoint, Path(scratch, target.name))
             for batch, text in translated.items():
                 (copy / "offsets" / str(batch)).write_text(text)
-                (copy / "offsets" / f".{batch}.crc").unlink(missing_ok=True)  # Hadoop's checksum of what it was
+                (copy / "offsets" / f".{batch}.crc").unlink(missing_ok=True)  # Hadoop's checksum of the old content
             copy.rename(target)
 
 
 @contextmanager
-def _in_one_line(trouble: str) -> Iterator[None]:
-    """What files do not give, or take, becomes a CheckpointError."""
+def _in_one_line(problem: str) -> Iterator[None]:
+    """Turn errors of files into CheckpointError."""
     try:
         yield
     except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{trouble} ({str(error)[:500]}): correct that first") from None
+        raise CheckpointError(f"{problem} ({str(error)[:500]}): correct this first") from None
 
 
 def _batches(checkpoint: Path) -> list[int]:
-    """The numbers of the batches whose offsets are there, in order."""
+    """The numbers of the batches with an offsets file, in order."""
     found = sorted(int(file.name) for file in (checkpoint / "offsets").glob("*") if file.name.isdecimal())
     if not found:
         raise CheckpointError(f"{checkpoint} has no offsets: name the checkpointLocation of a query that has run")
@@ -87,7 +87,7 @@ def _batches(checkpoint: Path) -> list[int]:
 
 
 def _before(checkpoint: Path, batch: int) -> list[Offsets]:
-    """Where `batch` begins, by source; empty for one that is no Kafka source."""
+    """The start of `batch` by source; empty for sources that are not Kafka."""
     if batch > 0:
         return [_kafka_offsets(line) for line in _lines(checkpoint, batch - 1)[2:]]
     sources = range(len(_lines(checkpoint, 0)) - 2)
@@ -95,22 +95,22 @@ def _before(checkpoint: Path, batch: int) -> list[Offsets]:
 
 
 def _initial_offsets(file: Path) -> Offsets:
-    # Spark puts a zero byte first, at which releases before 2.1 stumble.
+    # Spark writes a zero byte first, which makes releases before 2.1 fail.
     return _kafka_offsets(file.read_text().lstrip("\0").removeprefix("v1\n")) if file.exists() else {}
 
 
 def _lines(checkpoint: Path, batch: int) -> list[str]:
     file = checkpoint / "offsets" / str(batch)
     if not file.exists():
-        raise CheckpointError(f"{file} is missing, and the batch after it began there: restore the checkpoint")
+        raise CheckpointError(f"{file} is missing, but has the start of the next batch: restore the checkpoint")
     lines = file.read_text().splitlines()
     if lines[:1] != ["v1"] or len(lines) < 3:
-        raise CheckpointError(f"{file} is of another format than v1: this release cannot migrate it")
+        raise CheckpointError(f"{file} does not have format v1: this release cannot migrate it")
     return lines
 
 
 def _kafka_offsets(line: str) -> Offsets:
-    """The offsets in one source's line; empty if it is not Kafka's. So is the `{}` from before SPARK-41375."""
+    """The offsets in the line of a source; empty if the source is not Kafka, or for `{}` from before SPARK-41375."""
     try:
         return dict(parse_offsets(line).by_partition)
     except ValueError:
@@ -118,9 +118,9 @@ def _kafka_offsets(line: str) -> Offsets:
 
 
 def _translated(checkpoint: Path, batch: int) -> str:
-    """The text of the batch's file with the offsets of kafkameta, which say where partitions begin that are new."""
+    """The text of the batch's file with kafkameta's offsets, which contain the start of new partitions."""
     lines = _lines(checkpoint, batch)
-    is_first = batch == _batches(checkpoint)[0] > 0  # what it began with is gone, and will not be asked for
+    is_first = batch == _batches(checkpoint)[0] > 0  # its start was deleted, and is not needed
     before: Sequence[Offsets] = [{}] * len(lines) if is_first else _before(checkpoint, batch)
     for number, line in enumerate(lines[2:]):
         if ends := _kafka_offsets(line):
@@ -129,18 +129,18 @@ def _translated(checkpoint: Path, batch: int) -> str:
 
 
 def _source_offset(begins: Offsets, ends: Offsets, batch: int) -> SourceOffset:
-    # Spark's source reads a new partition from its start, wherever that is when the batch is read.
-    new = {each: EARLIEST_OFFSET for each in ends if each not in begins}
+    # Spark's source reads a new partition from the start of its log at the time of the batch.
+    new = {partition: EARLIEST_OFFSET for partition in ends if partition not in begins}
     start = {**begins, **new} if batch == 0 else new
     return SourceOffset(
-        positions={each: Position(offset) for each, offset in ends.items()},
-        topic_ids={each.topic: None for each in ends},
-        start={each: Position(offset) for each, offset in start.items() if each in ends},
+        positions={partition: Position(offset) for partition, offset in ends.items()},
+        topic_ids={partition.topic: None for partition in ends},
+        start={partition: Position(offset) for partition, offset in start.items() if partition in ends},
     )
 
 
 def _by_topic(offsets: Offsets) -> dict[str, dict[str, int]]:
     topics: dict[str, dict[str, int]] = {}
-    for each in sorted(offsets):
-        topics.setdefault(each.topic, {})[str(each.partition)] = offsets[each]
+    for partition in sorted(offsets):
+        topics.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
     return topics

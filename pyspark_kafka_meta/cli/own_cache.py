@@ -1,4 +1,4 @@
-"""A metadata cache of the command's own, to see a refresh on demand happen. Its events go nowhere but to the screen."""
+"""A metadata cache of the command itself, which shows a refresh on demand. Its events are only printed."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class _Screen:
 
 
 class OwnCache:
-    """Keeps its events until they are asked for."""
+    """A client whose cache keeps its events until the next `refresh`."""
 
     def __init__(self, options: ClientOptions) -> None:
         self._screen = _Screen()
         self._client = KafkaClient(options, EventPublisher([self._screen], cli_origin()))
 
     def refresh(self, topics: Collection[str]) -> list[Event]:
-        """Ask for these topics and all of before, on demand; a cache that knows nothing yet learns them first.
+        """Refresh the cache on demand, with these and all earlier topics. The first call also bootstraps the cache.
 
         Returns:
             The events since the last call.

@@ -1,6 +1,6 @@
-"""The options that commands share, and what they amount to for the source.
+"""The options that commands share, and their translation to options of the source.
 
-A file for `--config` is a properties file, as Kafka's own tools take with `--command-config`.
+The file of `--config` is a properties file, as for `--command-config` of Kafka's tools.
 """
 
 from __future__ import annotations
@@ -21,41 +21,40 @@ from pyspark_kafka_meta.options.option_table import NAME
 from pyspark_kafka_meta.options.table_options import OPTION_NAMES
 from pyspark_kafka_meta.validators import INT32_MAX
 
-Servers = Annotated[
-    str | None, typer.Option(help="Brokers to ask, as host:port between commas; --config may name them.")
-]
+Servers = Annotated[str | None, typer.Option(help="Brokers as host:port, separated by commas; --config may set them.")]
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="NAME=VALUE", help="A kafka.* option of the source; may be given several times."),
 ]
 Config = Annotated[
     Path | None,
-    typer.Option(exists=True, dir_okay=False, help="File of such options, a line each: the place for secrets."),
+    typer.Option(exists=True, dir_okay=False, help="File of such options, one per line; the place for secrets."),
 ]
 EventsPath = Annotated[str | None, typer.Option("--path", help="The metricsPath of the events.")]
 Application = Annotated[
-    str | None, typer.Option(metavar="ID", help="Only readers of this application of Spark; planners know none.")
+    str | None,
+    typer.Option(metavar="ID", help="Only readers of this Spark application; planners have no id."),
 ]
 AllApplications = Annotated[
     bool,
-    typer.Option("--all-applications", help="In the default folders, all applications and not only the latest."),
+    typer.Option("--all-applications", help="All applications in the default folders, not only the latest."),
 ]
 EventsTopic = Annotated[str | None, typer.Option("--topic", help="The metricsTopic of the events.")]
 TimeoutMs = Annotated[
     int,
     typer.Option(
-        min=1, max=INT32_MAX, help="How long brokers may take to answer, whatever kafka.default.api.timeout.ms says."
+        min=1, max=INT32_MAX, help="How long brokers may take to respond; overrides kafka.default.api.timeout.ms."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON, one line each.")]
-JsonOrPipe = Annotated[bool, typer.Option("--json", help="JSON, one line each, as without a terminal.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
+JsonOrPipe = Annotated[bool, typer.Option("--json", help="Print JSON lines, the default without a terminal.")]
 
 
 def cluster_options(servers: str | None, options: Sequence[str] | None, config: Path | None) -> dict[str, str]:
-    """The `kafka.*` options; what is on the command line goes before what is in the file.
+    """The `kafka.*` options; the command line takes precedence over the file.
 
     Raises:
-        OptionError: the file, or an option, cannot be read. It does not repeat what may be a secret.
+        OptionError: the file or an option cannot be read. The text contains no values, which may be secret.
     """
     found = {} if config is None else _in_file(config)
     try:
@@ -66,47 +65,46 @@ def cluster_options(servers: str | None, options: Sequence[str] | None, config: 
 
 
 def events_options(
-    path: str | None, topic: str | None, cluster: Mapping[str, str], asks_brokers: bool = False, others: str = ""
+    path: str | None, topic: str | None, cluster: Mapping[str, str], uses_brokers: bool = False, others: str = ""
 ) -> dict[str, str]:
     """The options of the table `refresh_events`.
 
     Args:
         cluster: the `kafka.*` options.
-        asks_brokers: whether those have another use than to read the topic.
-        others: options that would give them one, as in the error's text.
+        uses_brokers: whether `cluster` has another use than to read the topic.
+        others: options with such a use, for the error text.
 
     Raises:
-        OptionError: two places are given, or options of a cluster that is not asked.
+        OptionError: both places are given, or options of a cluster without a use.
     """
     if path is not None and topic is not None:
-        raise OptionError("--path and --topic name two places: give one of them")
+        raise OptionError("--path and --topic exclude each other")
     if topic is not None:
         return {**cluster, "metricsTopic": topic}
-    if cluster and not asks_brokers:
-        use = f"a --topic{others}: name one"
-        raise OptionError(f"--bootstrap-servers, --option and --config are for {use}, or leave them out")
+    if cluster and not uses_brokers:
+        raise OptionError(f"--bootstrap-servers, --option and --config need --topic{others}")
     return {} if path is None else {"metricsPath": path}
 
 
 def check_demo(cluster: DemoCluster | None, topic: str | None, feed: bool, yours: Mapping[str, str]) -> None:
-    """Whether the options of `demo` fit together.
+    """Check that the options of `demo` fit together.
 
     Args:
-        yours: the `kafka.*` options of a cluster that is not the demo's own.
+        yours: the `kafka.*` options of the user's cluster.
 
     Raises:
-        OptionError: two clusters are named, or one of yours by halves.
+        OptionError: two clusters are given, or incomplete cluster options.
     """
     if yours and cluster is not None:
-        raise OptionError("--cluster starts one and --bootstrap-servers names yours: give one of them")
+        raise OptionError("--cluster and --bootstrap-servers exclude each other")
     if (topic is None) == ("kafka.bootstrap.servers" in yours) or (topic is None and (feed or yours)):
-        raise OptionError("--bootstrap-servers and --topic go together; --feed, --option and --config are for them")
+        raise OptionError("--bootstrap-servers and --topic need each other; --feed, --option and --config need both")
 
 
 def since_ms(text: str, now_ms: int) -> int:
-    """When it was, ms since 1970 UTC. Raises OptionError."""
+    """The start of the period `text` before `now_ms`, in ms since 1970 UTC. Raises OptionError."""
     try:
-        if text.strip().isdecimal():  # milliseconds, where minutes are meant
+        if text.strip().isdecimal():  # a number without a unit is probably meant as minutes
             raise ValueError
         return now_ms - parse_duration_ms(text)
     except ValueError:
@@ -114,7 +112,7 @@ def since_ms(text: str, now_ms: int) -> int:
 
 
 def _in_file(config: Path) -> dict[str, str]:
-    """The options in it. What else Kafka's tools have there, for a consumer's group or a producer, is ignored."""
+    """The options in the file. Options of Kafka's other tools, such as a producer's, are ignored."""
     try:
         pairs = list(parse_properties(config.read_text()))
     except OSError as error:
@@ -126,11 +124,11 @@ def _in_file(config: Path) -> dict[str, str]:
     known = {option.name for option in CLIENT_OPTIONS.values()}
     others = {name for name, _ in pairs if _full_name(name) not in known and NAME.fullmatch(name)}
     if others:
-        note(f"passed over in {config}, as no options of kafkameta: {', '.join(sorted(others))}")
+        note(f"ignored unknown options in {config}: {', '.join(sorted(others))}")
     return {_full_name(name): value for name, value in pairs if name not in others}
 
 
 def _full_name(name: str) -> str:
-    """As documented, with the `kafka.` that Kafka's tools leave out."""
+    """The documented name, with the prefix `kafka.` that Kafka's tools omit."""
     full = name if name in OPTION_NAMES or name.lower().startswith("kafka.") else f"kafka.{name}"
     return OPTION_NAMES.get(full, full)

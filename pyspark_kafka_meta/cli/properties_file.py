@@ -1,4 +1,4 @@
-"""Properties files, as Kafka's own tools take them. Follows `java.util.Properties`; names end at a `=` alone."""
+"""Parses properties files, as Kafka's tools do. Follows `java.util.Properties`, but only `=` ends a name."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ _NAMED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> Iterator[tuple[str, str]]:
-    """Names and values. A line that ends in a backslash goes on in the next one, unless it is a comment; a backslash in
-    a value is two.
+    """Names and values. A backslash at the end of a line continues it, except in comments; two stand for a backslash.
 
     Raises:
         ValueError: a line is not NAME=VALUE; the text is its number.
     """
     for line in _LINE.finditer(text):
-        if (said := _CONTINUED.sub(r"\1", line[0]).lstrip()) and said[0] not in "#!":
+        if (pair := _CONTINUED.sub(r"\1", line[0]).lstrip()) and pair[0] not in "#!":
             try:
-                name, value = split_pair(said)
+                name, value = split_pair(pair)
             except ValueError:
                 raise ValueError(text.count("\n", 0, line.start()) + 1) from None
             yield name, _ESCAPE.sub(_unescaped, value.lstrip())

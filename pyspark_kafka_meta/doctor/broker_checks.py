@@ -1,6 +1,6 @@
-"""The brokers: whether each bootstrap and each advertised address answers, how fast, and what it lacks.
+"""Check the brokers: whether each bootstrap and advertised address responds, how fast, and with which API versions.
 
-The probe is an ordinary connection, so that its errors are those that a read would meet.
+The probe is a normal connection, so it fails with the errors of a read.
 """
 
 from __future__ import annotations
@@ -23,102 +23,105 @@ from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 ROUND_TRIPS = 5
 AT_ONCE = 16
 SLOW_MS = 100.0
-"""A round trip from which on it is worth a warning: each Fetch of each task takes one at least."""
+"""Round trips this long cause a warning: each Fetch takes at least a round trip."""
 
-_LACKS = (
+_FEATURES = (
     (13, "3.1", "records are fetched by name: a topic recreated while it is read may be noticed late"),
-    (16, "3.7", "a moved leader costs a metadata refresh, because brokers do not name the new one in Fetch answers"),
+    (
+        16,
+        "3.7",
+        "a moved leader costs a metadata refresh, because Fetch responses do not name the new leader",
+    ),
 )
-"""Fetch versions, the Kafka release that brought each, and what is missing without it (KIP-516, KIP-951)."""
+"""Fetch version, its first Kafka release, and the effect of an older version (KIP-516, KIP-951)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What an address answered.
+    """Results of an address that responds.
 
     Attributes:
         connect_ms: name resolution, TCP, TLS, ApiVersions and login together.
-        latency_ms: of a Metadata request for no topic, the median of `ROUND_TRIPS`.
-        versions: the newest that both sides speak.
+        latency_ms: of a Metadata request without topics, the median of `ROUND_TRIPS`.
+        versions: the newest that both sides support.
     """
 
     connect_ms: float
     latency_ms: float
     versions: Mapping[Api, int]
-    answer: MetadataResponse
+    response: MetadataResponse
 
 
-Reaches = Mapping[Address, Reached | KafkaMetaError]
+Results = Mapping[Address, Reached | KafkaMetaError]
 
 
-def reach_all(addresses: Collection[Address], options: ClientOptions) -> Reaches:
-    """What each answers, or why it does not, by the time-outs of the options."""
+def reach_all(addresses: Collection[Address], options: ClientOptions) -> Results:
+    """The result, or the error, of each address, within the timeouts of the options."""
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="kafkameta-doctor") as pool:
-        return dict(zip(addresses, pool.map(lambda one: _try(one, options), addresses), strict=True))
+        return dict(zip(addresses, pool.map(lambda address: _try(address, options), addresses), strict=True))
 
 
-def answered(reaches: Reaches) -> dict[Address, Reached]:
-    return {address: one for address, one in reaches.items() if isinstance(one, Reached)}
+def responding(results: Results) -> dict[Address, Reached]:
+    return {address: result for address, result in results.items() if isinstance(result, Reached)}
 
 
-def bootstrap_findings(reaches: Reaches) -> Iterator[Finding]:
-    """One answer is enough for a read, so a dead address beside it is a warning."""
-    good = answered(reaches)
-    for address, one in reaches.items():
+def bootstrap_findings(results: Results) -> Iterator[Finding]:
+    """A read needs one address that responds: other failures are warnings."""
+    good = responding(results)
+    for address, result in results.items():
         check = f"bootstrap {address}"
-        if isinstance(one, Reached):
-            yield ok(check, _speed(one))
+        if isinstance(result, Reached):
+            yield ok(check, _speed(result))
         elif good:
-            yield warn(check, str(one), f"take it out of kafka.bootstrap.servers, or: {failure(check, one).fix}")
+            yield warn(check, str(result), f"remove it from kafka.bootstrap.servers, or: {failure(check, result).fix}")
         else:
-            yield failure(check, one)
-    clusters = {one.answer.cluster_id: address for address, one in good.items()}
+            yield failure(check, result)
+    clusters = {result.response.cluster_id: address for address, result in good.items()}
     if len(clusters) > 1:
-        told = ", ".join(f"{address} is of {cluster}" for cluster, address in clusters.items())
-        yield fail("bootstrap", f"the addresses lead to several clusters: {told}", "name brokers of one cluster alone")
+        found = ", ".join(f"{address} is in {cluster}" for cluster, address in clusters.items())
+        yield fail("bootstrap", f"the addresses lead to several clusters: {found}", "list brokers of a single cluster")
 
 
-def broker_findings(brokers: Sequence[Broker], reaches: Reaches, rack: str) -> Iterator[Finding]:
-    """Findings on the addresses that brokers advertise, which is where reads go.
+def broker_findings(brokers: Sequence[Broker], results: Results, rack: str) -> Iterator[Finding]:
+    """Findings on the advertised addresses, which reads use.
 
     Args:
-        reaches: what these addresses answered.
-        rack: kafka.client.rack, empty if it is not given.
+        results: of these addresses.
+        rack: kafka.client.rack, or empty.
     """
     if not brokers:
-        yield fail("brokers", "the cluster knows none of its brokers", "wait until they have started, and look again")
+        yield fail("brokers", "the cluster reports no brokers", "wait until they have started, and try again")
     for broker in sorted(brokers):
-        yield _broker_finding(broker, reaches[broker.address])
+        yield _broker_finding(broker, results[broker.address])
     yield from shared_addresses(brokers)
-    if good := answered(reaches):
-        yield versions_finding([one.versions for one in good.values()])
+    if good := responding(results):
+        yield versions_finding([result.versions for result in good.values()])
     racks = {broker.rack for broker in brokers if broker.rack}
     if rack and rack not in racks:
-        told = (
-            f"kafka.client.rack is {rack}, and no broker is in it: theirs are {', '.join(sorted(racks)) or 'not set'}"
-        )
-        yield warn("rack", told, "set it to a broker.rack of the cluster, or leave it out: reads go to the leaders")
+        known = ", ".join(sorted(racks)) or "not set"
+        what = f"kafka.client.rack is {rack}, and no broker is in it: broker.rack of the brokers is {known}"
+        yield warn("rack", what, "set it to a broker.rack of the cluster, or remove it: reads go to the leaders")
 
 
 def shared_addresses(brokers: Collection[Broker]) -> Iterator[Finding]:
-    """Brokers that cannot be distinguished, as behind one forwarded port or load balancer."""
+    """Findings on brokers with the same address, such as a forwarded port or a load balancer."""
     for address in sorted({broker.address for broker in brokers}):
         ids = [str(broker.node_id) for broker in sorted(brokers) if broker.address == address]
         if len(ids) > 1:
-            told = f"brokers {', '.join(ids)} all advertise {address}, so that a leader cannot be chosen"
-            yield fail("brokers", told, "give each broker an address of its own in its advertised.listeners")
+            what = f"brokers {', '.join(ids)} all advertise {address}, so that requests cannot reach a chosen leader"
+            yield fail("brokers", what, "give each broker an address of its own in its advertised.listeners")
 
 
 def versions_finding(versions: Sequence[Mapping[Api, int]]) -> Finding:
-    """By the least of the brokers."""
-    least = {api: min(one[api] for one in versions) for api in versions[0]}
-    spoken = ", ".join(f"{api.title} v{version}" for api, version in least.items())
-    lacking = [(release, text) for since, release, text in _LACKS if least[FETCH] < since]
+    """The lowest version of each API among the brokers."""
+    least = {api: min(supported[api] for supported in versions) for api in versions[0]}
+    shown = ", ".join(f"{api.title} v{version}" for api, version in least.items())
+    lacking = [(release, text) for since, release, text in _FEATURES if least[FETCH] < since]
     if lacking:
         return warn(
-            "versions", f"{spoken}: {lacking[0][1]}", f"upgrade brokers to Apache Kafka {lacking[-1][0]} or later"
+            "versions", f"{shown}: {lacking[0][1]}", f"upgrade brokers to Apache Kafka {lacking[-1][0]} or later"
         )
-    return ok("versions", spoken)
+    return ok("versions", shown)
 
 
 def _broker_finding(broker: Broker, reached: Reached | KafkaMetaError) -> Finding:
@@ -137,7 +140,7 @@ def _broker_finding(broker: Broker, reached: Reached | KafkaMetaError) -> Findin
 
 
 def _speed(reached: Reached) -> str:
-    return f"connected in {reached.connect_ms:.1f} ms, answers in {reached.latency_ms:.2f} ms"
+    return f"connected in {reached.connect_ms:.1f} ms, responds in {reached.latency_ms:.2f} ms"
 
 
 def _try(address: Address, options: ClientOptions) -> Reached | KafkaMetaError:
@@ -155,5 +158,5 @@ def _reach(address: Address, options: ClientOptions) -> Reached:
         versions = {api: connection.version(api) for api in (METADATA, LIST_OFFSETS, FETCH)}
         request = translate_metadata.metadata_request(versions[METADATA], ())
         exchanges = [connection.call(METADATA, request, deadline) for _ in range(ROUND_TRIPS)]
-    answer = translate_metadata.metadata_response(exchanges[-1], ())
-    return Reached(connect_ms, median(one.latency_ms for one in exchanges), versions, answer)
+    response = translate_metadata.metadata_response(exchanges[-1], ())
+    return Reached(connect_ms, median(exchange.latency_ms for exchange in exchanges), versions, response)

@@ -1,6 +1,6 @@
-"""The executors: a small Spark job has each look at its own Python, its packages, and the way to the brokers.
+"""Check the executors with a small Spark job: Python, packages, and the connections to the brokers.
 
-Spark, its master and its Python are those of the environment: spark-defaults.conf, PYSPARK_SUBMIT_ARGS, PYSPARK_PYTHON.
+The environment configures Spark: spark-defaults.conf, PYSPARK_SUBMIT_ARGS, PYSPARK_PYTHON.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 SPARK_TIMEOUT_S = 300
 TASKS_PER_SLOT = 2
-"""So that no executor is left out because another one was faster."""
+"""So that a fast executor does not take the tasks of another executor."""
 MAX_TASKS = 400
 
 Row = tuple[str, str, str, str]
-"""The fields of a finding: what can be sent from where this package may be missing."""
+"""The fields of a finding: an executor without this package can send them."""
 
 _PYTHON_FIX = (
     f"set PYSPARK_PYTHON to the path of a Python {sys.version_info[0]}.{sys.version_info[1]} on the executors that has "
@@ -45,12 +45,12 @@ _SIGNS = {
     "Connection reset": _PYTHON_FIX,
     "Python worker": _PYTHON_FIX,
 }
-"""What Spark's errors contain, the most specific first."""
+"""Fixes by a part of Spark's error, the most specific first."""
 
 
 @contextmanager
 def spark_session() -> Iterator[SparkSession]:
-    """A session that waits for its executors, and ends."""
+    """A session that waits for its executors and is stopped at the end."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName("kafkameta doctor").config("spark.ui.enabled", "false")
@@ -63,7 +63,7 @@ def spark_session() -> Iterator[SparkSession]:
 
 
 def executor_findings(cluster: Mapping[str, str], addresses: Sequence[Address]) -> list[Finding]:
-    """What the executors see.
+    """Findings on the executors.
 
     Args:
         cluster: the `kafka.*` options.
@@ -72,77 +72,86 @@ def executor_findings(cluster: Mapping[str, str], addresses: Sequence[Address]) 
     try:
         return within(time.monotonic() + SPARK_TIMEOUT_S, lambda: _run(cluster, addresses))
     except TimeoutError:
-        fix = "look whether the cluster manager has room for an application, and at its log"
-        return [fail("spark", f"no answer from the executors in {SPARK_TIMEOUT_S} s", fix)]
-    except Exception as error:  # Spark's, py4j's and those of a Java that does not start
+        fix = "check that the cluster manager has free resources, and its log"
+        return [fail("spark", f"no response from the executors in {SPARK_TIMEOUT_S} s", fix)]
+    except Exception as error:  # errors of Spark, py4j, or of a Java that does not start
         return [judge_spark_error(str(error))]
 
 
 def judge_spark_error(text: str) -> Finding:
-    """What one of Spark's own errors means: its most specific line, and what to do."""
+    """The finding on an error of Spark: its most specific line, and the fix."""
     lines = [line.strip(" :") for line in text.splitlines() if line.strip()]
     for sign, fix in _SIGNS.items():
-        if told := next((line for line in lines if sign in line), None):
-            return fail("spark", told[:500], fix)
-    fix = "run any small pyspark job there: this one failed before it looked at anything"
+        if found := next((line for line in lines if sign in line), None):
+            return fail("spark", found[:500], fix)
+    fix = "run any small pyspark job there: this job failed before its checks"
     return fail("spark", lines[0][:500] if lines else "the job failed", fix)
 
 
 def worst_of_each(rows: Iterable[Row]) -> list[Finding]:
-    """One finding for each check of each executor, of what its tasks sent; in order."""
+    """The worst finding of the tasks for each check of each executor, sorted."""
     severity = list(Verdict)
     found = sorted((Finding(check, Verdict(verdict), what, fix) for check, verdict, what, fix in rows), key=_by_check)
-    return [max(group, key=lambda one: severity.index(one.verdict)) for _, group in groupby(found, key=_by_check)]
+    return [
+        max(group, key=lambda finding: severity.index(finding.verdict)) for _, group in groupby(found, key=_by_check)
+    ]
 
 
-def look_around(release: str | None, cluster: Mapping[str, str], addresses: Sequence[tuple[str, int]]) -> list[Row]:
-    """What a task sees where it runs. `release` is that of this package on the driver."""
+def check_executor(release: str | None, cluster: Mapping[str, str], addresses: Sequence[tuple[str, int]]) -> list[Row]:
+    """The findings of a task on its executor. `release` is the driver's release of this package."""
     origin = task_origin()
     who = f"executor {origin.executor_id or 'of unknown id'} on {origin.host}"
-    found = [replace(one, check=f"{who}: {one.check}") for one in package_findings() if one.verdict is Verdict.FAIL]
+    found = [
+        replace(finding, check=f"{who}: {finding.check}")
+        for finding in package_findings()
+        if finding.verdict is Verdict.FAIL
+    ]
     if not found:
         found.append(ok(who, f"Python {sys.version.split()[0]} at {sys.executable} has all packages"))
     if (own := version_of(DISTRIBUTION)) != release:
         fix = f"install release {release} of {DISTRIBUTION} on the executors"
         found.append(warn(f"{who}: release", f"{DISTRIBUTION} is {own}, and {release} on the driver", fix))
-    found += _ways(who, cluster, [Address(host, port) for host, port in addresses]) if addresses else []
-    return [(one.check, str(one.verdict), one.what, one.fix) for one in found]
+    found += _connection_findings(who, cluster, [Address(host, port) for host, port in addresses]) if addresses else []
+    return [(finding.check, str(finding.verdict), finding.what, finding.fix) for finding in found]
 
 
-def _ways(who: str, cluster: Mapping[str, str], addresses: Sequence[Address]) -> list[Finding]:
+def _connection_findings(who: str, cluster: Mapping[str, str], addresses: Sequence[Address]) -> list[Finding]:
     try:
         options = ClientOptions.parse(cluster)
-    except OptionError as error:  # good on the driver: a file or an extra is missing here
+    except OptionError as error:  # valid on the driver: a file or an extra is missing here
         return [failure(f"{who}: options", error)]
-    reaches = reach_all(addresses, options)
-    lost = [failure(f"{who}: {one}", error) for one, error in reaches.items() if not isinstance(error, Reached)]
+    results = reach_all(addresses, options)
+    lost = [
+        failure(f"{who}: {address}", result) for address, result in results.items() if not isinstance(result, Reached)
+    ]
     return lost or [ok(f"{who}: brokers", f"all {len(addresses)} can be reached")]
 
 
 def _run(cluster: Mapping[str, str], addresses: Sequence[Address]) -> list[Finding]:
-    release, given, wanted = version_of(DISTRIBUTION), dict(cluster), [(one.host, one.port) for one in addresses]
+    release, given = version_of(DISTRIBUTION), dict(cluster)
+    targets = [(address.host, address.port) for address in addresses]
 
-    # Nested, so that it is sent whole: an executor that lacks this package could not load it by name.
-    def look(_: int) -> list[Row]:
+    # Nested, so that Spark sends its code: an executor without this package could not import it.
+    def check(_: int) -> list[Row]:
         import socket
         import sys
 
         try:
-            from pyspark_kafka_meta.doctor.executor_checks import look_around
+            from pyspark_kafka_meta.doctor.executor_checks import check_executor
 
-            return look_around(release, given, wanted)
+            return check_executor(release, given, targets)
         except Exception as error:
             what = f"{sys.executable} does not have pyspark_kafka_meta as the driver does ({error})"
-            fix = "pip install the driver's release of pyspark-kafka-meta into it, or name another in PYSPARK_PYTHON"
+            fix = "pip install the driver's release of pyspark-kafka-meta into it, or set PYSPARK_PYTHON to another"
             return [(f"executor on {socket.gethostname()}", "fail", what, fix)]
 
     with spark_session() as spark:
         context = spark.sparkContext
         tasks = min(context.defaultParallelism * TASKS_PER_SLOT, MAX_TASKS)
-        rows = context.parallelize(range(tasks), tasks).flatMap(look).collect()
+        rows = context.parallelize(range(tasks), tasks).flatMap(check).collect()
         about_spark = ok("spark", f"{spark.version}, master {context.master}")
         return [about_spark, *worst_of_each(rows)]
 
 
-def _by_check(one: Finding) -> str:
-    return one.check
+def _by_check(finding: Finding) -> str:
+    return finding.check

@@ -1,4 +1,4 @@
-"""What a check found: a verdict, a sentence, and what to do. Values alone."""
+"""Results of checks: verdict, description, fix. Values only."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from pyspark_kafka_meta.errors import (
 
 _FIXES: dict[type[KafkaMetaError], str] = {
     ConnectError: "check the name, the port and firewalls on the way, and that the broker is up",
-    TlsError: "correct kafka.security.protocol, the kafka.ssl.* options or the broker's certificate, as that says",
-    AuthenticationError: "correct the kafka.sasl.* options, or make this user known to the brokers",
-    RequestTimeoutError: "look at this broker's load and log, or give it more time with --timeout-ms",
-    ProtocolError: "check that a Kafka broker listens there, and nothing else",
+    TlsError: "correct kafka.security.protocol, the kafka.ssl.* options or the broker's certificate, as the error says",
+    AuthenticationError: "correct the kafka.sasl.* options, or create this user on the brokers",
+    RequestTimeoutError: "see this broker's load and log, or give it more time with --timeout-ms",
+    ProtocolError: "check that a Kafka broker listens at this address",
     UnsupportedBrokerError: "use brokers of Apache Kafka 2.7 or later",
     OptionError: "correct the option",
 }
-_OTHER_FIX = "look at the log of this broker"
+_OTHER_FIX = "see the log of this broker"
 
 
 class Verdict(StrEnum):
     OK = "ok"
     WARN = "warn"
-    """Reads work, with something missing, slow or at risk."""
+    """Reads work, but slowly, with missing features or at risk."""
     FAIL = "fail"
     """Reads would fail."""
 
@@ -42,9 +42,9 @@ class Finding:
     """The result of one check.
 
     Attributes:
-        check: what was looked at.
-        what: what was seen there.
-        fix: what to do about it; empty only where the verdict is `OK`.
+        check: the checked object.
+        what: the result.
+        fix: what to do; empty only if the verdict is `OK`.
     """
 
     check: str
@@ -54,7 +54,7 @@ class Finding:
 
 
 Section = tuple[str, Iterable[Finding]]
-"""A title, and the findings below it."""
+"""A title and its findings."""
 
 
 def ok(check: str, what: str) -> Finding:
@@ -70,6 +70,6 @@ def fail(check: str, what: str, fix: str) -> Finding:
 
 
 def failure(check: str, error: KafkaMetaError) -> Finding:
-    """What an error of ours means."""
+    """The finding on an error of this package."""
     fixes = [fix for kind, fix in _FIXES.items() if isinstance(error, kind)]
     return fail(check, str(error), fixes[0] if fixes else _OTHER_FIX)

@@ -1,6 +1,6 @@
-"""This machine: Python, the one that Spark's workers get, Java, and the packages that `setup.cfg` asks for.
+"""Check this machine: Python, the Python of Spark's workers, Java, and the packages that `setup.cfg` requires.
 
-Imports nothing but the standard library until it is known whether the rest can be imported.
+Imports only the standard library until the other packages are checked.
 """
 
 from __future__ import annotations
@@ -20,49 +20,49 @@ from pyspark_kafka_meta.doctor.findings import Finding, Verdict, fail, ok, warn
 
 DISTRIBUTION = "pyspark-kafka-meta"
 STREAMS_SINCE = (4, 2)
-"""The release of pyspark in which a source learns where a micro-batch begins."""
+"""First pyspark release that passes the start of a micro-batch to a source."""
 
 _COMMAND_TIMEOUT_S = 30
-_OF_A_WORKER = ("pyspark_kafka_meta", "pyarrow", "numpy", "kio", "cramjam", "crc32c")
-_ASK_PYTHON = (
+_WORKER_PACKAGES = ("pyspark_kafka_meta", "pyarrow", "numpy", "kio", "cramjam", "crc32c")
+_PYTHON_REPORT = (
     "import importlib.util, json, sys; "
-    f"missing = [one for one in {_OF_A_WORKER} if importlib.util.find_spec(one) is None]; "
+    f"missing = [name for name in {_WORKER_PACKAGES} if importlib.util.find_spec(name) is None]; "
     "print(json.dumps([sys.version_info[:2], missing]))"
 )
 
 
 class Requirement(NamedTuple):
-    """A distribution and its bounds, as `>=4.0,<5`."""
+    """A distribution and its version bounds, such as `>=4.0,<5`."""
 
     name: str
     bounds: str
 
 
 class Installed(NamedTuple):
-    """One package, as it is installed.
+    """An installed package.
 
     Attributes:
-        version: None if it is not known.
-        trouble: why it cannot be imported, empty if it can.
+        version: None if unknown.
+        import_error: empty if it can be imported.
     """
 
     version: str | None
-    trouble: str
+    import_error: str
 
 
 def machine_findings() -> Iterator[Finding]:
-    """All of them; Java is looked for only if the packages are there that this takes."""
+    """All findings on this machine. The check of Java needs the packages."""
     yield ok("python", f"{sys.version.split()[0]} at {sys.executable}")
     packages = list(package_findings())
     yield from packages
     yield from driver_python_findings(os.environ)
     yield _worker_python()
-    if not any(one.verdict is Verdict.FAIL for one in packages):
+    if not any(finding.verdict is Verdict.FAIL for finding in packages):
         yield _java()
 
 
 def package_findings() -> Iterator[Finding]:
-    """Whether what this package needs is there, in the releases it needs, and can be imported."""
+    """Whether the required packages are installed in a supported release and can be imported."""
     try:
         required = requirements(metadata.requires(DISTRIBUTION) or ())
     except metadata.PackageNotFoundError:
@@ -70,10 +70,14 @@ def package_findings() -> Iterator[Finding]:
             "packages", f"{DISTRIBUTION} was not installed by pip", f"pip install . in a clone of {DISTRIBUTION}"
         )
         required = [Requirement("pyspark", ""), Requirement("pyarrow", ""), Requirement("kio", "")]
-    installed = {one.name: _installed(one.name) for one in required}
-    problems = [found for one in required if (found := judge_package(one, installed[one.name])) is not None]
+    installed = {package.name: _installed(package.name) for package in required}
+    findings = [judge_package(package, installed[package.name]) for package in required]
+    problems = [finding for finding in findings if finding is not None]
     if not problems:
-        versions = {DISTRIBUTION: version_of(DISTRIBUTION), **{name: one.version for name, one in installed.items()}}
+        versions = {
+            DISTRIBUTION: version_of(DISTRIBUTION),
+            **{name: found.version for name, found in installed.items()},
+        }
         yield ok("packages", ", ".join(f"{name} {version or '?'}" for name, version in versions.items()))
     yield from problems
     if (version := installed["pyspark"].version) is not None:
@@ -81,7 +85,7 @@ def package_findings() -> Iterator[Finding]:
 
 
 def version_of(distribution: str) -> str | None:
-    """As pip knows it, if it does."""
+    """The version that pip installed; None without pip."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -89,52 +93,53 @@ def version_of(distribution: str) -> str | None:
 
 
 def requirements(texts: Sequence[str]) -> list[Requirement]:
-    """Those that go without an extra, of texts as `pyarrow>=18` and `gssapi<2,>=1.9; extra == "kerberos"`."""
+    """The requirements without an extra, from texts such as `gssapi<2,>=1.9; extra == "kerberos"`."""
     plain = [text.partition(";")[0].replace(" ", "") for text in texts if "extra" not in text.partition(";")[2]]
     matches = [re.match(r"([\w.-]+)\(?([^)]*)", text) for text in plain]
     return [Requirement(match[1], match[2]) for match in matches if match is not None]
 
 
 def judge_package(required: Requirement, installed: Installed) -> Finding | None:
-    """None if nothing is wrong with it."""
+    """None for a usable package."""
     check, wanted = f"package {required.name}", f"{required.name}{required.bounds}"
     fix = f"pip install '{wanted}' into this Python: {sys.executable}"
-    if installed.trouble:
-        return fail(check, f"it cannot be imported ({installed.trouble})", fix)
+    if installed.import_error:
+        return fail(check, f"it cannot be imported ({installed.import_error})", fix)
     if installed.version is not None and not is_within(installed.version, required.bounds):
-        return fail(check, f"it is {installed.version}, and {wanted} is needed", fix)
+        return fail(check, f"its version is {installed.version}, required is {wanted}", fix)
     return None
 
 
 def judge_pyspark(version: str) -> Finding:
-    """What this release can do."""
+    """What this release of pyspark supports."""
     if _numbers(version)[:2] < STREAMS_SINCE:
         return warn("pyspark", f"{version} reads batches, not streams", "upgrade to pyspark 4.2 or later for streams")
     return ok("pyspark", f"{version} reads batches and streams")
 
 
 def is_within(version: str, bounds: str) -> bool:
-    """Whether it meets bounds that are made of `>=` and `<`, the only ones in `setup.cfg`."""
+    """Whether the version is within bounds of `>=` and `<`; `setup.cfg` has no others."""
     at_least, below = re.findall(r">=([\d.]+)", bounds), re.findall(r"<([\d.]+)", bounds)
-    return all(_compare(version, one) >= 0 for one in at_least) and all(_compare(version, one) < 0 for one in below)
+    is_new_enough = all(_compare(version, bound) >= 0 for bound in at_least)
+    return is_new_enough and all(_compare(version, bound) < 0 for bound in below)
 
 
-def judge_worker_python(command: str, is_set: bool, told: str | None, own: tuple[int, int]) -> Finding:
+def judge_worker_python(command: str, is_set: bool, report: str | None, own: tuple[int, int]) -> Finding:
     """The Python that Spark starts on this machine.
 
     Args:
-        command: what Spark starts.
-        is_set: whether PYSPARK_PYTHON says so.
-        told: what it printed for `_ASK_PYTHON`, None if it did not run.
+        command: the path that Spark starts.
+        is_set: whether PYSPARK_PYTHON is set.
+        report: output of `_PYTHON_REPORT`, None if it did not run.
         own: version of the driver's Python.
     """
     check = "PYSPARK_PYTHON"
     there = f"a Python {own[0]}.{own[1]} with these packages"
     fix = f"export PYSPARK_PYTHON={sys.executable}; executors on other machines need {there} at that path"
     start = f"is {command}" if is_set else f"is not set, so that Spark starts {command}"
-    if told is None:
+    if report is None:
         return fail(check, f"{start}, which does not run", fix)
-    (major, minor), missing = json.loads(told)
+    (major, minor), missing = json.loads(report)
     if (major, minor) != own:
         return fail(check, f"{start}, which is Python {major}.{minor}; the driver's is {own[0]}.{own[1]}", fix)
     if missing:
@@ -143,13 +148,13 @@ def judge_worker_python(command: str, is_set: bool, told: str | None, own: tuple
 
 
 def driver_python_findings(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """PYSPARK_DRIVER_PYTHON, which Spark starts on executors too, for a source that it finds by itself."""
+    """Spark starts PYSPARK_DRIVER_PYTHON on executors too, for a source that the program does not register."""
     driver, workers = environment.get("PYSPARK_DRIVER_PYTHON"), environment.get("PYSPARK_PYTHON")
     if driver and driver != workers:
         yield warn(
             "PYSPARK_DRIVER_PYTHON",
-            f"is {driver}, which Spark starts on the executors too, in place of PYSPARK_PYTHON, for a source that it "
-            "finds by itself",
+            f"is {driver}, which Spark starts on the executors too, instead of PYSPARK_PYTHON, for a source that "
+            "the program does not register",
             "unset it, or call spark.dataSource.register(KafkaMetaDataSource) in the program",
         )
 
@@ -158,8 +163,8 @@ def _worker_python() -> Finding:
     given = os.environ.get("PYSPARK_PYTHON")
     command = given or "python3"  # as pyspark's SparkContext does
     found = shutil.which(command)
-    told = None if found is None else _output([found, "-c", _ASK_PYTHON])
-    return judge_worker_python(command if given else found or command, given is not None, told, sys.version_info[:2])
+    report = None if found is None else _output([found, "-c", _PYTHON_REPORT])
+    return judge_worker_python(command if given else found or command, given is not None, report, sys.version_info[:2])
 
 
 def _java() -> Finding:
@@ -184,15 +189,15 @@ def _output(command: Sequence[str]) -> str | None:
 def _installed(name: str) -> Installed:
     try:
         module = import_module(name.replace("-", "_"))
-    except Exception as error:  # a library that is missing, or built for another one, raises what it likes
+    except Exception as error:  # a missing or incompatible library may raise any error
         return Installed(None, f"{type(error).__name__}: {error}")
-    # Spark's own python folder, say, is no distribution.
+    # A package without pip, such as Spark's own python folder, has no distribution.
     return Installed(version_of(name) or getattr(module, "__version__", None), "")
 
 
-def _compare(one: str, other: str) -> int:
-    """Below, at or above 0."""
-    pairs = zip_longest(_numbers(one), _numbers(other), fillvalue=0)
+def _compare(version: str, other: str) -> int:
+    """Negative, 0 or positive."""
+    pairs = zip_longest(_numbers(version), _numbers(other), fillvalue=0)
     return next((mine - its for mine, its in pairs if mine != its), 0)
 
 

@@ -11,10 +11,10 @@ from pyspark_kafka_meta.model import Address
 
 
 def run_checks(cluster: Mapping[str, str], topics: Sequence[str], checks_executors: bool) -> Iterator[Section]:
-    """Each section when the caller asks for it; only the first one if packages are missing here.
+    """Yields each section; only the first if packages are missing on this machine.
 
     Args:
-        cluster: the `kafka.*` options; empty to check this machine and the executors alone.
+        cluster: the `kafka.*` options; empty to check only this machine and the executors.
 
     Raises:
         OptionError: the options are invalid.
@@ -23,7 +23,7 @@ def run_checks(cluster: Mapping[str, str], topics: Sequence[str], checks_executo
     yield "This machine", machine
     if any(finding.verdict is Verdict.FAIL and finding.check.startswith("package") for finding in machine):
         return
-    from pyspark_kafka_meta.doctor.broker_checks import answered, bootstrap_findings, broker_findings, reach_all
+    from pyspark_kafka_meta.doctor.broker_checks import bootstrap_findings, broker_findings, reach_all, responding
     from pyspark_kafka_meta.doctor.executor_checks import executor_findings
     from pyspark_kafka_meta.doctor.topic_checks import topic_findings
     from pyspark_kafka_meta.options import ClientOptions
@@ -34,8 +34,8 @@ def run_checks(cluster: Mapping[str, str], topics: Sequence[str], checks_executo
         addresses = options.bootstrap_servers
         results = reach_all(addresses, options)
         yield "Bootstrap addresses", bootstrap_findings(results)
-        if reached := answered(results):
-            brokers = max((found.answer.brokers for found in reached.values()), key=len)
+        if reached := responding(results):
+            brokers = max((found.response.brokers for found in reached.values()), key=len)
             addresses = sorted({broker.address for broker in brokers})
             results = {**results, **reach_all([address for address in addresses if address not in results], options)}
             yield "Brokers", broker_findings(brokers, results, options.client_rack)

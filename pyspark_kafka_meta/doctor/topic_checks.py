@@ -1,4 +1,4 @@
-"""The topics: whether they exist and are allowed, leaders, in-sync replicas, and whether a small Fetch succeeds."""
+"""Check the topics: existence, permissions, leaders, in-sync replicas, and a small Fetch from each leader."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from pyspark_kafka_meta.wire.messages import (
 )
 
 FETCH_BYTES = 1
-"""A broker sends the first record batch whole all the same (KIP-74), and no other."""
+"""A broker then sends the first record batch alone, whole (KIP-74)."""
 
 MAX_NAMED = 20
 
 
 def topic_findings(topics: Collection[str], brokers: Sequence[Broker], options: ClientOptions) -> Iterator[Finding]:
-    """What is wrong with these topics, as brokers report them.
+    """Findings on these topics.
 
     Args:
-        options: those of addresses that answer.
+        options: with bootstrap addresses that respond.
     """
     try:
         rows = partition_rows(options, topics)
@@ -53,48 +53,47 @@ def topic_findings(topics: Collection[str], brokers: Sequence[Broker], options: 
         yield from judge_topic(list(members))
     live = {broker.node_id: broker for broker in brokers}
     with closing(KafkaWire(ConnectionSettings.of(options))) as wire:
-        for row in one_of_each_leader(rows):
+        for row in partition_of_each_leader(rows):
             if row.leader_id in live:
                 yield _fetch_finding(wire, live[row.leader_id], row, options)
 
 
 def judge_topic(rows: Sequence[PartitionRow]) -> Iterator[Finding]:
-    """Findings on one topic: the worst `MAX_NAMED` of its partitions with something wrong, and the topic itself."""
+    """Findings on a topic and on at most `MAX_NAMED` of its partitions, the worst first."""
     topic = rows[0].topic
     if rows[0].partition is None:
         yield fail(f"topic {topic}", str(rows[0].error), _topic_fix(topic, rows[0].error))
         return
     problems = [found for row in rows if (found := judge_partition(row)) is not None]
-    yield from sorted(problems, key=lambda one: one.verdict is not Verdict.FAIL)[:MAX_NAMED]
+    yield from sorted(problems, key=lambda finding: finding.verdict is not Verdict.FAIL)[:MAX_NAMED]
     records = sum(row.end_offset - row.start_offset for row in rows if row.end_offset and row.start_offset is not None)
     good = len(rows) - len(problems) if problems else "all"
     if rows[0].topic_id is None:
         fix = "do not recreate the topic while a query reads it, or upgrade the brokers to Apache Kafka 2.8 or later"
-        told = "the brokers report no topic id: a recreated topic is noticed only by leader epochs or a shorter log"
-        yield warn(f"topic {topic}", told, fix)
+        what = "the brokers report no topic id: a recreated topic is noticed only by leader epochs or a shorter log"
+        yield warn(f"topic {topic}", what, fix)
     yield ok(f"topic {topic}", f"partitions: {len(rows)}, led and in sync: {good}; records: about {records}")
 
 
 def judge_partition(row: PartitionRow) -> Finding | None:
-    """None if nothing is wrong with it."""
+    """None for a healthy partition."""
     check = f"partition {row.topic}-{row.partition}"
     out = sorted(set(row.replicas) - set(row.isr))
-    named = ", ".join(map(str, out))
     if row.leader_id == NO_LEADER:
-        told = f"it has no leader; in sync is {', '.join(map(str, row.isr)) or 'nobody'}"
-        return fail(
-            check, told, f"start the brokers that hold it: {', '.join(map(str, row.offline_replicas or row.replicas))}"
-        )
+        in_sync, replicas = (", ".join(map(str, ids)) for ids in (row.isr, row.offline_replicas or row.replicas))
+        what = f"it has no leader; in-sync replicas: {in_sync or 'none'}"
+        return fail(check, what, f"start the brokers with its replicas: {replicas}")
     if row.error is not None:
         return fail(check, row.error, _topic_fix(row.topic, row.error))
     if out:
-        told = f"{len(row.isr)} of {len(row.replicas)} replicas are in sync"
-        return warn(check, told, f"look at broker {named}: down, slow or cut off; another failure may stop reads")
+        what = f"{len(row.isr)} of {len(row.replicas)} replicas are in sync"
+        named = ", ".join(map(str, out))
+        return warn(check, what, f"look at broker {named}: down, slow or cut off; another failure may stop reads")
     return None
 
 
-def one_of_each_leader(rows: Sequence[PartitionRow]) -> list[PartitionRow]:
-    """A partition of each topic and leader, rather one with records than one without."""
+def partition_of_each_leader(rows: Sequence[PartitionRow]) -> list[PartitionRow]:
+    """A partition for each pair of topic and leader, with records if there is any."""
     chosen: dict[tuple[str, int | None], PartitionRow] = {}
     for row in sorted(rows, key=lambda row: row.end_offset == row.start_offset):
         if None not in (row.start_offset, row.end_offset):
@@ -103,7 +102,7 @@ def one_of_each_leader(rows: Sequence[PartitionRow]) -> list[PartitionRow]:
 
 
 def judge_fetched(check: str, fetched: FetchedPartition, latency_ms: float) -> Finding:
-    """The answer to a small Fetch."""
+    """The finding on the response to a small Fetch."""
     topic = fetched.partition.topic
     if fetched.error_code:
         refused = broker_error(f"{fetched.partition} cannot be read", fetched.error_code, topic, "READ")
@@ -116,9 +115,7 @@ def judge_fetched(check: str, fetched: FetchedPartition, latency_ms: float) -> F
     except UnsupportedRecordFormatError as error:
         fix = "start behind these records with startingOffsets, or copy the topic: see docs/troubleshooting.md"
         return fail(check, f"{fetched.partition}: {error}", fix)
-    what = (
-        f"gave a record batch ({batches[0].codec.name.lower()})" if batches else "may be read, and is empty: answered"
-    )
+    what = f"returned a record batch ({batches[0].codec.name.lower()})" if batches else "is empty, responded"
     return ok(check, f"{fetched.partition} {what} in {latency_ms:.1f} ms")
 
 
@@ -135,7 +132,7 @@ def _fetch_finding(wire: Wire, leader: Broker, row: PartitionRow, options: Clien
             return failure(check, reason)
         case None:
             return fail(
-                check, "no answer in time", "look at this broker's load, or give it more time with --timeout-ms"
+                check, "no response in time", "look at this broker's load, or give it more time with --timeout-ms"
             )
 
 
@@ -154,13 +151,11 @@ def _request(row: PartitionRow, options: ClientOptions) -> FetchRequest:
 
 _TOPIC_FIXES: Mapping[str, str] = {
     describe(TOPIC_AUTHORIZATION_FAILED): "allow it: kafka-acls --add --allow-principal User:... --operation Read "
-    "--topic {topic} (Read includes Describe); or correct the name, for a topic that is not there looks the same",
+    "--topic {topic} (Read includes Describe); or correct the name: a missing topic looks the same",
     describe(UNKNOWN_TOPIC_OR_PARTITION): "correct the name, or create it: kafka-topics --create --topic {topic}",
 }
 
 
 def _topic_fix(topic: str, error: str | None) -> str:
-    fix = _TOPIC_FIXES.get(
-        error or "", "look at the log of its leader, and at `kafka-topics --describe --topic {topic}`"
-    )
+    fix = _TOPIC_FIXES.get(error or "", "see the log of its leader, and `kafka-topics --describe --topic {topic}`")
     return fix.format(topic=topic)

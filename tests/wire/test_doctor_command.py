@@ -97,7 +97,7 @@ def test_a_cluster_that_is_well_gets_no_complaint(mock_cluster: MockCluster) -> 
     assert found["topic clicks"]["what"] == "partitions: 3, led and in sync: all; records: about 1"
     fetches = [row["what"] for check, row in found.items() if check.startswith("fetch clicks from broker ")]
     assert len(fetches) == 3
-    assert sum("gave a record batch" in one for one in fetches) == 1
+    assert sum("returned a record batch" in one for one in fetches) == 1
 
 
 def test_an_advertised_address_that_cannot_be_reached_is_told_apart_from_a_dead_bootstrap() -> None:
@@ -181,7 +181,7 @@ def test_a_task_tells_what_its_executor_cannot_reach_and_that_its_release_is_ano
     )
     good = Address("127.0.0.1", int(mock_cluster.bootstrap_servers.split(",")[0].rpartition(":")[2]))
     addresses = [("127.0.0.1", 1), (good.host, good.port)]
-    rows = executor_checks.look_around("9.9", {"kafka.bootstrap.servers": CLOSED_PORT}, addresses)
+    rows = executor_checks.check_executor("9.9", {"kafka.bootstrap.servers": CLOSED_PORT}, addresses)
 
     assert [(check, verdict) for check, verdict, _, _ in rows] == [
         ("executor 7 on worker", "ok"),

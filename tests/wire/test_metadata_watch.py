@@ -172,4 +172,4 @@ def test_the_brokers_may_be_named_in_the_file(cluster: MockCluster, tmp_path: Pa
 def test_a_count_without_a_watch_is_refused(cluster: MockCluster) -> None:
     refused = run(cluster, "--count", "2")
     assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "--count ends a --watch" in refused.stderr
+    assert "--count needs --watch" in refused.stderr

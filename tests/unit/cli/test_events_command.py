@@ -128,7 +128,7 @@ def test_what_is_left_out_unasked_and_what_is_not_there_is_said_beside_the_outpu
 ) -> None:
     assert run(folder, "--last", "2").stderr == ""
     monkeypatch.setattr(events_module, "LAST", 2)
-    assert "events before the newest 2 are left out: --last 1000000 shows more" in run(folder).stderr
+    assert "only the newest 2 events are shown: --last 1000000 shows more" in run(folder).stderr
     (tmp_path / "empty").mkdir()
     nothing = run(tmp_path / "empty")
     assert (nothing.exit_code, nothing.stdout) == (0, "")
@@ -246,10 +246,10 @@ def test_of_a_process_that_is_not_told_the_host_alone_is_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--topic", "t"], "--path and --topic name two places"),
+        (["--topic", "t"], "--path and --topic exclude each other"),
         (["--since", "soon"], "--since must be a time like 10m"),
         (["--option", "client.id"], "--option must be NAME=VALUE"),
-        (["--bootstrap-servers", "localhost:1"], "are for a --topic: name one, or leave them out"),
+        (["--bootstrap-servers", "localhost:1"], "--option and --config need --topic"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_1(folder: Path, arguments: list[str], text: str) -> None:

@@ -114,7 +114,7 @@ def test_what_is_no_local_folder_is_not_called_a_checkpoint_without_offsets(path
 
 def test_another_format_a_missing_batch_and_a_target_that_exists_are_refused(tmp_path: Path) -> None:
     checkpoint = make(tmp_path / "old", {2: ['{"t":{"0":5}}']}, committed=2)
-    with pytest.raises(CheckpointError, match="exists: name a folder to be made"):
+    with pytest.raises(CheckpointError, match="exists: name a new folder"):
         write_checkpoint(checkpoint, tmp_path)
     with pytest.raises(CheckpointError, match="File name too long"):
         write_checkpoint(checkpoint, tmp_path / ("x" * 300))
@@ -123,7 +123,7 @@ def test_another_format_a_missing_batch_and_a_target_that_exists_are_refused(tmp
         starting_offsets(checkpoint)
     (checkpoint / "offsets" / "2").write_text("v2\n{}\n{}")
     (checkpoint / "commits" / "2").touch()
-    with pytest.raises(CheckpointError, match="another format than v1"):
+    with pytest.raises(CheckpointError, match="does not have format v1"):
         starting_offsets(checkpoint)
 
 
@@ -131,7 +131,7 @@ def test_the_command_prints_offsets_alone_and_says_what_is_read_again(tmp_path: 
     checkpoint = make(tmp_path / "old", {8: ['{"t":{"0":5}}'], 9: ['{"t":{"0":7}}']}, committed=8)
     printed = CliRunner().invoke(app, ["migrate-checkpoint", str(checkpoint)])
     assert printed.stdout == '{"t": {"0": 5}}\n'
-    assert "batch 9 was planned and is not committed" in printed.stderr
+    assert "batch 9 was planned but not committed" in printed.stderr
     refused = CliRunner().invoke(app, ["migrate-checkpoint", str(tmp_path)])
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr.startswith("kafkameta: ")
@@ -141,7 +141,7 @@ def test_the_command_says_where_it_wrote_and_no_offsets_that_might_be_set_again(
     checkpoint = make(tmp_path / "old", {8: ['{"t":{"0":5}}'], 9: ['{"t":{"0":7}}']}, committed=8)
     done = CliRunner().invoke(app, ["migrate-checkpoint", str(checkpoint), "--write", str(tmp_path / "new")])
 
-    assert (done.exit_code, done.stdout, done.stderr) == (0, f"made {tmp_path}/new\n", "")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, f"wrote {tmp_path}/new\n", "")
     assert logged(tmp_path / "new", 9).positions == {TopicPartition("t", 0): Position(7)}
 
 

@@ -85,7 +85,7 @@ def test_what_a_file_of_kafkas_tools_has_for_other_clients_is_passed_over_and_na
 
     assert ClientOptions.parse(cluster_options("b:9092", None, config)).client_id == "c"
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("kafkameta: passed over in ")
+    assert line.startswith("kafkameta: ignored unknown options in ")
     assert set(line.rpartition(": ")[2].split(", ")) == {other, "linger.ms"}
 
 

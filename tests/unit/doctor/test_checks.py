@@ -77,7 +77,7 @@ def test_every_requirement_of_this_package_is_read_whole() -> None:
     [
         (Installed("18.1", ""), None),
         (Installed(None, ""), None),
-        (Installed("17.0", ""), "it is 17.0, and pyarrow>=18 is needed"),
+        (Installed("17.0", ""), "its version is 17.0, required is pyarrow>=18"),
         (Installed(None, "ImportError: libz"), "it cannot be imported (ImportError: libz)"),
     ],
 )
@@ -153,7 +153,7 @@ def test_dead_addresses_alone_are_failures() -> None:
 
 def test_addresses_of_two_clusters_are_a_failure() -> None:
     *_, found = broker_checks.bootstrap_findings({A: reached("one"), B: reached("two")})
-    assert (found.verdict, "a:9092 is of one, b:9092 is of two" in found.what) == (FAIL, True)
+    assert (found.verdict, "a:9092 is in one, b:9092 is in two" in found.what) == (FAIL, True)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,8 @@ def test_a_cluster_that_knows_no_broker_cannot_be_read() -> None:
 
 def test_brokers_behind_one_address_cannot_be_told_apart() -> None:
     found = broker_checks.shared_addresses([Broker(1, A), Broker(3, A), Broker(2, B)])
-    assert [one.what for one in found] == ["brokers 1, 3 all advertise a:9092, so that a leader cannot be chosen"]
+    (finding,) = found
+    assert "brokers 1, 3 all advertise a:9092" in finding.what
 
 
 @pytest.mark.parametrize(("fetch", "verdict", "release"), [(16, OK, ""), (15, WARN, "3.7"), (12, WARN, "3.7")])
@@ -221,9 +222,9 @@ def row(**changes: Any) -> PartitionRow:
         (
             {"leader_id": -1, "isr": (), "offline_replicas": (1,), "error": "x"},
             FAIL,
-            "start the brokers that hold it: 1",
+            "start the brokers with its replicas: 1",
         ),
-        ({"leader_id": -1, "error": "x"}, FAIL, "start the brokers that hold it: 1, 2"),
+        ({"leader_id": -1, "error": "x"}, FAIL, "start the brokers with its replicas: 1, 2"),
         ({"error": "b:9092 did not answer"}, FAIL, "kafka-topics --describe --topic t"),
     ],
 )
@@ -269,7 +270,7 @@ def test_of_many_bad_partitions_the_worst_are_named() -> None:
 def test_one_partition_of_each_leader_is_fetched_rather_one_with_records() -> None:
     rows = [row(end_offset=0), row(partition=1), row(partition=2, leader_id=2, end_offset=0), row(partition=3)]
     rows.append(row(partition=4, leader_id=3, start_offset=None, end_offset=None, error="dead"))
-    assert [one.partition for one in topic_checks.one_of_each_leader(rows)] == [1, 2]
+    assert [one.partition for one in topic_checks.partition_of_each_leader(rows)] == [1, 2]
 
 
 def fetched(error_code: int = 0, records: bytes = b"") -> FetchedPartition:
@@ -347,7 +348,7 @@ def test_how_to_get_java_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_path:
 @pytest.mark.parametrize(("start", "end"), [(None, 5), (0, None), (None, None)])
 def test_a_partition_without_known_bounds_is_not_fetched(start: int | None, end: int | None) -> None:
     row = PartitionRow(topic="t", partition=0, leader_id=1, leader_epoch=0, start_offset=start, end_offset=end)
-    assert topic_checks.one_of_each_leader([row]) == []
+    assert topic_checks.partition_of_each_leader([row]) == []
 
 
 def test_an_option_that_is_no_good_there_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +356,7 @@ def test_an_option_that_is_no_good_there_is_told_as_one(monkeypatch: pytest.Monk
         executor_checks, "task_origin", lambda: Origin(role=Role.READER, executor_id="1", host="worker")
     )
     options = {"kafka.bootstrap.servers": "b:9", "kafka.security.protocol": "NONE"}
-    *_, (check, verdict, what, _) = executor_checks.look_around(None, options, [("b", 9)])
+    *_, (check, verdict, what, _) = executor_checks.check_executor(None, options, [("b", 9)])
 
     assert (check, verdict) == ("executor 1 on worker: options", "fail")
     assert "kafka.security.protocol" in what

@@ -210,9 +210,9 @@ def test_a_mistake_of_the_program_is_told_and_the_page_looks_on(wait_for: Callab
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--bootstrap-servers", "b:9"], "--bootstrap-servers, --option and --config are for events"),
-        (["--path", "p", "--topic", "t"], "give one of them"),
-        (["--path", "p", "--cluster", "kafka"], "give one of them"),
+        (["--bootstrap-servers", "b:9"], "--bootstrap-servers, --option and --config need --path or --topic"),
+        (["--path", "p", "--topic", "t"], "--path and --topic"),
+        (["--path", "p", "--cluster", "kafka"], "--cluster excludes --path"),
         (["--topic", "t"], "give --bootstrap-servers, or a --config that names them"),
     ],
 )
