@@ -1,8 +1,8 @@
 """`kafkameta migrate-checkpoint`: translate the checkpoint of a query of Spark's Kafka source.
 
 A checkpoint has a file for each micro-batch in `offsets`, and a file in `commits` once the batch is done. The offsets
-file has a line `v1`, a line of settings, and a line for each source, for Kafka the next offsets: `{"topic": {"0": 23}}`.
-`sources/<number of the source>/0` has the start of batch 0. Follows Spark's `OffsetSeqLog`,
+file has a line `v1`, a line of settings, and a line for each source. For Kafka the line has the next offsets:
+`{"topic": {"0": 23}}`. `sources/<number of the source>/0` has the start of batch 0. Follows Spark's `OffsetSeqLog`,
 `KafkaSourceOffset` and `KafkaSourceInitialOffsetWriter`.
 """
 

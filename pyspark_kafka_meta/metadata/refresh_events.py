@@ -192,8 +192,8 @@ class RefreshEvent:
         row = asdict(self)
         changes, origin = row.pop("changes"), row.pop("origin")
         for name in ("partitions_added", "partitions_removed"):
-            changes[name] = tuple(one._asdict() for one in changes[name])
-        return {**row, **changes, **(origin or dict.fromkeys(one.name for one in fields(Origin)))}
+            changes[name] = tuple(change._asdict() for change in changes[name])
+        return {**row, **changes, **(origin or dict.fromkeys(field.name for field in fields(Origin)))}
 
     def to_json(self) -> str:
         """`to_dict` as a line of JSON: what files, topics and logs hold."""

@@ -1,4 +1,4 @@
-"""What one response or hint changed in a metadata snapshot: the values that refresh events carry."""
+"""The changes of a metadata snapshot by one response or hint, as in refresh events."""
 
 from __future__ import annotations
 
@@ -77,6 +77,6 @@ class SnapshotChanges:
 
     def gives_leader(self, partition: TopicPartition) -> bool:
         """Whether a new leader of `partition` is known."""
-        news = [(one.topic, one.partition, one.new_leader_id) for one in self.leaders_changed]
-        news += [(one.topic, one.partition, one.leader_id) for one in self.partitions_learned]
+        news = [(change.topic, change.partition, change.new_leader_id) for change in self.leaders_changed]
+        news += [(learned.topic, learned.partition, learned.leader_id) for learned in self.partitions_learned]
         return any((topic, number) == partition and leader != NO_LEADER for topic, number, leader in news)

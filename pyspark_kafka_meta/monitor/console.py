@@ -1,4 +1,4 @@
-"""What the commands print: nothing that a broker sent can steer a terminal, and an error is one red line.
+"""Output of the commands: control characters of brokers are removed, and an error is one red line.
 
 And how they end: by Ctrl-C and SIGTERM alike, in good order.
 """
@@ -30,7 +30,7 @@ _NAMED = re.compile(rf"(?:Option )?('?)\b({'|'.join(map(re.escape, GIVEN_AS))})\
 
 
 def for_people(as_json: bool) -> Console | None:
-    """Where to show tables; None where there is to be JSON: it was asked for, or the output is no terminal."""
+    """The console for tables; None for JSON: requested, or the output is no terminal."""
     console = Console()
     return console if console.is_terminal and not as_json else None
 
@@ -41,7 +41,7 @@ def print_json(row: Mapping[str, Any]) -> None:
 
 
 def error_text(error: KafkaMetaError) -> str:
-    """In one line, with options as the command line calls them."""
+    """The error in one line, with the option names of the command line."""
     text = str(error).replace(NO_SERVERS, "give --bootstrap-servers, or a --config that names them")
     return _NAMED.sub(lambda found: GIVEN_AS[found[2]], "; ".join(text.splitlines()))
 
@@ -55,7 +55,7 @@ class _Warnings(logging.Handler):
     """What is logged of this package, as notes: bare on the screen, its origin would not be clear."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name != cache_state.__name__:  # that no broker answers is what the command itself says soon
+        if record.name != cache_state.__name__:  # the command itself reports that no broker responds
             note(record.getMessage())
 
 
@@ -76,12 +76,12 @@ def uninterrupted() -> Iterator[None]:
         yield
         return
     came: list[int] = []
-    handlers = {one: signal.signal(one, lambda number, _: came.append(number)) for one in ENDS}
+    handlers = {ending: signal.signal(ending, lambda number, _: came.append(number)) for ending in ENDS}
     try:
         yield
     finally:
-        for one, handler in handlers.items():
-            signal.signal(one, handler)
+        for ending, handler in handlers.items():
+            signal.signal(ending, handler)
         if came:
             signal.raise_signal(came[0])
 

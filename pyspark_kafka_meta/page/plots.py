@@ -50,39 +50,43 @@ def timeline(events: Sequence[Event], now_ms: int) -> Plot:
             name,
             symbol,
             color,
-            [[one["time_ms"], lanes.index(_reason(one))] for one in recent if one["outcome"] == outcome],
+            [[event["time_ms"], lanes.index(_reason(event))] for event in recent if event["outcome"] == outcome],
         )
         for outcome, (name, symbol, color) in SERIES.items()
     ]
     options = _frame(now_ms, {"type": "category", "data": lanes, "splitLine": {**LINES, "show": True}}, series)
     options["legend"] = {"right": 0, "top": 0, "itemWidth": 12, "itemHeight": 9}
-    told = ", ".join(f"{reason} {count}" for reason, count in counts.most_common())
-    return Plot(options, f"{_count(len(recent), 'event')} in three minutes{': ' if told else ''}{told}.")
+    shown = ", ".join(f"{reason} {count}" for reason, count in counts.most_common())
+    return Plot(options, f"{_count(len(recent), 'event')} in three minutes{': ' if shown else ''}{shown}.")
 
 
 def latencies(events: Sequence[Event], now_ms: int) -> Plot:
-    """How long brokers took to answer Metadata."""
-    answered = [one for one in _recent(events, now_ms) if one["latency_ms"] and one["outcome"] != Outcome.FAILED]
+    """The latency of Metadata requests."""
+    answered = [
+        event for event in _recent(events, now_ms) if event["latency_ms"] and event["outcome"] != Outcome.FAILED
+    ]
     return _times(answered, "latency_ms", now_ms, "answer")
 
 
 def recoveries(events: Sequence[Event], now_ms: int) -> Plot:
-    """How long it took from an error to the answer that healed it."""
-    healed = [one for one in _recent(events, now_ms) if one["recovery_ms"] is not None]
+    """The time from an error to the response that resolved it."""
+    healed = [event for event in _recent(events, now_ms) if event["recovery_ms"] is not None]
     return _times(healed, "recovery_ms", now_ms, "recovery")
 
 
 def throughput(samples: Sequence[Sample], now_ms: int) -> Plot:
     """Records a second, and records behind with an axis of their own: there may be far more of them."""
-    recent = [one for one in samples if one.time_ms > now_ms - WINDOW_MS]
-    rates = _line("records/s (left)", BLUE, "solid", [[one.time_ms, round(one.records_per_s)] for one in recent])
-    behind = _line("behind (right)", GREY, "dashed", [[one.time_ms, one.records_behind] for one in recent])
+    recent = [sample for sample in samples if sample.time_ms > now_ms - WINDOW_MS]
+    rates = _line(
+        "records/s (left)", BLUE, "solid", [[sample.time_ms, round(sample.records_per_s)] for sample in recent]
+    )
+    behind = _line("behind (right)", GREY, "dashed", [[sample.time_ms, sample.records_behind] for sample in recent])
     options = _frame(now_ms, _values(), [rates, {**behind, "yAxisIndex": 1}])
     options["yAxis"] = [options["yAxis"], {**_values(), "splitLine": {"show": False}}]
     options["legend"] = {"right": 0, "top": 0, "itemWidth": 22, "itemHeight": 9}
     if not recent:
         return Plot(options, "Nothing was read yet.")
-    last, most = recent[-1], max(one.records_behind for one in recent)
+    last, most = recent[-1], max(sample.records_behind for sample in recent)
     return Plot(
         options,
         f"{last.records_per_s:,.0f} records a second now; {last.records_behind:,} behind, {most:,} at most in three "
@@ -91,8 +95,8 @@ def throughput(samples: Sequence[Sample], now_ms: int) -> Plot:
 
 
 def _times(events: Sequence[Event], field: str, now_ms: int, noun: str) -> Plot:
-    values = [round(one[field], 2) for one in events]
-    points = [[one["time_ms"], value] for one, value in zip(events, values, strict=True)]
+    values = [round(event[field], 2) for event in events]
+    points = [[event["time_ms"], value] for event, value in zip(events, values, strict=True)]
     options = _frame(now_ms, {**_values(), "name": "ms"}, [_scatter(noun, "circle", BLUE, points)])
     if not values:
         return Plot(options, f"No {noun} in three minutes.")
@@ -101,7 +105,7 @@ def _times(events: Sequence[Event], field: str, now_ms: int, noun: str) -> Plot:
 
 
 def _recent(events: Sequence[Event], now_ms: int) -> list[Event]:
-    return [one for one in events if one["time_ms"] > now_ms - WINDOW_MS][-POINTS:]
+    return [event for event in events if event["time_ms"] > now_ms - WINDOW_MS][-POINTS:]
 
 
 def _reason(event: Event) -> str:
