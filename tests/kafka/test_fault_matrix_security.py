@@ -88,7 +88,7 @@ def tls_failures(secured: SecuredKafka) -> dict[str, Failure]:
     }
     if secured.protocol == "SSL":
         nobody = {name: text for name, text in own.items() if not name.startswith("kafka.ssl.keystore.")}
-        cases["no certificate"] = Failure(nobody, servers, TlsError, "wants a client certificate")
+        cases["no certificate"] = Failure(nobody, servers, TlsError, "requires a client certificate")
     return cases
 
 
