@@ -81,7 +81,7 @@ def tls_failures(secured: SecuredKafka) -> dict[str, Failure]:
     stranger = {"kafka.ssl.truststore.certificates": CertificateAuthority().certificate}
     other_name = servers.replace("127.0.0.1", "localhost")
     cases = {
-        "unknown CA": Failure({**own, **stranger}, servers, TlsError, "authority that is not trusted here"),
+        "unknown CA": Failure({**own, **stranger}, servers, TlsError, "authority that is not trusted"),
         "wrong name": Failure(own, other_name, TlsError, "does not name this host"),
         "TLS to a plaintext port": Failure(own, plain, TlsError, "does not speak TLS"),
         "plaintext to a TLS port": Failure({}, servers, TlsError, "speaks TLS"),
@@ -129,7 +129,7 @@ def test_r16_pem_files_get_in_once_they_are_the_right_ones(
     trusted = tmp_path / "truststore.location"
     trusted.write_text(CertificateAuthority().certificate)
 
-    fails("wrong file", Failure(own, secured.servers, TlsError, "authority that is not trusted here"))
+    fails("wrong file", Failure(own, secured.servers, TlsError, "authority that is not trusted"))
     trusted.write_text(contents["truststore.location"])
     assert secured.read(tmp_path / "right file", own) >= RECORDS
 
