@@ -8,7 +8,7 @@ that must migrate too: the second ten records repeat five keys of the first ten.
 before, you will see:
 
     kafka read 1010 new records
-    kafkameta migrate-checkpoint: made .../new
+    kafkameta migrate-checkpoint: wrote .../new
     kafkameta read 10 new records
     the folder holds 15 rows, 15 different keys: nothing lost, nothing repeated
 """
