@@ -19,11 +19,11 @@ import cramjam
 from crc32c import crc32c
 
 from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.record_schema import HEADERS_COLUMN, RECORD_COLUMNS
 from pyspark_kafka_meta.records.compression import Codec
 from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.records.record_batches import read_batch_headers
-from pyspark_kafka_meta.reused_memory import ReusedMemory
-from pyspark_kafka_meta.schemas import HEADERS_COLUMN, RECORD_COLUMNS
+from pyspark_kafka_meta.reusable_buffer import ReusableBuffer
 
 FETCH_BYTES = 8 * 1024 * 1024
 BATCH_BYTES = (16_384, 131_072, 1_000_000)
@@ -101,7 +101,7 @@ def make_batch(base_offset: int, count: int, codec: Codec, data: bytes) -> bytes
 
 def records_per_s(fetch: Fetch, columns: Sequence[str]) -> float:
     best_s = float("inf")
-    memory = ReusedMemory()
+    memory = ReusableBuffer()
     for _ in range(ROUNDS):
         start = time.process_time()
         part = FetchedRecords(

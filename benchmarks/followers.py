@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from benchmarks.delays import Arrivals, Written
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.fetching import task_reader
-from pyspark_kafka_meta.fetching.instructions import EmptyResponses, Instruction, OutOfRange, Wait
+from pyspark_kafka_meta.fetching.cursor_instructions import EmptyResponses, Instruction, OutOfRange, Wait
 from pyspark_kafka_meta.fetching.lost_records import LostRecords
 from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
 from pyspark_kafka_meta.fetching.task_reader import TaskReader

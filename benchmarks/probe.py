@@ -18,8 +18,8 @@ from kio.static.primitive import Records, TZAwareMicros, i8, i16, i32, i64
 
 from pyspark_kafka_meta.model import NO_LEADER
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.wire.codec import Api, milliseconds
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.wire.frame_codec import Api, milliseconds
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 
 PRODUCE = Api("produce", 0, 9, 9)

@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_kafka_meta.schemas import RECORD_COLUMNS, records_arrow_schema, records_struct_type
-from pyspark_kafka_meta.spark.prompt_tasks import PromptReader, be_prompt
+from pyspark_kafka_meta.record_schema import RECORD_COLUMNS, records_arrow_schema, records_struct_type
+from pyspark_kafka_meta.spark.task_latency import PromptReader, be_prompt
 
 BATCH_BYTES = 4 << 20
 RECORD_TIME_US = 1_700_000_000_000_000

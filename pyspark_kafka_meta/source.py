@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, SourceOptions, Table, choose_table
 from pyspark_kafka_meta.options.option_checks import batch_warnings
-from pyspark_kafka_meta.options.unsupported import NO_SINK
-from pyspark_kafka_meta.schemas import Columns, records_struct_type
+from pyspark_kafka_meta.options.unsupported_properties import NO_SINK
+from pyspark_kafka_meta.record_schema import Columns, records_struct_type
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 from pyspark_kafka_meta.spark.user_errors import entry_points
 

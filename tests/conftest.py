@@ -19,7 +19,7 @@ from confluent_kafka import KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.sql import SparkSession
 
-from pyspark_kafka_meta.java import find_java
+from pyspark_kafka_meta.java_launcher import find_java
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster, free_ports
 from tests.kafka.cluster_tools import all_brokers_know, poll_until
 

@@ -21,7 +21,7 @@ from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import ALL_OPTIONS
-from pyspark_kafka_meta.options.unsupported import REPLACEMENTS, UNSUPPORTED
+from pyspark_kafka_meta.options.unsupported_properties import REPLACEMENTS, UNSUPPORTED
 from pyspark_kafka_meta.tables.table_schemas import ROWS, struct_type
 
 ROOT = Path(__file__).parent.parent

@@ -82,9 +82,9 @@ def metadata(
     """Show brokers, topics and the leader of each partition, as reported by one broker."""
     from rich.console import Console
 
+    from pyspark_kafka_meta.cli.command_cache import OwnCache
     from pyspark_kafka_meta.cli.metadata_command import look_at, show
     from pyspark_kafka_meta.cli.metadata_command import watch as keep_watch
-    from pyspark_kafka_meta.cli.own_cache import OwnCache
     from pyspark_kafka_meta.monitor.cluster_access import check_topics
     from pyspark_kafka_meta.options import ClientOptions
 

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pyspark_kafka_meta.cli.own_cache import OwnCache
+from pyspark_kafka_meta.cli.command_cache import OwnCache
 from pyspark_kafka_meta.kafka_errors import describe
 from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS
 from pyspark_kafka_meta.metadata.refresh_events import Outcome

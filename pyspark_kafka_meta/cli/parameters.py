@@ -16,8 +16,8 @@ from pyspark_kafka_meta.demo import DemoCluster
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.monitor.console import note
 from pyspark_kafka_meta.options.client_options import CLIENT_OPTIONS
+from pyspark_kafka_meta.options.option_definitions import NAME
 from pyspark_kafka_meta.options.option_parsers import parse_duration_ms
-from pyspark_kafka_meta.options.option_table import NAME
 from pyspark_kafka_meta.options.table_options import OPTION_NAMES
 from pyspark_kafka_meta.validators import INT32_MAX
 

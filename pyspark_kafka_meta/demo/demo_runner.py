@@ -24,7 +24,7 @@ from pyspark_kafka_meta.demo.demo_query import Stream, StreamFailedError, spark_
 from pyspark_kafka_meta.demo.demo_screen import DemoScreen, summary
 from pyspark_kafka_meta.demo.record_feed import RecordFeed
 from pyspark_kafka_meta.demo.scenes import Act, Scene, SceneResult, scenes_of
-from pyspark_kafka_meta.java import find_java
+from pyspark_kafka_meta.java_launcher import find_java
 from pyspark_kafka_meta.monitor.cluster_access import check_topics, timeout_options
 from pyspark_kafka_meta.monitor.event_sources import FolderEvents
 from pyspark_kafka_meta.monitor.watcher import Watcher

@@ -17,8 +17,8 @@ from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.wire import translate_metadata
-from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.wire.frame_codec import FETCH, LIST_OFFSETS, METADATA, Api
 
 ROUND_TRIPS = 5
 AT_ONCE = 16

@@ -17,7 +17,7 @@ from pyspark_kafka_meta.doctor.broker_checks import Reached, reach_all
 from pyspark_kafka_meta.doctor.findings import Finding, Verdict, fail, failure, ok, warn
 from pyspark_kafka_meta.doctor.machine_checks import DISTRIBUTION, package_findings, version_of
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.java import HOW_TO_GET_JAVA
+from pyspark_kafka_meta.java_launcher import HOW_TO_GET_JAVA
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.telemetry.event_origin import task_origin

@@ -169,7 +169,7 @@ def _worker_python() -> Finding:
 
 def _java() -> Finding:
     from pyspark_kafka_meta.errors import ClusterError
-    from pyspark_kafka_meta.java import find_java
+    from pyspark_kafka_meta.java_launcher import find_java
 
     try:
         return ok("java", str(find_java()))

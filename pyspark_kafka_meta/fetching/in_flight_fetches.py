@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.client.leader_offsets import OVERDUE_MS
 from pyspark_kafka_meta.client.read_replicas import LEADER, ReadSource
-from pyspark_kafka_meta.fetching.instructions import Fail, Refresh
+from pyspark_kafka_meta.fetching.cursor_instructions import Fail, Refresh
 from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
 from pyspark_kafka_meta.kafka_errors import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from pyspark_kafka_meta.model import Broker, LeaderAndEpoch, RefreshReason

@@ -11,7 +11,7 @@ import logging
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import NoLeaderError, UnknownTopicError
-from pyspark_kafka_meta.fetching.instructions import (
+from pyspark_kafka_meta.fetching.cursor_instructions import (
     CorruptBatch,
     EmptyResponses,
     Instruction,
@@ -28,7 +28,7 @@ from pyspark_kafka_meta.kafka_errors import (
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from pyspark_kafka_meta.model import OffsetRange, RefreshReason, is_other_topic
-from pyspark_kafka_meta.planning.data_loss import DataLossPolicy
+from pyspark_kafka_meta.planning.data_loss_policy import DataLossPolicy
 from pyspark_kafka_meta.wire.messages import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from pyspark_kafka_meta.client.read_replicas import LEADER
 from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError
-from pyspark_kafka_meta.fetching.instructions import (
+from pyspark_kafka_meta.fetching.cursor_instructions import (
     CorruptBatch,
     Emit,
     EmptyResponses,

@@ -6,8 +6,7 @@ A leader that a broker names along with an error is used at once (KIP-951); with
 from __future__ import annotations
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.fetching.in_flight_fetches import InFlightFetch
-from pyspark_kafka_meta.fetching.instructions import (
+from pyspark_kafka_meta.fetching.cursor_instructions import (
     CorruptBatch,
     Emit,
     EmptyResponses,
@@ -19,6 +18,7 @@ from pyspark_kafka_meta.fetching.instructions import (
     Refresh,
     Wait,
 )
+from pyspark_kafka_meta.fetching.in_flight_fetches import InFlightFetch
 from pyspark_kafka_meta.fetching.lost_records import LostRecords
 from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
 from pyspark_kafka_meta.fetching.stall_detector import StallDetector

@@ -23,9 +23,9 @@ from pyspark_kafka_meta.fetching.response_handler import ResponseHandler
 from pyspark_kafka_meta.fetching.stall_detector import StallDetector
 from pyspark_kafka_meta.model import OffsetRange, RefreshReason, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.planning.data_loss import DataLossPolicy
+from pyspark_kafka_meta.planning.data_loss_policy import DataLossPolicy
 from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
-from pyspark_kafka_meta.reused_memory import ReusedMemory
+from pyspark_kafka_meta.reusable_buffer import ReusableBuffer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +47,7 @@ class TaskReader:
         self._stalls = StallDetector(client.throttles, options.poll_timeout_ms)
         self._fetches = InFlightFetches(client)
         self._responses = ResponseHandler(client, self._lost_records, self._stalls)
-        self._memory = ReusedMemory()
+        self._memory = ReusableBuffer()
 
     def read(self, ranges: Sequence[OffsetRange], topics: Collection[str] = ()) -> Iterator[pa.RecordBatch]:
         """The rows of `ranges`, in the order of offsets within each partition.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from pyspark_kafka_meta.kafka_errors import TOPIC_MISSING
-from pyspark_kafka_meta.metadata.epoch_rewinds import EpochRewind
+from pyspark_kafka_meta.metadata.lower_leader_epochs import EpochRewind
 from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange, PartitionLearned, SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import (
     NO_EPOCH,

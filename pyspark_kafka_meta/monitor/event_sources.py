@@ -16,7 +16,7 @@ from pyspark_kafka_meta.options import EventsOptions, SourceOptions
 from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING, SourceOffset, ranges
 from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner, stream_planner_options
 from pyspark_kafka_meta.tables.caches_from_events import Event
-from pyspark_kafka_meta.tables.event_files import EventFolder, FilesOffset, advance, files_between
+from pyspark_kafka_meta.tables.event_file_reader import EventFolder, FilesOffset, advance, files_between
 from pyspark_kafka_meta.tables.event_parser import parse_events, to_batches
 from pyspark_kafka_meta.tables.table_schemas import arrow_schema
 from pyspark_kafka_meta.telemetry.default_folder import default_root

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import option_checks, option_parsers
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
-from pyspark_kafka_meta.options.option_table import choice, label, parse_options, row, table_of, whole
+from pyspark_kafka_meta.options.option_definitions import choice, label, parse_options, row, table_of, whole
 from pyspark_kafka_meta.options.security_checks import complete_security
 from pyspark_kafka_meta.options.security_options import SECURITY_OPTIONS, SecurityOptions
 from pyspark_kafka_meta.validators import INT64_MAX

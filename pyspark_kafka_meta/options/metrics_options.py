@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import option_parsers
-from pyspark_kafka_meta.options.option_table import row
+from pyspark_kafka_meta.options.option_definitions import row
 from pyspark_kafka_meta.options.security_options import PLAINTEXT, SecurityOptions
 from pyspark_kafka_meta.validators import topic_name
 

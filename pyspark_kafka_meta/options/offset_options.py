@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pyspark_kafka_meta.options import option_parsers, start_specs
-from pyspark_kafka_meta.options.option_table import choice, row
+from pyspark_kafka_meta.options.option_definitions import choice, row
 from pyspark_kafka_meta.options.start_specs import OffsetsSpec, StartSpec, TimestampsSpec
 from pyspark_kafka_meta.validators import INT64_MAX
 

@@ -18,7 +18,7 @@ from pyspark_kafka_meta.options.start_specs import (
     StartSpec,
     TimestampsSpec,
 )
-from pyspark_kafka_meta.options.unsupported import NO_SINK
+from pyspark_kafka_meta.options.unsupported_properties import NO_SINK
 
 _STRATEGIES = ("subscribe", "subscribePattern", "assign")
 

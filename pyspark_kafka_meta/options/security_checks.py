@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from pyspark_kafka_meta.options.jaas import JaasLogin, login_problem
-from pyspark_kafka_meta.options.option_table import table_of
+from pyspark_kafka_meta.options.option_definitions import table_of
 from pyspark_kafka_meta.options.security_options import (
     MECHANISMS,
     PASSWORD_MECHANISMS,

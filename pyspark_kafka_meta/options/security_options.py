@@ -14,8 +14,8 @@ from typing import Any
 
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
 from pyspark_kafka_meta.options.jaas import JaasLogin, parse_jaas
+from pyspark_kafka_meta.options.option_definitions import parse_options, row, table_of
 from pyspark_kafka_meta.options.option_parsers import parse_choice
-from pyspark_kafka_meta.options.option_table import parse_options, row, table_of
 from pyspark_kafka_meta.options.secret import Secret
 
 PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")

@@ -16,7 +16,7 @@ from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
 from pyspark_kafka_meta.options.client_options import CLIENT_OPTIONS, ClientOptions
 from pyspark_kafka_meta.options.metrics_options import MetricsOptions
 from pyspark_kafka_meta.options.offset_options import OffsetOptions
-from pyspark_kafka_meta.options.option_table import Option, choice, label, parse_options, row, table_of, whole
+from pyspark_kafka_meta.options.option_definitions import Option, choice, label, parse_options, row, table_of, whole
 from pyspark_kafka_meta.options.security_checks import complete_security
 from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.validators import INT32_MAX, INT64_MAX

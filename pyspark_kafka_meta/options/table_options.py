@@ -9,7 +9,14 @@ from enum import StrEnum
 from pyspark_kafka_meta.options import option_checks
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
 from pyspark_kafka_meta.options.client_options import ClientOptions
-from pyspark_kafka_meta.options.option_table import Option, choice, documented_names, parse_options, table_of, whole
+from pyspark_kafka_meta.options.option_definitions import (
+    Option,
+    choice,
+    documented_names,
+    parse_options,
+    table_of,
+    whole,
+)
 from pyspark_kafka_meta.options.security_options import SecurityOptions
 from pyspark_kafka_meta.options.source_options import OPTIONS, SourceOptions
 from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec

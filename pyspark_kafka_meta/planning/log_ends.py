@@ -25,8 +25,14 @@ from pyspark_kafka_meta.model import (
 )
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.planning.checkpoint_offsets import LatestOffset, SourceOffset
-from pyspark_kafka_meta.planning.data_loss import DataLossPolicy
-from pyspark_kafka_meta.planning.lost_positions import explain_end, has_other_id, is_shorter, lost_ends, lost_starts
+from pyspark_kafka_meta.planning.data_loss_policy import DataLossPolicy
+from pyspark_kafka_meta.planning.lost_checkpoint_offsets import (
+    explain_end,
+    has_other_id,
+    is_shorter,
+    lost_ends,
+    lost_starts,
+)
 from pyspark_kafka_meta.planning.start_end_offsets import StartEndOffsets
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOpt
 from pyspark_kafka_meta.options.start_specs import TimestampsSpec
 from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING, SourceOffset, advance, ranges
 from pyspark_kafka_meta.planning.log_ends import LogEnds
-from pyspark_kafka_meta.planning.lost_positions import is_recreated, lost_starts
+from pyspark_kafka_meta.planning.lost_checkpoint_offsets import is_recreated, lost_starts
 from pyspark_kafka_meta.planning.partition_starts import PartitionStarts
 from pyspark_kafka_meta.planning.rate_limit import backlog, cap_offsets, is_delayed, limit_offsets
 from pyspark_kafka_meta.planning.start_end_offsets import StartEndOffsets

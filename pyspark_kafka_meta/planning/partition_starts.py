@@ -13,8 +13,8 @@ from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import Position, TopicPartition, is_other_topic, name_partitions
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.planning.checkpoint_offsets import LatestOffset, SourceOffset
-from pyspark_kafka_meta.planning.data_loss import DataLossPolicy
-from pyspark_kafka_meta.planning.lost_positions import (
+from pyspark_kafka_meta.planning.data_loss_policy import DataLossPolicy
+from pyspark_kafka_meta.planning.lost_checkpoint_offsets import (
     cut_at,
     explain_recreated,
     explain_truncated,

@@ -21,7 +21,7 @@ from pyspark_kafka_meta.options.start_specs import (
     TimestampsSpec,
 )
 from pyspark_kafka_meta.planning.checkpoint_offsets import check_same_partitions
-from pyspark_kafka_meta.planning.data_loss import DataLossPolicy
+from pyspark_kafka_meta.planning.data_loss_policy import DataLossPolicy
 from pyspark_kafka_meta.wire.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PartitionOffset
 
 logger = logging.getLogger(__name__)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from pyspark_kafka_meta.record_schema import HEADERS_COLUMN, records_arrow_schema
 from pyspark_kafka_meta.records.record_boundaries import expected_ends, find_starts
 from pyspark_kafka_meta.records.record_fields import Bytes, Fields, Ints, Locate, read_varints, require
-from pyspark_kafka_meta.schemas import HEADERS_COLUMN, records_arrow_schema
 
 
 def binary_array(payload: Bytes, at: Ints, length: Ints) -> pa.BinaryArray:

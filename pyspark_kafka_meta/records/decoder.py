@@ -18,14 +18,14 @@ import pyarrow as pa
 
 from pyspark_kafka_meta.errors import CorruptBatchError, UnsupportedRecordFormatError
 from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.record_schema import records_arrow_schema
 from pyspark_kafka_meta.records.aborted_transactions import without_aborted_batches
 from pyspark_kafka_meta.records.compression import Codec, decompress_into
 from pyspark_kafka_meta.records.record_batches import HEADER_BYTES, MIN_RECORD_BYTES, BatchHeader
 from pyspark_kafka_meta.records.record_boundaries import expected_ends, find_record_starts, find_starts
 from pyspark_kafka_meta.records.record_columns import COLUMNS, Rows, describe_batch
 from pyspark_kafka_meta.records.record_fields import PADDING_BYTES, Flags, Ints, find_fields, require
-from pyspark_kafka_meta.reused_memory import ReusedMemory
-from pyspark_kafka_meta.schemas import records_arrow_schema
+from pyspark_kafka_meta.reusable_buffer import ReusableBuffer
 
 CHUNK_BYTES = 4 * 1024 * 1024
 CHUNK_RECORDS = 65_536
@@ -61,7 +61,7 @@ def decode(
     parts: Sequence[FetchedRecords],
     columns: Sequence[str],
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
-    memory: ReusedMemory | None = None,
+    memory: ReusableBuffer | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the parts in order, as `records_arrow_schema(columns)`; only the given columns are decoded.
 
@@ -88,13 +88,13 @@ def decode(
             from_offset = max(part.from_offset, error.from_offset)
             corrupt = _with_range(error, part.partition, from_offset, error.until_offset)
             break
-    yield from _decode(batches, columns, max_decompressed_bytes, memory or ReusedMemory())
+    yield from _decode(batches, columns, max_decompressed_bytes, memory or ReusableBuffer())
     if corrupt is not None:
         raise corrupt
 
 
 def _decode(
-    batches: Sequence[_Batch], columns: Sequence[str], max_decompressed_bytes: int, memory: ReusedMemory
+    batches: Sequence[_Batch], columns: Sequence[str], max_decompressed_bytes: int, memory: ReusableBuffer
 ) -> Iterator[pa.RecordBatch]:
     schema = records_arrow_schema(columns)
     decoded = 0
@@ -169,7 +169,7 @@ class _Chunk:
         self.ends.append(self.used)
 
 
-def _chunks(batches: Sequence[_Batch], max_decompressed_bytes: int, memory: ReusedMemory) -> Iterator[_Chunk]:
+def _chunks(batches: Sequence[_Batch], max_decompressed_bytes: int, memory: ReusableBuffer) -> Iterator[_Chunk]:
     """The batches in chunks. A chunk is valid until the next chunk is requested."""
     largest = max((header.length for _, header in batches), default=0)
     size = CHUNK_BYTES + max(largest, max_decompressed_bytes) + PADDING_BYTES

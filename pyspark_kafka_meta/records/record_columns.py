@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from pyspark_kafka_meta.errors import UnsupportedRecordFormatError
 from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.record_schema import HEADERS_COLUMN
 from pyspark_kafka_meta.records.arrow_arrays import binary_array, headers_array
 from pyspark_kafka_meta.records.record_batches import BatchHeader
 from pyspark_kafka_meta.records.record_fields import Bytes, Fields, Longs
-from pyspark_kafka_meta.schemas import HEADERS_COLUMN
 
 _MAX_MS = (2**63 - 1) // 1000
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
-from pyspark_kafka_meta.schemas import Columns, with_user_spelling
-from pyspark_kafka_meta.spark.prompt_tasks import PromptReader, be_prompt
+from pyspark_kafka_meta.record_schema import Columns, with_user_spelling
+from pyspark_kafka_meta.spark.task_latency import PromptReader, be_prompt
 from pyspark_kafka_meta.spark.user_errors import entry_points
 
 if TYPE_CHECKING:

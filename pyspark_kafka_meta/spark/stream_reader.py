@@ -18,9 +18,9 @@ from pyspark.sql.streaming.datasource import (
 
 from pyspark_kafka_meta.errors import KafkaMetaError, OptionError
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.schemas import Columns
+from pyspark_kafka_meta.record_schema import Columns
 from pyspark_kafka_meta.spark.batch_reader import new_planner, new_tasks, read_partition
-from pyspark_kafka_meta.spark.prompt_tasks import PromptReader
+from pyspark_kafka_meta.spark.task_latency import PromptReader
 from pyspark_kafka_meta.spark.user_errors import entry_points
 
 if TYPE_CHECKING:

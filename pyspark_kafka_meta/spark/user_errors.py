@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.spark.prompt_tasks import sparks_main
+from pyspark_kafka_meta.spark.task_latency import sparks_main
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from pyspark_kafka_meta.errors import ClusterError
-from pyspark_kafka_meta.java import find_java
+from pyspark_kafka_meta.java_launcher import find_java
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.testing import kafka_config, process_guard, zookeeper
 from pyspark_kafka_meta.testing.class_data_sharing import with_class_archive

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import ClusterError
-from pyspark_kafka_meta.java import find_java
+from pyspark_kafka_meta.java_launcher import find_java
 
 if TYPE_CHECKING:
     from rich.console import Console

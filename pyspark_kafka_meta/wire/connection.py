@@ -30,9 +30,9 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from pyspark_kafka_meta.options.security_options import PLAINTEXT
-from pyspark_kafka_meta.reused_memory import ReusedMemory
-from pyspark_kafka_meta.wire import codec
-from pyspark_kafka_meta.wire.codec import API_VERSIONS, LENGTH_BYTES, Api, Exchange
+from pyspark_kafka_meta.reusable_buffer import ReusableBuffer
+from pyspark_kafka_meta.wire import frame_codec
+from pyspark_kafka_meta.wire.frame_codec import API_VERSIONS, LENGTH_BYTES, Api, Exchange
 from pyspark_kafka_meta.wire.security import tls
 from pyspark_kafka_meta.wire.security.sasl_login import log_in, login_is_required
 from pyspark_kafka_meta.wire.sockets import connect, is_readable, remaining_s
@@ -142,7 +142,7 @@ class Connection:
         if self.login_is_due():
             self._log_in(deadline)
         correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
-        frame = codec.encode(message, correlation_id, self._settings.client_id)
+        frame = frame_codec.encode(message, correlation_id, self._settings.client_id)
         try:
             self._socket.settimeout(remaining_s(deadline))
             self._socket.sendall(frame)
@@ -150,7 +150,7 @@ class Connection:
             raise self._failure(error, f"sending {api.title}") from error
         self._in_flight.append(_InFlight(api, message.__version__, correlation_id, len(frame), time.monotonic()))
 
-    def receive(self, deadline: float, memory: ReusedMemory | None = None, has_begun: bool = False) -> Exchange:
+    def receive(self, deadline: float, memory: ReusableBuffer | None = None, has_begun: bool = False) -> Exchange:
         """The response to the oldest in-flight request, in `memory` or in new memory.
 
         Args:
@@ -168,7 +168,7 @@ class Connection:
         frame = self._receive_exactly(size, deadline, what, SILENCE_S, memory)
         received_at = time.monotonic()
         try:
-            message, records = codec.decode(request.api, request.version, request.correlation_id, frame)
+            message, records = frame_codec.decode(request.api, request.version, request.correlation_id, frame)
         except ProtocolError as error:
             self.close()
             raise ProtocolError(f"{self.address}: {error}") from error
@@ -259,17 +259,17 @@ class Connection:
 
     def _request_versions(self, deadline: float) -> None:
         # Every broker since 2.0 supports v2, which returns everything needed here.
-        request = codec.request_schema(API_VERSIONS, API_VERSIONS.max_version).ApiVersionsRequest()
+        request = frame_codec.request_schema(API_VERSIONS, API_VERSIONS.max_version).ApiVersionsRequest()
         response = self.call(API_VERSIONS, request, deadline).message
         if response.error_code != 0:
             raise UnsupportedBrokerError(f"{self.address} refused ApiVersions with error {int(response.error_code)}")
         self._versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
 
     def _receive_exactly(
-        self, size: int, deadline: float, what: str, silence_s: float, memory: ReusedMemory | None = None
+        self, size: int, deadline: float, what: str, silence_s: float, memory: ReusableBuffer | None = None
     ) -> memoryview:
         # The memory is not touched until bytes arrive: a false length costs address space only.
-        buffer = (memory or ReusedMemory()).of(size)
+        buffer = (memory or ReusableBuffer()).of(size)
         received = 0
         while received < size:
             try:

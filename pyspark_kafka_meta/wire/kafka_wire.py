@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 from pyspark_kafka_meta.errors import RequestTimeoutError
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
-from pyspark_kafka_meta.reused_memory import ReusedMemory
+from pyspark_kafka_meta.reusable_buffer import ReusableBuffer
 from pyspark_kafka_meta.wire import translate_fetch, translate_metadata, translate_offsets
-from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.wire.frame_codec import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
 from pyspark_kafka_meta.wire.in_flight_requests import InFlightRequest, InFlightRequests
 from pyspark_kafka_meta.wire.messages import (
     FetchRequest,
@@ -73,7 +73,7 @@ class FetchRequests(InFlightRequests[FetchRequest, FetchResponse]):
     def __init__(self, settings: ConnectionSettings, interrupted_by: MetadataRequests) -> None:
         super().__init__(settings, interrupted_by)
         self._max_bytes: dict[int, int] = {}  # by node id, of brokers whose response was late
-        self._memory = ReusedMemory()
+        self._memory = ReusableBuffer()
 
     def send(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
         wanted = min(request.max_bytes, sum(entry.max_bytes for entry in request.partitions))

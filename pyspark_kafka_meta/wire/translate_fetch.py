@@ -6,8 +6,8 @@ from typing import Any
 from uuid import UUID
 
 from pyspark_kafka_meta.model import Broker, LeaderHint, TopicPartition
-from pyspark_kafka_meta.wire import codec
-from pyspark_kafka_meta.wire.codec import FETCH, Exchange
+from pyspark_kafka_meta.wire import frame_codec
+from pyspark_kafka_meta.wire.frame_codec import FETCH, Exchange
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchedPartition, FetchRequest, FetchResponse
 from pyspark_kafka_meta.wire.response_checks import broker, check, grouped, ms, unique
 
@@ -16,13 +16,13 @@ TOPIC_IDS_SINCE = 13
 
 
 def fetch_request(version: int, request: FetchRequest) -> Any:
-    schema = codec.request_schema(FETCH, version)
+    schema = frame_codec.request_schema(FETCH, version)
     by_id = version >= TOPIC_IDS_SINCE
     groups = grouped(request.partitions, lambda entry: (entry.partition.topic, entry.topic_id))
     # v15 moved the replica id into a tagged field, whose default is a consumer's -1.
     replica = {"replica_id": -1} if version < 15 else {}
     return schema.FetchRequest(
-        max_wait=codec.milliseconds(request.max_wait_ms),
+        max_wait=frame_codec.milliseconds(request.max_wait_ms),
         min_bytes=request.min_bytes,
         max_bytes=request.max_bytes,
         isolation_level=int(request.read_committed),

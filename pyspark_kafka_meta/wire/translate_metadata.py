@@ -7,15 +7,15 @@ from typing import Any
 
 from pyspark_kafka_meta.model import MetadataResponse, PartitionMetadata, TopicMetadata
 from pyspark_kafka_meta.validators import is_topic_name
-from pyspark_kafka_meta.wire import codec
-from pyspark_kafka_meta.wire.codec import METADATA, Exchange
+from pyspark_kafka_meta.wire import frame_codec
+from pyspark_kafka_meta.wire.frame_codec import METADATA, Exchange
 from pyspark_kafka_meta.wire.response_checks import broker, check, label, ms, unique
 
 MAX_BROKERS = 10_000
 
 
 def metadata_request(version: int, topics: Collection[str] | None) -> Any:
-    schema = codec.request_schema(METADATA, version)
+    schema = frame_codec.request_schema(METADATA, version)
     by_id = {} if version < 10 else {"topic_id": None}
     # Kafka removed the cluster operations from the request in v11.
     cluster_operations = {"include_cluster_authorized_operations": False} if version <= 10 else {}

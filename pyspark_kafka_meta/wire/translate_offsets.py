@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.wire import codec
-from pyspark_kafka_meta.wire.codec import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, Exchange
+from pyspark_kafka_meta.wire import frame_codec
+from pyspark_kafka_meta.wire.frame_codec import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, Exchange
 from pyspark_kafka_meta.wire.messages import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -27,7 +27,7 @@ def offsets_request(version: int, request: OffsetsRequest) -> Any:
 
 
 def _list_offsets_request(version: int, request: OffsetsRequest) -> Any:
-    schema = codec.request_schema(LIST_OFFSETS, version)
+    schema = frame_codec.request_schema(LIST_OFFSETS, version)
     return schema.ListOffsetsRequest(
         replica_id=CONSUMER_ID,
         isolation_level=int(request.read_committed),
@@ -54,7 +54,7 @@ def _timestamp(timestamp: int, version: int) -> int:
 
 
 def _epoch_ends_request(version: int, request: OffsetsRequest) -> Any:
-    schema = codec.request_schema(OFFSET_FOR_LEADER_EPOCH, version)
+    schema = frame_codec.request_schema(OFFSET_FOR_LEADER_EPOCH, version)
     return schema.OffsetForLeaderEpochRequest(
         **({"replica_id": CONSUMER_ID} if version >= 3 else {}),
         topics=tuple(

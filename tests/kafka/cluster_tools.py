@@ -18,8 +18,8 @@ from kio.static.primitive import f64, i32
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.model import Address, TopicMetadata
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.wire.codec import Api
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.wire.frame_codec import Api
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 
 ALTER_CLIENT_QUOTAS = Api("alter_client_quotas", 49, 0, 0)

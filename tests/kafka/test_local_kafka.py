@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta import java
+from pyspark_kafka_meta import java_launcher
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.testing import ClusterError, LocalKafka, kafka_config, maven_jars, process_guard
@@ -271,14 +271,14 @@ def test_a_class_archive_that_cannot_be_made_is_done_without(tmp_path: Path) -> 
     ],
 )
 def test_java_versions(output: str, version: int) -> None:
-    assert java.java_version(output) == version
+    assert java_launcher.java_version(output) == version
 
 
 def test_missing_java_is_one_line_that_names_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ClusterError) as caught:
-        java.find_java()
+        java_launcher.find_java()
     assert str(caught.value) == "No Java found: install Java 17 or later and put it on PATH, or set JAVA_HOME."
 
 
@@ -286,7 +286,7 @@ def test_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     fake_java(tmp_path, "echo 'openjdk version \"11.0.2\"' >&2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ClusterError, match="is Java 11: install Java 17"):
-        java.find_java()
+        java_launcher.find_java()
 
 
 @pytest.mark.parametrize(

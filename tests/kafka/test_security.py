@@ -19,8 +19,8 @@ from pyspark_kafka_meta.client.consumer_groups import ConsumerGroup
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.wire import connection
-from pyspark_kafka_meta.wire.codec import API_VERSIONS, request_schema
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
+from pyspark_kafka_meta.wire.frame_codec import API_VERSIONS, request_schema
 from pyspark_kafka_meta.wire.security.librdkafka_config import librdkafka_settings
 from pyspark_kafka_meta.wire.security.sasl_login import log_in
 from tests.kafka.secured_kafka import GROUP, MECHANISMS, RECORDS, SASL, SESSION_MS, TOPIC, SecuredKafka, produce

@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from pyspark_kafka_meta.errors import AuthenticationError
 from pyspark_kafka_meta.testing import LocalKafka
-from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.wire.frame_codec import FETCH, LIST_OFFSETS, METADATA
 from tests.kafka.cluster_tools import all_brokers_know, in_sync, leads_once_elected
 from tests.kafka.harness import SteadyProducer, Stream, running
 from tests.kafka.test_fault_matrix_data_loss import (

@@ -13,7 +13,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from pyspark_kafka_meta.java import find_java
+from pyspark_kafka_meta.java_launcher import find_java
 from pyspark_kafka_meta.testing import MockCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]

@@ -45,7 +45,7 @@ from pyspark_kafka_meta.model import (
     TopicMetadata,
     TopicPartition,
 )
-from pyspark_kafka_meta.wire.codec import milliseconds
+from pyspark_kafka_meta.wire.frame_codec import milliseconds
 
 FRAME_BYTES = 4 + 4 + 1
 """Length, correlation id, and no tagged field."""

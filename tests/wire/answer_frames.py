@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16 import response as fetch
 from kio.schema.metadata.v12 import response as metadata
 
-from pyspark_kafka_meta.wire.codec import milliseconds
+from pyspark_kafka_meta.wire.frame_codec import milliseconds
 from tests.unit.records import handmade
 from tests.wire.scripted_broker import frame
 

@@ -21,13 +21,13 @@ from kio.schema.fetch.v16 import response as fetch
 from kio.schema.list_offsets.v7 import response as offsets
 
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.fetching.instructions import Emit
+from pyspark_kafka_meta.fetching.cursor_instructions import Emit
 from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
 from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, TopicPartition
 from pyspark_kafka_meta.records.compression import Codec
 from pyspark_kafka_meta.records.decoder import FetchedRecords
-from pyspark_kafka_meta.wire import codec, translate_fetch, translate_metadata, translate_offsets
-from pyspark_kafka_meta.wire.codec import (
+from pyspark_kafka_meta.wire import frame_codec, translate_fetch, translate_metadata, translate_offsets
+from pyspark_kafka_meta.wire.frame_codec import (
     FETCH,
     LIST_OFFSETS,
     METADATA,
@@ -127,7 +127,7 @@ def fetch_frame(records: bytes) -> bytes:
 
 
 def exchange(api: Api, version: int, data: bytes) -> Exchange:
-    answer = codec.decode(api, version, CORRELATION_ID, memoryview(data))
+    answer = frame_codec.decode(api, version, CORRELATION_ID, memoryview(data))
     return Exchange(*answer, version, CORRELATION_ID, 30, len(data), 1.0)
 
 

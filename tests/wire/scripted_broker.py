@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.wire.codec import (
+from pyspark_kafka_meta.wire.frame_codec import (
     API_VERSIONS,
     FETCH,
     LIST_OFFSETS,

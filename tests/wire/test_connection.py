@@ -27,8 +27,8 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.model import Address, MetadataResponse
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority
-from pyspark_kafka_meta.wire.codec import LENGTH_BYTES, METADATA, milliseconds
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.wire.frame_codec import LENGTH_BYTES, METADATA, milliseconds
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.translate_metadata import metadata_request
 from tests.wire.scripted_broker import Behaviour, answer_versions, frame, read_request, scripted_broker

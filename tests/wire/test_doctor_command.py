@@ -20,13 +20,13 @@ from kio.schema.types import BrokerId
 from kio.static.primitive import i32
 from typer.testing import CliRunner
 
-from pyspark_kafka_meta import java
+from pyspark_kafka_meta import java_launcher
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.doctor import executor_checks
 from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.wire.codec import milliseconds
+from pyspark_kafka_meta.wire.frame_codec import milliseconds
 from tests.wire.scripted_broker import answer_versions, frame, read_message, scripted_broker
 
 CLOSED_PORT = "127.0.0.1:1"
@@ -37,7 +37,7 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "160", "LINES": "50"}
 @pytest.fixture(autouse=True)
 def good_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    monkeypatch.setattr(java, "find_java", lambda: Path("java"))  # these tests also run without Java
+    monkeypatch.setattr(java_launcher, "find_java", lambda: Path("java"))  # these tests also run without Java
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pyspark_kafka_meta.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.reused_memory import ReusedMemory
+from pyspark_kafka_meta.reusable_buffer import ReusableBuffer
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 from pyspark_kafka_meta.testing import MockCluster
 
@@ -30,15 +30,15 @@ def test_answers_of_one_read_take_turns_in_the_same_memory(
         producer.produce("t", bytes(VALUE_BYTES), partition=0)
         assert producer.flush(10) == 0
     addresses: list[int] = []
-    of = ReusedMemory.of
+    of = ReusableBuffer.of
 
-    def noted(self: ReusedMemory, size: int) -> memoryview:
+    def noted(self: ReusableBuffer, size: int) -> memoryview:
         given = of(self, size)
         if VALUE_BYTES < size < 2 * VALUE_BYTES:
             addresses.append(np.frombuffer(given, np.uint8).ctypes.data)
         return given
 
-    monkeypatch.setattr(ReusedMemory, "of", noted)
+    monkeypatch.setattr(ReusableBuffer, "of", noted)
     one_a_time = {"kafka.max.partition.fetch.bytes": str(VALUE_BYTES)}
     options = SourceOptions.parse(
         {"kafka.bootstrap.servers": mock_cluster.bootstrap_servers, "subscribe": "t", **one_a_time}

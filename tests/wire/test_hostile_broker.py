@@ -25,8 +25,8 @@ from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import NO_EPOCH, Address, OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
-from pyspark_kafka_meta.wire.codec import METADATA, milliseconds
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
+from pyspark_kafka_meta.wire.frame_codec import METADATA, milliseconds
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from tests.unit.records import handmade
 from tests.wire.answer_frames import TOPIC_ID, fetch_frame, metadata_frame

@@ -25,8 +25,16 @@ from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.records.record_batches import read_batch_headers
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.wire import connection, in_flight_requests
-from pyspark_kafka_meta.wire.codec import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA, Api, milliseconds, request_schema
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.wire.frame_codec import (
+    API_VERSIONS,
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    Api,
+    milliseconds,
+    request_schema,
+)
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.messages import (
     EARLIEST_TIMESTAMP,

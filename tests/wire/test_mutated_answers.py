@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
+from pyspark_kafka_meta.wire.frame_codec import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
 
 MUTATIONS = int(os.environ.get("KAFKAMETA_MUTATIONS", "1500"))
 """Per kind of response."""

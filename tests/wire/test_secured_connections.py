@@ -37,8 +37,8 @@ from pyspark_kafka_meta.model import Address, Broker, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from pyspark_kafka_meta.testing.certificates import CertificateAuthority, Credentials
 from pyspark_kafka_meta.wire import connection
-from pyspark_kafka_meta.wire.codec import METADATA, SASL_HANDSHAKE, milliseconds
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
+from pyspark_kafka_meta.wire.frame_codec import METADATA, SASL_HANDSHAKE, milliseconds
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.messages import FetchPartition, FetchRequest, FetchResponse, RequestFailure
 from pyspark_kafka_meta.wire.security.librdkafka_config import librdkafka_settings, new_client

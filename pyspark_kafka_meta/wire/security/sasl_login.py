@@ -13,8 +13,8 @@ from pyspark_kafka_meta.kafka_errors import ILLEGAL_SASL_STATE, UNSUPPORTED_SASL
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import SecurityOptions
 from pyspark_kafka_meta.options.secret import HIDDEN
-from pyspark_kafka_meta.wire import codec
-from pyspark_kafka_meta.wire.codec import SASL_AUTHENTICATE, SASL_HANDSHAKE, Api
+from pyspark_kafka_meta.wire import frame_codec
+from pyspark_kafka_meta.wire.frame_codec import SASL_AUTHENTICATE, SASL_HANDSHAKE, Api
 from pyspark_kafka_meta.wire.security import sasl_mechanisms
 from pyspark_kafka_meta.wire.security.oauth_tokens import forget_token
 
@@ -42,7 +42,7 @@ def log_in(connection: Caller, security: SecurityOptions, deadline: float) -> fl
     _agree_on(name, connection, security, deadline)
     steps = sasl_mechanisms.steps(security, connection.address.host, deadline)
     version = connection.version(SASL_AUTHENTICATE)
-    request = codec.request_schema(SASL_AUTHENTICATE, version).SaslAuthenticateRequest
+    request = frame_codec.request_schema(SASL_AUTHENTICATE, version).SaslAuthenticateRequest
     to_send, refusal = next(steps), b""
     token = to_send.decode(errors="replace").partition("auth=Bearer ")[2].partition("\1")[0]
     for _ in range(MAX_ROUNDS):
@@ -77,7 +77,7 @@ def shown(text: str, security: SecurityOptions, token: str = "") -> str:
 
 def _handshake(name: str, connection: Caller, deadline: float) -> Any:
     version = connection.version(SASL_HANDSHAKE)
-    request = codec.request_schema(SASL_HANDSHAKE, version).SaslHandshakeRequest(mechanism=name)
+    request = frame_codec.request_schema(SASL_HANDSHAKE, version).SaslHandshakeRequest(mechanism=name)
     return connection.call(SASL_HANDSHAKE, request, deadline).message
 
 

@@ -21,7 +21,7 @@ from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, TlsError
 from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition
 from pyspark_kafka_meta.tables.table_rows import PartitionRow
-from pyspark_kafka_meta.wire.codec import FETCH, METADATA, Api
+from pyspark_kafka_meta.wire.frame_codec import FETCH, METADATA, Api
 from pyspark_kafka_meta.wire.messages import FetchedPartition
 from tests.unit.records.handmade import Row, batch
 

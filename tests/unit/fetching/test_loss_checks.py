@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.fetching.instructions import EmptyResponses, Instruction, Lost, OutOfRange, Refresh
+from pyspark_kafka_meta.fetching.cursor_instructions import EmptyResponses, Instruction, Lost, OutOfRange, Refresh
 from pyspark_kafka_meta.fetching.lost_records import LOSS_GRACE_MS, LostRecords
 from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition

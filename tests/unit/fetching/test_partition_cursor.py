@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyspark_kafka_meta.client.read_replicas import LEADER
 from pyspark_kafka_meta.errors import BrokerError, CorruptBatchError, UnsupportedRecordFormatError
-from pyspark_kafka_meta.fetching.instructions import (
+from pyspark_kafka_meta.fetching.cursor_instructions import (
     CorruptBatch,
     Emit,
     EmptyResponses,

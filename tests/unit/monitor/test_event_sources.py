@@ -14,7 +14,7 @@ from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.monitor import event_sources
 from pyspark_kafka_meta.monitor.event_sources import FolderEvents
-from pyspark_kafka_meta.tables.event_files import EventFile, EventFolder
+from pyspark_kafka_meta.tables.event_file_reader import EventFile, EventFolder
 from tests.unit.written_events import made, write
 
 

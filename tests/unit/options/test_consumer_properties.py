@@ -6,7 +6,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import OPTIONS, SourceOptions
-from pyspark_kafka_meta.options.unsupported import UNSUPPORTED
+from pyspark_kafka_meta.options.unsupported_properties import UNSUPPORTED
 
 CONSUMER_CONFIG = """
     allow.auto.create.topics auto.commit.interval.ms auto.offset.reset bootstrap.servers check.crcs client.dns.lookup

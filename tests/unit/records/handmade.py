@@ -11,10 +11,10 @@ import cramjam
 from crc32c import crc32c
 
 from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.record_schema import HEADERS_COLUMN, RECORD_COLUMNS
 from pyspark_kafka_meta.records.compression import Codec
 from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.records.record_batches import BatchHeader, read_batch_headers
-from pyspark_kafka_meta.schemas import HEADERS_COLUMN, RECORD_COLUMNS
 
 ALL_COLUMNS = (*RECORD_COLUMNS, HEADERS_COLUMN)
 TOPIC_PARTITION = TopicPartition("topic-0", 1)

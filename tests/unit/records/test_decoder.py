@@ -9,10 +9,10 @@ import pytest
 
 from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError, UnsupportedRecordFormatError
 from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.record_schema import records_arrow_schema
 from pyspark_kafka_meta.records import decoder, record_boundaries
 from pyspark_kafka_meta.records.compression import Codec
 from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
-from pyspark_kafka_meta.schemas import records_arrow_schema
 from tests.unit.records.handmade import (
     ALL_COLUMNS,
     BASE_MS,

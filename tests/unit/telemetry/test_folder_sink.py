@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kafka_meta.tables.event_files import EventFolder, next_numbers
+from pyspark_kafka_meta.tables.event_file_reader import EventFolder, next_numbers
 from pyspark_kafka_meta.telemetry import folder_sink
 from pyspark_kafka_meta.telemetry.default_folder import RETENTION_DAYS, DefaultFolder
 from pyspark_kafka_meta.telemetry.event_sinks import LossCount

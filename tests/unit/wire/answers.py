@@ -10,7 +10,14 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
-from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Api, milliseconds
+from pyspark_kafka_meta.wire.frame_codec import (
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+    Api,
+    milliseconds,
+)
 
 T_ID, U_ID = UUID(int=7), UUID(int=8)
 CORRELATION_ID = 77

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import ProtocolError
-from pyspark_kafka_meta.wire.codec import FETCH, LIST_OFFSETS, METADATA, Api, decode
+from pyspark_kafka_meta.wire.frame_codec import FETCH, LIST_OFFSETS, METADATA, Api, decode
 from pyspark_kafka_meta.wire.frame_lengths import check_lengths
 from tests.unit.wire.answers import (
     CORRELATION_ID,

@@ -15,7 +15,7 @@ from kio.serial import entity_reader
 from pyspark_kafka_meta.errors import ProtocolError
 from pyspark_kafka_meta.model import Address, Broker, LeaderHint, PartitionMetadata, TopicMetadata, TopicPartition
 from pyspark_kafka_meta.wire import translate_fetch, translate_metadata, translate_offsets
-from pyspark_kafka_meta.wire.codec import (
+from pyspark_kafka_meta.wire.frame_codec import (
     FETCH,
     LIST_OFFSETS,
     METADATA,

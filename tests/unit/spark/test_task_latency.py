@@ -17,9 +17,9 @@ from typing import Any, BinaryIO
 import pytest
 
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.spark import prompt_tasks
+from pyspark_kafka_meta.spark import task_latency
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
-from pyspark_kafka_meta.spark.prompt_tasks import be_prompt
+from pyspark_kafka_meta.spark.task_latency import be_prompt
 
 MESSAGE = b"0123456789"
 READER = pickle.dumps(
@@ -100,7 +100,7 @@ class Cycle:
 def test_collections_pass_over_what_there_was_at_the_second_task_and_over_nothing_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(prompt_tasks, "_begun", count(1))  # other tests have begun tasks in this process
+    monkeypatch.setattr(task_latency, "_begun", count(1))  # other tests have begun tasks in this process
     made = []
 
     try:

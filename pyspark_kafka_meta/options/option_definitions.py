@@ -14,7 +14,7 @@ from typing import Any
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap, closest
 from pyspark_kafka_meta.options.option_parsers import parse_choice, parse_label, parse_number
-from pyspark_kafka_meta.options.unsupported import NO_SINK, REPLACEMENTS, UNSUPPORTED
+from pyspark_kafka_meta.options.unsupported_properties import NO_SINK, REPLACEMENTS, UNSUPPORTED
 from pyspark_kafka_meta.validators import INT32_MAX
 
 MAX_SHOWN = 200

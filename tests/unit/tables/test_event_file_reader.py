@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafka_meta.errors import CheckpointError
-from pyspark_kafka_meta.tables.event_files import (
+from pyspark_kafka_meta.tables.event_file_reader import (
     EventFile,
     EventFolder,
     FilesOffset,

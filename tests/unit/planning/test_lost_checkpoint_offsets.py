@@ -8,7 +8,7 @@ import pytest
 
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.planning.checkpoint_offsets import LatestOffset
-from pyspark_kafka_meta.planning.lost_positions import explain_recreated, explain_truncated, lost_starts
+from pyspark_kafka_meta.planning.lost_checkpoint_offsets import explain_recreated, explain_truncated, lost_starts
 from tests.partitions import T0, T1
 
 OLD_ID, NEW_ID = UUID(int=1), UUID(int=2)

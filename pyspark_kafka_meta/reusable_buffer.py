@@ -1,4 +1,4 @@
-"""`ReusedMemory`: a reusable buffer for fetched bytes and decompressed records."""
+"""`ReusableBuffer`: a reusable buffer for fetched bytes and decompressed records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _OWN_REFERENCES = 2
 """References to unused memory: the attribute and the argument of `getrefcount`."""
 
 
-class ReusedMemory:
+class ReusableBuffer:
     """Reuses one buffer, because new memory pages took a fifth of the time of a read. The buffer grows to the largest
     requested size; the system backs only the pages that were written."""
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pyspark_kafka_meta.schemas import HEADERS_COLUMN, RECORD_COLUMNS, records_arrow_schema, records_struct_type
+from pyspark_kafka_meta.record_schema import HEADERS_COLUMN, RECORD_COLUMNS, records_arrow_schema, records_struct_type
 
 
 @pytest.mark.parametrize("include_headers", [False, True])
@@ -34,7 +34,7 @@ def test_columns_are_chosen_and_ordered_by_name() -> None:
 
 def test_importing_the_schemas_imports_nothing_heavy() -> None:
     heavy = "{'pyarrow', 'numpy', 'pyspark.sql'} & set(sys.modules)"
-    code = f"import sys; import pyspark_kafka_meta.schemas; print({heavy} or 'light')"
+    code = f"import sys; import pyspark_kafka_meta.record_schema; print({heavy} or 'light')"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
 

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
-from pyspark_kafka_meta.spark.prompt_tasks import PromptReader, file_number
+from pyspark_kafka_meta.spark.task_latency import PromptReader, file_number
 
 
 def test_what_a_task_sends_to_spark_waits_for_nothing(spark: SparkSession) -> None:
