@@ -56,7 +56,8 @@ other files follow."""
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # two workers that start clusters at the same time must not pick the same ports
-    free_ports._FREE_PORTS = free_ports._FREE_PORTS[int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")) % 2 :: 2]
+    worker = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+    free_ports._candidates = (port for port in free_ports._candidates if port % 2 == worker % 2)  # type: ignore[assignment]
 
 # The duration of one hypothesis example depends on the load of the machine.
 hypothesis.settings.register_profile("kafkameta", deadline=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
 
@@ -9,13 +10,14 @@ from pyspark_kafka_meta.testing.kafka_config import HOST
 
 # Below the range of ephemeral ports: a client of a killed broker could otherwise get the broker's port as its own, and
 # connect to itself.
-_FREE_PORTS = range(20000, 29000)
+_PORTS = range(20000, 29000)
+# A port is returned again only after all others: until its process has started, nothing else shows that it is in use.
+# Not the shared generator: processes with the same seed would choose the same ports.
+_candidates = itertools.cycle(random.SystemRandom().sample(_PORTS, len(_PORTS)))
 
 
 def free_ports(count: int) -> list[int]:
-    # Not the shared generator: processes with the same seed would choose the same ports.
-    candidates = random.SystemRandom().sample(_FREE_PORTS, len(_FREE_PORTS))
-    free = (port for port in candidates if is_free(port))
+    free = (port for port in itertools.islice(_candidates, len(_PORTS)) if is_free(port))
     return [next(free) for _ in range(count)]
 
 
