@@ -1,7 +1,7 @@
 """A Spark application with eager speculative execution that copies a topic to Parquet.
 
 `test_speculation.py` starts it as `python speculative_copy.py batch|stream MASTER FOLDER`. FOLDER/options.json has the
-options of the source.
+options of the source. FOLDER/copied.json gets [partition, offset] of each row in the sink, in order.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ def main(mode: str, master: str, folder: Path) -> None:
             sink = rows.writeStream.format("parquet").option("path", str(folder / "rows"))
             query = sink.option("checkpointLocation", str(folder / "state")).trigger(availableNow=True).start()
             assert query.awaitTermination(120), "the query did not end"
+        # Spark reads the files that a stream has committed. The folder may also have a file of the attempt that lost.
+        copied = spark.read.parquet(str(folder / "rows")).orderBy("partition", "offset").collect()
+    (folder / "copied.json").write_text(json.dumps(copied))
 
 
 if __name__ == "__main__":
