@@ -99,6 +99,10 @@ class MetadataCache:
         """Count a Fetch response and its throttle time (KIP-219) for the next event."""
         self._state.recorder.count_fetch(node_id, response_bytes, throttle_ms)
 
+    def count_produce(self, node_id: int, request_bytes: int, throttle_ms: int) -> None:
+        """Count a Produce response and its throttle time (KIP-219) for the next event."""
+        self._state.recorder.count_produce(node_id, request_bytes, throttle_ms)
+
     def count_retry(self) -> None:
         """Count a failed request, or a retriable error of a partition in a response."""
         self._state.recorder.count_retry()

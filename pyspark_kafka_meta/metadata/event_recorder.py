@@ -1,16 +1,25 @@
-"""`EventRecorder`: makes the refresh events of one cache, and counts lookups, fetches and retries between them."""
+"""`EventRecorder`: makes the refresh events of one cache, and counts lookups, requests and retries between them."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.metadata.refresh_events import BrokerFetches, EventKind, Outcome, RefreshCause, RefreshEvent
+from pyspark_kafka_meta.metadata.refresh_events import (
+    BrokerFetches,
+    BrokerProduces,
+    EventKind,
+    Outcome,
+    RefreshCause,
+    RefreshEvent,
+)
 from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.metadata.snapshot_changes import SnapshotChanges
 from pyspark_kafka_meta.model import Address, MetadataResponse, RefreshReason, TopicPartition
+
+RequestCounts = dict[int, tuple[int, int]]
+"""Number of requests and their bytes, by node id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +53,10 @@ class EventRecorder:
         self._sequence = 0
         self._lookups = 0
         self._last_lookup: float | None = None
+        self._fetches: RequestCounts = {}
         self._fetch_throttle_ms = 0
-        self._fetches: Counter[int] = Counter()  # Fetch responses by node id
-        self._fetched_bytes: Counter[int] = Counter()  # their bytes by node id
+        self._produces: RequestCounts = {}
+        self._produce_throttle_ms = 0
         self._retries = 0
 
     def count_lookup(self, now: float) -> None:
@@ -54,9 +64,12 @@ class EventRecorder:
         self._last_lookup = now
 
     def count_fetch(self, node_id: int, response_bytes: int, throttle_ms: int) -> None:
-        self._fetches[node_id] += 1
-        self._fetched_bytes[node_id] += response_bytes
+        _count(self._fetches, node_id, response_bytes)
         self._fetch_throttle_ms += throttle_ms
+
+    def count_produce(self, node_id: int, request_bytes: int, throttle_ms: int) -> None:
+        _count(self._produces, node_id, request_bytes)
+        self._produce_throttle_ms += throttle_ms
 
     def count_retry(self) -> None:
         self._retries += 1
@@ -143,7 +156,10 @@ class EventRecorder:
     ) -> RefreshEvent:
         self._sequence += 1
         lookups, self._lookups = self._lookups, 0
+        fetches, self._fetches = self._fetches, {}
         fetch_throttle_ms, self._fetch_throttle_ms = self._fetch_throttle_ms, 0
+        produces, self._produces = self._produces, {}
+        produce_throttle_ms, self._produce_throttle_ms = self._produce_throttle_ms, 0
         retries, self._retries = self._retries, 0
         return RefreshEvent(
             cache_id=self._cache_id,
@@ -162,19 +178,17 @@ class EventRecorder:
             age_ms=_ms(began - before.fetched_at) if before.generation > 0 else None,
             idle_ms=_ms(max(began - self._last_lookup, 0)) if self._last_lookup is not None else None,
             lookups=lookups,
-            fetches=self._take_fetches(),
+            fetches=tuple(BrokerFetches(node_id, *counted) for node_id, counted in sorted(fetches.items())),
             retries=retries,
             fetch_throttle_ms=fetch_throttle_ms,
+            produces=tuple(BrokerProduces(node_id, *counted) for node_id, counted in sorted(produces.items())),
+            produce_throttle_ms=produce_throttle_ms,
         )
 
-    def _take_fetches(self) -> tuple[BrokerFetches, ...]:
-        taken = tuple(
-            BrokerFetches(node_id, self._fetches[node_id], self._fetched_bytes[node_id])
-            for node_id in sorted(self._fetches)
-        )
-        self._fetches.clear()
-        self._fetched_bytes.clear()
-        return taken
+
+def _count(counts: RequestCounts, node_id: int, size_bytes: int) -> None:
+    requests, total_bytes = counts.get(node_id, (0, 0))
+    counts[node_id] = (requests + 1, total_bytes + size_bytes)
 
 
 def _ms(seconds: float) -> float:

@@ -54,9 +54,20 @@ class BrokerFetches:
     response_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerProduces:
+    """Produce responses of one broker; `request_bytes` is the size of their requests, with length prefixes."""
+
+    broker_id: int
+    requests: int
+    request_bytes: int
+
+
 class Role(StrEnum):
     READER = "reader"
-    """In a task."""
+    """In a task that reads."""
+    WRITER = "writer"
+    """In a task that writes."""
     PLANNER = "planner"
     """Beside the driver."""
     CLI = "cli"
@@ -76,7 +87,8 @@ class Origin:
     """The Spark context of an event. Fields that do not apply are None: a planner has no task, a batch no query.
 
     Attributes:
-        role: reader (in a task), planner (beside the driver) or cli.
+        role: reader or writer (in a task that reads or writes), planner (beside the driver) or cli. A Python worker
+            may use one cache for both kinds of tasks: the role is that of the task.
         application_id: `spark.app.id`; None for a planner, because Spark does not pass it.
         executor_id: Spark's executor id, None if unknown; "driver" in local mode and for a planner.
         host: host name.
@@ -138,6 +150,8 @@ class RefreshEvent:
         fetches: Fetch responses since the previous event, by broker.
         retries: failed requests and retriable partition errors since the previous event.
         fetch_throttle_ms: total Fetch throttle time since the previous event (KIP-219).
+        produces: Produce responses since the previous event, by broker.
+        produce_throttle_ms: total Produce throttle time since the previous event (KIP-219).
         lost_from_offset: first lost offset, None unless kind is data_loss.
         lost_until_offset: exclusive end of the lost offsets, None if unknown. Reading continues there, or in a
             truncated log at lost_from_offset.
@@ -179,6 +193,8 @@ class RefreshEvent:
     fetches: tuple[BrokerFetches, ...] = ()
     retries: int = 0
     fetch_throttle_ms: int = 0
+    produces: tuple[BrokerProduces, ...] = ()
+    produce_throttle_ms: int = 0
     lost_from_offset: int | None = None
     lost_until_offset: int | None = None
     died_cache_ids: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.metadata.refresh_events import BrokerFetches, EventKind, Outcome
+from pyspark_kafka_meta.metadata.refresh_events import BrokerFetches, BrokerProduces, EventKind, Outcome
 from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings
 from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange
 from pyspark_kafka_meta.model import NO_LEADER, Address, LeaderHint, MetadataResponse, RefreshReason, TopicPartition
@@ -91,6 +91,18 @@ def test_fetches_and_retries_are_in_the_next_event_only() -> None:
 
     assert (event.fetches, event.retries) == ((BrokerFetches(1, 1, 7), BrokerFetches(2, 2, 150)), 2)
     assert (next_event.fetches, next_event.retries) == ((), 0)
+
+
+def test_produces_and_their_throttle_time_are_in_the_next_event_only() -> None:
+    scene = Scene().bootstrapped()
+    scene.cache.count_fetch(1, 7, 5)
+    for node_id, request_bytes, throttle_ms in ((2, 100, 30), (1, 9, 0), (2, 50, 12)):
+        scene.cache.count_produce(node_id, request_bytes, throttle_ms)
+    event, next_event = scene.refresh_when_due(), scene.refresh_when_due()
+
+    assert (event.produces, event.produce_throttle_ms) == ((BrokerProduces(1, 1, 9), BrokerProduces(2, 2, 150)), 42)
+    assert (event.fetches, event.fetch_throttle_ms) == ((BrokerFetches(1, 1, 7),), 5)
+    assert (next_event.produces, next_event.produce_throttle_ms) == ((), 0)
 
 
 def test_lost_records_are_an_event_without_a_request() -> None:

@@ -11,7 +11,9 @@ from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.tables.event_parser import parse_events, to_batches
 from pyspark_kafka_meta.tables.table_schemas import arrow_schema
 
-SCHEMA = arrow_schema(RefreshEvent, ["time", "cache_id", "sequence", "latency_ms", "partitions_added", "pid"])
+SCHEMA = arrow_schema(
+    RefreshEvent, ["time", "cache_id", "sequence", "latency_ms", "partitions_added", "produces", "pid"]
+)
 GOOD = {"cache_id": "c", "sequence": 1, "time_ms": 1_500, "latency_ms": 2, "pid": 7}
 
 
@@ -26,7 +28,7 @@ def test_unknown_fields_are_ignored_and_missing_ones_null(caplog: pytest.LogCapt
     first, second = rows(newer, older)
 
     assert first["partitions_added"] == [{"topic": "t", "partition": 1}]
-    assert (second["partitions_added"], second["pid"]) == (None, None)
+    assert (second["partitions_added"], second["produces"], second["pid"]) == (None, None, None)
     assert not caplog.records
 
 

@@ -31,6 +31,7 @@ def test_refresh_events_have_the_fields_of_their_json_and_a_timestamp() -> None:
         ("latency_ms", "double"),
         ("topics_added", "array<string>"),
         ("partitions_added", "array<struct<topic:string,partition:bigint>>"),
+        ("produces", "array<struct<broker_id:bigint,requests:bigint,request_bytes:bigint>>"),
         ("executor_id", "string"),
     ],
 )
