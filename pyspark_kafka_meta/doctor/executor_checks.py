@@ -18,6 +18,7 @@ from pyspark_kafka_meta.doctor.findings import Finding, Verdict, fail, failure, 
 from pyspark_kafka_meta.doctor.machine_checks import DISTRIBUTION, package_findings, version_of
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.java_launcher import HOW_TO_GET_JAVA
+from pyspark_kafka_meta.metadata.refresh_events import Role
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.telemetry.event_origin import task_origin
@@ -99,7 +100,7 @@ def worst_of_each(rows: Iterable[Row]) -> list[Finding]:
 
 def check_executor(release: str | None, cluster: Mapping[str, str], addresses: Sequence[tuple[str, int]]) -> list[Row]:
     """The findings of a task on its executor. `release` is the driver's release of this package."""
-    origin = task_origin()
+    origin = task_origin(Role.CLI)
     who = f"executor {origin.executor_id or 'of unknown id'} on {origin.host}"
     found = [
         replace(finding, check=f"{who}: {finding.check}")

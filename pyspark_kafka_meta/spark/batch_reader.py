@@ -98,7 +98,8 @@ def read_partition(options: SourceOptions, partition: InputPartition, columns: C
 def _read_task(options: SourceOptions, task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     from pyspark_kafka_meta.client.client_pool import worker_clients
     from pyspark_kafka_meta.fetching.task_reader import TaskReader
+    from pyspark_kafka_meta.metadata.refresh_events import Role
     from pyspark_kafka_meta.telemetry.event_origin import task_origin
 
-    with worker_clients.client(options.client, options.metrics, task_origin()) as client:
+    with worker_clients.client(options.client, options.metrics, task_origin(Role.READER)) as client:
         yield from TaskReader(client, options, columns).read(task.ranges, task.topics)

@@ -18,8 +18,8 @@ EXECUTOR_ID = "--executor-id"
 """Argument of an executor's JVM."""
 
 
-def task_origin() -> Origin:
-    """The origin of the running task's events.
+def task_origin(role: Role) -> Origin:
+    """The origin of the running task's events, which has this role.
 
     Raises:
         RuntimeError: no task runs here.
@@ -28,10 +28,10 @@ def task_origin() -> Origin:
 
     context = TaskContext.get()
     if context is None:
-        raise RuntimeError("task_origin() was called outside of a Spark task")
+        raise RuntimeError("task_origin was called outside of a Spark task")
     local_property = context.getLocalProperty
     return Origin(
-        role=Role.READER,
+        role=role,
         application_id=local_property("spark.app.id"),
         executor_id=_executor_id(),
         host=socket.gethostname(),

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from pyspark_kafka_meta import java_launcher
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.doctor import executor_checks
-from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.metadata.refresh_events import Origin
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.wire.frame_codec import milliseconds
@@ -176,9 +176,7 @@ def test_an_old_broker_is_told_what_it_lacks(fetch: int, verdict: str, text: str
 def test_a_task_tells_what_its_executor_cannot_reach_and_that_its_release_is_another(
     mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        executor_checks, "task_origin", lambda: Origin(role=Role.READER, executor_id="7", host="worker")
-    )
+    monkeypatch.setattr(executor_checks, "task_origin", lambda role: Origin(role=role, executor_id="7", host="worker"))
     good = Address("127.0.0.1", int(mock_cluster.bootstrap_servers.split(",")[0].rpartition(":")[2]))
     addresses = [("127.0.0.1", 1), (good.host, good.port)]
     rows = executor_checks.check_executor("9.9", {"kafka.bootstrap.servers": CLOSED_PORT}, addresses)

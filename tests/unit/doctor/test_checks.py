@@ -18,7 +18,7 @@ from pyspark_kafka_meta.doctor.broker_checks import Reached
 from pyspark_kafka_meta.doctor.findings import Finding, Verdict, failure
 from pyspark_kafka_meta.doctor.machine_checks import Installed, Requirement
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, TlsError
-from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.metadata.refresh_events import Origin
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition
 from pyspark_kafka_meta.tables.table_rows import PartitionRow
 from pyspark_kafka_meta.wire.frame_codec import FETCH, METADATA, Api
@@ -352,9 +352,7 @@ def test_a_partition_without_known_bounds_is_not_fetched(start: int | None, end:
 
 
 def test_an_option_that_is_no_good_there_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        executor_checks, "task_origin", lambda: Origin(role=Role.READER, executor_id="1", host="worker")
-    )
+    monkeypatch.setattr(executor_checks, "task_origin", lambda role: Origin(role=role, executor_id="1", host="worker"))
     options = {"kafka.bootstrap.servers": "b:9", "kafka.security.protocol": "NONE"}
     *_, (check, verdict, what, _) = executor_checks.check_executor(None, options, [("b", 9)])
 

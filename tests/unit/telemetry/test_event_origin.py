@@ -52,14 +52,15 @@ def fake_files(content: Mapping[str, str]) -> Callable[[Path], str]:
     return read_text
 
 
-def run_task(monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]) -> Origin:
+def run_task(monkeypatch: pytest.MonkeyPatch, properties: dict[str, str], role: Role = Role.READER) -> Origin:
     monkeypatch.setattr(TaskContext, "get", lambda: FakeTask(properties))
-    return task_origin()
+    return task_origin(role)
 
 
-def test_origin_of_a_stream_task_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run_task(monkeypatch, STREAM) == Origin(
-        role=Role.READER,
+@pytest.mark.parametrize("role", [Role.READER, Role.WRITER])
+def test_origin_of_a_stream_task_is_complete(monkeypatch: pytest.MonkeyPatch, role: Role) -> None:
+    assert run_task(monkeypatch, STREAM, role) == Origin(
+        role=role,
         application_id="app-1",
         executor_id="driver",
         host=socket.gethostname(),
@@ -82,7 +83,7 @@ def test_batch_query_has_no_query_and_no_batch_id(monkeypatch: pytest.MonkeyPatc
 def test_outside_of_a_task_there_is_no_task_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TaskContext, "get", lambda: None)
     with pytest.raises(RuntimeError, match="outside of a Spark task"):
-        task_origin()
+        task_origin(Role.READER)
 
 
 def test_planner_runs_beside_the_driver() -> None:
