@@ -59,6 +59,8 @@ METADATA = Api("metadata", 3, 9, 13)
 LIST_OFFSETS = Api("list_offsets", 2, 4, 8)
 OFFSET_FOR_LEADER_EPOCH = Api("offset_for_leader_epoch", 23, 2, 4)
 FETCH = Api("fetch", 1, 12, 16)
+PRODUCE = Api("produce", 0, 8, 13)
+INIT_PRODUCER_ID = Api("init_producer_id", 22, 3, 5)
 
 
 @cache

@@ -166,6 +166,84 @@ class FetchResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class ProducePartition:
+    """One partition of a Produce request.
+
+    Attributes:
+        topic_id: of the topic that the records are for. None sends the whole request by name (before Produce v13).
+        records: one record batch (v2) with a base offset of 0.
+    """
+
+    partition: TopicPartition
+    topic_id: UUID | None
+    records: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRequest:
+    """One Produce request to one broker, with each partition at most once.
+
+    Attributes:
+        acks: -1 if all in-sync replicas acknowledge the records, 1 if only the leader does.
+        timeout_ms: how long the broker may wait for the other replicas.
+    """
+
+    partitions: tuple[ProducePartition, ...]
+    acks: int
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducedPartition:
+    """One partition of a Produce response.
+
+    Attributes:
+        base_offset: of the first record of the batch, -1 with an error. Also -1 after DUPLICATE_SEQUENCE_NUMBER.
+        error_message: the broker's own words on a refused batch (KIP-467).
+        record_errors: index in the batch, and the broker's message, of each record that made it refuse the batch.
+    """
+
+    partition: TopicPartition
+    error_code: int
+    base_offset: int
+    error_message: str | None = None
+    record_errors: tuple[tuple[int, str | None], ...] = ()
+    leader_hint: LeaderHint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceResponse:
+    """One broker's response to a Produce. It holds only requested partitions, each at most once; it may lack some.
+
+    Attributes:
+        throttle_ms: how long the broker accepts no further requests (KIP-219).
+        latency_ms: from the last byte sent to the last byte received.
+    """
+
+    node_id: int
+    partitions: tuple[ProducedPartition, ...]
+    throttle_ms: int
+    request_bytes: int
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdRequest:
+    """InitProducerId for an idempotent producer without transactions: any broker responds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdResponse:
+    """One broker's response to a `ProducerIdRequest`. `producer_id` and `producer_epoch` are -1 with an error."""
+
+    node_id: int
+    error_code: int
+    producer_id: int
+    producer_epoch: int
+    throttle_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class RequestFailure:
     """A request without a response. Its connection is closed."""
 
@@ -190,6 +268,22 @@ class Requests(Protocol[RequestT, ResponseT]):
         """Forget the request in flight to this broker, if any, and close its connection."""
 
 
+class PipelinedRequests(Protocol[RequestT, ResponseT]):
+    """Requests of one kind, any number in flight to each broker: the broker handles and answers them in the order in
+    which they were sent."""
+
+    def send(self, broker: Broker, request: RequestT, deadline: float) -> None:
+        """Send a request behind those in flight to this broker. Returns at once, as `Requests.send`: what the socket
+        does not take is sent by `receive`. `deadline` as in `Requests.send`."""
+
+    def receive(self, node_ids: Collection[int], deadline: float) -> ResponseT | RequestFailure | None:
+        """As `Requests.receive`. A response is the one to the oldest request in flight to its broker. A failure is of
+        all requests in flight to its broker."""
+
+    def drop(self, node_id: int) -> None:
+        """Forget all requests in flight to this broker, and close its connection."""
+
+
 class Wire(Protocol):
     """Requests to brokers. Deadlines are in seconds of `time.monotonic`.
 
@@ -203,6 +297,12 @@ class Wire(Protocol):
 
     @property
     def fetch(self) -> Requests[FetchRequest, FetchResponse]: ...
+
+    @property
+    def produce(self) -> PipelinedRequests[ProduceRequest, ProduceResponse]: ...
+
+    @property
+    def producer_ids(self) -> Requests[ProducerIdRequest, ProducerIdResponse]: ...
 
     def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
         """Request the cluster and `topics` (None: all topics). Never creates a topic. Returns at once, as

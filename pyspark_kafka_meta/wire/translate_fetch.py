@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from pyspark_kafka_meta.model import Broker, LeaderHint, TopicPartition
+from pyspark_kafka_meta.model import Broker, TopicPartition
 from pyspark_kafka_meta.wire import frame_codec
 from pyspark_kafka_meta.wire.frame_codec import FETCH, Exchange
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchedPartition, FetchRequest, FetchResponse
-from pyspark_kafka_meta.wire.response_checks import broker, check, grouped, ms, unique
+from pyspark_kafka_meta.wire.response_checks import check, endpoints, grouped, leader_hint, ms, unique
 
 TOPIC_IDS_SINCE = 13
 """First version of Fetch that names topics by id (KIP-516)."""
@@ -52,7 +52,7 @@ def fetch_response(exchange: Exchange, request: FetchRequest, node_id: int) -> F
     message = exchange.message
     requested = {entry.partition for entry in request.partitions}
     names: dict[UUID | None, str] = {entry.topic_id: entry.partition.topic for entry in request.partitions}
-    endpoints = {known.node_id: known for known in map(broker, getattr(message, "node_endpoints", ()))}
+    brokers = endpoints(message)
     partitions = []
     records = iter(exchange.records)
     for topic in () if message.error_code else message.responses:
@@ -60,7 +60,7 @@ def fetch_response(exchange: Exchange, request: FetchRequest, node_id: int) -> F
         for entry in topic.partitions:
             partition = TopicPartition(name, int(entry.partition_index))
             check(partition in requested, "unrequested %s", partition)
-            partitions.append(_fetched(partition, entry, next(records), endpoints))
+            partitions.append(_fetched(partition, entry, next(records), brokers))
     return FetchResponse(
         node_id=node_id,
         error_code=int(message.error_code),
@@ -73,7 +73,7 @@ def fetch_response(exchange: Exchange, request: FetchRequest, node_id: int) -> F
 
 
 def _fetched(
-    partition: TopicPartition, entry: Any, records: memoryview, endpoints: dict[int, Broker]
+    partition: TopicPartition, entry: Any, records: memoryview, brokers: dict[int, Broker]
 ) -> FetchedPartition:
     aborted = entry.aborted_transactions or ()
     # -1 comes with an error.
@@ -92,17 +92,10 @@ def _fetched(
         aborted_transactions=tuple(
             (int(transaction.producer_id), int(transaction.first_offset)) for transaction in aborted
         ),
-        leader_hint=_leader_hint(entry.current_leader, endpoints),
+        leader_hint=leader_hint(entry.current_leader, brokers),
         diverging_epoch=_diverging_epoch(entry.diverging_epoch),
         preferred_read_replica=int(entry.preferred_read_replica),
     )
-
-
-def _leader_hint(leader: Any, endpoints: dict[int, Broker]) -> LeaderHint | None:
-    if leader.leader_id < 0:
-        return None
-    check(leader.leader_epoch >= -1, "a leader epoch of %d", leader.leader_epoch)
-    return LeaderHint(int(leader.leader_id), int(leader.leader_epoch), endpoints.get(leader.leader_id))
 
 
 def _diverging_epoch(diverging: Any) -> DivergingEpoch | None:

@@ -15,11 +15,11 @@ from pyspark_kafka_meta.options import SecurityOptions
 from pyspark_kafka_meta.options.secret import HIDDEN
 from pyspark_kafka_meta.wire import frame_codec
 from pyspark_kafka_meta.wire.frame_codec import SASL_AUTHENTICATE, SASL_HANDSHAKE, Api
+from pyspark_kafka_meta.wire.response_checks import printable
 from pyspark_kafka_meta.wire.security import sasl_mechanisms
 from pyspark_kafka_meta.wire.security.oauth_tokens import forget_token
 
 MAX_ROUNDS = 10
-MAX_SHOWN = 500
 
 
 class Caller(Protocol):
@@ -72,7 +72,7 @@ def shown(text: str, security: SecurityOptions, token: str = "") -> str:
     password = security.sasl_password.reveal() if security.sasl_password is not None else ""
     for secret in filter(None, (password, token)):
         text = text.replace(secret, HIDDEN)
-    return repr(text[:MAX_SHOWN])[1:-1]
+    return printable(text)
 
 
 def _handshake(name: str, connection: Caller, deadline: float) -> Any:

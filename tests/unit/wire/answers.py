@@ -1,4 +1,4 @@
-"""What brokers answer, made of the protocol library's messages, by version."""
+"""What brokers read and answer, made of the protocol library's messages, by version."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_writer
+from kio.serial import entity_reader, entity_writer
 
 from pyspark_kafka_meta.wire.frame_codec import (
     FETCH,
+    INIT_PRODUCER_ID,
     LIST_OFFSETS,
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
+    PRODUCE,
     Api,
+    Exchange,
+    decode,
+    encode,
     milliseconds,
 )
 
@@ -38,6 +43,24 @@ def payload(message: Any) -> bytes:
     entity_writer(type(header))(body, header)
     entity_writer(type(message))(body, message)
     return body.getvalue()
+
+
+def as_broker_reads(message: Any, kind: Any) -> Any:
+    """A request through its frame, as the protocol library reads it back."""
+    frame = encode(message, CORRELATION_ID, "client-1")
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    header, size = entity_reader(kind.__header_schema__)(frame, 4)
+    assert (header.request_api_key, header.request_api_version) == (kind.__api_key__, kind.__version__)
+    assert (header.correlation_id, header.client_id) == (CORRELATION_ID, "client-1")
+    read, rest = entity_reader(kind)(frame, 4 + size)
+    assert 4 + size + rest == len(frame)
+    return read
+
+
+def exchange(api: Api, message: Any) -> Exchange:
+    """`message` as it arrives."""
+    read = decode(api, message.__version__, CORRELATION_ID, memoryview(payload(message)))
+    return Exchange(*read, message.__version__, CORRELATION_ID, 30, 60, 1.5)
 
 
 def metadata_message(version: int = 12, **changed: Any) -> Any:
@@ -119,3 +142,35 @@ def fetch_message(*partitions: tuple[Any, int], version: int = 16, code: Any = E
         ),
         **endpoints,
     )
+
+
+def produce_message(*partitions: tuple[Any, int], version: int = 13, **changed: Any) -> Any:
+    kinds = schema(PRODUCE, version, "response")
+    hints = version >= 10
+    endpoints = {"node_endpoints": (kinds.NodeEndpoint(node_id=4, host="kafka-4", port=9092),)} if hints else {}
+    leader = {"current_leader": kinds.LeaderIdAndEpoch(leader_id=4, leader_epoch=6)} if hints else {}
+    record_error = kinds.BatchIndexAndErrorMessage(batch_index=2, batch_index_error_message="no key")
+    fields = {
+        "error_code": ErrorCode.invalid_record,
+        "base_offset": 50,
+        "log_start_offset": 5,
+        "record_errors": (record_error,),
+        "error_message": "one record failed",
+    }
+    return kinds.ProduceResponse(
+        throttle_time=milliseconds(1003),
+        responses=tuple(
+            kinds.TopicProduceResponse(
+                **({"topic_id": topic} if version >= 13 else {"name": topic}),
+                partition_responses=(kinds.PartitionProduceResponse(index=number, **(fields | leader | changed)),),
+            )
+            for topic, number in partitions
+        ),
+        **endpoints,
+    )
+
+
+def producer_id_message(version: int = 5, **changed: Any) -> Any:
+    fields = {"error_code": ErrorCode.none, "producer_id": 2**40, "producer_epoch": 3}
+    kinds = schema(INIT_PRODUCER_ID, version, "response")
+    return kinds.InitProducerIdResponse(throttle_time=milliseconds(1003), **(fields | changed))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import ProtocolError
-from pyspark_kafka_meta.wire.frame_codec import FETCH, LIST_OFFSETS, METADATA, Api, decode
+from pyspark_kafka_meta.wire.frame_codec import FETCH, INIT_PRODUCER_ID, LIST_OFFSETS, METADATA, PRODUCE, Api, decode
 from pyspark_kafka_meta.wire.frame_lengths import check_lengths
 from tests.unit.wire.answers import (
     CORRELATION_ID,
@@ -16,6 +16,8 @@ from tests.unit.wire.answers import (
     metadata_message,
     offsets_message,
     payload,
+    produce_message,
+    producer_id_message,
     versions,
 )
 
@@ -23,6 +25,11 @@ SPOKEN = [
     *((METADATA, metadata_message(version)) for version in versions(METADATA)),
     *((LIST_OFFSETS, offsets_message(("t", 0), ("u", 1), version=version)) for version in versions(LIST_OFFSETS)),
     *((FETCH, fetch_message((T_ID if version >= 13 else "t", 1), version=version)) for version in versions(FETCH)),
+    *(
+        (PRODUCE, produce_message((T_ID if version >= 13 else "t", 1), version=version))
+        for version in versions(PRODUCE)
+    ),
+    *((INIT_PRODUCER_ID, producer_id_message(version)) for version in versions(INIT_PRODUCER_ID)),
 ]
 HUGE = (2**31 - 1).to_bytes(4, "big")
 HUGE_VARINT = b"\xff\xff\xff\xff\x07"
@@ -45,8 +52,14 @@ def test_every_answer_is_walked_to_its_end_and_no_shorter_one(api: Api, message:
         (LIST_OFFSETS, offsets_message(("t", 0), version=4), 8, HUGE),
         (LIST_OFFSETS, offsets_message(("t", 0), version=7), 9, HUGE_VARINT),
         (FETCH, fetch_message((T_ID, 0)), 15, HUGE_VARINT),
+        (PRODUCE, produce_message(("t", 0), version=8), 4, HUGE),
+        (PRODUCE, produce_message(("t", 0), version=8), 45, HUGE),
+        (PRODUCE, produce_message((T_ID, 0)), 5, HUGE_VARINT),
     ],
-    ids=["brokers", "topics, old encoding", "topics", "topics of a fetch"],
+    ids=[
+        *("brokers", "topics, old encoding", "topics", "topics of a fetch"),
+        *("topics of a produce, old encoding", "record errors, old encoding", "topics of a produce"),
+    ],
 )
 def test_count_that_lies_is_refused(api: Api, message: Any, at: int, count: bytes) -> None:
     frame = payload(message)
@@ -63,8 +76,13 @@ def test_count_that_lies_is_refused(api: Api, message: Any, at: int, count: byte
         (LIST_OFFSETS, offsets_message(("t", 0), version=4), 8, b"\xff\xff\xff\xff"),
         (LIST_OFFSETS, offsets_message(("t", 0), version=7), 9, b"\0"),
         (FETCH, fetch_message((T_ID, 0)), 15, b"\0"),
+        (PRODUCE, produce_message(("t", 0), version=8), 4, b"\xff\xff\xff\xff"),
+        (PRODUCE, produce_message((T_ID, 0)), 5, b"\0"),
     ],
-    ids=["brokers", "topics, old encoding", "topics", "topics of a fetch"],
+    ids=[
+        *("brokers", "topics, old encoding", "topics", "topics of a fetch"),
+        *("topics of a produce, old encoding", "topics of a produce"),
+    ],
 )
 def test_null_in_place_of_a_list_is_refused(api: Api, message: Any, at: int, null: bytes) -> None:
     frame = payload(message)

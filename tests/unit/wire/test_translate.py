@@ -10,20 +10,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader
 
 from pyspark_kafka_meta.errors import ProtocolError
 from pyspark_kafka_meta.model import Address, Broker, LeaderHint, PartitionMetadata, TopicMetadata, TopicPartition
-from pyspark_kafka_meta.wire import translate_fetch, translate_metadata, translate_offsets
+from pyspark_kafka_meta.wire import translate_fetch, translate_metadata, translate_offsets, translate_produce
 from pyspark_kafka_meta.wire.frame_codec import (
     FETCH,
+    INIT_PRODUCER_ID,
     LIST_OFFSETS,
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
+    PRODUCE,
     Api,
     Exchange,
     decode,
-    encode,
 )
 from pyspark_kafka_meta.wire.messages import (
     LATEST_TIMESTAMP,
@@ -35,39 +35,26 @@ from pyspark_kafka_meta.wire.messages import (
     OffsetsRequest,
     OffsetsResponse,
     PartitionOffset,
+    ProducePartition,
+    ProduceRequest,
 )
 from tests.partitions import T0, T1, U0
 from tests.unit.wire.answers import (
     CORRELATION_ID,
     T_ID,
     U_ID,
+    as_broker_reads,
     epochs_message,
+    exchange,
     fetch_message,
     metadata_message,
     offsets_message,
     payload,
+    produce_message,
+    producer_id_message,
     schema,
     versions,
 )
-
-
-def as_broker_reads(message: Any, kind: Any) -> Any:
-    """A request through its frame, as the protocol library reads it back."""
-    frame = encode(message, CORRELATION_ID, "client-1")
-    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-    header, size = entity_reader(kind.__header_schema__)(frame, 4)
-    assert (header.request_api_key, header.request_api_version) == (kind.__api_key__, kind.__version__)
-    assert (header.correlation_id, header.client_id) == (CORRELATION_ID, "client-1")
-    read, rest = entity_reader(kind)(frame, 4 + size)
-    assert 4 + size + rest == len(frame)
-    return read
-
-
-def exchange(api: Api, message: Any) -> Exchange:
-    """`message` as it arrives."""
-    read = decode(api, message.__version__, CORRELATION_ID, memoryview(payload(message)))
-    return Exchange(*read, message.__version__, CORRELATION_ID, 30, 60, 1.5)
-
 
 # --- metadata ---------------------------------------------------------------------------------------------------------
 
@@ -366,8 +353,11 @@ ANSWERS = {
     LIST_OFFSETS: payload(offsets_message(("t", 0), ("u", 0))),
     OFFSET_FOR_LEADER_EPOCH: payload(epochs_message(("t", 0), ("u", 0))),
     FETCH: payload(fetch_message((T_ID, 0), (U_ID, 0))),
+    PRODUCE: payload(produce_message((T_ID, 0), (U_ID, 0))),
+    INIT_PRODUCER_ID: payload(producer_id_message()),
 }
-SPOKEN = {METADATA: 12, LIST_OFFSETS: 7, OFFSET_FOR_LEADER_EPOCH: 4, FETCH: 16}
+PRODUCED = ProduceRequest((ProducePartition(T0, T_ID, b""), ProducePartition(U0, U_ID, b"")), -1, 1000)
+SPOKEN = {METADATA: 12, LIST_OFFSETS: 7, OFFSET_FOR_LEADER_EPOCH: 4, FETCH: 16, PRODUCE: 13, INIT_PRODUCER_ID: 5}
 
 
 @pytest.mark.parametrize("api", ANSWERS)
@@ -398,6 +388,8 @@ def test_mutated_answer_is_read_or_refused_and_nothing_else(api: Api, changes: l
         LIST_OFFSETS: lambda one: translate_offsets.offsets_response(one, ASKED, 3),
         OFFSET_FOR_LEADER_EPOCH: lambda one: translate_offsets.offsets_response(one, EPOCHS, 3),
         FETCH: lambda one: translate_fetch.fetch_response(one, fetch_request(), 3),
+        PRODUCE: lambda one: translate_produce.produce_response(one, PRODUCED, 3),
+        INIT_PRODUCER_ID: lambda one: translate_produce.producer_id_response(one, 3),
     }
     try:
         answer = decode(api, SPOKEN[api], CORRELATION_ID, memoryview(frame))
