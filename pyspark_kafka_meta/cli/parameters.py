@@ -16,6 +16,7 @@ from pyspark_kafka_meta.demo import DemoCluster
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.monitor.console import note
 from pyspark_kafka_meta.options.client_options import CLIENT_OPTIONS
+from pyspark_kafka_meta.options.fetch_options import FETCH_OPTIONS
 from pyspark_kafka_meta.options.option_definitions import NAME
 from pyspark_kafka_meta.options.option_parsers import parse_duration_ms
 from pyspark_kafka_meta.options.table_options import OPTION_NAMES
@@ -121,7 +122,7 @@ def _in_file(config: Path) -> dict[str, str]:
         raise OptionError(f"{config} must be a text file of lines NAME=VALUE") from None
     except ValueError as error:
         raise OptionError(f"line {error} of {config} is not NAME=VALUE") from None
-    known = {option.name for option in CLIENT_OPTIONS.values()}
+    known = {option.name for option in (CLIENT_OPTIONS | FETCH_OPTIONS).values()}
     others = {name for name, _ in pairs if _full_name(name) not in known and NAME.fullmatch(name)}
     if others:
         note(f"ignored unknown options in {config}: {', '.join(sorted(others))}")

@@ -26,11 +26,11 @@ def run_checks(cluster: Mapping[str, str], topics: Sequence[str], checks_executo
     from pyspark_kafka_meta.doctor.broker_checks import bootstrap_findings, broker_findings, reach_all, responding
     from pyspark_kafka_meta.doctor.executor_checks import executor_findings
     from pyspark_kafka_meta.doctor.topic_checks import topic_findings
-    from pyspark_kafka_meta.options import ClientOptions
+    from pyspark_kafka_meta.options import ClientOptions, FetchOptions
 
     addresses: Sequence[Address] = ()
     if cluster:
-        options = ClientOptions.parse(cluster)
+        options, fetch = ClientOptions.parse(cluster), FetchOptions.parse(cluster)
         addresses = options.bootstrap_servers
         results = reach_all(addresses, options)
         yield "Bootstrap addresses", bootstrap_findings(results)
@@ -38,8 +38,9 @@ def run_checks(cluster: Mapping[str, str], topics: Sequence[str], checks_executo
             brokers = max((found.response.brokers for found in reached.values()), key=len)
             addresses = sorted({broker.address for broker in brokers})
             results = {**results, **reach_all([address for address in addresses if address not in results], options)}
-            yield "Brokers", broker_findings(brokers, results, options.client_rack)
+            yield "Brokers", broker_findings(brokers, results, fetch.client_rack)
             if topics:
-                yield "Topics", topic_findings(topics, brokers, replace(options, bootstrap_servers=tuple(reached)))
+                options = replace(options, bootstrap_servers=tuple(reached))
+                yield "Topics", topic_findings(topics, brokers, options, fetch)
     if checks_executors:
         yield "Executors", executor_findings(cluster, addresses)

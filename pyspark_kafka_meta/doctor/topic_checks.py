@@ -17,7 +17,7 @@ from pyspark_kafka_meta.kafka_errors import (
     describe,
 )
 from pyspark_kafka_meta.model import NO_EPOCH, NO_LEADER, Broker, TopicPartition
-from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.options import ClientOptions, FetchOptions
 from pyspark_kafka_meta.records.record_batches import read_batch_headers
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.tables.table_rows import PartitionRow
@@ -38,14 +38,16 @@ FETCH_BYTES = 1
 MAX_NAMED = 20
 
 
-def topic_findings(topics: Collection[str], brokers: Sequence[Broker], options: ClientOptions) -> Iterator[Finding]:
+def topic_findings(
+    topics: Collection[str], brokers: Sequence[Broker], options: ClientOptions, fetch: FetchOptions
+) -> Iterator[Finding]:
     """Findings on these topics.
 
     Args:
         options: with bootstrap addresses that respond.
     """
     try:
-        rows = partition_rows(options, topics)
+        rows = partition_rows(options, topics, fetch.read_committed)
     except KafkaMetaError as error:
         yield failure("topics", error)
         return
@@ -55,7 +57,8 @@ def topic_findings(topics: Collection[str], brokers: Sequence[Broker], options: 
     with closing(KafkaWire(ConnectionSettings.of(options))) as wire:
         for row in partition_of_each_leader(rows):
             if row.leader_id in live:
-                yield _fetch_finding(wire, live[row.leader_id], row, options)
+                deadline = options.api_deadline(time.monotonic())
+                yield _fetch_finding(wire, live[row.leader_id], _request(row, fetch), deadline)
 
 
 def judge_topic(rows: Sequence[PartitionRow]) -> Iterator[Finding]:
@@ -119,15 +122,15 @@ def judge_fetched(check: str, fetched: FetchedPartition, latency_ms: float) -> F
     return ok(check, f"{fetched.partition} {what} in {latency_ms:.1f} ms")
 
 
-def _fetch_finding(wire: Wire, leader: Broker, row: PartitionRow, options: ClientOptions) -> Finding:
-    check = f"fetch {row.topic} from broker {leader.node_id}"
-    deadline = options.api_deadline(time.monotonic())
-    wire.fetch.send(leader, _request(row, options), deadline)
+def _fetch_finding(wire: Wire, leader: Broker, request: FetchRequest, deadline: float) -> Finding:
+    topic = request.partitions[0].partition.topic
+    check = f"fetch {topic} from broker {leader.node_id}"
+    wire.fetch.send(leader, request, deadline)
     match wire.fetch.receive([leader.node_id], deadline):
         case FetchResponse(partitions=(fetched,), latency_ms=latency_ms):
             return judge_fetched(check, fetched, latency_ms)
         case FetchResponse(error_code=code):
-            return fail(check, f"the Fetch was refused: {describe(code)}", _topic_fix(row.topic, describe(code)))
+            return fail(check, f"the Fetch was refused: {describe(code)}", _topic_fix(topic, describe(code)))
         case RequestFailure(error=reason):
             return failure(check, reason)
         case None:
@@ -136,7 +139,7 @@ def _fetch_finding(wire: Wire, leader: Broker, row: PartitionRow, options: Clien
             )
 
 
-def _request(row: PartitionRow, options: ClientOptions) -> FetchRequest:
+def _request(row: PartitionRow, fetch: FetchOptions) -> FetchRequest:
     assert row.partition is not None and row.start_offset is not None and row.leader_epoch is not None
     partition = FetchPartition(
         TopicPartition(row.topic, row.partition),
@@ -146,7 +149,7 @@ def _request(row: PartitionRow, options: ClientOptions) -> FetchRequest:
         NO_EPOCH,
         FETCH_BYTES,
     )
-    return FetchRequest((partition,), 0, 1, FETCH_BYTES, options.read_committed)
+    return FetchRequest((partition,), 0, 1, fetch.fetch_max_bytes, fetch.read_committed)
 
 
 _TOPIC_FIXES: Mapping[str, str] = {

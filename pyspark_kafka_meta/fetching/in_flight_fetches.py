@@ -16,6 +16,7 @@ from pyspark_kafka_meta.fetching.cursor_instructions import Fail, Refresh
 from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
 from pyspark_kafka_meta.kafka_errors import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from pyspark_kafka_meta.model import Broker, LeaderAndEpoch, RefreshReason
+from pyspark_kafka_meta.options import FetchOptions
 from pyspark_kafka_meta.wire.messages import FetchRequest, FetchResponse, RequestFailure
 
 THROTTLED_CHECK_S = 1.0
@@ -41,9 +42,9 @@ class InFlightFetch(NamedTuple):
 class InFlightFetches:
     """The Fetches of one task."""
 
-    def __init__(self, client: KafkaClient) -> None:
+    def __init__(self, client: KafkaClient, options: FetchOptions) -> None:
         self._client = client
-        self._options = client.options
+        self._options = options
         self._fetches: dict[int, InFlightFetch] = {}  # by node id
 
     def __len__(self) -> int:
@@ -101,7 +102,7 @@ class InFlightFetches:
             rack=options.client_rack if all(source.sends_rack for _, source in members) else "",
         )
         self._client.wire.fetch.send(
-            broker, request, now + (options.fetch_max_wait_ms + options.request_timeout_ms) / 1000
+            broker, request, now + (options.fetch_max_wait_ms + self._client.options.request_timeout_ms) / 1000
         )
         overdue_at = now + (options.fetch_max_wait_ms + OVERDUE_MS) / 1000
         cursors = [cursor for cursor, _ in members]

@@ -45,7 +45,7 @@ class TaskReader:
         self._cursors: list[PartitionCursor] = []
         self._lost_records = LostRecords(client, DataLossPolicy(options))
         self._stalls = StallDetector(client.throttles, options.poll_timeout_ms)
-        self._fetches = InFlightFetches(client)
+        self._fetches = InFlightFetches(client, options.fetch)
         self._responses = ResponseHandler(client, self._lost_records, self._stalls)
         self._memory = ReusableBuffer()
 
@@ -63,9 +63,9 @@ class TaskReader:
             BrokerError, CorruptBatchError, UnsupportedRecordFormatError: a broker refused the read, or the records
                 cannot be decoded.
         """
-        client = self._options.client
+        fetch = self._options.fetch
         self._cursors = [
-            PartitionCursor(planned, client.read_committed, client.max_partition_fetch_bytes, client.check_crcs)
+            PartitionCursor(planned, fetch.read_committed, fetch.max_partition_fetch_bytes, fetch.check_crcs)
             for planned in ranges
         ]
         self._prepare_cache({planned.partition.topic for planned in ranges}, topics)

@@ -12,7 +12,7 @@ from pyspark_kafka_meta.monitor.cluster_access import timeout_options
 from pyspark_kafka_meta.monitor.cluster_state import State, event_order, known_brokers
 from pyspark_kafka_meta.monitor.event_sources import EventSource
 from pyspark_kafka_meta.monitor.staleness import newest_leaders
-from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.options import ClientOptions, FetchOptions
 from pyspark_kafka_meta.tables.caches_from_events import Event, cache_rows, ended_caches
 from pyspark_kafka_meta.tables.cluster_query import broker_rows, describe_cluster, partition_rows
 from pyspark_kafka_meta.tables.table_rows import BrokerRow, CacheRow, PartitionRow
@@ -41,6 +41,7 @@ class Watcher:
     ) -> None:
         self._source = source
         self._client = ClientOptions.parse({**options, **timeout_options(CLUSTER_TIMEOUT_MS)}) if options else None
+        self._read_committed = FetchOptions.parse(options).read_committed
         self._topics = topics
         self._progress = progress
         self._events: list[Event] = []
@@ -79,7 +80,7 @@ class Watcher:
         try:
             self._brokers = broker_rows(describe_cluster(self._client, ()))
             topics = tuple(self._topics(caches))
-            self._partitions = partition_rows(self._client, topics) if topics else ()
+            self._partitions = partition_rows(self._client, topics, self._read_committed) if topics else ()
         except AuthenticationError as error:
             self._refused = f"{error} (not tried again: restart the command)"
             return self._refused

@@ -1,6 +1,7 @@
 """The options of a query: tables of options (`*_options`), their parsers and the checks of combinations."""
 
 from pyspark_kafka_meta.options.client_options import ClientOptions
+from pyspark_kafka_meta.options.fetch_options import FetchOptions
 from pyspark_kafka_meta.options.metrics_options import MetricsOptions
 from pyspark_kafka_meta.options.security_options import SecurityOptions
 from pyspark_kafka_meta.options.source_options import OPTIONS, SourceOptions
@@ -15,6 +16,7 @@ __all__ = [
     "ClientOptions",
     "ClusterOptions",
     "EventsOptions",
+    "FetchOptions",
     "MetricsOptions",
     "OffsetsSpec",
     "SecurityOptions",

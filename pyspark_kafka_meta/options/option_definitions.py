@@ -9,13 +9,15 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap, closest
 from pyspark_kafka_meta.options.option_parsers import parse_choice, parse_label, parse_number
 from pyspark_kafka_meta.options.unsupported_properties import NO_SINK, REPLACEMENTS, UNSUPPORTED
 from pyspark_kafka_meta.validators import INT32_MAX
+
+T = TypeVar("T")
 
 MAX_SHOWN = 200
 """Maximum length of a value, or of its invalid part, in an error."""
@@ -96,6 +98,11 @@ def parse_options(options: CaseInsensitiveMap[str], table: Mapping[str, Option])
         except OptionError as error:
             problems.append(str(error))
     return values, problems
+
+
+def taken(kind: type[T], parsed: dict[str, Any]) -> T:
+    """The dataclass of these values by field, which are removed from `parsed`."""
+    return kind(**{field.name: parsed.pop(field.name) for field in fields(kind)})  # type: ignore[arg-type]
 
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}")

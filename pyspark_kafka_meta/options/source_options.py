@@ -7,16 +7,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import option_checks, option_parsers
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
 from pyspark_kafka_meta.options.client_options import CLIENT_OPTIONS, ClientOptions
+from pyspark_kafka_meta.options.fetch_options import FETCH_OPTIONS, FetchOptions
 from pyspark_kafka_meta.options.metrics_options import MetricsOptions
 from pyspark_kafka_meta.options.offset_options import OffsetOptions
-from pyspark_kafka_meta.options.option_definitions import Option, choice, label, parse_options, row, table_of, whole
+from pyspark_kafka_meta.options.option_definitions import (
+    Option,
+    choice,
+    label,
+    parse_options,
+    row,
+    table_of,
+    taken,
+    whole,
+)
 from pyspark_kafka_meta.options.security_checks import complete_security
 from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.validators import INT32_MAX, INT64_MAX
@@ -35,6 +45,7 @@ class SourceOptions(OffsetOptions):
     """
 
     client: ClientOptions
+    fetch: FetchOptions
     metrics: MetricsOptions | None
     topics: tuple[str, ...] = row(
         "subscribe",
@@ -170,14 +181,14 @@ class SourceOptions(OffsetOptions):
         )
         if parsed["topics"] is None:
             parsed["topics"] = tuple(dict.fromkeys(partition.topic for partition in parsed["assigned"] or ()))
-        client = ClientOptions(**{field.name: parsed.pop(field.name) for field in fields(ClientOptions)})
+        client, fetch = taken(ClientOptions, parsed), taken(FetchOptions, parsed)
         metrics = MetricsOptions(
             path=parsed.pop("metrics_path"),
             topic=parsed.pop("metrics_topic"),
             bootstrap_servers=parsed.pop("metrics_bootstrap_servers") or client.bootstrap_servers,
             security=client.security,
         )
-        return cls(client=client, metrics=metrics, **parsed)
+        return cls(client=client, fetch=fetch, metrics=metrics, **parsed)
 
     def for_batch(self) -> SourceOptions:
         """For `spark.read`: from earliest to latest where nothing else is said.
@@ -216,6 +227,7 @@ OPTIONS: Mapping[str, Option] = (
     table_of(SourceOptions)
     | {f"metrics_{name}": option for name, option in table_of(MetricsOptions).items()}
     | CLIENT_OPTIONS
+    | FETCH_OPTIONS
 )
 """Options by field, with the prefix "metrics_" for fields of `MetricsOptions`. Parsing, documentation and hints about
 misspelt names use this table."""

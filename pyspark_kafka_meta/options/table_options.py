@@ -9,6 +9,7 @@ from enum import StrEnum
 from pyspark_kafka_meta.options import option_checks
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
 from pyspark_kafka_meta.options.client_options import ClientOptions
+from pyspark_kafka_meta.options.fetch_options import FetchOptions
 from pyspark_kafka_meta.options.option_definitions import (
     Option,
     choice,
@@ -57,6 +58,7 @@ class ClusterOptions:
     """The options of a table of the live cluster. `topics` is None for all topics that are not internal."""
 
     client: ClientOptions
+    fetch: FetchOptions
     topics: tuple[str, ...] | None
 
     @classmethod
@@ -65,7 +67,7 @@ class ClusterOptions:
         options = CaseInsensitiveMap(options)
         topics = options.get("subscribe")
         client = ClientOptions.parse(options.without("subscribe"))
-        return cls(client, None if topics is None else OPTIONS["topics"].value(topics))
+        return cls(client, FetchOptions.parse(options), None if topics is None else OPTIONS["topics"].value(topics))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ def choose_table(options: Mapping[str, str]) -> tuple[Table, dict[str, str]]:
 
 def _used_options(table: Table, given: Collection[str]) -> tuple[Collection[str], str]:
     """The names of the options that a table uses, and the table with its source for an error text."""
-    client, name = [*_names(ClientOptions), *_names(SecurityOptions)], f"table {table}"
+    client, name = [*_names(ClientOptions), *_names(FetchOptions), *_names(SecurityOptions)], f"table {table}"
     match table:
         case Table.RECORDS:
             return [option.name for option in OPTIONS.values()], name

@@ -201,7 +201,7 @@ class LogEnds:
     def _held_back(self, start: SourceOffset, latest: LatestOffset) -> dict[TopicPartition, Position]:
         """The starts that lie behind an open transaction, but within the log: the query began there, or was
         read_uncommitted before."""
-        if not self._options.client.read_committed:
+        if not self._options.fetch.read_committed:
             return {}
         behind = [
             partition

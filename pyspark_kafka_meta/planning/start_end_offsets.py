@@ -84,7 +84,7 @@ class StartEndOffsets:
             times = dict.fromkeys(partitions, spec.everywhere_ms)
         check_same_partitions(option, times, partitions)
         latest = self.latest(times)
-        listed = self._list(times, self._options.client.read_committed)
+        listed = self._list(times, self._options.fetch.read_committed)
         unmatched = [partition for partition, result in listed.items() if result.offset < 0]
         if unmatched and not spec.or_latest:
             raise OptionError(
@@ -138,7 +138,7 @@ class StartEndOffsets:
 
     def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         """The end of each log: high watermark, or last stable offset under read_committed."""
-        return self._latest(partitions, self._options.client.read_committed)
+        return self._latest(partitions, self._options.fetch.read_committed)
 
     def high_watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         """The end of each log, open transactions included."""

@@ -70,8 +70,13 @@ def broker_rows(cluster: ClusterDescription) -> list[BrokerRow]:
     ]
 
 
-def partition_rows(options: ClientOptions, topics: Collection[str] | None) -> list[PartitionRow]:
+def partition_rows(
+    options: ClientOptions, topics: Collection[str] | None, read_committed: bool = False
+) -> list[PartitionRow]:
     """The partitions of `topics`, by name; None for all topics that are not internal.
+
+    Args:
+        read_committed: whether a partition ends at its last stable offset instead of its high watermark.
 
     Raises:
         ConnectError: no broker responded. That a leader does not is in its partitions' rows.
@@ -82,7 +87,7 @@ def partition_rows(options: ClientOptions, topics: Collection[str] | None) -> li
         response = _describe(wire, options, topics, deadline).response
         selected = [topic for topic in response.topics if topics or not topic.is_internal]
         selected.sort(key=lambda topic: topic.name)
-        offsets = _Offsets(wire, options, deadline)
+        offsets = _Offsets(wire, options, read_committed, deadline)
         offsets.query(response.brokers, selected)
     rows = (row for topic in selected for row in _topic_rows(topic, offsets))
     return [replace(row, cluster_id=response.cluster_id) for row in rows]
@@ -91,9 +96,10 @@ def partition_rows(options: ClientOptions, topics: Collection[str] | None) -> li
 class _Offsets:
     """The start and end offset of each partition, or the error of its leader."""
 
-    def __init__(self, wire: Wire, options: ClientOptions, deadline: float) -> None:
+    def __init__(self, wire: Wire, options: ClientOptions, read_committed: bool, deadline: float) -> None:
         self._wire = wire
         self._options = options
+        self._read_committed = read_committed
         self._deadline = deadline
         self.starts: dict[TopicPartition, PartitionOffset] = {}
         self.ends: dict[TopicPartition, PartitionOffset] = {}
@@ -111,7 +117,7 @@ class _Offsets:
             deadline = min(self._deadline, time.monotonic() + self._options.request_timeout_ms / 1000)
             for node_id, epochs in leaders.items():
                 queries = tuple(OffsetQuery(partition, timestamp, epoch) for partition, epoch in epochs.items())
-                request = OffsetsRequest(queries, self._options.read_committed)
+                request = OffsetsRequest(queries, self._read_committed)
                 self._wire.offsets.send(by_id[node_id], request, deadline)
             for _ in range(len(leaders)):
                 response = self._wire.offsets.receive(leaders, math.inf)  # each request has its own deadline

@@ -69,10 +69,11 @@ def lag(spark: SparkSession, progress: StreamingQuery | Mapping[str, Any] | None
     report = getattr(progress, "lastProgress", progress)
     if report is None:
         raise KafkaMetaError("the query has made no progress yet: call again after its first micro-batch")
-    client = ClusterOptions.parse(options).client
+    cluster = ClusterOptions.parse(options)
     rows = []
     for offset in _offsets(report):
-        live = without_recreated_topics(partition_rows(client, sorted(offset.topic_ids)), offset.topic_ids)
+        partitions = partition_rows(cluster.client, sorted(offset.topic_ids), cluster.fetch.read_committed)
+        live = without_recreated_topics(partitions, offset.topic_ids)
         timestamps = next_record_timestamps(options, offset, partitions_behind(offset.positions, live))
         rows += lag_rows(offset.positions, live, timestamps, time.time())
     return spark.createDataFrame([astuple(row) for row in rows], struct_type(LagRow))

@@ -111,11 +111,11 @@ class ClusterReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from pyspark_kafka_meta.tables.cluster_query import broker_rows, describe_cluster, partition_rows
 
-        client = self._options.client
+        options = self._options
         rows: Sequence[Any] = (
-            broker_rows(describe_cluster(client, ()))
+            broker_rows(describe_cluster(options.client, ()))
             if self._table is Table.BROKERS
-            else partition_rows(client, self._options.topics)
+            else partition_rows(options.client, options.topics, options.fetch.read_committed)
         )
         return _row_batches(self._table, rows, self._columns)
 

@@ -32,7 +32,7 @@ from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from pyspark_kafka_meta.options.security_options import PLAINTEXT
 from pyspark_kafka_meta.reusable_buffer import ReusableBuffer
 from pyspark_kafka_meta.wire import frame_codec
-from pyspark_kafka_meta.wire.frame_codec import API_VERSIONS, LENGTH_BYTES, Api, Exchange
+from pyspark_kafka_meta.wire.frame_codec import API_VERSIONS, FETCH, LENGTH_BYTES, Api, Exchange
 from pyspark_kafka_meta.wire.security import tls
 from pyspark_kafka_meta.wire.security.sasl_login import log_in, login_is_required
 from pyspark_kafka_meta.wire.sockets import connect, is_readable, remaining_s
@@ -42,7 +42,8 @@ LOGIN_AGAIN_AT = (0.85, 0.95)
 SILENCE_S = 5.0
 """A broker that pauses for longer within a response counts as hung: no other response is received meanwhile."""
 FRAME_SLACK_BYTES = 64 * 1024 * 1024
-"""Added to fetch.max.bytes: a broker sends the first record batch of a response whole, however large (KIP-74)."""
+"""Maximum size of a response beyond the records that the request asks for: a broker sends the first record batch of a
+response whole, however large (KIP-74)."""
 CORRELATION_ID_BYTES = 4
 HTTP = b"HTTP"
 """First bytes of an HTTP response. No frame has such a size."""
@@ -52,7 +53,7 @@ PROBE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """The options of a connection. `max_frame_bytes` limits the size of a response."""
+    """The options of a connection. `max_frame_bytes` limits a response beyond the records that its request asks for."""
 
     client_id: str
     connect_timeout_ms: int
@@ -61,8 +62,7 @@ class ConnectionSettings:
 
     @classmethod
     def of(cls, options: ClientOptions) -> ConnectionSettings:
-        max_frame_bytes = max(options.fetch_max_bytes, options.max_partition_fetch_bytes) + FRAME_SLACK_BYTES
-        return cls(options.client_id, options.connection_setup_timeout_ms, max_frame_bytes, options.security)
+        return cls(options.client_id, options.connection_setup_timeout_ms, FRAME_SLACK_BYTES, options.security)
 
 
 class _InFlight(NamedTuple):
@@ -150,19 +150,23 @@ class Connection:
             raise self._failure(error, f"sending {api.title}") from error
         self._in_flight.append(_InFlight(api, message.__version__, correlation_id, len(frame), time.monotonic()))
 
-    def receive(self, deadline: float, memory: ReusableBuffer | None = None, has_begun: bool = False) -> Exchange:
+    def receive(
+        self, deadline: float, memory: ReusableBuffer | None = None, has_begun: bool = False, max_records_bytes: int = 0
+    ) -> Exchange:
         """The response to the oldest in-flight request, in `memory` or in new memory.
 
         Args:
             has_begun: whether poll reported a first byte (with TLS: of the first record). From then on, the broker may
                 not pause for longer than `SILENCE_S`.
+            max_records_bytes: the records that the request may ask for.
         """
         request = self._in_flight.popleft()
         what = f"waiting for its {request.api.title} response"
         prefix = self._receive_exactly(LENGTH_BYTES, deadline, what, SILENCE_S if has_begun else math.inf)
         size = int.from_bytes(prefix, "big", signed=True)
-        if not LENGTH_BYTES <= size <= self._settings.max_frame_bytes:
-            error = self._refusal(request, bytes(prefix), deadline)
+        accepted = self._settings.max_frame_bytes + max_records_bytes
+        if not LENGTH_BYTES <= size <= accepted:
+            error = self._refusal(request, bytes(prefix), accepted, deadline)
             self.close()
             raise error
         frame = self._receive_exactly(size, deadline, what, SILENCE_S, memory)
@@ -183,16 +187,17 @@ class Connection:
             (received_at - request.sent_at) * 1000,
         )
 
-    def _refusal(self, request: _InFlight, prefix: bytes, deadline: float) -> KafkaMetaError:
+    def _refusal(self, request: _InFlight, prefix: bytes, accepted: int, deadline: float) -> KafkaMetaError:
         """The error of a response whose size is out of bounds."""
-        size, accepted = int.from_bytes(prefix, "big", signed=True), self._settings.max_frame_bytes
+        size = int.from_bytes(prefix, "big", signed=True)
         if prefix.startswith(tls.ALERT_RECORD):
             return TlsError(f"{self.address} speaks TLS: set kafka.security.protocol to SSL or SASL_SSL")
         if prefix == HTTP:
             return ProtocolError(
                 f"{self.address} speaks HTTP, not the Kafka protocol: check the host and port of the broker"
             )
-        if size > accepted and self._is_correlation_id_next(request.correlation_id, deadline):
+        is_fetch = request.api is FETCH
+        if is_fetch and size > accepted and self._is_correlation_id_next(request.correlation_id, deadline):
             return ResponseTooLargeError(
                 f"{self.address} answered {request.api.title} with {size} bytes, more than the limit of {accepted} "
                 "(kafka.fetch.max.bytes and 64 MiB for a large record batch): raise kafka.fetch.max.bytes to "

@@ -72,31 +72,34 @@ class FetchRequests(InFlightRequests[FetchRequest, FetchResponse]):
 
     def __init__(self, settings: ConnectionSettings, interrupted_by: MetadataRequests) -> None:
         super().__init__(settings, interrupted_by)
-        self._max_bytes: dict[int, int] = {}  # by node id, of brokers whose response was late
+        self._max_bytes: dict[Address, int] = {}  # of brokers whose response was late
         self._memory = ReusableBuffer()
 
-    def send(self, broker: Broker, request: FetchRequest, deadline: float) -> None:
+    def _requested_bytes(self, address: Address, request: FetchRequest) -> int:
         wanted = min(request.max_bytes, sum(entry.max_bytes for entry in request.partitions))
-        max_bytes = min(wanted, self._max_bytes.get(broker.node_id, wanted))
-        super().send(broker, replace(request, max_bytes=max_bytes), deadline)
+        return min(wanted, self._max_bytes.get(address, wanted))
 
     def _write(self, connection: Connection, request: FetchRequest, deadline: float) -> None:
+        request = replace(request, max_bytes=self._requested_bytes(connection.address, request))
         by_name = any(entry.topic_id is None for entry in request.partitions)
         version = connection.version(FETCH, at_most=translate_fetch.TOPIC_IDS_SINCE - 1 if by_name else None)
         connection.send(FETCH, translate_fetch.fetch_request(version, request), deadline)
 
     def _read(self, node_id: int, connection: Connection, in_flight: InFlightRequest[FetchRequest]) -> FetchResponse:
-        max_bytes = in_flight.request.max_bytes
+        address, request = connection.address, in_flight.request
+        max_bytes = self._requested_bytes(address, request)
         try:
-            exchange = connection.receive(in_flight.read_deadline(), self._memory, has_begun=True)
+            exchange = connection.receive(
+                in_flight.read_deadline(), self._memory, has_begun=True, max_records_bytes=request.max_bytes
+            )
         except RequestTimeoutError:
-            self._max_bytes[node_id] = max(max_bytes // SHRINK, MIN_RESPONSE_BYTES)
+            self._max_bytes[address] = max(max_bytes // SHRINK, MIN_RESPONSE_BYTES)
             raise
-        response = translate_fetch.fetch_response(exchange, in_flight.request, node_id)
+        response = translate_fetch.fetch_response(exchange, request, node_id)
         was_full = response.response_bytes * 2 > max_bytes
         was_quick = response.latency_ms * 4 < in_flight.timeout_s * 1000
-        if node_id in self._max_bytes and was_full and was_quick:
-            self._max_bytes[node_id] = max(self._max_bytes[node_id], max_bytes * 2)
+        if address in self._max_bytes and was_full and was_quick:
+            self._max_bytes[address] = max(self._max_bytes[address], max_bytes * 2)
         return response
 
 

@@ -55,13 +55,14 @@ def serving(answer: Answer, connections: list[socket.socket]) -> Behaviour:
     return behave
 
 
-def read(address: Address) -> list[Any]:
+def read(address: Address, fetch_max_bytes: int = 50 << 20) -> list[Any]:
     """One offset of t-0."""
     given = {
         "kafka.bootstrap.servers": str(address),
         "subscribe": "t",
         "kafka.request.timeout.ms": "500",
         "kafka.fetch.max.wait.ms": "100",
+        "kafka.fetch.max.bytes": str(fetch_max_bytes),
         "kafka.default.api.timeout.ms": "1000",
         "kafkaConsumer.pollTimeoutMs": str(int(POLL_TIMEOUT_S * 1000)),
     }
@@ -138,6 +139,18 @@ def test_hostile_fetch_answers_end_in_a_typed_error_by_the_deadline(name: str) -
             read(address)
         assert time.monotonic() - began < DEADLINE_S
     assert len(connections) < CONNECTIONS
+
+
+def test_a_response_may_be_64_mib_larger_than_the_records_its_fetch_asks_for() -> None:
+    answer = send(lambda number: (70 << 20).to_bytes(4, "big") + number.to_bytes(4, "big"))
+    with scripted_broker(serving(answer, [])) as address:
+        limit, needed = 1000 + (64 << 20), (70 - 64) << 20
+        with pytest.raises(
+            ResponseTooLargeError, match=rf"limit of {limit} .*raise kafka\.fetch\.max\.bytes to {needed}"
+        ):
+            read(address, fetch_max_bytes=1000)
+        with pytest.raises(ReadTimeoutError, match="did not answer"):  # the size is accepted
+            read(address, fetch_max_bytes=needed)
 
 
 def test_an_answer_that_comes_twice_is_read_once() -> None:

@@ -329,26 +329,13 @@ def test_broker_that_is_too_old_fails_at_once(scene: Scene, client: KafkaClient)
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, 52428800),
-        ({"kafka_fetch_max_bytes": "1000", "kafka_max_partition_fetch_bytes": "2000"}, 2000),
-        ({"kafka_fetch_max_bytes": "3000", "kafka_max_partition_fetch_bytes": "2000"}, 3000),
-    ],
-)
-def test_frames_may_be_larger_than_what_is_asked_for(scene: Scene, options: dict[str, str], expected: int) -> None:
-    settings = ConnectionSettings.of(scene.options(**options).client)
-
-    assert settings.max_frame_bytes == expected + FRAME_SLACK_BYTES
-
-
 def test_connections_are_made_as_the_options_say(scene: Scene) -> None:
     options = {"kafka_client_id": "me", "kafka_socket_connection_setup_timeout_ms": "700"}
     client = scene.options(**options, kafka_security_protocol="SSL").client
     settings = ConnectionSettings.of(client)
 
     assert (settings.client_id, settings.connect_timeout_ms) == ("me", 700)
+    assert settings.max_frame_bytes == FRAME_SLACK_BYTES
     assert settings.security == client.security
     assert settings.security.uses_tls
 

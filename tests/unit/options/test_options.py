@@ -14,6 +14,7 @@ from pyspark_kafka_meta.options import (
     LATEST_OFFSET,
     OPTIONS,
     ClientOptions,
+    FetchOptions,
     MetricsOptions,
     OffsetsSpec,
     SecurityOptions,
@@ -45,6 +46,14 @@ def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
             bootstrap_servers=(Address("localhost", 9092),),
             security=PLAINTEXT,
             client_id="kafkameta",
+            request_timeout_ms=30_000,
+            default_api_timeout_ms=60_000,
+            connection_setup_timeout_ms=10_000,
+            metadata_max_age_ms=300_000,
+            retry_backoff_ms=100,
+            retry_backoff_max_ms=1_000,
+        ),
+        fetch=FetchOptions(
             client_rack="",
             read_committed=False,
             fetch_max_bytes=50 << 20,
@@ -52,12 +61,6 @@ def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
             fetch_max_wait_ms=500,
             fetch_min_bytes=1,
             check_crcs=True,
-            request_timeout_ms=30_000,
-            default_api_timeout_ms=60_000,
-            connection_setup_timeout_ms=10_000,
-            metadata_max_age_ms=300_000,
-            retry_backoff_ms=100,
-            retry_backoff_max_ms=1_000,
         ),
         metrics=MetricsOptions(None, None, (Address("localhost", 9092),)),
         topics=("t",),
@@ -174,11 +177,7 @@ def test_metrics_brokers_without_a_metrics_topic_are_refused() -> None:
 
 
 GOOD_KAFKA = [
-    ("kafka.isolation.level", "read_committed", "read_committed", True),
     ("kafka.client.id", "über id", "client_id", "über id"),
-    ("kafka.client.rack", "eu-1a", "client_rack", "eu-1a"),
-    ("kafka.check.crcs", "false", "check_crcs", False),
-    ("kafka.fetch.min.bytes", "0", "fetch_min_bytes", 0),
     ("kafka.metadata.max.age.ms", "9223372036854775807", "metadata_max_age_ms", 2**63 - 1),
     ("kafka.socket.connection.setup.timeout.ms", "1", "connection_setup_timeout_ms", 1),
 ]
@@ -188,6 +187,23 @@ GOOD_KAFKA = [
 def test_kafka_option_is_parsed(name: str, text: str, field: str, value: object) -> None:
     assert getattr(SourceOptions.parse({**MINIMAL, name: text}).client, field) == value
     assert getattr(ClientOptions.parse({**SERVERS, name: text}), field) == value
+
+
+GOOD_FETCH = [
+    ("kafka.isolation.level", "read_committed", "read_committed", True),
+    ("kafka.client.rack", "eu-1a", "client_rack", "eu-1a"),
+    ("kafka.check.crcs", "false", "check_crcs", False),
+    ("kafka.fetch.min.bytes", "0", "fetch_min_bytes", 0),
+    ("KAFKA.FETCH.MAX.BYTES", "7", "fetch_max_bytes", 7),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "field", "value"), GOOD_FETCH)
+def test_option_of_reading_is_parsed_and_makes_no_other_client(name: str, text: str, field: str, value: object) -> None:
+    options = SourceOptions.parse({**MINIMAL, name: text})
+    assert getattr(options.fetch, field) == value
+    assert FetchOptions.parse({**SERVERS, name: text}) == options.fetch
+    assert ClientOptions.parse({**SERVERS, name: text}) == options.client == SourceOptions.parse(MINIMAL).client
 
 
 @pytest.mark.parametrize(
@@ -624,8 +640,8 @@ def test_options_can_be_hashed_and_pickled() -> None:
 
 
 def test_table_has_every_field_and_valid_defaults() -> None:
-    kinds = (SecurityOptions, ClientOptions, SourceOptions)
-    names = {field.name for kind in kinds for field in fields(kind)} - {"client", "metrics", "security"}
+    kinds = (SecurityOptions, ClientOptions, FetchOptions, SourceOptions)
+    names = {field.name for kind in kinds for field in fields(kind)} - {"client", "fetch", "metrics", "security"}
     assert OPTIONS.keys() == names | {f"metrics_{name}" for name in table_of(MetricsOptions)}
     for option in OPTIONS.values():
         assert option.doc.endswith(".")

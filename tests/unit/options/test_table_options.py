@@ -6,7 +6,15 @@ import pytest
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.options import EARLIEST_OFFSET, ClusterOptions, EventsOptions, OffsetsSpec, Table, choose_table
+from pyspark_kafka_meta.options import (
+    EARLIEST_OFFSET,
+    ClusterOptions,
+    EventsOptions,
+    FetchOptions,
+    OffsetsSpec,
+    Table,
+    choose_table,
+)
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 TOPIC = {**SERVERS, "metricsTopic": "events"}
@@ -95,6 +103,15 @@ def test_metrics_topic_has_its_own_cluster_and_makes_no_events() -> None:
     assert (topic.client.bootstrap_servers, topic.topics) == ((Address("metrics", 1),), ("events",))
     assert (topic.starting_offsets, topic.metrics) == (OffsetsSpec(EARLIEST_OFFSET), None)
     assert not topic.fail_on_data_loss
+
+
+def test_tables_of_the_cluster_take_options_of_reading() -> None:
+    options = {**SERVERS, "kafka.isolation.level": "read_committed", "kafka.client.rack": "r", "subscribe": "t"}
+
+    assert choose_table({**options, "table": "partitions"}) == (Table.PARTITIONS, options)
+    assert ClusterOptions.parse(options).fetch == FetchOptions.parse(options)
+    with pytest.raises(OptionError, match=r"'kafka\.isolation\.level' must be"):
+        ClusterOptions.parse({**SERVERS, "kafka.isolation.level": "zz"})
 
 
 def test_partitions_table_has_all_topics_by_default() -> None:
