@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent
+from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent, Role
 from pyspark_kafka_meta.metadata.snapshot_changes import SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.options import ALL_OPTIONS, Table
@@ -53,7 +53,7 @@ OPTION_SECTIONS = {
     "Connections": ("kafka.*",),
 }
 """The patterns of each section's option names. An option is in the first section that matches."""
-ENUMS: dict[str, type[StrEnum]] = {enum.__name__: enum for enum in (EventKind, RefreshReason, Outcome)}
+ENUMS: dict[str, type[StrEnum]] = {enum.__name__: enum for enum in (EventKind, RefreshReason, Outcome, Role)}
 BENCHMARK_HEADERS = {"krec_s": "thousand records a second", "kafkameta_is_faster_by": "kafkameta relative to it"}
 NO_DECIMALS_FROM = 100
 

@@ -34,7 +34,7 @@ Config = Annotated[
 EventsPath = Annotated[str | None, typer.Option("--path", help="The metricsPath of the events.")]
 Application = Annotated[
     str | None,
-    typer.Option(metavar="ID", help="Only readers of this Spark application; planners have no id."),
+    typer.Option(metavar="ID", help="Only readers and writers of this Spark application; planners have no id."),
 ]
 AllApplications = Annotated[
     bool,

@@ -71,6 +71,7 @@ class Role(StrEnum):
     PLANNER = "planner"
     """Beside the driver."""
     CLI = "cli"
+    """In a command of `kafkameta`."""
 
 
 class Outcome(StrEnum):
@@ -87,8 +88,7 @@ class Origin:
     """The Spark context of an event. Fields that do not apply are None: a planner has no task, a batch no query.
 
     Attributes:
-        role: reader or writer (in a task that reads or writes), planner (beside the driver) or cli. A Python worker
-            may use one cache for both kinds of tasks: the role is that of the task.
+        role: see Roles.
         application_id: `spark.app.id`; None for a planner, because Spark does not pass it.
         executor_id: Spark's executor id, None if unknown; "driver" in local mode and for a planner.
         host: host name.

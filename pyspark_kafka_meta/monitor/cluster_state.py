@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from pyspark_kafka_meta.metadata.refresh_events import Role
 from pyspark_kafka_meta.model import NO_LEADER, Positions, TopicPartition
 from pyspark_kafka_meta.monitor.formatting import executor_name
 from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tables.query_lag import lag_rows
 from pyspark_kafka_meta.tables.table_rows import BrokerRow, CacheRow, PartitionRow, by_partition
+
+EXECUTOR_ROLES = frozenset({Role.READER, Role.WRITER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,10 @@ class State:
         """The events that ended at `time_ms` or later, of `role` unless that is None."""
         return (event for event in self.events if event["time_ms"] >= time_ms and role in (None, event["role"]))
 
+    def of_executors(self, time_ms: int) -> Iterator[Event]:
+        """The events of readers and writers that ended at `time_ms` or later."""
+        return (event for event in self.since(time_ms) if event["role"] in EXECUTOR_ROLES)
+
 
 def event_order(event: Event) -> tuple[int, str, int]:
     """Sort key of events: by time, and by sequence within a cache."""
@@ -66,11 +73,13 @@ def event_order(event: Event) -> tuple[int, str, int]:
 
 
 def caches_by_process(caches: Sequence[CacheRow]) -> dict[str, dict[TopicPartition, CacheRow]]:
-    """The cache of the planner and of each executor, by its name; of a restarted process the newest."""
-    newest: dict[tuple[str, str], CacheRow] = {}
+    """The cache of the planner and of each executor, by its name; of a restarted process the newest. The worker of an
+    executor reads and writes with one cache."""
+    newest: dict[tuple[bool, str], CacheRow] = {}
     for row in caches:
-        if row.role in ("planner", "reader"):
-            process = (row.role, executor_name(row.executor_id, row.pid) if row.role == "reader" else row.role)
+        in_executor = row.role in EXECUTOR_ROLES
+        if in_executor or row.role == Role.PLANNER:
+            process = (in_executor, executor_name(row.executor_id, row.pid) if in_executor else str(row.role))
             newest[process] = max(newest.get(process, row), row, key=lambda row: row.last_refresh)
     return {
         name: by_partition(row for row in caches if row.cache_id == cache.cache_id)

@@ -17,7 +17,9 @@ class CacheRow:
     next cache that starts on its machine reports it as dead.
 
     Attributes:
-        cache_id, role, application_id, executor_id, host, pid, query_id: of the latest event; see `Origin`.
+        cache_id, role, application_id, executor_id, host, pid, query_id: of the latest event; see `Origin`. A Python
+            worker may use one cache in tasks that read and in tasks that write: the cache of a writer may have the role
+            reader, and the reverse.
         cluster_id: of the cache's cluster; null if no event has it.
         leader_id: cached leader, -1 if the partition has no leader.
         leader_epoch: of the leader, -1 if brokers report none.

@@ -14,7 +14,14 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from pyspark_kafka_meta.metadata.refresh_events import BrokerFetches, EventKind, Origin, RefreshEvent, Role
+from pyspark_kafka_meta.metadata.refresh_events import (
+    BrokerFetches,
+    BrokerProduces,
+    EventKind,
+    Origin,
+    RefreshEvent,
+    Role,
+)
 from pyspark_kafka_meta.metadata.snapshot_changes import SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.testing import MockCluster
@@ -55,6 +62,13 @@ FOUND: dict[str, dict[str, Any]] = {
         "bytes": 5_000,
         "throttled_ms": 70,
     },
+    "Who writes how much, and who is throttled?": {
+        "executor_id": "2",
+        "broker_id": 3,
+        "requests": 6,
+        "bytes": 6_000,
+        "throttled_ms": 80,
+    },
     "What was lost, or recreated?": {
         "what": "lost",
         "topic": "t",
@@ -70,6 +84,7 @@ def events(now_ms: int) -> list[RefreshEvent]:
     """Executor 1 missed two elections that executor 2 saw, broker 9 is slow, and events of a third cache are lost."""
     slow = {"broker_id": 9, "broker_host": "slow", "request_bytes": 10, "response_bytes": 100, "throttle_ms": 7}
     fetched = {"fetches": (BrokerFetches(3, 5, 5_000),), "fetch_throttle_ms": 70}
+    produced = {"produces": (BrokerProduces(3, 6, 6_000),), "produce_throttle_ms": 80}
     recovered = {"recovery_ms": 4_000.0}
     lost = {"cause_topic": "t", "cause_partition": 1, "lost_from_offset": 5, "lost_until_offset": 9, "error": "aged"}
     loss = {"kind": EventKind.DATA_LOSS, "reason": RefreshReason.DATA_LOSS, **lost}
@@ -81,7 +96,7 @@ def events(now_ms: int) -> list[RefreshEvent]:
         made(NEW, 1, now_ms - 9_500, kind=EventKind.BORN, reason=RefreshReason.BOOTSTRAP, broker_host=None, **SECOND),
         made(NEW, 2, now_ms - 9_000, **learning("t", 1, 1), **SECOND),
         made(NEW, 3, now_ms - 5_000, **moving("t", 0, (1, 2), (0, 1)), **SECOND),
-        made(NEW, 4, now_ms - 5_000, **{**moving("t", 0, (2, 3), (1, 2)), **recovered}, **SECOND),
+        made(NEW, 4, now_ms - 5_000, **{**moving("t", 0, (2, 3), (1, 2)), **recovered, **produced}, **SECOND),
         made(GAPS, 1, now_ms - 4_000, latency_ms=40.0, **slow),
         made(GAPS, 3, now_ms - 4_000, latency_ms=80.0, dropped_before=1, **slow),
         made(GAPS, 5, now_ms - 4_000, latency_ms=190.0, **slow),

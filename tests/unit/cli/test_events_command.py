@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from pyspark_kafka_meta.cli import events_command as events_module
 from pyspark_kafka_meta.cli.events_command import EventFilter, follow_events
 from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, Role
+from pyspark_kafka_meta.metadata.refresh_events import BrokerProduces, EventKind, Origin, Outcome, Role
 from pyspark_kafka_meta.monitor.event_sources import FolderEvents, open_events
 from pyspark_kafka_meta.monitor.formatting import cache_text
 from pyspark_kafka_meta.tables.caches_from_events import Event
@@ -103,6 +103,7 @@ def test_a_narrow_terminal_shows_an_event_as_a_paragraph_beside_its_time(folder:
         (["--reason", "not_leader"], [3]),
         (["--reason", "not_leader", "--reason", "bootstrap"], [2, 3]),
         (["--role", "planner"], [2]),
+        (["--role", "writer"], []),
         (["--application", "app-1"], [3]),
         (["--last", "2"], [2, 3]),
         (["--since", "10m"], []),
@@ -114,6 +115,20 @@ def test_options_choose_among_the_events(
 ) -> None:
     monkeypatch.setattr("time.time", lambda: (NOW_MS + 3_600_000) / 1000)
     assert sequences(run(folder, *arguments).stdout) == shown
+
+
+def test_events_of_writers_are_chosen_beside_those_of_readers_and_before_events_had_produces(tmp_path: Path) -> None:
+    before = made("a" * 32, 1, NOW_MS).to_dict()
+    del before["produces"], before["produce_throttle_ms"]
+    (tmp_path / f"events-{'0' * 32}-00000000.jsonl").write_text(json.dumps(before))
+    writer = Origin(role=Role.WRITER, executor_id="1", host="worker", pid=7)
+    write(tmp_path, made("a" * 32, 2, NOW_MS + 1, origin=writer, produces=(BrokerProduces(2, 3, 400),)))
+    read, written = map(json.loads, run(tmp_path).stdout.splitlines())
+
+    assert (read["produces"], read["produce_throttle_ms"]) == (None, None)
+    assert written["produces"] == [{"broker_id": 2, "requests": 3, "request_bytes": 400}]
+    assert sequences(run(tmp_path, "--role", "writer").stdout) == [2]
+    assert "writer 1 worker:7 aaaaaaaa" in run(tmp_path, "--role", "writer", env=TERMINAL).stdout
 
 
 def test_a_cache_that_is_born_tells_a_person_of_those_that_died(tmp_path: Path) -> None:

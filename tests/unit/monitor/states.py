@@ -14,6 +14,8 @@ from tests.unit.written_events import learning, made, moving
 NOW_MS = 1_800_000_000_000
 FIRST, SECOND = "a" * 32, "b" * 32
 EXECUTOR_2 = {"origin": Origin(role=Role.READER, executor_id="2", host="other", pid=9)}
+WRITER = {"origin": Origin(role=Role.WRITER, executor_id="1", host="worker", pid=7)}
+"""The worker of the default origin, in a task that writes."""
 FIRST_IS_STALE = (
     made(FIRST, 1, NOW_MS - 9_000, **learning("t", 1, 2, epoch=4)),
     made(SECOND, 1, NOW_MS - 9_000, **learning("t", 1, 2, epoch=4), **EXECUTOR_2),

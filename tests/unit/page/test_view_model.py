@@ -29,7 +29,7 @@ from pyspark_kafka_meta.page.state_poller import StatePoller
 from pyspark_kafka_meta.page.view_model import MOVE_SHOWN_MS, Move, moves_since, view_of
 from pyspark_kafka_meta.tables.table_rows import BrokerRow
 from tests.partitions import T0, T1
-from tests.unit.monitor.states import BROKERS, EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, state
+from tests.unit.monitor.states import BROKERS, EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, WRITER, state
 from tests.unit.written_events import learning, made
 
 STALE = (*FIRST_IS_STALE, made(SECOND, 3, NOW_MS - 7_000, **EXECUTOR_2))
@@ -51,6 +51,18 @@ def test_only_the_cell_that_is_behind_the_cluster_is_stale(by_process: bool) -> 
     )
     assert [(partition, truth) for partition, truth, _ in table.rows] == [(T0, "1@4"), (T1, "3@5")]
     assert [(partition, text) for _, partition, text in stale] == [(T1, "2@4")]
+
+
+@pytest.mark.parametrize(
+    ("by_process", "names"), [(True, ["executor 1", "executor 2"]), (False, ["writer 1", "reader 2"])]
+)
+def test_a_stale_writer_is_shown_beside_a_reader(by_process: bool, names: list[str]) -> None:
+    wrote = made(FIRST, 2, NOW_MS, **WRITER)
+    table = view_of(state(*FIRST_IS_STALE, wrote), KNOWN, (), {}, by_process).caches
+    (_, _, cells) = table.rows[1]
+
+    assert [name for name, _ in table.names] == names
+    assert [(cell.text, cell.is_stale) for cell in cells] == [("2@4", True), ("3@5", False)]
 
 
 def test_a_killed_broker_and_one_that_is_told_of_no_more_are_dead() -> None:

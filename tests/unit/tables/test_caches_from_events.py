@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.metadata.refresh_events import EventKind, Outcome
+from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, Role
 from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange, PartitionLearned, SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from pyspark_kafka_meta.tables.caches_from_events import cache_rows
@@ -140,6 +140,14 @@ def test_empty_cache_has_a_row_without_a_partition() -> None:
 
     assert (row.cache_id, row.topic, row.leader_id, row.age_at_most_ms) == ("c", None, None, None)
     assert (row.role, row.executor_id, row.pid) == ("reader", "1", 7)
+
+
+def test_cache_of_a_worker_that_reads_and_writes_has_the_role_of_its_latest_event() -> None:
+    wrote = event(2, origin=Origin(role=Role.WRITER, executor_id="1", query_id="q"))
+
+    assert {(row.role, row.query_id) for row in cache_rows([LEARNED, wrote], NOW_MS)} == {("writer", "q")}
+    assert {row.role for row in cache_rows([LEARNED, wrote, event(3)], NOW_MS)} == {"reader"}
+    assert leaders(LEARNED, wrote) == leaders(LEARNED)
 
 
 def test_row_has_the_cluster_id_of_its_cache() -> None:
