@@ -117,4 +117,16 @@ class ClusterError(KafkaMetaError):
 
 
 class DataLossError(KafkaMetaError):
-    """Records of a query are lost; the message names them and how to continue without them."""
+    """Records of a query are lost; the message names them and how to continue."""
+
+
+class InvalidRowError(KafkaMetaError, ValueError):
+    """A row cannot be written: null topic, impossible partition, null key of a header. The message names the row."""
+
+
+class RecordTooLargeError(KafkaMetaError):
+    """A record is larger than kafka.max.request.size or than its topic allows. The message names the row."""
+
+
+class DeliveryTimeoutError(KafkaMetaError):
+    """Records were not acknowledged within kafka.delivery.timeout.ms. The message names the last error."""

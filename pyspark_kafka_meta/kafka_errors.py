@@ -22,12 +22,14 @@ NOT_LEADER_OR_FOLLOWER = ErrorCode.not_leader_or_follower.value
 REQUEST_TIMED_OUT = ErrorCode.request_timed_out.value
 INVALID_TOPIC_EXCEPTION = ErrorCode.invalid_topic_exception.value
 TOPIC_AUTHORIZATION_FAILED = ErrorCode.topic_authorization_failed.value
+CLUSTER_AUTHORIZATION_FAILED = ErrorCode.cluster_authorization_failed.value
 UNSUPPORTED_SASL_MECHANISM = ErrorCode.unsupported_sasl_mechanism.value
 ILLEGAL_SASL_STATE = ErrorCode.illegal_sasl_state.value
 FENCED_LEADER_EPOCH = ErrorCode.fenced_leader_epoch.value
 UNKNOWN_LEADER_EPOCH = ErrorCode.unknown_leader_epoch.value
 UNKNOWN_TOPIC_ID = ErrorCode.unknown_topic_id.value
 INCONSISTENT_TOPIC_ID = ErrorCode.inconsistent_topic_id.value
+OUT_OF_ORDER_SEQUENCE_NUMBER = ErrorCode.out_of_order_sequence_number.value
 REBOOTSTRAP_REQUIRED = ErrorCode.rebootstrap_required.value
 
 COORDINATOR_UNAVAILABLE = frozenset(
@@ -54,6 +56,10 @@ class Action(Enum):
     """Write: the log holds the records already, the write succeeded."""
     FENCED = auto()
     """Write: the producer's epoch is outdated, and the producer must not write any more."""
+    SEQUENCE = auto()
+    """Write: the batch does not follow the last batch of this producer that the log holds."""
+    SPLIT = auto()
+    """Write: the record batch is larger than the topic allows, smaller batches may fit."""
     FAIL = auto()
     """A retry does not help."""
 
@@ -80,6 +86,10 @@ _ACTIONS: dict[int, _Actions] = {
     ErrorCode.not_enough_replicas: _Actions(Action.FAIL, Action.RETRY),
     ErrorCode.not_enough_replicas_after_append: _Actions(Action.FAIL, Action.RETRY),
     ErrorCode.duplicate_sequence_number: _Actions(Action.FAIL, Action.DUPLICATE),
+    ErrorCode.out_of_order_sequence_number: _Actions(Action.FAIL, Action.SEQUENCE),
+    ErrorCode.unknown_producer_id: _Actions(Action.FAIL, Action.SEQUENCE),
+    ErrorCode.message_too_large: _Actions(Action.FAIL, Action.SPLIT),
+    ErrorCode.record_list_too_large: _Actions(Action.FAIL, Action.SPLIT),
     # A Produce with an outdated epoch gets this code; only coordinators name PRODUCER_FENCED (KIP-588).
     ErrorCode.invalid_producer_epoch: _Actions(Action.FAIL, Action.FENCED),
     ErrorCode.concurrent_transactions: _Actions(Action.FAIL, Action.RETRY),
@@ -137,7 +147,7 @@ def broker_error(problem: str, code: int, topic: str, operation: str) -> BrokerE
     if code == TOPIC_AUTHORIZATION_FAILED:
         return AuthorizationError(
             f"{problem}: {describe(code)}: no ACL allows this user {operation} on topic {topic}, or the topic does not "
-            "exist: allow it READ, which includes DESCRIBE",
+            f"exist: allow it {'WRITE' if operation == 'WRITE' else 'READ'}, which includes DESCRIBE",
             code,
         )
     return BrokerError(f"{problem}: {describe(code)}", code)

@@ -30,7 +30,15 @@ OTHER_READS = {
 INVALID_METADATA = {3, 5, 6, 9, 13, 56, 72, 74, 80, 83, 84, 100, 103}
 """Codes whose exception is an `InvalidMetadataException` in Kafka 4.4.0. The exceptions of all codes that are
 `ErrorCode.retriable` are a `RetriableException`."""
-OTHER_WRITES = {46: Action.DUPLICATE, 47: Action.FENCED, 90: Action.FENCED}
+OTHER_WRITES = {
+    10: Action.SPLIT,
+    18: Action.SPLIT,
+    45: Action.SEQUENCE,
+    46: Action.DUPLICATE,
+    47: Action.FENCED,
+    59: Action.SEQUENCE,
+    90: Action.FENCED,
+}
 PRODUCE = {2, 3, 6, 7, 10, 17, 18, 19, 20, 21, 29, 31, 43, 45, 46, 47, 48, 49, 51, 53, 56, 59, 87, 89, 90, 100, 120}
 """Codes that a producer can get in the response to a Produce request or a request of a transaction."""
 CODES = [code.value for code in ErrorCode if code is not ErrorCode.none]
