@@ -1,12 +1,15 @@
 """`FakeCluster`: brokers, topics, leaders and logs in memory, for the responses of `FakeWire`.
 
 Behaves as Apache Kafka 4.1: any replica serves a Fetch, a wrong leader epoch is an error, the old id of a recreated
-topic is unknown, a reader of truncated records gets the diverging epoch.
+topic is unknown, a reader of truncated records gets the diverging epoch. The leader accepts each batch of an idempotent
+producer once and in its order (Kafka `ProducerAppendInfo`, `ProducerStateEntry`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import itertools
+from collections import deque
+from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
 
 from kio.schema.errors import ErrorCode
@@ -16,11 +19,15 @@ from pyspark_kafka_meta.model import (
     NO_LEADER,
     Address,
     Broker,
+    LeaderHint,
     PartitionMetadata,
     TopicMetadata,
     TopicPartition,
 )
-from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchPartition, OffsetQuery
+from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchPartition, OffsetQuery, ProducePartition
+
+REMEMBERED_BATCHES = 5
+MAX_SEQUENCE = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,32 @@ class StoredBatch:
     data: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class ProducerBatch:
+    """The producer's fields in the header of a record batch (v2). `producer_id` is -1 without idempotence."""
+
+    producer_id: int
+    epoch: int
+    first_sequence: int
+    last_sequence: int
+
+    @classmethod
+    def of(cls, batch: bytes) -> ProducerBatch:
+        producer_id, epoch, first = (
+            int.from_bytes(batch[start:end], "big", signed=True) for start, end in ((43, 51), (51, 53), (53, 57))
+        )
+        count = int.from_bytes(batch[23:27], "big") + 1
+        return cls(producer_id, epoch, first, (first + count - 1) % (MAX_SEQUENCE + 1))
+
+
+@dataclass(slots=True)
+class ProducerState:
+    """What a log knows of one producer: its epoch, and base offsets of its last batches in this epoch."""
+
+    epoch: int
+    last_batches: deque[tuple[ProducerBatch, int]] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
+
+
 class FakeCluster:
     """Brokers with ids from 1, at `broker-1:9092` and so on, each a replica of every partition.
 
@@ -39,12 +72,18 @@ class FakeCluster:
         brokers: by node id. Tests may change all attributes.
         topics: by name.
         logs: by partition. Remove batches at the front for retention, at the end for truncation.
+        producers: by partition and producer id. Remove producers that the log shall forget.
+        max_message_bytes: largest record batch that a Produce may append, by topic.
+        producer_ids: of the next idempotent producers.
     """
 
     def __init__(self, brokers: int = 3) -> None:
         self.brokers = {n: Broker(n, Address(f"broker-{n}", 9092)) for n in range(1, brokers + 1)}
         self.topics: dict[str, TopicMetadata] = {}
         self.logs: dict[TopicPartition, list[StoredBatch]] = {}
+        self.producers: dict[TopicPartition, dict[int, ProducerState]] = {}
+        self.max_message_bytes: dict[str, int] = {}
+        self.producer_ids = itertools.count(1000)
 
     def create_topic(self, topic: str, partitions: int = 1) -> UUID:
         """Leaders in turn, epoch 0, empty logs. The same name again recreates the topic with a new id."""
@@ -55,6 +94,7 @@ class FakeCluster:
         )
         self.topics[topic] = TopicMetadata(topic, topic_id, members)
         self.logs |= {TopicPartition(topic, number): [] for number in range(partitions)}
+        self.producers |= {TopicPartition(topic, number): {} for number in range(partitions)}
         return topic_id
 
     def move_leader(self, partition: TopicPartition, node_id: int) -> None:
@@ -73,6 +113,20 @@ class FakeCluster:
         data = base_offset.to_bytes(8, "big") + batch[8:12] + epoch.to_bytes(4, "big", signed=True) + batch[16:]
         until_offset = base_offset + int.from_bytes(batch[23:27], "big") + 1
         self.logs[partition].append(StoredBatch(base_offset, until_offset, data))
+        return base_offset
+
+    def produce(self, partition: TopicPartition, batch: bytes) -> int:
+        """Append a batch, unless it is one of the producer's last batches, sent again. Returns its base offset."""
+        sent = ProducerBatch.of(batch)
+        known = self.producers[partition].get(sent.producer_id)
+        for last, base_offset in () if known is None else known.last_batches:
+            if last == sent:
+                return base_offset
+        base_offset = self.append(partition, batch)
+        if sent.producer_id >= 0:
+            if known is None or known.epoch != sent.epoch:
+                known = self.producers[partition][sent.producer_id] = ProducerState(sent.epoch)
+            known.last_batches.append((sent, base_offset))
         return base_offset
 
     def partition(self, partition: TopicPartition) -> PartitionMetadata:
@@ -117,6 +171,35 @@ class FakeCluster:
         start, end = self.bounds(request.partition)
         in_log = fetch is None or start <= fetch.fetch_offset <= end or self.diverging_epoch(fetch) is not None
         return ErrorCode.none if in_log else ErrorCode.offset_out_of_range
+
+    def produce_error(self, node_id: int, request: ProducePartition) -> int:
+        """The error code in the response of this broker."""
+        topic, by_id = self.topics.get(request.partition.topic), request.topic_id is not None
+        if by_id and (topic is None or topic.topic_id != request.topic_id):
+            return ErrorCode.unknown_topic_id
+        if topic is None or request.partition not in self.logs:
+            return ErrorCode.unknown_topic_or_partition
+        if self.partition(request.partition).leader_id != node_id:
+            return ErrorCode.not_leader_or_follower
+        if len(request.records) > self.max_message_bytes.get(request.partition.topic, len(request.records)):
+            return ErrorCode.message_too_large
+        return self._sequence_error(request.partition, ProducerBatch.of(bytes(request.records)))
+
+    def _sequence_error(self, partition: TopicPartition, sent: ProducerBatch) -> int:
+        known = self.producers[partition].get(sent.producer_id)
+        if known is None or any(last == sent for last, _ in known.last_batches):
+            return ErrorCode.none
+        if sent.epoch < known.epoch:
+            return ErrorCode.invalid_producer_epoch
+        last, _ = known.last_batches[-1]
+        expected = 0 if sent.epoch > known.epoch else (last.last_sequence + 1) % (MAX_SEQUENCE + 1)
+        return ErrorCode.none if sent.first_sequence == expected else ErrorCode.out_of_order_sequence_number
+
+    def leader_hint(self, partition: TopicPartition) -> LeaderHint | None:
+        known = self.partition(partition)
+        if known.leader_id == NO_LEADER:
+            return None
+        return LeaderHint(known.leader_id, known.leader_epoch, self.brokers[known.leader_id])
 
     def diverging_epoch(self, fetch: FetchPartition) -> DivergingEpoch | None:
         """End of the common log of reader and broker; None if the reader's log is a prefix of the broker's."""

@@ -6,17 +6,15 @@ Brokers die, hang, lag behind or return errors as a test demands.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Any
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
 from pyspark_kafka_meta.kafka_errors import FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION
 from pyspark_kafka_meta.model import (
     NO_EPOCH,
-    NO_LEADER,
     Address,
     Broker,
     LeaderHint,
@@ -35,12 +33,11 @@ from pyspark_kafka_meta.wire.messages import (
     OffsetsRequest,
     OffsetsResponse,
     PartitionOffset,
-    RequestFailure,
+    ProduceRequest,
 )
 from tests.unit.fake_cluster import FakeCluster
-
-RequestT = TypeVar("RequestT")
-ResponseT = TypeVar("ResponseT")
+from tests.unit.fake_produce import FakeProduce, FakeProducerIds
+from tests.unit.fake_requests import FakeRequests
 
 
 class FakeClock:
@@ -68,16 +65,19 @@ class FakeWire:
         hung: ids of brokers that accept requests and never respond: the clock advances to the deadline.
         hung_metadata: ids of brokers that respond to all requests but Metadata.
         failures: errors of the next requests to a broker, by node id.
-        error_codes: codes in the next Fetch or ListOffsets responses, by partition.
+        error_codes: codes in the next Fetch, ListOffsets or Produce responses, by partition.
+        producer_id_errors: codes of the next InitProducerId responses.
+        lost_responses: number of next Produce requests that a broker handles before it breaks the connection instead
+            of responding, by node id.
         metadata_errors: code in Metadata responses, by topic.
         metadata_refusals: top-level codes of the next Metadata responses, by node id.
         replica_errors: code in a broker's Fetch responses, by node id and partition, until removed.
         open_transactions: last stable offset, by partition: read_committed sees neither records nor the end after it.
         replica_ends: end offset (exclusive) of a replica that lags behind, by node id and partition.
         preferred_replicas: broker that leaders return to a Fetch with a rack (KIP-392), by partition.
-        throttles: throttle_ms of the next Fetch responses, by node id. Such a response has no partitions, as Kafka's
-            (`FetchContext.getThrottledResponse`).
-        fetches: node id and request of each Fetch that reached a broker.
+        throttles: throttle_ms of the next Fetch or Produce responses, by node id. Such a response to a Fetch has no
+            partitions, as Kafka's (`FetchContext.getThrottledResponse`).
+        fetches, produces: node id and request of each Fetch and Produce that reached a broker.
         requests: API name and address of each request, including failed requests.
         change: applied to every Fetch response.
     """
@@ -91,6 +91,8 @@ class FakeWire:
         self.hung_metadata: set[int] = set()
         self.failures: dict[int, deque[KafkaMetaError]] = {}
         self.error_codes: dict[TopicPartition, deque[int]] = {}
+        self.producer_id_errors: deque[int] = deque()
+        self.lost_responses: dict[int, int] = {}
         self.metadata_errors: dict[str, int] = {}
         self.metadata_refusals: dict[int, deque[int]] = {}
         self.replica_errors: dict[tuple[int, TopicPartition], int] = {}
@@ -99,12 +101,15 @@ class FakeWire:
         self.preferred_replicas: dict[TopicPartition, int] = {}
         self.throttles: dict[int, deque[int]] = {}
         self.fetches: list[tuple[int, FetchRequest]] = []
+        self.produces: list[tuple[int, ProduceRequest]] = []
         self.requests: list[tuple[str, Address]] = []
         self.change: Callable[[FetchResponse], FetchResponse] = lambda response: response
         self._cut_off: dict[int, tuple[dict[int, Broker], dict[str, TopicMetadata]]] = {}
         self._metadata: tuple[Address, Collection[str] | None, float] | None = None  # in flight, with its deadline
         self.offsets = FakeOffsets(self)
         self.fetch = FakeFetch(self)
+        self.produce = FakeProduce(self)
+        self.producer_ids = FakeProducerIds(self)
 
     def cut_off(self, node_id: int) -> None:
         """This broker stops learning changes of the cluster."""
@@ -151,7 +156,8 @@ class FakeWire:
 
     def close(self) -> None:
         self._metadata = None
-        for requests in (self.offsets, self.fetch):
+        kinds: tuple[FakeRequests[Any, Any], ...] = (self.offsets, self.fetch, self.produce, self.producer_ids)
+        for requests in kinds:
             requests.in_flight.clear()
             requests.not_sent.clear()
 
@@ -190,72 +196,12 @@ class FakeWire:
         return of_replica or self.cluster.error_of(node_id, entry)
 
 
-class FakeRequests(ABC, Generic[RequestT, ResponseT]):
-    """A `Requests`.
-
-    Attributes:
-        in_flight: requests, when they were sent, and their deadlines, by node id.
-    """
-
-    def __init__(self, wire: FakeWire) -> None:
-        self.wire = wire
-        self.in_flight: dict[int, tuple[RequestT, float, float]] = {}
-        self.not_sent: dict[int, KafkaMetaError] = {}
-
-    @abstractmethod
-    def _name(self, request: RequestT) -> str:
-        """The API."""
-
-    @abstractmethod
-    def _ends_at(self, node_id: int) -> float:
-        """When the response, or failure, of the request in flight comes."""
-
-    @abstractmethod
-    def _response(self, node_id: int, request: RequestT, sent_at: float) -> ResponseT:
-        """The response of a healthy broker."""
-
-    def send(self, broker: Broker, request: RequestT, deadline: float) -> None:
-        name = self._name(request)
-        assert broker.node_id not in self.in_flight, f"a second {name} to broker {broker.node_id}"
-        self.wire.requests.append((name, broker.address))
-        try:
-            node_id = self.wire.reach(broker.address)
-        except KafkaMetaError as error:
-            self.not_sent[broker.node_id] = error
-        else:
-            self.in_flight[node_id] = (request, self.wire.clock(), deadline)
-
-    def receive(self, node_ids: Collection[int], deadline: float) -> ResponseT | RequestFailure | None:
-        for node_id in self.not_sent.keys() & set(node_ids):
-            return RequestFailure(node_id, self.not_sent.pop(node_id))
-        ends = {node_id: self._ends_at(node_id) for node_id in self.in_flight if node_id in node_ids}
-        metadata_ends_at = self.wire.metadata_ends_at()
-        if not ends and metadata_ends_at == math.inf:
-            return None
-        until = min(deadline, metadata_ends_at)
-        node_id, ends_at = min(ends.items(), key=lambda item: item[1], default=(-1, math.inf))
-        self.wire.clock.wait_until(min(until, ends_at))
-        if ends_at > until:
-            return None
-        request, sent_at, _ = self.in_flight.pop(node_id)
-        if node_id in self.wire.down:
-            return RequestFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
-        if node_id in self.wire.hung:
-            error = RequestTimeoutError(f"broker {node_id} did not answer {self._name(request)} in time")
-            return RequestFailure(node_id, error)
-        return self._response(node_id, request, sent_at)
-
-    def drop(self, node_id: int) -> None:
-        self.in_flight.pop(node_id, None)
-        self.not_sent.pop(node_id, None)
-
-
 class FakeOffsets(FakeRequests[OffsetsRequest, OffsetsResponse]):
     def _name(self, request: OffsetsRequest) -> str:
         return "OffsetForLeaderEpoch" if request.by_epoch else "ListOffsets"
 
     def _ends_at(self, node_id: int) -> float:
-        return self.in_flight[node_id][2] if node_id in self.wire.hung else self.wire.clock()
+        return self.wire.clock()
 
     def _response(self, node_id: int, request: OffsetsRequest, sent_at: float) -> OffsetsResponse:
         return OffsetsResponse(
@@ -291,9 +237,7 @@ class FakeFetch(FakeRequests[FetchRequest, FetchResponse]):
     def _ends_at(self, node_id: int) -> float:
         """Now if the broker has something to return, else at the end of its wait."""
         wire = self.wire
-        request, sent_at, deadline = self.in_flight[node_id]
-        if node_id in wire.hung:
-            return deadline
+        request, sent_at, _ = self.in_flight[node_id][0]
         ready = bool(node_id in wire.down or wire.throttles.get(node_id)) or any(
             wire.error_codes.get(entry.partition)
             or wire.replica_errors.get((node_id, entry.partition))
@@ -347,7 +291,4 @@ class FakeFetch(FakeRequests[FetchRequest, FetchResponse]):
         return self.wire.preferred_replicas.get(partition) if rack and is_leader else None
 
     def _hint(self, partition: TopicPartition) -> LeaderHint | None:
-        known = self.wire.cluster.partition(partition)
-        if known.leader_id == NO_LEADER:
-            return None
-        return LeaderHint(known.leader_id, known.leader_epoch, self.wire.cluster.brokers[known.leader_id])
+        return self.wire.cluster.leader_hint(partition)

@@ -1,0 +1,81 @@
+"""Produce and InitProducerId of a `FakeWire`."""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka_meta.errors import ConnectError
+from pyspark_kafka_meta.kafka_errors import NOT_LEADER_OR_FOLLOWER
+from pyspark_kafka_meta.model import Broker
+from pyspark_kafka_meta.wire.messages import (
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProducerIdRequest,
+    ProducerIdResponse,
+    RequestFailure,
+)
+from tests.unit.fake_requests import FakeRequests
+
+APPENDS = (ErrorCode.none, ErrorCode.request_timed_out, ErrorCode.not_enough_replicas_after_append)
+"""Codes of a batch that is in the leader's log. With the errors, it may lack in the logs of followers."""
+
+
+class FakeProduce(FakeRequests[ProduceRequest, ProduceResponse]):
+    """A broker handles a request at the moment in which its response, or the loss of it, is received."""
+
+    pipelines = True
+
+    def _name(self, request: ProduceRequest) -> str:
+        return "Produce"
+
+    def send(self, broker: Broker, request: ProduceRequest, deadline: float) -> None:
+        super().send(broker, request, deadline)
+        if broker.node_id in self.in_flight:
+            self.wire.produces.append((broker.node_id, request))
+
+    def _ends_at(self, node_id: int) -> float:
+        return self.wire.clock()
+
+    def _response(self, node_id: int, request: ProduceRequest, sent_at: float) -> ProduceResponse | RequestFailure:
+        lost = self.wire.lost_responses.pop(node_id, 0)
+        if lost > 0:
+            return self._lose(node_id, request, lost)
+        throttle_ms = self.wire.throttles[node_id].popleft() if self.wire.throttles.get(node_id) else 0
+        latency_ms = (self.wire.clock() - sent_at) * 1000
+        return ProduceResponse(node_id, self._handle(node_id, request), throttle_ms, 0, latency_ms)
+
+    def _lose(self, node_id: int, oldest: ProduceRequest, lost: int) -> RequestFailure:
+        """Handle at most `lost` requests in flight, then break the connection."""
+        requests = [oldest, *(sent.request for sent in self.in_flight.pop(node_id, ()))]
+        for request in requests[:lost]:
+            self._handle(node_id, request)
+        if lost > len(requests):
+            self.wire.lost_responses[node_id] = lost - len(requests)
+        return RequestFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
+
+    def _handle(self, node_id: int, request: ProduceRequest) -> tuple[ProducedPartition, ...]:
+        return tuple(self._produced(node_id, entry) for entry in request.partitions)
+
+    def _produced(self, node_id: int, entry: ProducePartition) -> ProducedPartition:
+        cluster, scripted = self.wire.cluster, self.wire.error_codes.get(entry.partition)
+        own = cluster.produce_error(node_id, entry)
+        code, base_offset = (scripted.popleft() if scripted else 0) or own, -1
+        if own == 0 and code in APPENDS:
+            base_offset = cluster.produce(entry.partition, bytes(entry.records))
+        hint = cluster.leader_hint(entry.partition) if code == NOT_LEADER_OR_FOLLOWER else None
+        return ProducedPartition(entry.partition, code, base_offset if code == 0 else -1, leader_hint=hint)
+
+
+class FakeProducerIds(FakeRequests[ProducerIdRequest, ProducerIdResponse]):
+    def _name(self, request: ProducerIdRequest) -> str:
+        return "InitProducerId"
+
+    def _ends_at(self, node_id: int) -> float:
+        return self.wire.clock()
+
+    def _response(self, node_id: int, request: ProducerIdRequest, sent_at: float) -> ProducerIdResponse:
+        if self.wire.producer_id_errors:
+            return ProducerIdResponse(node_id, self.wire.producer_id_errors.popleft(), -1, -1)
+        return ProducerIdResponse(node_id, 0, next(self.wire.cluster.producer_ids), 0)

@@ -1,0 +1,101 @@
+"""`FakeRequests`: the requests in flight of one kind, oldest first, of a `FakeWire`."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Collection
+from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar
+
+from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
+from pyspark_kafka_meta.model import Broker
+from pyspark_kafka_meta.wire.messages import RequestFailure
+
+if TYPE_CHECKING:
+    from tests.unit.fake_wire import FakeWire
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+
+class Sent(NamedTuple, Generic[RequestT]):
+    request: RequestT
+    sent_at: float
+    deadline: float
+
+
+class FakeRequests(ABC, Generic[RequestT, ResponseT]):
+    """A `Requests`, or a `PipelinedRequests`.
+
+    Attributes:
+        in_flight: by node id, oldest first.
+    """
+
+    pipelines: ClassVar[bool] = False
+
+    def __init__(self, wire: FakeWire) -> None:
+        self.wire = wire
+        self.in_flight: dict[int, deque[Sent[RequestT]]] = {}
+        self.not_sent: dict[int, KafkaMetaError] = {}
+
+    @abstractmethod
+    def _name(self, request: RequestT) -> str:
+        """The API."""
+
+    @abstractmethod
+    def _ends_at(self, node_id: int) -> float:
+        """When a healthy broker responds to the oldest request in flight, or a broker that is down fails."""
+
+    @abstractmethod
+    def _response(self, node_id: int, request: RequestT, sent_at: float) -> ResponseT | RequestFailure:
+        """The response of a healthy broker."""
+
+    def send(self, broker: Broker, request: RequestT, deadline: float) -> None:
+        name = self._name(request)
+        assert self.pipelines or broker.node_id not in self.in_flight, f"a second {name} to broker {broker.node_id}"
+        self.wire.requests.append((name, broker.address))
+        if broker.node_id in self.not_sent:
+            return  # this request shares the failure that was not received yet
+        try:
+            node_id = self.wire.reach(broker.address)
+        except KafkaMetaError as error:
+            self.in_flight.pop(broker.node_id, None)
+            self.not_sent[broker.node_id] = error
+        else:
+            self.in_flight.setdefault(node_id, deque()).append(Sent(request, self.wire.clock(), deadline))
+
+    def receive(self, node_ids: Collection[int], deadline: float) -> ResponseT | RequestFailure | None:
+        for node_id in self.not_sent.keys() & set(node_ids):
+            return RequestFailure(node_id, self.not_sent.pop(node_id))
+        ends = {node_id: self._end(node_id) for node_id in self.in_flight if node_id in node_ids}
+        metadata_ends_at = self.wire.metadata_ends_at()
+        if not ends and metadata_ends_at == math.inf:
+            return None
+        until = min(deadline, metadata_ends_at)
+        node_id, ends_at = min(ends.items(), key=lambda item: item[1], default=(-1, math.inf))
+        self.wire.clock.wait_until(min(until, ends_at))
+        if ends_at > until:
+            return None
+        return self._outcome(node_id)
+
+    def drop(self, node_id: int) -> None:
+        self.in_flight.pop(node_id, None)
+        self.not_sent.pop(node_id, None)
+
+    def _end(self, node_id: int) -> float:
+        """When the response, or failure, of the oldest request in flight comes."""
+        if node_id in self.wire.hung:
+            return min(sent.deadline for sent in self.in_flight[node_id])
+        return self._ends_at(node_id)
+
+    def _outcome(self, node_id: int) -> ResponseT | RequestFailure:
+        request, sent_at, _ = self.in_flight[node_id].popleft()
+        if not self.in_flight[node_id] or node_id in self.wire.down | self.wire.hung:
+            del self.in_flight[node_id]
+        if node_id in self.wire.down:
+            return RequestFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
+        if node_id in self.wire.hung:
+            error = RequestTimeoutError(f"broker {node_id} did not answer {self._name(request)} in time")
+            return RequestFailure(node_id, error)
+        return self._response(node_id, request, sent_at)
