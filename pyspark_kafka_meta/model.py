@@ -44,6 +44,17 @@ class Position(NamedTuple):
 Positions = Mapping[TopicPartition, Position]
 
 
+class ProducerEpoch(NamedTuple):
+    """What a broker identifies a producer by, to detect duplicate and missing batches (KIP-98)."""
+
+    producer_id: int
+    epoch: int
+
+
+NO_PRODUCER = ProducerEpoch(-1, -1)
+"""A producer without idempotence. The base sequence of its batches is -1."""
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
     """The offsets of one partition that a task reads: from `from_offset` to before `until_offset`.

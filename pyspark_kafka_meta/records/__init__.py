@@ -1,1 +1,1 @@
-"""Decodes record batches into Arrow columns, without I/O."""
+"""Decodes record batches into Arrow columns and encodes them, without I/O."""

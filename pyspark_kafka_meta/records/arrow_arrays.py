@@ -1,4 +1,4 @@
-"""Arrow arrays of decoded records: binary values copied from a payload, and the headers column."""
+"""Arrow arrays of decoded records: binary values copied from a payload, the headers column. The memory of arrays."""
 
 from __future__ import annotations
 
@@ -8,6 +8,18 @@ import pyarrow as pa
 from pyspark_kafka_meta.record_schema import HEADERS_COLUMN, records_arrow_schema
 from pyspark_kafka_meta.records.record_boundaries import expected_ends, find_starts
 from pyspark_kafka_meta.records.record_fields import Bytes, Fields, Ints, Locate, read_varints, require
+
+
+def offsets_of(array: pa.BinaryArray) -> Ints:
+    """The start of each value in the memory of the values, and the end of the last value."""
+    offsets: Ints = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
+    return offsets
+
+
+def data_of(array: pa.BinaryArray) -> memoryview:
+    """The values, one after the other, without a copy. The value of a null may have bytes."""
+    offsets = offsets_of(array)
+    return memoryview(array.buffers()[2])[offsets[0] : offsets[-1]]
 
 
 def binary_array(payload: Bytes, at: Ints, length: Ints) -> pa.BinaryArray:

@@ -1,20 +1,25 @@
-"""Decompresses the records of a batch into allocated memory, so that no size in a response allocates more.
+"""Compresses the records of a batch. Decompresses into allocated memory, so that no size in a response allocates more.
 
-Codecs as in Kafka's `CompressionType`; snappy data are raw (librdkafka) or framed by xerial's `SnappyOutputStream`
-(Java). Only from 2.14 on does cramjam stop at the end of the memory for every codec; before, not for gzip.
+Codecs as in Kafka's `CompressionType`. Snappy data are raw (librdkafka) or framed by xerial's `SnappyOutputStream`
+(Java, which reads nothing else). Brokers refuse LZ4 frames of linked blocks, which pyarrow and `cramjam.lz4.compress`
+write; pyarrow compresses faster with the other codecs. Only from 2.14 on does cramjam stop at the end of the memory for
+every codec; before, not for gzip.
 """
 
 from __future__ import annotations
 
 import struct
 from enum import IntEnum
+from typing import NamedTuple
 
 import cramjam
+import pyarrow as pa
 
 from pyspark_kafka_meta.errors import CorruptBatchError
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER_BYTES = 16  # the magic, a version and a compatible version
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version and compatible version
+_XERIAL_BLOCK_BYTES = 32 * 1024
 _BLOCK_LENGTH = struct.Struct(">i")
 
 
@@ -24,6 +29,39 @@ class Codec(IntEnum):
     SNAPPY = 2
     LZ4 = 3
     ZSTD = 4
+
+
+_DEFAULT_LEVELS = {Codec.GZIP: 6, Codec.LZ4: 9, Codec.ZSTD: 3}
+_LZ4_FAST = 0
+"""cramjam's level for LZ4's fast mode."""
+
+
+class Compression(NamedTuple):
+    """A codec and its level as in Kafka's `compression.<codec>.level` (KIP-390). A level of None is Kafka's default.
+
+    gzip has levels 1 to 9 and -1, the default, which is 6; zstd -131072 to 22, default 3; lz4 1 to 17, default 9.
+    Level 9 of lz4 is its fast mode, as in Java, and so is level 1. The others are 4 to 15 times slower; those above 12
+    equal 12.
+    """
+
+    codec: Codec
+    level: int | None = None
+
+
+def compress(compression: Compression, data: memoryview) -> bytes | memoryview:
+    """The compressed data, or without a codec the data themselves."""
+    codec, level = compression.codec, compression.level
+    if level is None or (codec is Codec.GZIP and level == -1):
+        level = _DEFAULT_LEVELS.get(codec)
+    match codec:
+        case Codec.NONE:
+            return data
+        case Codec.SNAPPY:
+            return _framed_snappy(data)
+        case Codec.LZ4:
+            return _lz4_frame(data, level)
+        case Codec.GZIP | Codec.ZSTD:
+            return bytes(pa.Codec(codec.name.lower(), level).compress(data, asbytes=True))
 
 
 def decompress_into(codec: Codec, data: memoryview, target: memoryview) -> int:
@@ -51,10 +89,27 @@ def decompress_into(codec: Codec, data: memoryview, target: memoryview) -> int:
         ) from None
 
 
+def _framed_snappy(data: memoryview) -> bytes:
+    framed = [_XERIAL_HEADER]
+    codec = pa.Codec("snappy")
+    for at in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = codec.compress(data[at : at + _XERIAL_BLOCK_BYTES], asbytes=True)
+        framed += [_BLOCK_LENGTH.pack(len(block)), block]
+    return b"".join(framed)
+
+
+def _lz4_frame(data: memoryview, level: int | None) -> bytes:
+    """One frame of independent blocks of 64 KiB."""
+    fast = level == _DEFAULT_LEVELS[Codec.LZ4]
+    compressor = cramjam.lz4.Compressor(level=_LZ4_FAST if fast else level, content_checksum=False, block_linked=False)
+    compressor.compress(bytes(data))  # it takes no view
+    return bytes(compressor.finish())
+
+
 def _snappy_into(data: memoryview, target: memoryview) -> int:
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return int(cramjam.snappy.decompress_raw_into(data, target))
-    at, used = _XERIAL_HEADER_BYTES, 0
+    at, used = len(_XERIAL_HEADER), 0
     while at < len(data):
         (length,) = _BLOCK_LENGTH.unpack_from(data, at)
         at += _BLOCK_LENGTH.size

@@ -1,4 +1,4 @@
-"""Reads and checks the headers of fetched record batches, before any record is decoded.
+"""Reads and checks the headers of fetched record batches, before any record is decoded; writes record batches.
 
 Source: Kafka's message format v2 (`DefaultRecordBatch`, `ByteBufferLogInputStream`). All integers are big-endian:
 
@@ -30,6 +30,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError, UnsupportedRecordFormatError
+from pyspark_kafka_meta.model import NO_EPOCH, ProducerEpoch
 from pyspark_kafka_meta.records.compression import Codec
 
 HEADER_BYTES = 61
@@ -156,6 +157,23 @@ def _next_base_offset(view: memoryview, corrupt: BatchHeader) -> int | None:
         return None
     is_valid = following.end > len(view) or _checksum_matches(view, following)
     return following.base_offset if is_valid else None
+
+
+def write_batch(
+    payload: bytes | memoryview,
+    attributes: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer: ProducerEpoch,
+    base_sequence: int,
+    record_count: int,
+) -> bytes:
+    """A record batch as a producer sends it: with base offset 0, which the leader replaces, like the leader epoch."""
+    length = HEADER_BYTES - _LENGTH_STARTS_AT + len(payload)
+    fields = (attributes, record_count - 1, base_timestamp, max_timestamp, *producer, base_sequence, record_count)
+    covered = _HEADER.pack(0, length, NO_EPOCH, _MAGIC, 0, *fields)[_CHECKSUM_COVERS_FROM:]
+    crc = crc32c(payload, crc32c(covered))
+    return b"".join((_HEADER.pack(0, length, NO_EPOCH, _MAGIC, crc, *fields), payload))
 
 
 def next_position(headers: Sequence[BatchHeader]) -> tuple[int, int]:
