@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from pyspark_kafka_meta.cli import events_command as events_module
 from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.metadata.refresh_events import BrokerProduces, Origin, RefreshEvent, Role
 from pyspark_kafka_meta.testing import MockCluster
 from tests.unit.written_events import learning, made, moving, sequences
 
@@ -27,9 +27,12 @@ class Metrics:
         self.cluster = cluster
 
     def publish(self, *events: RefreshEvent) -> None:
+        self.publish_rows(*(event.to_dict() for event in events))
+
+    def publish_rows(self, *events: dict[str, Any]) -> None:
         producer = Producer({"bootstrap.servers": self.cluster.bootstrap_servers})
         for event in events:
-            producer.produce("events", key=event.cache_id, value=event.to_json())
+            producer.produce("events", key=event["cache_id"], value=json.dumps(event))
         assert producer.flush(30) == 0
 
     def run(self, command: str, *arguments: str, env: dict[str, str] | None = None) -> Any:
@@ -58,6 +61,21 @@ def test_events_of_a_topic_are_shown_newest_last_and_followed(
     result = metrics.run("events", "--follow")
 
     assert (result.exit_code, sequences(result.stdout)) == (0, [1, 2, 3, 4, 5, 6, 7])
+
+
+def test_events_of_writers_are_chosen_beside_earlier_events_without_produces(metrics: Metrics) -> None:
+    before = made("a" * 32, 1, 1_000).to_dict()
+    del before["produces"], before["produce_throttle_ms"]
+    metrics.publish_rows(before)
+    writer = Origin(role=Role.WRITER, executor_id="1", host="worker", pid=7)
+    metrics.publish(made("a" * 32, 2, 2_000, origin=writer, produces=(BrokerProduces(2, 3, 400),)))
+    both, written = (
+        list(map(json.loads, metrics.run("events", *arguments).stdout.splitlines()))
+        for arguments in ((), ("--role", "writer"))
+    )
+
+    assert [event["produces"] for event in both] == [None, [{"broker_id": 2, "requests": 3, "request_bytes": 400}]]
+    assert [event["sequence"] for event in written] == [2]
 
 
 def test_a_topic_without_events_is_said_to_have_none(metrics: Metrics) -> None:

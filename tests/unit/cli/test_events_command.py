@@ -117,7 +117,7 @@ def test_options_choose_among_the_events(
     assert sequences(run(folder, *arguments).stdout) == shown
 
 
-def test_events_of_writers_are_chosen_beside_those_of_readers_and_before_events_had_produces(tmp_path: Path) -> None:
+def test_events_of_writers_are_chosen_beside_earlier_events_without_produces(tmp_path: Path) -> None:
     before = made("a" * 32, 1, NOW_MS).to_dict()
     del before["produces"], before["produce_throttle_ms"]
     (tmp_path / f"events-{'0' * 32}-00000000.jsonl").write_text(json.dumps(before))
