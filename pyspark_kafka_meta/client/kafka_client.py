@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 
 from pyspark_kafka_meta.client.leader_offsets import LeaderOffsets
+from pyspark_kafka_meta.client.producer_state import ProducerState
 from pyspark_kafka_meta.client.read_replicas import ReadReplicas
 from pyspark_kafka_meta.client.throttling import Throttles
 from pyspark_kafka_meta.client.topic_pattern import TopicPatternWire
@@ -18,7 +19,7 @@ from pyspark_kafka_meta.errors import NoLeaderError, UnknownTopicError
 from pyspark_kafka_meta.kafka_errors import UNKNOWN_TOPIC_OR_PARTITION, Action, broker_error, read_action
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings, backoff_s
-from pyspark_kafka_meta.model import RefreshReason, TopicPartition, name_partitions
+from pyspark_kafka_meta.model import Broker, RefreshReason, TopicPartition, name_partitions
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
@@ -35,6 +36,7 @@ class KafkaClient:
     Attributes:
         wire: sends requests to brokers. `cache` says to which.
         replicas, throttles: preferred read replicas, and brokers that throttle the client.
+        producer: sequence numbers of idempotent writes.
         clock, sleep: seconds; all deadlines are of this clock, which never goes back.
     """
 
@@ -60,6 +62,7 @@ class KafkaClient:
         self.sleep = sleep
         self.replicas = ReadReplicas(options.metadata_max_age_ms)
         self.throttles = Throttles()
+        self.producer = ProducerState()
         self.wire: Wire = KafkaWire(ConnectionSettings.of(options)) if wire is None else wire
         self._rng = rng or random.Random()
         self._settings = PolicySettings(
@@ -87,6 +90,9 @@ class KafkaClient:
     def backoff_s(self, failures: int) -> float:
         """Seconds to wait before the retry of a request that failed `failures` times in a row."""
         return backoff_s(self._settings, failures, self._rng)
+
+    def shuffled(self, brokers: Collection[Broker]) -> list[Broker]:
+        return self._rng.sample(list(brokers), len(brokers))
 
     def close(self) -> None:
         self.cache.close()
@@ -188,7 +194,7 @@ class KafkaClient:
         for topic in sorted(topics):
             code = self.cache.snapshot.topic_errors.get(topic)
             if code is not None and read_action(code) is Action.FAIL:
-                raise broker_error(f"topic {topic} cannot be read", code, topic, "DESCRIBE")
+                raise broker_error(f"topic {topic} cannot be used", code, topic, "DESCRIBE")
             if not self.cache.snapshot.partitions(topic):
                 unknown.append(topic)
         return unknown

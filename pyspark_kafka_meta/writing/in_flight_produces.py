@@ -1,0 +1,168 @@
+"""`InFlightProduces`: the Produce requests of a task that have no response yet, several to each broker.
+
+A request has at most one batch of each partition. Follows Kafka's `Sender.sendProduceRequests`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection
+from typing import NamedTuple
+
+from pyspark_kafka_meta.client.kafka_client import UNKNOWN_GRACE_MS, KafkaClient
+from pyspark_kafka_meta.client.leader_offsets import OVERDUE_MS
+from pyspark_kafka_meta.errors import UnknownTopicError
+from pyspark_kafka_meta.kafka_errors import (
+    LEADER_NOT_AVAILABLE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    Action,
+    broker_error,
+    describe,
+    refresh_reason,
+    write_action,
+)
+from pyspark_kafka_meta.model import Broker, LeaderAndEpoch, RefreshReason, TopicPartition
+from pyspark_kafka_meta.options import ProducerOptions
+from pyspark_kafka_meta.wire.messages import ProducePartition, ProduceRequest, ProduceResponse, RequestFailure
+from pyspark_kafka_meta.writing.partition_queue import PartitionQueue, QueuedBatch
+from pyspark_kafka_meta.writing.queue_instructions import Fail
+
+THROTTLED_CHECK_S = 1.0
+"""A broker may throttle for a minute. Meanwhile the leaders of its partitions are looked up this often."""
+
+
+class InFlightProduce(NamedTuple):
+    """A Produce request that was sent.
+
+    Attributes:
+        generation: of the snapshot that named the broker.
+        sent_at, overdue_at: seconds of the client's clock.
+    """
+
+    broker: Broker
+    generation: int
+    batches: list[tuple[PartitionQueue, QueuedBatch]]
+    sent_at: float
+    overdue_at: float
+
+
+class InFlightProduces:
+    """The Produce requests of one task."""
+
+    def __init__(self, client: KafkaClient, options: ProducerOptions) -> None:
+        self._client = client
+        self._options = options
+        self._requests: dict[int, deque[InFlightProduce]] = {}  # by node id, the oldest request first
+        self._unknown_since: dict[TopicPartition, float] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._requests)
+
+    def send(self, queues: Collection[PartitionQueue]) -> None:
+        """Send the batches that can be sent, while their leaders have fewer requests in flight than allowed.
+
+        Raises:
+            BrokerError: a partition may not be written.
+            UnknownTopicError: a partition does not exist any more.
+            DataLossError: the topic was recreated after it had acknowledged records.
+        """
+        generation, now = self._client.cache.snapshot.generation, self._client.clock()
+        ready: dict[Broker, list[PartitionQueue]] = {}
+        for queue in queues:
+            leader = self._leader(queue, now) if queue.next_batch(generation, now) is not None else None
+            if leader is not None and queue.can_go_to(leader.broker.node_id):
+                queue.wait_until(min(self._client.throttles.until(leader.broker.node_id), now + THROTTLED_CHECK_S))
+                if queue.not_before <= now:
+                    ready.setdefault(leader.broker, []).append(queue)
+        for broker, members in ready.items():
+            while members and len(self._requests.get(broker.node_id, ())) < self._options.max_in_flight:
+                members = self._send(broker, members, generation, now)
+
+    def receive(self, deadline: float) -> tuple[ProduceResponse | RequestFailure, list[InFlightProduce]] | None:
+        """The first response with its request, or a failure with all requests to its broker; None if there is none by
+        `deadline`."""
+        received = self._client.wire.produce.receive(self._requests.keys(), deadline)
+        if received is None:
+            return None
+        if isinstance(received, RequestFailure):
+            return received, list(self._requests.pop(received.node_id))
+        requests = self._requests[received.node_id]
+        request = requests.popleft()
+        if not requests:
+            del self._requests[received.node_id]
+        return received, [request]
+
+    def overdue_at(self) -> float:
+        """When the first request is overdue; infinite without a request."""
+        return min((requests[0].overdue_at for requests in self._requests.values()), default=math.inf)
+
+    def abandon_moved(self) -> list[InFlightProduce]:
+        """Abandon all requests to a broker whose response is overdue, if one of its partitions has another leader by
+        now. Request metadata if not: a leader may just wait for its replicas. Returns the abandoned requests."""
+        cache, now = self._client.cache, self._client.clock()
+        abandoned: list[InFlightProduce] = []
+        for node_id, requests in list(self._requests.items()):
+            if now < requests[0].overdue_at:
+                continue
+            partitions = {queue.partition for request in requests for queue, _ in request.batches}
+            leaders = [cache.snapshot.leader(partition) for partition in partitions]
+            if all(leader is None or leader.broker.node_id == node_id for leader in leaders):
+                cache.request_update(RefreshReason.REQUEST_TIMEOUT, cache.snapshot.generation, node_id=node_id)
+            else:
+                self._client.wire.produce.drop(node_id)
+                abandoned += self._requests.pop(node_id)
+        return abandoned
+
+    def drop(self) -> None:
+        """Abandon all requests."""
+        for node_id in self._requests:
+            self._client.wire.produce.drop(node_id)
+        self._requests.clear()
+
+    def _send(self, broker: Broker, ready: list[PartitionQueue], generation: int, now: float) -> list[PartitionQueue]:
+        """Send one request. Returns the queues that can send more, those without a batch in it first."""
+        batches: list[tuple[PartitionQueue, QueuedBatch]] = []
+        parts: list[ProducePartition] = []
+        size_bytes = 0
+        for queue in ready:
+            queued = queue.next_batch(generation, now)
+            assert queued is not None
+            size_bytes += queued.batch.size_bytes
+            if batches and size_bytes > self._options.max_request_bytes:
+                break
+            records = queue.send(queued, broker.node_id)
+            batches.append((queue, queued))
+            parts.append(ProducePartition(queue.partition, queue.topic_id, records))
+        timeout_ms = self._client.options.request_timeout_ms
+        request = ProduceRequest(tuple(parts), self._options.acks, timeout_ms)
+        self._client.wire.produce.send(broker, request, now + timeout_ms / 1000)
+        sent = InFlightProduce(broker, generation, batches, now, now + OVERDUE_MS / 1000)
+        self._requests.setdefault(broker.node_id, deque()).append(sent)
+        served = [queue for queue, _ in batches if queue.next_batch(generation, now) is not None]
+        return ready[len(batches) :] + served
+
+    def _leader(self, queue: PartitionQueue, now: float) -> LeaderAndEpoch | None:
+        """The cached leader; if None, a metadata refresh was requested, and the queue waits for it."""
+        cache, partition = self._client.cache, queue.partition
+        snapshot = cache.snapshot
+        instruction = queue.on_topic_id(snapshot.topic_id(partition.topic))
+        if isinstance(instruction, Fail):
+            raise instruction.error
+        leader = cache.leader(partition)
+        if leader is not None:
+            self._unknown_since.pop(partition, None)
+            return leader
+        is_known = partition in snapshot.partitions(partition.topic)
+        code = snapshot.topic_errors.get(partition.topic) or LEADER_NOT_AVAILABLE
+        code = code if is_known or code != LEADER_NOT_AVAILABLE else UNKNOWN_TOPIC_OR_PARTITION
+        if write_action(code) is Action.FAIL:
+            raise broker_error(f"{partition} cannot be written", code, partition.topic, "WRITE")
+        unknown_since = now if is_known else self._unknown_since.setdefault(partition, now)
+        if now >= unknown_since + UNKNOWN_GRACE_MS / 1000:
+            raise UnknownTopicError(f"{partition} does not exist any more: create the topic again, then write again")
+        queue.last_error = describe(code)
+        queue.wait_for_metadata_after(snapshot.generation)
+        reason = refresh_reason(code) if write_action(code) is Action.REFRESH else RefreshReason.NO_LEADER
+        cache.request_update(reason, snapshot.generation, partition=partition, error_code=code)
+        return None

@@ -1,0 +1,258 @@
+"""`PartitionQueue`: the record batches of one partition until they are acknowledged, in order and without I/O.
+
+A batch gets its sequence number when it is added, and keeps it when it is sent again. After a failure nothing is sent
+until no batch is in flight; then the batches without an acknowledgement follow in their order. So the log holds each
+batch once, in order, whatever the failed requests did: a broker recognises the last five batches of a producer, the
+most that are in flight. Without idempotence one batch is in flight.
+
+Follows Kafka's `Sender.completeBatch` and `TransactionManager.canRetry`. Unlike there, a task fails if its acknowledged
+records are lost, in a recreated topic or a truncated log, so that Spark's next attempt writes them again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from pyspark_kafka_meta.client.producer_state import PartitionSequence, sequence_after
+from pyspark_kafka_meta.errors import BrokerError, DataLossError, DeliveryTimeoutError, RecordTooLargeError
+from pyspark_kafka_meta.kafka_errors import (
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    Action,
+    broker_error,
+    describe,
+    refresh_reason,
+    write_action,
+)
+from pyspark_kafka_meta.model import NO_PRODUCER, TopicPartition, is_other_topic
+from pyspark_kafka_meta.records.encoder import EncodedBatch, split
+from pyspark_kafka_meta.records.record_fields import Longs
+from pyspark_kafka_meta.wire.messages import ProducedPartition
+from pyspark_kafka_meta.writing.queue_instructions import BackOff, Fail, Instruction, Refresh
+from pyspark_kafka_meta.writing.written_range import UNKNOWN_OFFSET, WrittenRange
+
+MAX_IN_FLIGHT = 5
+"""A broker recognises this many batches of a producer in a partition (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`)."""
+
+
+@dataclass(slots=True, eq=False)
+class QueuedBatch:
+    """A record batch that is not acknowledged, or that waits for an earlier batch to be.
+
+    Attributes:
+        rows: int64, the rows of the task that its records are from.
+        deadline: of its acknowledgement, in seconds of the caller's clock.
+    """
+
+    batch: EncodedBatch
+    rows: Longs
+    deadline: float
+    base_sequence: int
+    in_flight: bool = False
+    is_acknowledged: bool = False
+    base_offset: int = UNKNOWN_OFFSET
+
+    @property
+    def is_waiting(self) -> bool:
+        return not self.in_flight and not self.is_acknowledged
+
+    def __str__(self) -> str:
+        count = self.batch.record_count
+        return f"row {self.rows[0]}" if count == 1 else f"a record batch of {count} rows from row {self.rows[0]} on"
+
+
+class PartitionQueue:
+    """The batches of one partition of one task. `now` is in seconds of the caller's clock.
+
+    Attributes:
+        size_bytes: of the batches.
+        node_id: the broker that has the batches in flight.
+        written: offsets of the acknowledged records.
+        last_error: why the first batch has no acknowledgement; empty if nothing failed.
+    """
+
+    def __init__(self, partition: TopicPartition, topic_id: UUID | None, sequence: PartitionSequence) -> None:
+        self.partition = partition
+        self.topic_id = topic_id
+        self.size_bytes = 0
+        self.node_id: int | None = None
+        self.written: list[WrittenRange] = []
+        self.last_error = ""
+        self._sequence = sequence
+        self._batches: deque[QueuedBatch] = deque()
+        self._max_in_flight = 1 if sequence.producer == NO_PRODUCER else MAX_IN_FLIGHT
+        self._not_before = 0.0
+        self._stale_generation = -1
+        self._failures = 0  # backoffs since the last acknowledgement
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+    @property
+    def in_flight(self) -> int:
+        return sum(queued.in_flight for queued in self._batches)
+
+    @property
+    def deadline(self) -> float:
+        """Of the first batch, which is the oldest. Call it only while there is a batch."""
+        return self._batches[0].deadline
+
+    def add(self, batch: EncodedBatch, rows: Longs, deadline: float) -> None:
+        base_sequence = self._sequence.take(batch.record_count)
+        self._batches.append(QueuedBatch(batch, rows, deadline, base_sequence))
+        self.size_bytes += batch.size_bytes
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def next_batch(self, generation: int, now: float) -> QueuedBatch | None:
+        """The batch to send now to the leader in the metadata of this `generation`, if any."""
+        if generation <= self._stale_generation or now < self._not_before:
+            return None
+        first, in_flight = None, 0
+        for queued in self._batches:
+            in_flight += queued.in_flight
+            if first is None and queued.is_waiting:
+                first = queued
+            elif first is not None and queued.in_flight:
+                return None  # a failed batch comes before it: wait for all responses
+        return first if in_flight < self._max_in_flight else None
+
+    def can_go_to(self, node_id: int) -> bool:
+        """Whether no batch is in flight to another broker."""
+        return self.node_id in (None, node_id) or self.in_flight == 0
+
+    def send(self, queued: QueuedBatch, node_id: int) -> bytes:
+        """The bytes of the batch, which is in flight from now on."""
+        queued.in_flight, self.node_id = True, node_id
+        return queued.batch.to_bytes(self._sequence.producer, queued.base_sequence)
+
+    def wait_until(self, time_s: float) -> None:
+        """Send nothing before this time."""
+        self._not_before = time_s
+
+    @property
+    def not_before(self) -> float:
+        return self._not_before
+
+    def wait_for_metadata_after(self, generation: int) -> None:
+        """Send nothing before metadata is newer than `generation`."""
+        self._stale_generation = generation
+
+    def back_off(self, now: float, backoff_s: Callable[[int], float]) -> None:
+        """Send nothing for a while, longer after each failure in a row. `backoff_s` is of a number of failures."""
+        self._failures += 1
+        self._not_before = now + backoff_s(self._failures)
+
+    # --- responses ----------------------------------------------------------------------------------------------------
+
+    def on_request_failed(self, queued: QueuedBatch, error: str) -> None:
+        """Take a request without a response: the log may hold the batch or not."""
+        queued.in_flight = False
+        self.last_error = error
+
+    def on_response(self, queued: QueuedBatch, produced: ProducedPartition) -> Instruction:
+        queued.in_flight = False
+        code = produced.error_code
+        if code == 0:
+            return self._acknowledge(queued, produced.base_offset)
+        self.last_error = describe(code)
+        match write_action(code):
+            case Action.DUPLICATE:
+                return self._acknowledge(queued, UNKNOWN_OFFSET)
+            case Action.REFRESH:
+                return Refresh(refresh_reason(code), code)
+            case Action.RETRY:
+                return BackOff(code)
+            case Action.SEQUENCE:
+                return self._on_wrong_sequence(queued, code)
+            case Action.SPLIT:
+                return self._on_too_large(queued, code)
+            case _:
+                return Fail(self._refusal(queued, produced))
+
+    def on_topic_id(self, topic_id: UUID | None) -> Instruction:
+        """Take the topic id of newer metadata. Only a task without acknowledged records may go on in another topic."""
+        if not is_other_topic(self.topic_id, topic_id):
+            return None
+        if self.written:
+            return Fail(self._lost(f"topic {self.partition.topic} was deleted and created again"))
+        self.topic_id = topic_id
+        return None
+
+    def timeout_error(self) -> DeliveryTimeoutError:
+        """The error of the first batch, whose deadline is over."""
+        return DeliveryTimeoutError(
+            f"{self.partition} did not acknowledge {self._batches[0]} within kafka.delivery.timeout.ms: "
+            f"{self.last_error or 'no response yet'}: check the partition's leader and its in-sync replicas"
+        )
+
+    def _acknowledge(self, queued: QueuedBatch, base_offset: int) -> Instruction:
+        queued.is_acknowledged, queued.base_offset = True, base_offset
+        self._failures = 0
+        while self._batches and self._batches[0].is_acknowledged:
+            done = self._batches.popleft()
+            self.size_bytes -= done.batch.size_bytes
+            self.last_error = ""
+            last = self.written[-1] if self.written else None
+            if last is not None and UNKNOWN_OFFSET < done.base_offset < last.until_offset:
+                return Fail(self._lost(f"its log ended before offset {done.base_offset} when later records came"))
+            WrittenRange.append(self.written, done.base_offset, done.batch.record_count)
+        return None
+
+    def _on_wrong_sequence(self, queued: QueuedBatch, code: int) -> Instruction:
+        """A batch behind a failed one just follows it again. The first batch has lost its predecessors in the log."""
+        if queued is not self._batches[0]:
+            return None
+        if self.written and code == OUT_OF_ORDER_SEQUENCE_NUMBER:
+            return Fail(self._lost(f"its log ends before them, its leader answered {describe(code)}"))
+        if not self._sequence.restart():
+            return Fail(BrokerError(f"{self.partition} refuses {queued}: {describe(code)}; no epoch is left", code))
+        for waiting in self._batches:
+            if not waiting.is_acknowledged:
+                waiting.base_sequence = self._sequence.take(waiting.batch.record_count)
+        return BackOff(code)
+
+    def _on_too_large(self, queued: QueuedBatch, code: int) -> Instruction:
+        """Send the batch again as two, under the same sequence numbers."""
+        if queued.batch.record_count == 1:
+            return Fail(
+                RecordTooLargeError(
+                    f"{self.partition} refuses {queued}, whose record has {queued.batch.size_bytes} bytes: "
+                    f"{describe(code)}: raise max.message.bytes of topic {self.partition.topic}, or write less"
+                )
+            )
+        at = self._batches.index(queued)
+        self._batches.remove(queued)
+        self.size_bytes -= queued.batch.size_bytes
+        first_row, base_sequence = 0, queued.base_sequence
+        for offset, half in enumerate(split(queued.batch)):
+            rows = queued.rows[first_row : first_row + half.record_count]
+            self._batches.insert(at + offset, QueuedBatch(half, rows, queued.deadline, base_sequence))
+            self.size_bytes += half.size_bytes
+            first_row += half.record_count
+            base_sequence = sequence_after(base_sequence, half.record_count)
+        return None
+
+    def _refusal(self, queued: QueuedBatch, produced: ProducedPartition) -> BrokerError:
+        """The error of a batch that the broker refuses for good, with its own words."""
+        problem, words = f"{self.partition} refuses {queued}", [produced.error_message or ""]
+        for index, message in produced.record_errors:
+            if index < len(queued.rows):
+                problem = f"{self.partition} refuses row {queued.rows[index]}"
+                words.append(message or "")
+                break
+        error = broker_error(problem, produced.error_code, self.partition.topic, "WRITE")
+        said = " ".join(dict.fromkeys(filter(None, words)))
+        return type(error)(f"{error}: {said}", error.code) if said else error
+
+    def _lost(self, cause: str) -> DataLossError:
+        records = sum(written.records for written in self.written)
+        return DataLossError(
+            f"{self.partition} has lost {records} records that it had acknowledged to this task: {cause}. A new "
+            "attempt of the task writes all its rows again"
+        )
+
+    def unacknowledged(self) -> Iterator[QueuedBatch]:
+        return (queued for queued in self._batches if not queued.is_acknowledged)

@@ -1,0 +1,195 @@
+"""`TaskWriter`: writes the rows of one task to the leaders of their partitions, in a loop that encodes and sends.
+
+Brokers append one chunk while Python encodes the next. A task takes no more rows while kafka.buffer.memory is full of
+unacknowledged batches, and ends once all are acknowledged.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.client.producer_state import PartitionSequence
+from pyspark_kafka_meta.errors import UnknownTopicError
+from pyspark_kafka_meta.model import NO_PRODUCER, TopicPartition
+from pyspark_kafka_meta.options import ProducerOptions
+from pyspark_kafka_meta.records.compression import Codec, Compression
+from pyspark_kafka_meta.records.encoder import encode
+from pyspark_kafka_meta.records.record_fields import Ints
+from pyspark_kafka_meta.sink_schema import SinkColumns
+from pyspark_kafka_meta.writing.in_flight_produces import InFlightProduces
+from pyspark_kafka_meta.writing.input_rows import CHUNK_BYTES, InputRows, read_rows
+from pyspark_kafka_meta.writing.partition_queue import PartitionQueue
+from pyspark_kafka_meta.writing.partitioner import Partitioner
+from pyspark_kafka_meta.writing.produce_responses import ProduceResponses
+from pyspark_kafka_meta.writing.producer_ids import request_producer_id
+from pyspark_kafka_meta.writing.written_range import WrittenRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class TaskWriter:
+    """Writes rows, and returns when all are acknowledged."""
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        options: ProducerOptions,
+        columns: SinkColumns,
+        topic: str | None,
+        *,
+        wall_clock: Callable[[], float] = time.time,
+        rng: random.Random | None = None,
+    ) -> None:
+        """
+        Args:
+            topic: of all rows; None if the rows have a topic column.
+            wall_clock: seconds since 1970 UTC.
+        """
+        self._client = client
+        self._options = options
+        self._columns = columns
+        self._topic = topic
+        self._wall_clock = wall_clock
+        self._compression = Compression(Codec[options.compression_type.upper()], options.compression_level)
+        self._partitioner = Partitioner(options.ignore_keys, options.batch_bytes, rng or random.Random())
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
+        self._in_flight = InFlightProduces(client, options)
+        self._responses = ProduceResponses(client)
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Mapping[TopicPartition, list[WrittenRange]]:
+        """Write all rows. Returns the offsets of each partition in the order of writing.
+
+        Raises:
+            InvalidRowError, RecordTooLargeError: a row cannot be written.
+            UnknownTopicError: a topic or partition does not exist.
+            BrokerError: a broker refused records or the producer.
+            DeliveryTimeoutError: records were not acknowledged within kafka.delivery.timeout.ms.
+            DataLossError: acknowledged records were lost.
+            ConnectError: no broker of the cluster responded.
+        """
+        chunk_bytes = min(CHUNK_BYTES, self._options.buffer_bytes)
+        max_record_bytes = self._options.max_request_bytes
+        try:
+            for rows in read_rows(batches, self._columns, chunk_bytes, max_record_bytes, self._now_ms):
+                self._add(rows)
+                self._wait_until_unacknowledged(self._options.buffer_bytes)
+            self._wait_until_unacknowledged(0)
+        except BaseException:
+            self._client.producer.forget()
+            raise
+        finally:
+            self._in_flight.drop()
+        return {partition: queue.written for partition, queue in self._queues.items()}
+
+    def _now_ms(self) -> int:
+        return int(self._wall_clock() * 1000)
+
+    # --- rows to queues -----------------------------------------------------------------------------------------------
+
+    def _add(self, rows: InputRows) -> None:
+        """Encode rows, and queue their batches."""
+        partitions: list[TopicPartition] = []
+        indices = np.empty(len(rows), np.int32)
+        for topic, members in self._by_topic(rows):
+            of_topic = self._partitions_of(topic)
+            indices[members] = self._assign(topic, rows, members, of_topic) + len(partitions)
+            partitions += of_topic
+        deadline = self._client.clock() + self._options.delivery_timeout_ms / 1000
+        for batch in encode(rows.records, indices, rows.sizes, self._options.batch_bytes, self._compression):
+            self._queue(partitions[batch.partition]).add(batch, batch.rows + np.int64(rows.first_row), deadline)
+
+    def _by_topic(self, rows: InputRows) -> Iterator[tuple[str, Ints]]:
+        """Each topic with the indices of its rows."""
+        if self._topic is not None or rows.topic is None:
+            yield str(self._topic), np.arange(len(rows), dtype=np.int32)
+            return
+        encoded = rows.topic.dictionary_encode()
+        codes = encoded.indices.to_numpy()
+        for code, topic in enumerate(encoded.dictionary.to_pylist()):
+            yield topic, np.flatnonzero(codes == code).astype(np.int32)
+
+    def _partitions_of(self, topic: str) -> list[TopicPartition]:
+        """All partitions that the cache knows; waits for the metadata of a new topic only."""
+        return self._client.cache.snapshot.partitions(topic) or self._client.partitions([topic], self._block_deadline())
+
+    def _assign(self, topic: str, rows: InputRows, members: Ints, partitions: list[TopicPartition]) -> Ints:
+        """The partition number of each of the rows `members`."""
+        chosen = None if rows.chosen is None else rows.chosen[members]
+        if chosen is not None and chosen.max() >= len(partitions):
+            at = int(np.argmax(chosen))
+            self._require_partition(TopicPartition(topic, int(chosen[at])), rows.first_row + int(members[at]))
+            partitions[:] = self._client.cache.snapshot.partitions(topic)
+        snapshot = self._client.cache.snapshot
+        available = [partition.partition for partition in partitions if snapshot.leader(partition) is not None]
+        records, sizes = rows.records, rows.sizes
+        if len(members) < len(rows):
+            records, sizes = records.take(members), sizes[members]
+        return self._partitioner.assign(topic, records, sizes, chosen, len(partitions), available)
+
+    def _require_partition(self, partition: TopicPartition, row: int) -> None:
+        """Raises UnknownTopicError if no broker knows the partition: it may be new."""
+        if partition not in self._client.partitions([partition.topic], self._block_deadline(), [partition]):
+            count = len(self._client.cache.snapshot.partitions(partition.topic))
+            raise UnknownTopicError(
+                f"row {row} is for partition {partition.partition}, and topic {partition.topic} has {count} "
+                "partitions: correct the column partition, or add partitions to the topic"
+            )
+
+    def _block_deadline(self) -> float:
+        return self._client.clock() + self._options.max_block_ms / 1000
+
+    def _queue(self, partition: TopicPartition) -> PartitionQueue:
+        if partition not in self._queues:
+            topic_id = self._client.cache.snapshot.topic_id(partition.topic)
+            self._queues[partition] = PartitionQueue(partition, topic_id, self._sequence(partition))
+        return self._queues[partition]
+
+    def _sequence(self, partition: TopicPartition) -> PartitionSequence:
+        if not self._options.idempotent:
+            return PartitionSequence(NO_PRODUCER)
+        if not self._client.producer.has_id:
+            self._client.producer.start(request_producer_id(self._client, self._block_deadline()))
+        return self._client.producer.sequence(partition)
+
+    # --- queues to brokers --------------------------------------------------------------------------------------------
+
+    def _wait_until_unacknowledged(self, max_bytes: int) -> None:
+        """Send, and wait until at most this many bytes are unacknowledged. With less, only take what has arrived."""
+        while waiting := [queue for queue in self._queues.values() if queue]:
+            waits = sum(queue.size_bytes for queue in waiting) > max_bytes
+            self._client.cache.refresh_if_due(deadline=math.inf, until=self._client.clock())
+            self._responses.give_back(self._in_flight.abandon_moved(), "a broker that led it before did not answer")
+            self._in_flight.send(waiting)
+            received = self._in_flight.receive(self._wake_up_at() if waits else self._client.clock())
+            if received is not None:
+                self._responses.handle(*received)
+                continue
+            self._fail_if_late()
+            if not waits:
+                return
+            if not self._in_flight and not self._client.cache.has_request_in_flight:
+                self._client.sleep(max(self._wake_up_at() - self._client.clock(), 0))
+
+    def _wake_up_at(self) -> float:
+        """When there is work without a response: a refresh, a batch after a backoff, an overdue request, a deadline."""
+        now = self._client.clock()
+        next_update = now + self._client.cache.time_to_next_update_ms() / 1000
+        next_look = now + self._client.backoff_s(1)
+        waiting = [queue for queue in self._queues.values() if queue]
+        pauses = [queue.not_before for queue in waiting if queue.not_before > now]
+        deadlines = [queue.deadline for queue in waiting]
+        return min(next_update, *pauses, *deadlines, max(self._in_flight.overdue_at(), next_look))
+
+    def _fail_if_late(self) -> None:
+        now = self._client.clock()
+        late = [queue for queue in self._queues.values() if queue and now >= queue.deadline]
+        if late:
+            raise min(late, key=lambda queue: queue.deadline).timeout_error()
