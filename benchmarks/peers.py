@@ -1,7 +1,7 @@
 """The peers of this source in benchmarks: Spark's JVM source, a Python data source with a confluent-kafka consumer, the
 ceiling (`ready_rows`), and this source with ready rows instead of decoded rows.
 
-Tasks of the peers in Python start as promptly as this source's (`PromptReader`).
+Tasks of the peers in Python start as promptly as this source's (`PromptTask`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark_kafka_meta import KafkaMetaDataSource
 from pyspark_kafka_meta.record_schema import RECORD_COLUMNS, records_arrow_schema, records_struct_type
 from pyspark_kafka_meta.records.decoder import FetchedRecords
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
-from pyspark_kafka_meta.spark.task_latency import PromptReader, be_prompt
+from pyspark_kafka_meta.spark.task_latency import PromptTask, be_prompt
 
 CONSUME_RECORDS = 10_000
 CONSUME_TIMEOUT_S = 30.0
@@ -115,7 +115,7 @@ class ConsumeSource(DataSource):
         return ConsumeReader(self.options["kafka.bootstrap.servers"], self.options["subscribe"])
 
 
-class ConsumeReader(PromptReader, DataSourceReader):
+class ConsumeReader(PromptTask, DataSourceReader):
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self._settings = {"bootstrap.servers": bootstrap_servers, "group.id": "peer", "log_level": 0}
         self._topic = topic

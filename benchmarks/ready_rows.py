@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_kafka_meta.record_schema import RECORD_COLUMNS, records_arrow_schema, records_struct_type
-from pyspark_kafka_meta.spark.task_latency import PromptReader, be_prompt
+from pyspark_kafka_meta.spark.task_latency import PromptTask, be_prompt
 
 BATCH_BYTES = 4 << 20
 RECORD_TIME_US = 1_700_000_000_000_000
@@ -59,7 +59,7 @@ class CeilingReader(DataSourceReader):
         yield from ready_rows(self._value_bytes, partition.until_offset)
 
 
-class PromptCeilingReader(PromptReader, CeilingReader):
+class PromptCeilingReader(PromptTask, CeilingReader):
     def partitions(self) -> Sequence[InputPartition]:
         be_prompt()
         return super().partitions()

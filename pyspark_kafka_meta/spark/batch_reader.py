@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.record_schema import Columns, with_user_spelling
-from pyspark_kafka_meta.spark.task_latency import PromptReader, be_prompt
+from pyspark_kafka_meta.spark.task_latency import PromptTask, be_prompt
 from pyspark_kafka_meta.spark.user_errors import entry_points
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Task(InputPartition):
 
 
 @entry_points
-class KafkaMetaReader(PromptReader, DataSourceReader):
+class KafkaMetaReader(PromptTask, DataSourceReader):
     """Reads from the starting to the ending offsets, which are resolved once, at planning."""
 
     def __init__(self, options: SourceOptions, columns: Columns) -> None:

@@ -20,7 +20,7 @@ from pyspark_kafka_meta.errors import KafkaMetaError, OptionError
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.record_schema import Columns
 from pyspark_kafka_meta.spark.batch_reader import new_planner, new_tasks, read_partition
-from pyspark_kafka_meta.spark.task_latency import PromptReader
+from pyspark_kafka_meta.spark.task_latency import PromptTask
 from pyspark_kafka_meta.spark.user_errors import entry_points
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class RefusedStreamReader(DataSourceStreamReader):
 
 
 @entry_points
-class KafkaMetaStreamReader(PromptReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class KafkaMetaStreamReader(PromptTask, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches beside the driver and reads their tasks on executors."""
 
     def __init__(self, options: SourceOptions, columns: Columns) -> None:

@@ -27,8 +27,8 @@ _begun = count(1)
 """Counts the tasks of this process."""
 
 
-class PromptReader:
-    """A mixin for readers: unpickled between a task's two messages, it acknowledges the first message.
+class PromptTask:
+    """A mixin for readers and writers: unpickled between a task's two messages, it acknowledges the first message.
 
     At the second task of a process it exempts all objects from garbage collection (`gc.freeze`): modules are imported
     by then, and Spark has just collected. Only once, so that garbage of other code is still collected.

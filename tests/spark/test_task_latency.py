@@ -11,11 +11,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
-from pyspark_kafka_meta.spark.task_latency import PromptReader, file_number
+from pyspark_kafka_meta.spark.task_latency import PromptTask, file_number
 
 
 def test_what_a_task_sends_to_spark_waits_for_nothing(spark: SparkSession) -> None:
-    class Reader(PromptReader, DataSourceReader):
+    class Reader(PromptTask, DataSourceReader):
         def __init__(self) -> None:
             self.has_state = True  # unpickling calls __setstate__ only for objects with state
 
