@@ -1,0 +1,52 @@
+"""`TaskCommit`: what a writing task tells the driver, and how the driver logs it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WrittenOffsets:
+    """Records of one task in [from_offset, until_offset) of a partition. Other writers may have records there, unless
+    it holds as many offsets as records. Both offsets are -1 where the broker does not say them."""
+
+    topic: str
+    partition: int
+    from_offset: int
+    until_offset: int
+    records: int
+
+
+@dataclass(frozen=True)
+class TaskCommit(WriterCommitMessage):
+    """All rows of a task are acknowledged, at these offsets."""
+
+    written: tuple[WrittenOffsets, ...]
+
+    @property
+    def records(self) -> int:
+        return sum(written.records for written in self.written)
+
+
+def log_commit(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
+    """`what` is a batch or a micro-batch with its number."""
+    commits = [message for message in messages if isinstance(message, TaskCommit)]
+    partitions = {(written.topic, written.partition) for commit in commits for written in commit.written}
+    records = sum(commit.records for commit in commits)
+    logger.info("%s: %d tasks wrote %d records to %d partitions", what, len(commits), records, len(partitions))
+
+
+def log_abort(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
+    records = sum(message.records for message in messages if isinstance(message, TaskCommit))
+    logger.warning(
+        "%s failed after some of its tasks had written %d records, which stay in their topics: a repetition writes "
+        "them again",
+        what,
+        records,
+    )
