@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import MutableMapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,8 @@ from benchmarks.peers import Reader, take_turns
 from benchmarks.throughput import PARTITIONS, VALUE_BYTES, read
 from benchmarks.topics import fill, new_topic
 from pyspark_kafka_meta import KafkaMetaDataSource
+from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.source import TableOptions
 
 PUBLISHING, SILENT = "kafkameta_publishing", "kafkameta_silent"
 SILENT_READER = Reader("no events", SILENT)
@@ -38,13 +39,14 @@ class PublishingSource(KafkaMetaDataSource):
 class SilentSource(KafkaMetaDataSource):
     """This source, with events only in the log."""
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        self._options = replace(self._options, metrics=None)  # type: ignore[arg-type]
-
     @classmethod
     def name(cls) -> str:
         return SILENT
+
+    def _read_options(self) -> TableOptions:
+        table, options = super()._read_options()
+        assert isinstance(options, SourceOptions)
+        return table, replace(options, metrics=None)
 
 
 def readers(folder: str, metrics_topic: str) -> list[Reader]:

@@ -120,6 +120,10 @@ class DataLossError(KafkaMetaError):
     """Records of a query are lost; the message names them and how to continue."""
 
 
+class SchemaError(KafkaMetaError, ValueError):
+    """A DataFrame lacks a column that the sink needs, or a column has another type. Select or cast the columns."""
+
+
 class InvalidRowError(KafkaMetaError, ValueError):
     """A row cannot be written: null topic, impossible partition, null key of a header. The message names the row."""
 

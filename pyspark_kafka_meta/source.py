@@ -1,4 +1,5 @@
-"""The Spark data source `format("kafkameta")`: it reads the records of topics or one of the side tables.
+"""The Spark data source `format("kafkameta")`: it reads the records of topics or one of the side tables, and writes
+records.
 
 Spark pickles the data source, and imports this module at every look-up of data sources: it holds the options alone and
 imports heavy modules on first use.
@@ -7,29 +8,38 @@ imports heavy modules on first use.
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from importlib.util import find_spec
-from typing import NoReturn
+from typing import TypeAlias
 
 import pyspark
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql import datasource
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, SourceOptions, Table, choose_table
-from pyspark_kafka_meta.options.option_checks import batch_warnings
-from pyspark_kafka_meta.options.unsupported_properties import NO_SINK
+from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, SinkOptions, SourceOptions, Table, choose_table
+from pyspark_kafka_meta.options.option_checks import STRATEGIES, batch_warnings
 from pyspark_kafka_meta.record_schema import Columns, records_struct_type
+from pyspark_kafka_meta.sink_schema import sink_columns
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 from pyspark_kafka_meta.spark.user_errors import entry_points
 
 logger = logging.getLogger(__name__)
 
+TableOptions: TypeAlias = tuple[Table, SourceOptions | EventsOptions | ClusterOptions]
+
 
 @entry_points
 class KafkaMetaDataSource(DataSource):
-    """Kafka topics as a DataFrame, with the options and columns of Spark's Kafka source. Option `table` selects a side
-    table of metadata caches or of the live cluster.
+    """Kafka topics as a DataFrame, to read or to write, with the options and columns of Spark's Kafka source and sink.
+    Option `table` selects a side table of metadata caches or of the live cluster.
 
     >>> spark.readStream.format("kafkameta").options(**{
     ...     "kafka.bootstrap.servers": "localhost:9092", "subscribe": "clicks"}).load()  # doctest: +SKIP
@@ -37,30 +47,31 @@ class KafkaMetaDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        own = {name: text for name, text in options.items() if not _is_set_by_spark(name)}
-        self._table, table_options = choose_table(own)
-        self._options = _parse(self._table, table_options)
+        self._own = {name: text for name, text in options.items() if not _is_set_by_spark(name)}
+        self._parsed = _parse(self._own) if _say_read(self._own) else None
 
     @classmethod
     def name(cls) -> str:
         return "kafkameta"
 
     def schema(self) -> StructType:
-        if isinstance(self._options, SourceOptions):
-            return records_struct_type(self._options.include_headers)
+        table, options = self._read_options()
+        if isinstance(options, SourceOptions):
+            return records_struct_type(options.include_headers)
         from pyspark_kafka_meta.tables.table_schemas import ROWS, struct_type
 
-        return struct_type(ROWS[self._table])
+        return struct_type(ROWS[table])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         columns = _columns(schema, self.schema())
         for warning in batch_warnings(self.options):
             logger.warning("%s", warning)
-        if isinstance(self._options, SourceOptions):
-            return KafkaMetaReader(self._options.for_batch(), columns)
+        table, options = self._read_options()
+        if isinstance(options, SourceOptions):
+            return KafkaMetaReader(options.for_batch(), columns)
         from pyspark_kafka_meta.tables.table_readers import batch_reader
 
-        return batch_reader(self._table, self._options, columns)
+        return batch_reader(table, options, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         if find_spec("pyspark.sql.streaming.datasource") is None:
@@ -73,27 +84,56 @@ class KafkaMetaDataSource(DataSource):
 
         try:
             columns = _columns(schema, self.schema())
-            if isinstance(self._options, SourceOptions):
-                return KafkaMetaStreamReader(self._options.for_stream(), columns)
-            return stream_reader(self._table, self._options, columns)
+            table, options = self._read_options()
+            if isinstance(options, SourceOptions):
+                return KafkaMetaStreamReader(options.for_stream(), columns)
+            return stream_reader(table, options, columns)
         except OptionError as error:
             return RefusedStreamReader(error)
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        raise OptionError(NO_SINK)
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise OptionError(
+                'Save mode Overwrite not allowed for Kafka, where records are only appended: use mode("append")'
+            )
+        from pyspark_kafka_meta.spark.batch_writer import KafkaMetaWriter
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802
-        raise OptionError(NO_SINK)
+        options = SinkOptions.parse(self._own)
+        return KafkaMetaWriter(options, sink_columns(schema, options.topic))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """`overwrite` is true in output mode complete, whose rows are appended as by Spark's sink."""
+        if not hasattr(datasource, "DataSourceStreamArrowWriter"):
+            raise OptionError(
+                f"writing a stream needs pyspark 4.1 or later, and this is {pyspark.__version__}: upgrade pyspark, or "
+                "write batches"
+            )
+        from pyspark_kafka_meta.spark.stream_writer import KafkaMetaStreamWriter
+
+        options = SinkOptions.parse(self._own)
+        return KafkaMetaStreamWriter(options, sink_columns(schema, options.topic))
+
+    def _read_options(self) -> TableOptions:
+        self._parsed = self._parsed or _parse(self._own)
+        return self._parsed
 
 
-def _parse(table: Table, options: dict[str, str]) -> SourceOptions | EventsOptions | ClusterOptions:
+def _say_read(options: Mapping[str, str]) -> bool:
+    """Whether these options are of a read: their errors are then reported at once."""
+    names = {name.lower() for name in options}
+    reads = names.intersection(["table", *map(str.lower, STRATEGIES)])
+    return bool(reads) and names.isdisjoint(["topic", "checkpointlocation"])
+
+
+def _parse(given: Mapping[str, str]) -> TableOptions:
+    table, options = choose_table(given)
     match table:
         case Table.RECORDS:
-            return SourceOptions.parse(options)
+            return table, SourceOptions.parse(options)
         case Table.REFRESH_EVENTS | Table.CACHES:
-            return EventsOptions.parse(options)
+            return table, EventsOptions.parse(options)
         case _:
-            return ClusterOptions.parse(options)
+            return table, ClusterOptions.parse(options)
 
 
 def _is_set_by_spark(name: str) -> bool:

@@ -3,7 +3,9 @@
 from pyspark_kafka_meta.options.client_options import ClientOptions
 from pyspark_kafka_meta.options.fetch_options import FetchOptions
 from pyspark_kafka_meta.options.metrics_options import MetricsOptions
+from pyspark_kafka_meta.options.producer_options import ProducerOptions
 from pyspark_kafka_meta.options.security_options import SecurityOptions
+from pyspark_kafka_meta.options.sink_options import SINK_OPTIONS, SinkOptions
 from pyspark_kafka_meta.options.source_options import OPTIONS, SourceOptions
 from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.options.table_options import ALL_OPTIONS, ClusterOptions, EventsOptions, Table, choose_table
@@ -13,13 +15,16 @@ __all__ = [
     "EARLIEST_OFFSET",
     "LATEST_OFFSET",
     "OPTIONS",
+    "SINK_OPTIONS",
     "ClientOptions",
     "ClusterOptions",
     "EventsOptions",
     "FetchOptions",
     "MetricsOptions",
     "OffsetsSpec",
+    "ProducerOptions",
     "SecurityOptions",
+    "SinkOptions",
     "SourceOptions",
     "Table",
     "choose_table",

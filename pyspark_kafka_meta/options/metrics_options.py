@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import option_parsers
-from pyspark_kafka_meta.options.option_definitions import row
+from pyspark_kafka_meta.options.client_options import ClientOptions
+from pyspark_kafka_meta.options.option_definitions import row, table_of
 from pyspark_kafka_meta.options.security_options import PLAINTEXT, SecurityOptions
 from pyspark_kafka_meta.validators import topic_name
 
@@ -43,3 +45,18 @@ class MetricsOptions:
     )
     security: SecurityOptions = PLAINTEXT
     driver: str | None = None
+
+    @classmethod
+    def taken(cls, parsed: dict[str, Any], client: ClientOptions) -> MetricsOptions:
+        """The fields of `METRICS_OPTIONS`, which are removed from `parsed`. By default, the events are in the cluster
+        of `client`."""
+        return cls(
+            path=parsed.pop("metrics_path"),
+            topic=parsed.pop("metrics_topic"),
+            bootstrap_servers=parsed.pop("metrics_bootstrap_servers") or client.bootstrap_servers,
+            security=client.security,
+        )
+
+
+METRICS_OPTIONS = {f"metrics_{name}": option for name, option in table_of(MetricsOptions).items()}
+"""With a prefix, because other dataclasses have fields of the same names."""

@@ -18,9 +18,8 @@ from pyspark_kafka_meta.options.start_specs import (
     StartSpec,
     TimestampsSpec,
 )
-from pyspark_kafka_meta.options.unsupported_properties import NO_SINK
 
-_STRATEGIES = ("subscribe", "subscribePattern", "assign")
+STRATEGIES = ("subscribe", "subscribePattern", "assign")
 
 _STREAM_ONLY = (
     "maxOffsetsPerTrigger",
@@ -33,33 +32,30 @@ _STREAM_ONLY = (
 )
 
 
+MAX_IN_FLIGHT_IF_IDEMPOTENT = 5
+"""A broker remembers the sequence numbers of a producer's last five batches in a partition."""
+
+
 def raise_problems(problems: Collection[str]) -> None:
     """Raises OptionError with one line for each problem."""
     if problems:
         raise OptionError("\n".join(problems))
 
 
-def sink_problems(options: Mapping[str, str]) -> list[str]:
-    """Options of a sink without a topic to read mean a write query: a list of missing options would not help."""
-    writes = "topic" in options or "checkpointLocation" in options
-    if not writes or any(name in options for name in _STRATEGIES):
-        return []
-    return [f"{NO_SINK} (to read topics, set 'subscribe')"]
-
-
 NO_SERVERS = "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer"
+NO_SERVERS_TO_WRITE = "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka producer"
 
 
-def client_problems(options: Mapping[str, str]) -> list[str]:
-    return [] if "kafka.bootstrap.servers" in options else [NO_SERVERS]
+def client_problems(options: Mapping[str, str], no_servers: str = NO_SERVERS) -> list[str]:
+    return [] if "kafka.bootstrap.servers" in options else [no_servers]
 
 
 def strategy_problems(options: Mapping[str, str]) -> list[str]:
-    given = [name for name in _STRATEGIES if name in options]
+    given = [name for name in STRATEGIES if name in options]
     if len(given) == 1:
         return []
     rule = "Only one of the following options can be" if given else "One of the following options must be"
-    return [f"{rule} specified for Kafka source: {', '.join(_STRATEGIES)}."]
+    return [f"{rule} specified for Kafka source: {', '.join(STRATEGIES)}."]
 
 
 def metrics_problems(options: Mapping[str, str]) -> list[str]:
@@ -84,6 +80,40 @@ def limit_problems(parsed: Mapping[str, Any]) -> list[str]:
     if tasks is not None and parsed.get("max_records_per_partition") is not None:
         problems.append("Only one of the following options can be specified: maxTasks, maxRecordsPerPartition.")
     return problems
+
+
+def producer_problems(parsed: Mapping[str, Any]) -> list[str]:
+    """Contradicting options of a sink, worded after Kafka's `ProducerConfig`.
+
+    Args:
+        parsed: valid values by field of `ProducerOptions` and `ClientOptions`.
+    """
+    problems = []
+    idempotent, in_flight = parsed.get("idempotent"), parsed.get("max_in_flight", 0)
+    if idempotent and parsed.get("acks") == 1:
+        problems.append("Must set kafka.acks to all in order to use the idempotent producer.")
+    if idempotent and in_flight > MAX_IN_FLIGHT_IF_IDEMPOTENT:
+        problems.append(
+            "To use the idempotent producer, kafka.max.in.flight.requests.per.connection must be set to at most "
+            f"{MAX_IN_FLIGHT_IF_IDEMPOTENT}. Current value is {in_flight}."
+        )
+    delivery_ms, request_ms = parsed.get("delivery_timeout_ms"), parsed.get("request_timeout_ms")
+    if delivery_ms is not None and request_ms is not None and delivery_ms < request_ms:
+        problems.append(
+            f"kafka.delivery.timeout.ms ({delivery_ms}) should be equal to or larger than kafka.request.timeout.ms "
+            f"({request_ms})."
+        )
+    return problems
+
+
+def compression_problems(parsed: Mapping[str, Any]) -> list[str]:
+    """Levels of codecs that are not used. Args: as `producer_problems`."""
+    return [
+        f"Option 'kafka.compression.{codec}.level' has no effect without 'kafka.compression.type' {codec}: set this "
+        "type or remove the level"
+        for codec in ("gzip", "lz4", "zstd")
+        if parsed.get(f"{codec}_level") is not None and parsed.get("compression_type", codec) != codec
+    ]
 
 
 def batch_warnings(options: Mapping[str, str]) -> list[str]:

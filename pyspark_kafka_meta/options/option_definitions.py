@@ -9,12 +9,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap, closest
 from pyspark_kafka_meta.options.option_parsers import parse_choice, parse_label, parse_number
-from pyspark_kafka_meta.options.unsupported_properties import NO_SINK, REPLACEMENTS, UNSUPPORTED
+from pyspark_kafka_meta.options.unsupported_properties import REPLACEMENTS, UNSUPPORTED
 from pyspark_kafka_meta.validators import INT32_MAX
 
 T = TypeVar("T")
@@ -86,10 +87,20 @@ def documented_names(table: Mapping[str, Option]) -> CaseInsensitiveMap[str]:
     return CaseInsensitiveMap({option.name: option.name for option in table.values()})
 
 
-def parse_options(options: CaseInsensitiveMap[str], table: Mapping[str, Option]) -> tuple[dict[str, Any], list[str]]:
-    """Returns the value of each field (None without value and default), and a sentence for each problem."""
+def parse_options(
+    options: CaseInsensitiveMap[str], table: Mapping[str, Option], others: Mapping[str, str] = MappingProxyType({})
+) -> tuple[dict[str, Any], list[str]]:
+    """Returns the value of each field (None without value and default), and a sentence for each problem.
+
+    Args:
+        others: the ends of the sentences about options that are not in `table`, by name in any case.
+    """
     known = documented_names(table)
-    problems = [_unknown(name, known) for name in options if name not in known]
+    problems = [
+        f"Option '{name}' {others[name]}." if name in others else _unknown(name, known)
+        for name in options
+        if name not in known
+    ]
     values: dict[str, Any] = {}
     for field_name, option in table.items():
         text = options.get(option.name, option.default)
@@ -113,6 +124,10 @@ _REFUSED = {
     "where to start. It applies to new queries only; a restarted query continues from its checkpoint.",
     "kafka.key.deserializer": " as keys are deserialized as byte arrays. Use DataFrame operations to explicitly "
     "deserialize the keys.",
+    "kafka.key.serializer": " as keys are serialized with ByteArraySerializer. Use DataFrame operations to serialize "
+    "the keys to string or binary.",
+    "kafka.value.serializer": " as values are serialized with ByteArraySerializer. Use DataFrame operations to "
+    "serialize the values to string or binary.",
     "kafka.value.deserializer": " as values are deserialized as byte arrays. Use DataFrame operations to explicitly "
     "deserialize the values.",
 }
@@ -134,10 +149,6 @@ def _unknown(name: str, known: Mapping[str, str]) -> str:
     reason = UNSUPPORTED.get(kafka_name)
     if kafka_name != lower and reason is not None:
         return f"Kafka option '{kafka_name}' is not supported: {reason}."
-    if lower in ("topic", "topics"):
-        return f"Unknown option '{name}': {NO_SINK}. To read topics, set 'subscribe'."
-    if lower == "checkpointlocation":
-        return f"Unknown option '{name}', an option of sinks (writeStream): {NO_SINK}."
     prefixed = f"kafka.{lower}"
     near = [known[prefixed]] if prefixed in known else closest(name, known, count=1, cutoff=0.8)
     if near:

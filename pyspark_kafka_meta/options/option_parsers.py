@@ -34,6 +34,14 @@ def parse_choice(text: str, values: Mapping[str, Any]) -> Any:
     return choices[word]
 
 
+def parse_acks(text: str) -> int:
+    """-1 for all in-sync replicas."""
+    if text.strip() == "0":
+        raise ValueError("without acknowledgements a task does not know whether its rows were written")
+    acks: int = parse_choice(text, {"all": -1, "-1": -1, "1": 1})
+    return acks
+
+
 def parse_duration_ms(text: str) -> int:
     """Milliseconds, or a number with a unit as in Spark: `100ms`, `30s`, `15m`, `15min`, `1h`, `2d`."""
     match = re.fullmatch(r"([0-9]{1,12})([a-z]*)", text.strip().lower())

@@ -15,7 +15,7 @@ from pyspark_kafka_meta.options import option_checks, option_parsers
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
 from pyspark_kafka_meta.options.client_options import CLIENT_OPTIONS, ClientOptions
 from pyspark_kafka_meta.options.fetch_options import FETCH_OPTIONS, FetchOptions
-from pyspark_kafka_meta.options.metrics_options import MetricsOptions
+from pyspark_kafka_meta.options.metrics_options import METRICS_OPTIONS, MetricsOptions
 from pyspark_kafka_meta.options.offset_options import OffsetOptions
 from pyspark_kafka_meta.options.option_definitions import (
     Option,
@@ -27,6 +27,7 @@ from pyspark_kafka_meta.options.option_definitions import (
     taken,
     whole,
 )
+from pyspark_kafka_meta.options.producer_options import PRODUCER_OPTIONS
 from pyspark_kafka_meta.options.security_checks import complete_security
 from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.validators import INT32_MAX, INT64_MAX
@@ -169,8 +170,7 @@ class SourceOptions(OffsetOptions):
             OptionError: one line for each missing, unknown or invalid option.
         """
         options = CaseInsensitiveMap(options)
-        option_checks.raise_problems(option_checks.sink_problems(options))
-        parsed, problems = parse_options(options, OPTIONS)
+        parsed, problems = parse_options(options, OPTIONS, _FOR_WRITING)
         problems += (
             complete_security(parsed)
             + option_checks.client_problems(options)
@@ -182,12 +182,7 @@ class SourceOptions(OffsetOptions):
         if parsed["topics"] is None:
             parsed["topics"] = tuple(dict.fromkeys(partition.topic for partition in parsed["assigned"] or ()))
         client, fetch = taken(ClientOptions, parsed), taken(FetchOptions, parsed)
-        metrics = MetricsOptions(
-            path=parsed.pop("metrics_path"),
-            topic=parsed.pop("metrics_topic"),
-            bootstrap_servers=parsed.pop("metrics_bootstrap_servers") or client.bootstrap_servers,
-            security=client.security,
-        )
+        metrics = MetricsOptions.taken(parsed, client)
         return cls(client=client, fetch=fetch, metrics=metrics, **parsed)
 
     def for_batch(self) -> SourceOptions:
@@ -223,11 +218,13 @@ class SourceOptions(OffsetOptions):
                 )
 
 
-OPTIONS: Mapping[str, Option] = (
-    table_of(SourceOptions)
-    | {f"metrics_{name}": option for name, option in table_of(MetricsOptions).items()}
-    | CLIENT_OPTIONS
-    | FETCH_OPTIONS
+OPTIONS: Mapping[str, Option] = table_of(SourceOptions) | METRICS_OPTIONS | CLIENT_OPTIONS | FETCH_OPTIONS
+"""Options by field. Parsing, documentation and hints about misspelt names use this table."""
+_FOR_WRITING = CaseInsensitiveMap(
+    {
+        **{option.name: "is for writing: remove it" for option in PRODUCER_OPTIONS.values()},
+        "checkpointLocation": "is for writing: set it in writeStream",
+        "topic": "is for writing: to read topics, set 'subscribe'",
+        "topics": "is unknown: to read topics, set 'subscribe'",
+    }
 )
-"""Options by field, with the prefix "metrics_" for fields of `MetricsOptions`. Parsing, documentation and hints about
-misspelt names use this table."""

@@ -1,30 +1,28 @@
-"""Unsupported properties of Kafka's clients, with the reason for the error: the names of Kafka's `ConsumerConfig`.
+"""Unsupported properties of Kafka's clients, with the reason for the error: the names of Kafka's `ConsumerConfig` and
+`ProducerConfig`.
 
 Security properties of librdkafka have a replacement.
 """
 
 from __future__ import annotations
 
-NO_SINK = (
-    'kafkameta only reads: write with format("kafka"), Spark\'s own sink, which needs its jar, or with a producer in '
-    "foreachPartition"
-)
-
 _NO_GROUP = "partitions are read without joining a consumer group"
 _NO_COMMIT = "the query's checkpoint keeps the offsets"
 _NO_METRICS = "there are no client metrics; refresh events report on metadata caches"
 _ALWAYS_REBOOTSTRAP = "the client always rebootstraps when no known broker responds"
-_NO_JAVA = "records are read without Java classes"
-_JAVA = "it configures Java, which this source does not use: remove it"
+_NO_JAVA = "records are read and written without Java classes"
+_JAVA = "it configures Java, which kafkameta does not use: remove it"
 _KERBEROS = "tickets come from the cache or keytab that the environment names (KRB5CCNAME, KRB5_CLIENT_KTNAME)"
 _TOKENS = "a token is requested at each login, and again before a session ends"
 _NEWEST_TLS = "the newest common version is used, at least TLS 1.2"
 _BROKERS_CHECK = "brokers validate tokens, the client only sends them"
 _ASSERTIONS = "only client credentials are supported; use oauthTokenProvider for other grants"
+_NO_LOAD = "rows without a key fill a batch of one partition, then of another, whatever the load of their brokers"
+_NO_TRANSACTIONS = "exactly-once writes are not available yet"
 _SETUP = "kafka.socket.connection.setup.timeout.ms applies to logins too"
 
 UNSUPPORTED = {
-    "allow.auto.create.topics": "reading never creates a topic",
+    "allow.auto.create.topics": "a metadata request never creates a topic",
     "auto.commit.interval.ms": _NO_COMMIT,
     "client.dns.lookup": "every address of a host name is tried",
     "connections.max.idle.ms": "connections stay open while a worker uses them",
@@ -38,8 +36,10 @@ UNSUPPORTED = {
     "interceptor.classes": _NO_JAVA,
     "internal.leave.group.on.close": _NO_GROUP,
     "internal.throw.on.fetch.stable.offset.unsupported": "it is internal to Kafka's client",
+    "linger.ms": "a batch is sent when it is full or the task has no more rows",
     "max.poll.interval.ms": f"{_NO_GROUP}; kafkaConsumer.pollTimeoutMs bounds a task's wait",
     "max.poll.records": "there is no poll: kafka.fetch.max.bytes limits a response, maxOffsetsPerTrigger a micro-batch",
+    "metadata.max.idle.ms": "a metadata cache keeps the topics of its client until the client is closed",
     "metadata.recovery.rebootstrap.trigger.ms": _ALWAYS_REBOOTSTRAP,
     "metadata.recovery.strategy": _ALWAYS_REBOOTSTRAP,
     "metric.reporters": _NO_METRICS,
@@ -47,14 +47,22 @@ UNSUPPORTED = {
     "metrics.recording.level": _NO_METRICS,
     "metrics.sample.window.ms": _NO_METRICS,
     "partition.assignment.strategy": _NO_GROUP,
+    "partitioner.adaptive.partitioning.enable": _NO_LOAD,
+    "partitioner.availability.timeout.ms": _NO_LOAD,
+    "partitioner.class": "the column partition determines the partition, or murmur2 of the key as in Kafka's default "
+    "partitioner",
     "receive.buffer.bytes": "the operating system sets the size of socket buffers",
     "reconnect.backoff.max.ms": "kafka.retry.backoff.max.ms applies to connections too",
     "reconnect.backoff.ms": "kafka.retry.backoff.ms applies to connections too",
+    "retries": "kafka.delivery.timeout.ms bounds them",
     "security.providers": "it configures Java",
     "send.buffer.bytes": "the operating system sets the size of socket buffers",
     "session.timeout.ms": _NO_GROUP,
     "share.acknowledgement.mode": _NO_GROUP,
     "socket.connection.setup.timeout.max.ms": "each attempt gets kafka.socket.connection.setup.timeout.ms",
+    "transaction.timeout.ms": _NO_TRANSACTIONS,
+    "transaction.two.phase.commit.enable": _NO_TRANSACTIONS,
+    "transactional.id": _NO_TRANSACTIONS,
     "sasl.client.callback.handler.class": _JAVA,
     "sasl.kerberos.kinit.cmd": _KERBEROS,
     "sasl.kerberos.min.time.before.relogin": _KERBEROS,

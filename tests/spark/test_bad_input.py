@@ -44,11 +44,20 @@ def test_a_bad_option_is_refused_at_load(spark: SparkSession, options: dict[str,
     assert text in str(caught.value)
 
 
-def test_a_write_is_refused_because_there_is_no_sink(spark: SparkSession) -> None:
-    sink = spark.range(1).selectExpr("'x' as value").write.format("kafkameta").option("topic", "t")
-    with pytest.raises(PySparkException, match="OptionError: kafkameta only reads: write with") as caught:
-        sink.option("kafka.bootstrap.servers", NOBODY).mode("append").save()
-    assert "Unknown option" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("mode", "options", "text"),
+    [
+        ("append", {"subscribe": "t"}, "OptionError: Option 'subscribe' is for reading"),
+        ("append", {}, "SchemaError: topic option required when no 'topic' attribute is present"),
+        ("overwrite", {"topic": "t"}, "OptionError: Save mode Overwrite not allowed for Kafka"),
+    ],
+)
+def test_a_bad_write_is_refused_before_a_task_starts(
+    spark: SparkSession, mode: str, options: dict[str, str], text: str
+) -> None:
+    sink = spark.range(1).selectExpr("'x' as value").write.format("kafkameta").options(**options)
+    with pytest.raises(PySparkException, match=text):
+        sink.option("kafka.bootstrap.servers", NOBODY).mode(mode).save()
 
 
 UNREACHABLE = {"kafka.bootstrap.servers": NOBODY, "kafka.default.api.timeout.ms": "2000"}

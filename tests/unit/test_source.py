@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
+from pyspark.sql import datasource
+from pyspark.sql.types import StringType, StructField, StructType
 
 import pyspark_kafka_meta
 from pyspark_kafka_meta import source
-from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.errors import OptionError, SchemaError
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
+from pyspark_kafka_meta.spark.batch_writer import KafkaMetaWriter
+from pyspark_kafka_meta.spark.stream_writer import KafkaMetaStreamWriter
 
 
 @pytest.mark.parametrize("name", pyspark_kafka_meta.__all__)
@@ -48,11 +54,60 @@ def test_batch_warns_once_of_each_stream_option(
     assert caplog.messages == [f"{name} option ignored in batch queries" for name in ignored]
 
 
-def test_writing_is_refused_with_an_alternative() -> None:
-    kafka = source.KafkaMetaDataSource(TOPIC)
-    for write in (kafka.writer, kafka.streamWriter):
-        with pytest.raises(OptionError, match=r'^kafkameta only reads: write with format\("kafka"\)'):
-            write(kafka.schema(), False)
-    for sink_option in ("topic", "checkpointLocation"):
-        with pytest.raises(OptionError, match=r'kafkameta only reads: write with format\("kafka"\)'):
-            source.KafkaMetaDataSource({**TOPIC, sink_option: "x"})
+SERVERS = {"kafka.bootstrap.servers": "localhost:1"}
+VALUES = StructType([StructField("value", StringType())])
+
+
+@pytest.mark.parametrize("options", [{"topic": "t"}, {"topic": "t", "checkpointlocation": "/c", "kafka.acks": "1"}])
+def test_options_of_a_write_make_writers(options: dict[str, str]) -> None:
+    kafka = pickle.loads(pickle.dumps(source.KafkaMetaDataSource({**SERVERS, **options})))
+
+    assert isinstance(kafka.writer(VALUES, overwrite=False), KafkaMetaWriter)
+    for overwrite in (False, True):  # true in output mode complete
+        assert isinstance(kafka.streamWriter(VALUES, overwrite), KafkaMetaStreamWriter)
+
+
+NEITHER = {**SERVERS, "kafka.acks": "1"}
+READS = [
+    ({**TOPIC, "includeheaders": "maybe"}, "'includeHeaders' must be"),
+    ({**TOPIC, "kafka.acks": "1"}, "'kafka.acks' is for writing"),
+    ({"table": "none"}, "'table' must be records"),
+]
+
+
+@pytest.mark.parametrize(("options", "problem"), READS)
+def test_options_that_say_read_are_checked_at_once(options: dict[str, str], problem: str) -> None:
+    with pytest.raises(OptionError, match=problem):
+        source.KafkaMetaDataSource(options)
+
+
+@pytest.mark.parametrize("options", [NEITHER, {**TOPIC, "topic": "t"}, {**TOPIC, "checkpointlocation": "/c"}])
+def test_other_options_are_checked_when_spark_reads_or_writes(options: dict[str, str]) -> None:
+    kafka = source.KafkaMetaDataSource(options)
+    for read in (kafka.schema, lambda: kafka.reader(VALUES)):
+        with pytest.raises(OptionError, match="is for writing"):
+            read()
+    expected = "'subscribe' is for reading" if "subscribe" in options else "topic option required"
+    with pytest.raises((OptionError, SchemaError), match=expected):
+        kafka.writer(VALUES, overwrite=False)
+
+
+def test_stream_reader_reports_options_of_a_write_at_its_first_offset() -> None:
+    reader = source.KafkaMetaDataSource(NEITHER).streamReader(VALUES)
+    with pytest.raises(OptionError, match="is for writing"):
+        reader.initialOffset()
+
+
+def test_overwriting_a_topic_is_refused() -> None:
+    kafka = source.KafkaMetaDataSource({**SERVERS, "topic": "t"})
+    with pytest.raises(OptionError, match=r"^Save mode Overwrite not allowed for Kafka.*: use mode\(\"append\"\)$"):
+        kafka.writer(VALUES, overwrite=True)
+
+
+def test_streams_are_written_since_pyspark_4_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(datasource, "DataSourceStreamArrowWriter")
+    kafka = source.KafkaMetaDataSource({**SERVERS, "topic": "t"})
+
+    assert isinstance(kafka.writer(VALUES, overwrite=False), KafkaMetaWriter)
+    with pytest.raises(OptionError, match=r"^writing a stream needs pyspark 4\.1 or later, and this is 4\."):
+        kafka.streamWriter(VALUES, overwrite=False)

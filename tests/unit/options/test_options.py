@@ -351,31 +351,6 @@ def test_invalid_name_is_not_repeated(torn: str) -> None:
     assert not torn or torn not in problem
 
 
-@pytest.mark.parametrize("name", ["topic", "topics"])
-def test_error_of_topic_names_subscribe_and_the_missing_sink(name: str) -> None:
-    (problem,) = problems({**MINIMAL, name: "clicks"})
-    assert ": kafkameta only reads: write with" in problem
-    assert problem.endswith("To read topics, set 'subscribe'.")
-
-
-@pytest.mark.parametrize("of_a_sink", [{"Topic": "clicks"}, {"checkpointLocation": "/c", "kafka.acks": "all"}])
-@pytest.mark.parametrize("servers", [SERVERS, {}])
-def test_write_options_have_one_error_about_the_missing_sink(
-    of_a_sink: dict[str, str], servers: dict[str, str]
-) -> None:
-    assert problems({**servers, **of_a_sink}) == [
-        'kafkameta only reads: write with format("kafka"), Spark\'s own sink, which needs its jar, or with a producer '
-        "in foreachPartition (to read topics, set 'subscribe')"
-    ]
-
-
-@pytest.mark.parametrize("strategy", [{"subscribe": "t"}, {"subscribePattern": "t"}, {"ASSIGN": '{"t":[0]}'}])
-def test_read_options_have_an_error_for_each_problem(strategy: dict[str, str]) -> None:
-    of_topic, of_servers = problems({**strategy, "topic": "clicks"})
-    assert of_topic.startswith("Unknown option 'topic': kafkameta only reads")
-    assert "'kafka.bootstrap.servers' must be specified" in of_servers
-
-
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
@@ -411,6 +386,8 @@ REFUSED = [
     ),
     ("kafka.key.deserializer", "Kafka option 'key.deserializer' is not supported as keys are deserialized as byte"),
     ("kafka.value.deserializer", "Kafka option 'value.deserializer' is not supported as values are deserialized as"),
+    ("kafka.key.serializer", "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArray"),
+    ("kafka.value.serializer", "Kafka option 'value.serializer' is not supported as values are serialized with Byte"),
     ("kafka.enable.auto.commit", "Kafka option 'enable.auto.commit' is not supported"),
     ("kafka.interceptor.classes", "Kafka option 'interceptor.classes' is not supported"),
     ("kafka.max.poll.records", "Kafka option 'max.poll.records' is not supported: there is no poll: kafka.fetch."),

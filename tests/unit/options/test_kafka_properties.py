@@ -1,11 +1,13 @@
-"""Every property of Kafka's consumer is supported, or refused with the reason."""
+"""Every property of Kafka's consumer and producer is supported, or refused with the reason, on both sides."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.options import OPTIONS, SourceOptions
+from pyspark_kafka_meta.options import OPTIONS, SINK_OPTIONS, SinkOptions, SourceOptions
 from pyspark_kafka_meta.options.unsupported_properties import UNSUPPORTED
 
 CONSUMER_CONFIG = """
@@ -43,18 +45,41 @@ CONSUMER_CONFIG = """
     ssl.truststore.type value.deserializer
 """
 """`ConsumerConfig.configNames()` of Kafka 4.1."""
-PROPERTIES = set(CONSUMER_CONFIG.split())
-SUPPORTED = {option.name.removeprefix("kafka.") for option in OPTIONS.values() if option.name.startswith("kafka.")}
+PRODUCER_CONFIG = """
+    acks batch.size bootstrap.servers buffer.memory client.dns.lookup client.id compression.gzip.level
+    compression.lz4.level compression.type compression.zstd.level connections.max.idle.ms delivery.timeout.ms
+    enable.idempotence enable.metrics.push interceptor.classes key.serializer linger.ms max.block.ms
+    max.in.flight.requests.per.connection max.request.size metadata.max.age.ms metadata.max.idle.ms
+    metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metric.reporters metrics.num.samples
+    metrics.recording.level metrics.sample.window.ms partitioner.adaptive.partitioning.enable
+    partitioner.availability.timeout.ms partitioner.class partitioner.ignore.keys receive.buffer.bytes
+    reconnect.backoff.max.ms reconnect.backoff.ms request.timeout.ms retries retry.backoff.max.ms retry.backoff.ms
+    send.buffer.bytes socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms transaction.timeout.ms
+    transaction.two.phase.commit.enable transactional.id value.serializer
+"""
+"""`ProducerConfig.configNames()` of Kafka 4.1, without those of security, which are the consumer's."""
+PROPERTIES = set(CONSUMER_CONFIG.split()) | set(PRODUCER_CONFIG.split())
+SUPPORTED = {
+    option.name.removeprefix("kafka.")
+    for option in (*OPTIONS.values(), *SINK_OPTIONS.values())
+    if option.name.startswith("kafka.")
+}
+GIVEN = {"kafka.bootstrap.servers": "b:1"}
+SIDES: dict[str, Callable[[str], object]] = {
+    "source": lambda name: SourceOptions.parse({**GIVEN, "subscribe": "t", name: "hunter2"}),
+    "sink": lambda name: SinkOptions.parse({**GIVEN, name: "hunter2"}),
+}
 
 
-def test_every_kafka_option_is_a_consumer_property_except_logins_without_jaas() -> None:
+def test_every_kafka_option_is_a_property_except_logins_without_jaas() -> None:
     assert {"sasl.username", "sasl.password", "sasl.oauthbearer.extensions"} == SUPPORTED - PROPERTIES
 
 
+@pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("name", sorted(PROPERTIES - SUPPORTED))
-def test_unsupported_property_is_refused_with_the_reason(name: str) -> None:
+def test_unsupported_property_is_refused_with_the_reason(name: str, side: str) -> None:
     with pytest.raises(OptionError) as caught:
-        SourceOptions.parse({"kafka.bootstrap.servers": "b:1", "subscribe": "t", f"kafka.{name}": "hunter2"})
+        SIDES[side](f"kafka.{name}")
 
     (problem,) = str(caught.value).split("\n")
     assert problem.startswith(f"Kafka option '{name}' ")

@@ -1,0 +1,66 @@
+"""The options of a query that writes records.
+
+Names, defaults and error texts follow Spark's `KafkaSourceProvider` and Kafka's `ProducerConfig`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark_kafka_meta.options import option_checks
+from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
+from pyspark_kafka_meta.options.client_options import CLIENT_OPTIONS, ClientOptions
+from pyspark_kafka_meta.options.metrics_options import METRICS_OPTIONS, MetricsOptions
+from pyspark_kafka_meta.options.option_definitions import Option, parse_options, row, table_of, taken
+from pyspark_kafka_meta.options.producer_options import PRODUCER_OPTIONS, ProducerOptions
+from pyspark_kafka_meta.options.security_checks import complete_security
+from pyspark_kafka_meta.options.table_options import OPTION_NAMES
+from pyspark_kafka_meta.validators import topic_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """The options of one query. Its client is that of a query which reads with the same `ClientOptions` and
+    `MetricsOptions`."""
+
+    client: ClientOptions
+    metrics: MetricsOptions
+    producer: ProducerOptions
+    topic: str | None = row(
+        "topic",
+        None,
+        topic_name,
+        "Option 'topic' must be the name of one topic, got '{value}'",
+        "Topic of all rows; takes precedence over the column topic.",
+    )
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SinkOptions:
+        """Parses options by name in any case. Spark passes the location of the checkpoint to the sink too.
+
+        Raises:
+            OptionError: one line for each missing, unknown or invalid option.
+        """
+        options = CaseInsensitiveMap(CaseInsensitiveMap(options).without("checkpointLocation"))
+        parsed, problems = parse_options(options, SINK_OPTIONS, _FOR_READING)
+        if parsed.get("acks") == 1 and "kafka.enable.idempotence" not in options:
+            parsed["idempotent"] = False
+        option_checks.raise_problems(
+            problems
+            + complete_security(parsed)
+            + option_checks.client_problems(options, option_checks.NO_SERVERS_TO_WRITE)
+            + option_checks.producer_problems(parsed)
+            + option_checks.compression_problems(parsed)
+            + option_checks.metrics_problems(options)
+        )
+        client, producer = taken(ClientOptions, parsed), taken(ProducerOptions, parsed)
+        return cls(client=client, producer=producer, metrics=MetricsOptions.taken(parsed, client), **parsed)
+
+
+SINK_OPTIONS: Mapping[str, Option] = table_of(SinkOptions) | PRODUCER_OPTIONS | METRICS_OPTIONS | CLIENT_OPTIONS
+"""Options by field, as `source_options.OPTIONS`."""
+_FOR_READING = CaseInsensitiveMap(
+    dict.fromkeys(OPTION_NAMES, "is for reading: remove it")
+    | dict.fromkeys(option_checks.STRATEGIES, "is for reading: to name the topic of all rows, set 'topic'")
+)

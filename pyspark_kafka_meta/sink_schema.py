@@ -1,0 +1,79 @@
+"""The columns of a DataFrame that a sink writes.
+
+Names, types and error texts follow Spark's `KafkaWriter`, which has no column `timestamp`.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark_kafka_meta.errors import SchemaError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
+
+TYPES = {
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "topic": ("string",),
+    "partition": ("int",),
+    "timestamp": ("timestamp",),
+}
+"""Spark's names of the types that a column may have."""
+_NO_TOPIC = "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkColumns:
+    """The position of each column in the schema; None if it is missing, or replaced by the option topic."""
+
+    key: int | None
+    value: int
+    headers: int | None
+    topic: int | None
+    partition: int | None
+    timestamp: int | None
+
+
+def sink_columns(schema: StructType, topic: str | None) -> SinkColumns:
+    """Find the columns by exact name, as Spark does.
+
+    Args:
+        topic: the option, for all rows.
+
+    Raises:
+        SchemaError: one line for each missing column and each column of another type.
+    """
+    positions = {name: schema.names.index(name) for name in TYPES if name in schema.names}
+    ignored = [name for name in schema.names if name not in positions]
+    if topic is not None:
+        positions.pop("topic", None)
+    problems = _missing(positions, schema, topic)
+    for name, position in positions.items():
+        found, allowed = schema.fields[position].dataType.simpleString(), TYPES[name]
+        if found not in allowed:
+            problems.append(f"{name} attribute unsupported type {found}. {name} must be a(n) {' or '.join(allowed)}")
+    if problems:
+        raise SchemaError("\n".join(problems))
+    if ignored:
+        logger.info("these columns are not written: %s", ", ".join(ignored))
+    return SinkColumns(**{name: positions.get(name) for name in TYPES})  # type: ignore[arg-type]  # value is there
+
+
+def _missing(positions: dict[str, int], schema: StructType, topic: str | None) -> list[str]:
+    problems = []
+    if topic is None and "topic" not in positions:
+        problems.append(_NO_TOPIC + _rename(schema, "topic"))
+    if "value" not in positions:
+        problems.append("Required attribute 'value' not found." + _rename(schema, "value"))
+    return problems
+
+
+def _rename(schema: StructType, name: str) -> str:
+    others = [column for column in schema.names if column.lower() == name]
+    return f" Rename column '{others[0]}' to '{name}'." if others else ""

@@ -1,0 +1,288 @@
+"""The options of a query that writes: values, defaults and errors, also of options of the other side."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import fields
+
+import pytest
+
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.model import Address
+from pyspark_kafka_meta.options import (
+    ALL_OPTIONS,
+    SINK_OPTIONS,
+    MetricsOptions,
+    ProducerOptions,
+    SinkOptions,
+    SourceOptions,
+)
+
+SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
+READ = {**SERVERS, "subscribe": "t"}
+SINK_ONLY = {option.name for option in SINK_OPTIONS.values()} - {option.name for option in ALL_OPTIONS.values()}
+
+
+def problems(options: dict[str, str]) -> list[str]:
+    with pytest.raises(OptionError) as caught:
+        SinkOptions.parse(options)
+    return str(caught.value).split("\n")
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_defaults_are_kafkas_but_for_the_batch_size() -> None:
+    reading = SourceOptions.parse(READ)
+
+    assert SinkOptions.parse(SERVERS) == SinkOptions(
+        client=reading.client,
+        metrics=MetricsOptions(None, None, (Address("localhost", 9092),)),
+        topic=None,
+        producer=ProducerOptions(
+            acks=-1,
+            idempotent=True,
+            compression_type="none",
+            gzip_level=None,
+            lz4_level=None,
+            zstd_level=None,
+            batch_bytes=1_000_000,
+            max_request_bytes=1 << 20,
+            buffer_bytes=32 << 20,
+            delivery_timeout_ms=120_000,
+            max_block_ms=60_000,
+            max_in_flight=5,
+            ignore_keys=False,
+        ),
+    )
+
+
+GOOD = [
+    ("kafka.acks", "ALL", "acks", -1),
+    ("kafka.acks", " -1 ", "acks", -1),
+    ("kafka.acks", "1", "acks", 1),
+    ("kafka.enable.idempotence", "False", "idempotent", False),
+    ("kafka.compression.type", "none", "compression_type", "none"),
+    ("kafka.compression.type", "gzip", "compression_type", "gzip"),
+    ("kafka.compression.type", "snappy", "compression_type", "snappy"),
+    ("kafka.compression.type", "LZ4", "compression_type", "lz4"),
+    ("kafka.compression.type", "zstd", "compression_type", "zstd"),
+    ("kafka.batch.size", "1", "batch_bytes", 1),
+    ("kafka.max.request.size", "2147483647", "max_request_bytes", 2**31 - 1),
+    ("kafka.buffer.memory", "9223372036854775807", "buffer_bytes", 2**63 - 1),
+    ("kafka.delivery.timeout.ms", "30000", "delivery_timeout_ms", 30_000),
+    ("kafka.max.block.ms", "0", "max_block_ms", 0),
+    ("kafka.max.in.flight.requests.per.connection", "1", "max_in_flight", 1),
+    ("kafka.partitioner.ignore.keys", "true", "ignore_keys", True),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "field", "value"), GOOD)
+@pytest.mark.parametrize("spell", [str, str.lower, str.upper])
+def test_a_producer_option_is_read_whatever_the_case_of_its_name(
+    name: str, text: str, field: str, value: object, spell: type[str]
+) -> None:
+    assert getattr(SinkOptions.parse({**SERVERS, spell(name): text}).producer, field) == value
+
+
+LEVELS = [("gzip", 1), ("gzip", 9), ("lz4", 1), ("lz4", 17), ("zstd", -131072), ("zstd", 0), ("zstd", 22)]
+
+
+@pytest.mark.parametrize(("codec", "level"), LEVELS)
+def test_compression_has_the_level_of_its_codec(codec: str, level: int) -> None:
+    given = {**SERVERS, "kafka.compression.type": codec}
+
+    assert SinkOptions.parse(given).producer.compression_level is None
+    producer = SinkOptions.parse({**given, f"kafka.compression.{codec}.level": str(level)}).producer
+    assert producer.compression_level == level
+
+
+def test_topic_of_all_rows() -> None:
+    assert SinkOptions.parse({**SERVERS, "TOPIC": "clicks"}).topic == "clicks"
+
+
+def test_location_of_the_checkpoint_is_sparks() -> None:
+    assert SinkOptions.parse({**SERVERS, "checkpointlocation": "/c"}) == SinkOptions.parse(SERVERS)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"kafka.acks": "1"}, False),
+        ({"kafka.acks": "1", "KAFKA.ENABLE.IDEMPOTENCE": "false"}, False),
+        ({"kafka.acks": "all"}, True),
+        ({"kafka.acks": "all", "kafka.enable.idempotence": "true"}, True),
+    ],
+)
+def test_idempotence_is_off_when_only_the_leader_acknowledges(options: dict[str, str], expected: bool) -> None:
+    assert SinkOptions.parse({**SERVERS, **options}).producer.idempotent is expected
+
+
+def test_a_worker_that_reads_and_writes_has_one_client() -> None:
+    shared = {**SERVERS, "kafka.request.timeout.ms": "5", "kafka.client.id": "c", "metricsTopic": "m"}
+    written = SinkOptions.parse({**shared, "kafka.acks": "1"})
+    read = SourceOptions.parse({**shared, "subscribe": "t", "kafka.fetch.max.bytes": "7", "kafka.client.rack": "r"})
+
+    assert (written.client, written.metrics) == (read.client, read.metrics)
+
+
+@pytest.mark.parametrize("name", ["metricsPath", "metricsTopic"])
+def test_events_of_a_sink_go_where_those_of_a_source_go(name: str) -> None:
+    given = {name: "events", "metricsTopic": "events", "metricsBootstrapServers": "other:1"}
+
+    assert SinkOptions.parse({**SERVERS, **given}).metrics == SourceOptions.parse({**READ, **given}).metrics
+    (problem,) = problems({**SERVERS, "metricsBootstrapServers": "other:1"})
+    assert problem.startswith("Option 'metricsBootstrapServers' has no effect without 'metricsTopic'")
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+BAD = [
+    ("topic", "a,b", "must be the name of one topic, got 'a,b'"),
+    ("kafka.acks", "0", "got '0' (without acknowledgements a task does not know whether its rows were written)"),
+    ("kafka.acks", "2", "must be all, -1 or 1, got '2'"),
+    ("kafka.acks", "al", "(did you mean 'all'?)"),
+    ("kafka.enable.idempotence", "yes", "must be true or false, got 'yes'"),
+    ("kafka.compression.type", "lz5", "got 'lz5' (did you mean 'lz4'?)"),
+    ("kafka.compression.gzip.level", "0", "must be a whole number from 1 to 9"),
+    ("kafka.compression.lz4.level", "18", "must be a whole number from 1 to 17"),
+    ("kafka.compression.zstd.level", "23", "must be a whole number from -131072 to 22"),
+    ("kafka.batch.size", "0", "must be a whole number from 1 to 2147483647"),
+    ("kafka.max.request.size", "1MB", "must be a whole number from 1 to 2147483647"),
+    ("kafka.buffer.memory", "0", "must be a whole number from 1 to 9223372036854775807"),
+    ("kafka.delivery.timeout.ms", "2m", "must be a whole number from 0 to 2147483647"),
+    ("kafka.max.block.ms", "-1", "must be a whole number from 0 to 9223372036854775807"),
+    ("kafka.max.in.flight.requests.per.connection", "0", "must be a whole number from 1 to"),
+    ("kafka.partitioner.ignore.keys", "", "must be false or true"),
+    ("kafka.client.id", "a\nb", "must be at most 255 printable characters"),
+    ("metricsTopic", "a,b", "must be the name of one topic"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "expected"), BAD)
+def test_a_value_that_cannot_be_used_is_named(name: str, text: str, expected: str) -> None:
+    (problem,) = problems({**SERVERS, name.lower(): text})
+
+    assert problem.startswith(f"Option '{name}' ")
+    assert expected in problem
+
+
+def test_every_sink_option_has_a_good_and_a_bad_case() -> None:
+    levels = {f"kafka.compression.{codec}.level" for codec, _ in LEVELS}
+    assert {name for name, *_ in GOOD} | levels | {"topic"} == SINK_ONLY
+    assert {name for name, *_ in BAD} >= SINK_ONLY
+
+
+IN_FLIGHT = "kafka.max.in.flight.requests.per.connection"
+CONTRADICTIONS: list[tuple[dict[str, str], str]] = [
+    (
+        {"kafka.acks": "1", "kafka.enable.idempotence": "true"},
+        "Must set kafka.acks to all in order to use the idempotent producer.",
+    ),
+    (
+        {IN_FLIGHT: "6"},
+        f"To use the idempotent producer, {IN_FLIGHT} must be set to at most 5. Current value is 6.",
+    ),
+    (
+        {"kafka.delivery.timeout.ms": "29999"},
+        "kafka.delivery.timeout.ms (29999) should be equal to or larger than kafka.request.timeout.ms (30000).",
+    ),
+    (
+        {"kafka.request.timeout.ms": "120001"},
+        "kafka.delivery.timeout.ms (120000) should be equal to or larger than kafka.request.timeout.ms (120001).",
+    ),
+    (
+        {"kafka.compression.type": "zstd", "kafka.compression.gzip.level": "9"},
+        "Option 'kafka.compression.gzip.level' has no effect without 'kafka.compression.type' gzip: set this type or "
+        "remove the level",
+    ),
+    (
+        {"kafka.compression.zstd.level": "0"},
+        "Option 'kafka.compression.zstd.level' has no effect without 'kafka.compression.type' zstd: set this type or "
+        "remove the level",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "expected"), CONTRADICTIONS)
+def test_options_that_contradict_each_other_are_refused(options: dict[str, str], expected: str) -> None:
+    assert problems({**SERVERS, **options}) == [expected]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {IN_FLIGHT: "6", "kafka.enable.idempotence": "false"},
+        {IN_FLIGHT: "6", "kafka.acks": "1"},
+        {"kafka.delivery.timeout.ms": "5", "kafka.request.timeout.ms": "5"},
+    ],
+)
+def test_options_that_contradict_defaults_alone_are_accepted(options: dict[str, str]) -> None:
+    assert SinkOptions.parse({**SERVERS, **options})
+
+
+def test_one_error_lists_every_problem() -> None:
+    assert problems({"kafka.acks": "1", "kafka.enable.idempotence": "maybe", "topics": "t", IN_FLIGHT: "x"}) == [
+        "Unknown option 'topics'. Did you mean 'topic'?",
+        "Option 'kafka.enable.idempotence' must be true or false, got 'maybe'",
+        f"Option '{IN_FLIGHT}' must be a whole number from 1 to 2147483647, got 'x'",
+        "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka producer",
+    ]
+
+
+# --- options of the other side ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", sorted({option.name for option in ALL_OPTIONS.values()} - {option.name for option in SINK_OPTIONS.values()})
+)
+def test_sink_refuses_each_option_of_reading(name: str) -> None:
+    (problem,) = problems({**SERVERS, name.lower(): "x"})
+    assert problem.startswith(f"Option '{name.lower()}' is for reading: ")
+
+
+def test_strategy_of_a_sink_is_its_topic() -> None:
+    assert problems({**SERVERS, "subscribe": "t"}) == [
+        "Option 'subscribe' is for reading: to name the topic of all rows, set 'topic'."
+    ]
+
+
+@pytest.mark.parametrize("name", [*sorted(SINK_ONLY), "checkpointLocation"])
+def test_source_refuses_each_option_of_writing(name: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        SourceOptions.parse({**READ, name: "x"})
+    assert str(caught.value).startswith(f"Option '{name}' is for writing: ")
+
+
+def test_source_options_about_topics_name_subscribe() -> None:
+    with pytest.raises(OptionError) as caught:
+        SourceOptions.parse({**READ, "topic": "t", "topics": "t"})
+    assert str(caught.value).split("\n") == [
+        "Option 'topic' is for writing: to read topics, set 'subscribe'.",
+        "Option 'topics' is unknown: to read topics, set 'subscribe'.",
+    ]
+
+
+# --- what others rely on ----------------------------------------------------------------------------------------------
+
+
+def test_options_can_be_hashed_and_pickled() -> None:
+    options = SinkOptions.parse({**SERVERS, "topic": "t", "kafka.sasl.mechanism": "PLAIN"} | LOGIN)
+
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert len({options, SinkOptions.parse(SERVERS), SinkOptions.parse(SERVERS)}) == 2
+
+
+LOGIN = {
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.sasl.username": "me",
+    "kafka.sasl.password": "hunter2",
+}
+
+
+def test_table_has_every_field_and_valid_defaults() -> None:
+    names = {field.name for kind in (SinkOptions, ProducerOptions) for field in fields(kind)}
+    assert names - {"client", "metrics", "producer"} <= SINK_OPTIONS.keys()
+    for option in SINK_OPTIONS.values():
+        assert option.doc.endswith(".")
+        assert option.default is None or option.value(option.default) is not None
