@@ -126,27 +126,26 @@ def encode(
     # numpy sorts numbers of up to 16 bits by radix, eight times faster.
     order = np.argsort(partition.astype(np.min_scalar_type(partition.max(initial=0))), kind="stable").astype(np.int32)
     records, partition, sizes = records.take(order), partition[order], sizes[order]
-    starts = _batch_starts(partition, sizes, max_batch_bytes - HEADER_BYTES)
-    counts = np.diff(starts, append=len(order))
-    first_ms = records.timestamp_ms[starts]
-    offset_delta = np.arange(len(order)) - np.repeat(starts, counts)
-    encoded = _encode_records(records, sizes, records.timestamp_ms - np.repeat(first_ms, counts), offset_delta)
-    batches = []
-    for start, count, base_timestamp in zip(starts.tolist(), counts.tolist(), first_ms.tolist(), strict=True):
-        rows = slice(start, start + count)
-        data = data_of(encoded[rows])
-        batches.append(
-            EncodedBatch(
-                partition=int(partition[start]),
-                rows=order[rows],
-                payload=compress(compression, data),
-                records_bytes=len(data),
-                compression=compression,
-                base_timestamp=base_timestamp,
-                max_timestamp=int(records.timestamp_ms[rows].max()),
-            )
+    bounds = _batch_bounds(partition, sizes, max_batch_bytes - HEADER_BYTES)
+    starts, ends = bounds[:-1], bounds[1:]
+    encoded = _encode_records(records, sizes, starts, ends)
+    data, offsets = data_of(encoded), offsets_of(encoded)
+    first_ms, max_ms = records.timestamp_ms[starts], np.maximum.reduceat(records.timestamp_ms, starts)
+    columns = (partition[starts], starts, ends, offsets[starts], offsets[ends], first_ms, max_ms)
+    return [
+        EncodedBatch(
+            partition=number,
+            rows=order[start:end],
+            payload=compress(compression, data[at:until]),
+            records_bytes=until - at,
+            compression=compression,
+            base_timestamp=base_timestamp,
+            max_timestamp=max_timestamp,
         )
-    return batches
+        for number, start, end, at, until, base_timestamp, max_timestamp in zip(
+            *(column.tolist() for column in columns), strict=True
+        )
+    ]
 
 
 def split(batch: EncodedBatch) -> tuple[EncodedBatch, EncodedBatch]:
@@ -162,8 +161,8 @@ def split(batch: EncodedBatch) -> tuple[EncodedBatch, EncodedBatch]:
     return first, second
 
 
-def _batch_starts(partition: Ints, sizes: Longs, room_bytes: int) -> Longs:
-    """The index of the first record of each batch, for records in order of partitions."""
+def _batch_bounds(partition: Ints, sizes: Longs, room_bytes: int) -> Longs:
+    """The index of the first record of each batch, and the number of records. Records are in order of partitions."""
     ends_at = np.cumsum(sizes)
     starts, at = [], 0
     for until in np.append(np.flatnonzero(np.diff(partition)) + 1, len(partition)).tolist():
@@ -171,14 +170,16 @@ def _batch_starts(partition: Ints, sizes: Longs, room_bytes: int) -> Longs:
             starts.append(at)
             fitting = int(np.searchsorted(ends_at, ends_at[at] - sizes[at] + room_bytes, "right"))
             at = min(max(fitting, at + 1), until)
-    return np.array(starts, np.int64)
+    return np.array([*starts, len(sizes)], np.int64)
 
 
-def _encode_records(records: Records, sizes: Longs, timestamp_delta: Longs, offset_delta: Longs) -> pa.BinaryArray:
-    """`record_fields.py` has the layout."""
-    length = (
-        sizes - (_MAX_RECORD_OVERHEAD - _ATTRIBUTES_BYTES) + varint_bytes(timestamp_delta) + varint_bytes(offset_delta)
-    )
+def _encode_records(records: Records, sizes: Longs, starts: Longs, ends: Longs) -> pa.BinaryArray:
+    """The records of batches with these bounds. `record_fields.py` has the layout."""
+    first = np.repeat(starts, ends - starts)
+    offset_delta = np.arange(len(sizes)) - first
+    timestamp_delta = records.timestamp_ms - records.timestamp_ms[first]
+    varying_bytes = _ATTRIBUTES_BYTES + varint_bytes(timestamp_delta) + varint_bytes(offset_delta)
+    length = sizes - _MAX_RECORD_OVERHEAD + varying_bytes
     attributes = np.zeros_like(length)
     before_key = varints(length, attributes, timestamp_delta, offset_delta, _lengths(records.key))
     before_value = varints(_lengths(records.value))

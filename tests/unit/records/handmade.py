@@ -9,6 +9,7 @@ from typing import Any
 
 import cramjam
 from crc32c import crc32c
+from kio.records.schema import Record
 
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.record_schema import HEADERS_COLUMN, RECORD_COLUMNS
@@ -151,3 +152,9 @@ def rows_of(parts: FetchedRecords | Sequence[FetchedRecords]) -> list[Row]:
                 pairs = headers and tuple((header["key"], header["value"]) for header in headers)
                 rows.append(Row(offset, key, value, time_us // 1000, pairs))
     return rows
+
+
+def from_kio(record: Record) -> Row:
+    """A record that kio read, with a timestamp of whole seconds."""
+    headers = tuple(((header.key or b"").decode(), header.value) for header in record.headers)
+    return Row(record.offset, record.key, record.value, int(record.timestamp.timestamp()) * 1000, headers or None)

@@ -1,4 +1,5 @@
-"""`decompress_into` reads every codec as producers write it, and writes no further than its target."""
+"""`compress` writes what every client reads; `decompress_into` reads every codec as producers write it, and writes no
+further than its target."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import cramjam
 import pytest
 
 from pyspark_kafka_meta.errors import CorruptBatchError
-from pyspark_kafka_meta.records.compression import Codec, decompress_into
+from pyspark_kafka_meta.records.compression import Codec, Compression, compress, decompress_into
 from tests.unit.records.handmade import COMPRESS, xerial_snappy
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -27,6 +28,74 @@ def decompress(codec: Codec, data: bytes, room: int = 1 << 20) -> bytes:
 @pytest.mark.parametrize("text", [b"x", TEXT[:100], TEXT, random.Random(1).randbytes(100_000)])
 def test_compressed_text_is_decompressed(codec: Codec, text: bytes) -> None:
     assert decompress(codec, COMPRESS[codec](text)) == text
+
+
+@pytest.mark.parametrize(
+    "compression",
+    [
+        *map(Compression, Codec),
+        *(Compression(Codec.GZIP, level) for level in (-1, 1, 9)),
+        *(Compression(Codec.LZ4, level) for level in (1, 9, 17)),
+        *(Compression(Codec.ZSTD, level) for level in (-131072, -1, 1, 22)),
+    ],
+)
+@pytest.mark.parametrize("text", [b"x", TEXT[:100], TEXT, random.Random(1).randbytes(100_000)])
+def test_own_compressed_text_is_decompressed(compression: Compression, text: bytes) -> None:
+    assert decompress(compression.codec, bytes(compress(compression, memoryview(text)))) == text
+
+
+@pytest.mark.parametrize("level", [None, 1, 9, 12])
+def test_lz4_blocks_are_independent_and_of_64_kib(level: int | None) -> None:
+    """Brokers refuse linked blocks."""
+    frame = bytes(compress(Compression(Codec.LZ4, level), memoryview(TEXT)))
+    magic, flags, block_size = struct.unpack_from("<IBB", frame)
+    checksum_bytes = 4 if flags & 0x10 else 0
+
+    text, at = b"", 7
+    while block_bytes := struct.unpack_from("<I", frame, at)[0]:
+        block = frame[at + 4 : at + 4 + block_bytes]
+        plain = bytearray(65536)
+        text += plain[: cramjam.lz4.decompress_block_into(block, plain)]
+        at += 4 + block_bytes + checksum_bytes
+
+    assert (magic, flags & 0xE0, block_size) == (0x184D2204, 0x60, 0x40)  # version 1, independent; at most 64 KiB
+    assert (text, at + 4) == (TEXT, len(frame))
+
+
+def test_snappy_is_framed_as_by_java() -> None:
+    framed = bytes(compress(Compression(Codec.SNAPPY), memoryview(TEXT)))
+
+    text, at = b"", 16
+    while at < len(framed):
+        (block_bytes,) = struct.unpack_from(">i", framed, at)
+        block = bytes(cramjam.snappy.decompress_raw(framed[at + 4 : at + 4 + block_bytes]))
+        assert len(block) <= 32 * 1024
+        text += block
+        at += 4 + block_bytes
+
+    assert framed[:16] == xerial_snappy(b"")
+    assert (text, at) == (TEXT, len(framed))
+
+
+@pytest.mark.parametrize(("codec", "level", "same"), [(Codec.GZIP, -1, 6), (Codec.LZ4, 9, 1), (Codec.LZ4, 17, 12)])
+def test_levels_are_those_of_java(codec: Codec, level: int, same: int) -> None:
+    text = memoryview(TEXT)
+
+    assert compress(Compression(codec, level), text) == compress(Compression(codec, same), text)
+
+
+@pytest.mark.parametrize(("codec", "default"), [(Codec.GZIP, -1), (Codec.LZ4, 9), (Codec.ZSTD, 3)])
+def test_default_level_is_that_of_java(codec: Codec, default: int) -> None:
+    text = memoryview(TEXT)
+
+    assert compress(Compression(codec), text) == compress(Compression(codec, default), text)
+
+
+@pytest.mark.parametrize(("codec", "low", "high"), [(Codec.GZIP, 1, 9), (Codec.LZ4, 9, 12), (Codec.ZSTD, -50, 19)])
+def test_higher_level_compresses_more(codec: Codec, low: int, high: int) -> None:
+    sizes = [len(compress(Compression(codec, level), memoryview(TEXT))) for level in (low, high)]
+
+    assert sizes[1] < sizes[0]
 
 
 @pytest.mark.parametrize("codec", Codec)

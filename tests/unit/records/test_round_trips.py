@@ -14,7 +14,7 @@ from kio.records.writers import write_new_batch
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
 from pyspark_kafka_meta.records.compression import Codec
-from tests.unit.records.handmade import CONTROL, TRANSACTIONAL, Row, batch, fetched, rows_of
+from tests.unit.records.handmade import CONTROL, TRANSACTIONAL, Row, batch, fetched, from_kio, rows_of
 
 BYTES = st.none() | st.binary(max_size=40) | st.binary(min_size=60, max_size=70) | st.just(bytes(9000))
 HEADERS = st.none() | st.lists(st.tuples(st.text(max_size=5), BYTES), min_size=1, max_size=4).map(tuple)
@@ -117,8 +117,3 @@ def as_kio(rows: Sequence[Row]) -> NewRecordBatch:
             for row in rows
         ),
     )
-
-
-def from_kio(record: Record) -> Row:
-    headers = tuple(((header.key or b"").decode(), header.value) for header in record.headers)
-    return Row(record.offset, record.key, record.value, int(record.timestamp.timestamp()) * 1000, headers or None)
