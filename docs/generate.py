@@ -21,7 +21,7 @@ from typing import Any
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent, Role
 from pyspark_kafka_meta.metadata.snapshot_changes import SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.options import ALL_OPTIONS, Table
+from pyspark_kafka_meta.options import ALL_OPTIONS, SINK_OPTIONS, Table
 from pyspark_kafka_meta.tables.table_schemas import ROWS, struct_type
 
 ROOT = Path(__file__).parent.parent
@@ -38,18 +38,23 @@ COMMON_OPTIONS = (
     "minPartitions",
     "includeHeaders",
     "failOnDataLoss",
+    "topic",
     "metricsPath",
     "metricsTopic",
     "kafka.isolation.level",
+    "kafka.compression.type",
     "kafka.security.protocol",
 )
+OPTIONS = {option.name: option for option in (*ALL_OPTIONS.values(), *SINK_OPTIONS.values())}
 OPTION_SECTIONS = {
     "Topics and tables": ("table", "subscribe*", "assign", "includeHeaders"),
     "Start and end": ("starting*", "ending*"),
     "Micro-batches and tasks": ("max*PerTrigger", "min*", "maxTriggerDelay", "maxTasks", "maxRecordsPerPartition"),
     "Data loss and errors": ("failOn*", "on*", "newPartitions", "maxDecompressed*", "fetchOffset.*", "kafkaConsumer.*"),
+    "Writing": (*OPTIONS.keys() - {option.name for option in ALL_OPTIONS.values()},),
     "Groups and events": ("kafka.group.id", "groupIdPrefix", "commitOffsetsToGroup", "metrics*"),
     "Security": ("kafka.security.*", "kafka.ssl.*", "kafka.sasl.*", "oauthTokenProvider"),
+    "Fetches": ("kafka.client.rack", "kafka.isolation.level", "kafka.*fetch.*", "kafka.check.crcs"),
     "Connections": ("kafka.*",),
 }
 """The patterns of each section's option names. An option is in the first section that matches."""
@@ -61,8 +66,8 @@ NO_DECIMALS_FROM = 100
 def all_options() -> str:
     """Every option by section."""
     sections: dict[str, list[str]] = {title: [] for title in OPTION_SECTIONS}
-    for option in ALL_OPTIONS.values():
-        sections[section_of(option.name)].append(option.name)
+    for name in OPTIONS:
+        sections[section_of(name)].append(name)
     return "\n".join(f"## {title}\n\n{option_table(names)}" for title, names in sections.items())
 
 
@@ -74,8 +79,7 @@ def section_of(name: str) -> str:
 
 
 def option_table(names: Iterable[str]) -> str:
-    options = {option.name: option for option in ALL_OPTIONS.values()}
-    rows = [(f"`{name}`", options[name].default or "", options[name].doc) for name in names]
+    rows = [(f"`{name}`", OPTIONS[name].default or "", OPTIONS[name].doc) for name in names]
     return table(("option", "default", "description"), rows)
 
 

@@ -20,7 +20,7 @@ from pyspark_kafka_meta import __all__ as exported
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.options import ALL_OPTIONS
+from pyspark_kafka_meta.options import ALL_OPTIONS, SINK_OPTIONS
 from pyspark_kafka_meta.options.unsupported_properties import REPLACEMENTS, UNSUPPORTED
 from pyspark_kafka_meta.tables.table_schemas import ROWS, struct_type
 
@@ -97,7 +97,7 @@ def assert_parameters_exist(name: str, *arguments: str) -> None:
 
 @for_each_page
 def test_client_options_exist_or_are_refused(page: Path) -> None:
-    options = {option.name for option in ALL_OPTIONS.values()}
+    options = {option.name for option in (*ALL_OPTIONS.values(), *SINK_OPTIONS.values())}
     refused = {f"kafka.{name}" for name in (*UNSUPPORTED, *REPLACEMENTS)}
     assert set(re.findall(r"`(kafka\.[a-z.]+[a-z])`", page.read_text())) <= options | refused
 

@@ -33,7 +33,9 @@ class ProducerOptions:
         "Whether a retry within a task neither duplicates nor reorders records. False by default if kafka.acks is 1.",
     )
     compression_type: str = choice(
-        "kafka.compression.type", {codec: codec for codec in CODECS}, "none, gzip, snappy, lz4 or zstd."
+        "kafka.compression.type",
+        {codec: codec for codec in CODECS},
+        "Compression of written records: none, gzip, snappy, lz4 or zstd.",
     )
     gzip_level: int | None = whole("kafka.compression.gzip.level", None, "Compression level of gzip.", 1, 9)
     lz4_level: int | None = whole("kafka.compression.lz4.level", None, "Compression level of lz4.", 1, 17)
@@ -45,7 +47,7 @@ class ProducerOptions:
         low=1,
     )
     max_request_bytes: int = whole(
-        "kafka.max.request.size", "1048576", "Maximum size of a request and of a record, before compression.", low=1
+        "kafka.max.request.size", "1048576", "Maximum size of a request, and of a record before compression.", low=1
     )
     buffer_bytes: int = whole(
         "kafka.buffer.memory",

@@ -32,7 +32,7 @@ class SinkOptions:
         None,
         topic_name,
         "Option 'topic' must be the name of one topic, got '{value}'",
-        "Topic of all rows; takes precedence over the column topic.",
+        "Topic to write all rows to; takes precedence over the column topic.",
     )
 
     @classmethod
