@@ -1,6 +1,7 @@
-"""A connection to a broker over a blocking socket: TLS, ApiVersions, SASL, then requests. Every step has a deadline.
+"""A connection to a broker: TLS, ApiVersions, SASL, then requests. Every step has a deadline.
 
-Between `send` and `receive`, the response waits in the kernel's buffer. Any error closes the connection for good.
+Sending never waits: bytes that the socket does not take are sent by `flush`. Between `send` and `receive`, the response
+waits in the kernel's buffer. Any error closes the connection for good.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import socket
 import ssl
 import time
 from collections import deque
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pyspark_kafka_meta.errors import (
     AuthenticationError,
@@ -53,24 +54,39 @@ PROBE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """The options of a connection. `max_frame_bytes` limits a response beyond the records that its request asks for."""
+    """The options of a connection.
+
+    Attributes:
+        max_frame_bytes: limit of a response beyond the records that its request asks for.
+        limits_unacknowledged: as in `sockets.connect`.
+    """
 
     client_id: str
     connect_timeout_ms: int
     max_frame_bytes: int
     security: SecurityOptions = PLAINTEXT
+    limits_unacknowledged: bool = True
 
     @classmethod
     def of(cls, options: ClientOptions) -> ConnectionSettings:
         return cls(options.client_id, options.connection_setup_timeout_ms, FRAME_SLACK_BYTES, options.security)
 
 
-class _InFlight(NamedTuple):
+@dataclass(slots=True)
+class _InFlight:
     api: Api
     version: int
     correlation_id: int
     request_bytes: int
-    sent_at: float
+    unsent: deque[memoryview]
+    sent_at: float = field(init=False)
+
+    def on_sent(self, count: int) -> None:
+        """`count` bytes of the first unsent part are sent."""
+        part = self.unsent.popleft()
+        if count < len(part):
+            self.unsent.appendleft(part[count:])
+        self.sent_at = time.monotonic()
 
 
 class Connection:
@@ -107,13 +123,22 @@ class Connection:
     def is_usable(self) -> bool:
         """False once the broker closed an idle connection or sent unrequested bytes, or with a request in flight: its
         response would be taken for the response to the next request."""
-        if self._socket.fileno() < 0 or self._in_flight:
+        if self._socket.fileno() < 0 or self._in_flight or self.has_buffered_bytes():
             return False
         return not is_readable(self._socket)
 
+    def has_buffered_bytes(self) -> bool:
+        """Whether bytes of a response were decrypted with the response before: no selector sees them."""
+        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
+
+    def has_unsent_bytes(self) -> bool:
+        """Whether `flush` has something to send once the socket is writable."""
+        return bool(self._in_flight and self._in_flight[-1].unsent)
+
     def login_is_due(self) -> bool:
-        """Whether `send` renews the session first, which waits for the broker and for a token."""
-        return time.monotonic() >= self._login_due and not self._in_flight
+        """Whether the session is about to end (KIP-368). With no request in flight, `send` renews it first, which waits
+        for the broker and for a token."""
+        return time.monotonic() >= self._login_due
 
     def version(self, api: Api, at_most: int | None = None) -> int:
         """The newest version of `api` that both sides support.
@@ -134,21 +159,31 @@ class Connection:
     def call(self, api: Api, message: Any, deadline: float) -> Exchange:
         """Send `message` and wait for its response."""
         self.send(api, message, deadline)
+        self.flush(deadline)
         return self.receive(deadline)
 
     def send(self, api: Api, message: Any, deadline: float) -> None:
-        """Send `message`, after renewing a session that is about to end (KIP-368). `receive` returns responses in the
-        order of requests."""
-        if self.login_is_due():
+        """Send as much of `message` as the socket takes at once; a due login comes first, by `deadline`. `receive`
+        returns responses in the order of requests."""
+        if self.login_is_due() and not self._in_flight:
             self._log_in(deadline)
         correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
         frame = frame_codec.encode(message, correlation_id, self._settings.client_id)
-        try:
-            self._socket.settimeout(remaining_s(deadline))
-            self._socket.sendall(frame)
-        except OSError as error:
-            raise self._failure(error, f"sending {api.title}") from error
-        self._in_flight.append(_InFlight(api, message.__version__, correlation_id, len(frame), time.monotonic()))
+        size = sum(map(len, frame))
+        self._in_flight.append(_InFlight(api, message.__version__, correlation_id, size, deque(frame)))
+        self.flush()
+
+    def flush(self, deadline: float | None = None) -> None:
+        """Send what is unsent by `deadline`. Without it, only as much as the socket takes at once."""
+        for request in self._in_flight:
+            while request.unsent:
+                try:
+                    self._socket.settimeout(0 if deadline is None else remaining_s(deadline))
+                    request.on_sent(self._socket.send(request.unsent[0]))
+                except OSError as error:
+                    if deadline is None and isinstance(error, BlockingIOError | ssl.SSLWantWriteError):
+                        return
+                    raise self._failure(error, f"sending {request.api.title}") from error
 
     def receive(
         self, deadline: float, memory: ReusableBuffer | None = None, has_begun: bool = False, max_records_bytes: int = 0
@@ -176,6 +211,9 @@ class Connection:
         except ProtocolError as error:
             self.close()
             raise ProtocolError(f"{self.address}: {error}") from error
+        if request.unsent:
+            self.close()
+            raise ProtocolError(f"{self.address} answered {request.api.title} before it had the whole request")
         self._is_new = self._is_new and request.api is API_VERSIONS
         return Exchange(
             message,
@@ -218,7 +256,7 @@ class Connection:
     def _open(self, deadline: float) -> socket.socket:
         security = self._settings.security
         context = tls.tls_context(security) if security.uses_tls else None
-        connection = connect(self.address, deadline)
+        connection = connect(self.address, deadline, self._settings.limits_unacknowledged)
         if context is None:
             return connection
         try:

@@ -1,7 +1,7 @@
-"""`InFlightRequests`: the in-flight requests of one kind, at most one per broker, and their connections.
+"""`InFlightRequests`: the in-flight requests of one kind and their connections, one to each broker.
 
-Sending never waits for a broker. Receiving returns the first response of several brokers. Named after Kafka's
-`org.apache.kafka.clients.InFlightRequests`.
+Sending never waits for a broker: `receive` sends what the sockets did not take, and returns the first response of
+several brokers. Named after Kafka's `org.apache.kafka.clients.InFlightRequests`.
 """
 
 from __future__ import annotations
@@ -9,81 +9,32 @@ from __future__ import annotations
 import selectors
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
 from pyspark_kafka_meta.model import Address, Broker
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.wire.in_flight_queue import InFlightQueue, InFlightRequest, next_events
 from pyspark_kafka_meta.wire.messages import RequestFailure
 from pyspark_kafka_meta.wire.opening_connection import OpeningConnection
-from pyspark_kafka_meta.wire.sockets import Selector
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
-OPENING_GRACE_S = 0.1
-"""The thread that opens a connection has the same deadline as the request, and reports its error a moment later."""
-
-
-@dataclass(slots=True)
-class InFlightRequest(Generic[RequestT]):
-    """A request that was sent, or that will be sent once its connection is open.
-
-    Attributes:
-        deadline: for the connection and the begin of the response, in seconds of `time.monotonic`.
-        extends_deadline: whether `deadline` is for the connection first, and moves on by `timeout_s` once the
-            connection is open.
-        timeout_s: from the creation of the request to `deadline`.
-    """
-
-    address: Address
-    channel: Connection | OpeningConnection
-    request: RequestT
-    deadline: float
-    extends_deadline: bool
-    timeout_s: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.timeout_s = self.deadline - time.monotonic()
-
-    def connection(self) -> Connection:
-        """The connection that carries the response. Call it only once `first_readable` returned the request.
-
-        Raises:
-            KafkaMetaError: the connection failed, or the request could not be sent.
-        """
-        if isinstance(self.channel, OpeningConnection):
-            self.channel = self.channel.connection()
-            if self.extends_deadline:
-                self.deadline = time.monotonic() + self.timeout_s
-        return self.channel
-
-    def read_deadline(self) -> float:
-        """The deadline for the end of a response that has begun. It counts from now: a caller that was busy with the
-        rows of another broker still gets what has arrived."""
-        return time.monotonic() + self.timeout_s
-
-    def time_out(self, name: str) -> KafkaMetaError:
-        """Abandon the request; returns its error."""
-        self.channel.close()
-        if isinstance(self.channel, OpeningConnection):
-            error = self.channel.error(OPENING_GRACE_S)
-            unknown = ConnectError(f"cannot connect to {self.address}: no response in time")
-            return error if isinstance(error, KafkaMetaError) else unknown
-        return RequestTimeoutError(f"{self.address} did not answer {name} in time")
-
 
 class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
-    """Implements `pyspark_kafka_meta.wire.messages.Requests`. Not thread-safe.
+    """Implements `Requests` and `PipelinedRequests` of `pyspark_kafka_meta.wire.messages`. Not thread-safe.
 
     A connection opens at its first use and closes for good at its first error.
     """
 
     name: ClassVar[str]
     """The kind of request in errors."""
+    pipelines: ClassVar[bool] = False
+    """Whether a broker may have several requests in flight."""
     extends_deadline: ClassVar[bool] = True
     """Whether a response gets as much time as its connection, or both share the deadline."""
 
@@ -95,12 +46,12 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
         self._settings = settings
         self._interrupted_by = interrupted_by
         self._idle: dict[int, Connection] = {}
-        self._in_flight: dict[int, InFlightRequest[RequestT]] = {}
-        self._not_sent: dict[int, KafkaMetaError] = {}
+        self._in_flight: dict[int, InFlightQueue[RequestT]] = {}
+        self._failed: dict[int, KafkaMetaError] = {}  # not received yet
 
     @abstractmethod
     def _write(self, connection: Connection, request: RequestT, deadline: float) -> None:
-        """Send the request by `deadline`."""
+        """Send the request. `deadline` is for a login that is due."""
 
     @abstractmethod
     def _read(self, node_id: int, connection: Connection, in_flight: InFlightRequest[RequestT]) -> ResponseT:
@@ -108,42 +59,49 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
 
     def node_ids(self) -> Collection[int]:
         """Brokers whose response, or failure, was not received."""
-        return [*self._in_flight, *self._not_sent]
+        return [*self._in_flight, *self._failed]
 
     def send(self, broker: Broker, request: RequestT, deadline: float) -> None:
-        self.drop(broker.node_id)  # its response must not be taken for the response to the new request
-        try:
-            channel = self._sent(broker, request, deadline)
-        except KafkaMetaError as error:
-            self._not_sent[broker.node_id] = error
+        if not self.pipelines:
+            self.drop(broker.node_id)  # its response must not be taken for the response to the new request
+        if broker.node_id in self._failed:
+            return  # the failure, which was not received yet, is of this request too
+        queue = self._in_flight.get(broker.node_id)
+        if queue is None:
+            self._start(broker, deque([InFlightRequest(request, deadline)]))
+        elif queue.broker.address == broker.address:
+            queue.held.append(InFlightRequest(request, deadline))
+            self._send_held(queue)
         else:
-            self._in_flight[broker.node_id] = InFlightRequest(
-                broker.address, channel, request, deadline, self.extends_deadline
+            self._fail(
+                broker.node_id,
+                ConnectError(f"broker {broker.node_id} moved from {queue.broker.address} to {broker.address}"),
             )
 
     def receive(self, node_ids: Collection[int], deadline: float) -> ResponseT | RequestFailure | None:
-        for node_id in self._not_sent.keys() & set(node_ids):
-            return RequestFailure(node_id, self._not_sent.pop(node_id))
-        waiting = {node_id: self._in_flight[node_id] for node_id in node_ids if node_id in self._in_flight}
-        interrupting = () if self._interrupted_by is None else self._interrupted_by._in_flight.values()
-        until = min([deadline, *(in_flight.deadline for in_flight in interrupting)])
-        while waiting or interrupting:
-            due = min(waiting, key=lambda node_id: waiting[node_id].deadline, default=None)
-            ready = first_readable(waiting, until if due is None else min(until, waiting[due].deadline), interrupting)
+        interrupting = () if self._interrupted_by is None else tuple(self._interrupted_by._in_flight.values())
+        until = min([deadline, *(queue.deadline() for queue in interrupting)])
+        while (failed := next(iter(self._failed.keys() & set(node_ids)), None)) is None:
+            waiting = {node_id: self._in_flight[node_id] for node_id in node_ids if node_id in self._in_flight}
+            due = min(waiting, key=lambda node_id: waiting[node_id].deadline(), default=None)
+            if due is None and not interrupting:
+                return None
+            events = next_events(waiting, interrupting, until if due is None else min(until, waiting[due].deadline()))
+            ready = self._advance({node_id: event for node_id, event in events.items() if node_id is not None})
             if ready is not None:
                 return self._response(ready)
             now = time.monotonic()
-            if due is not None and now >= waiting[due].deadline:  # a connection that opened meanwhile moved it
-                return RequestFailure(due, self._in_flight.pop(due).time_out(self.name))
-            if interrupting or now >= deadline:
-                break
-        return None
+            if due is not None and due in self._in_flight and now >= waiting[due].deadline():
+                self._fail(due, waiting[due].time_out(self.name))
+            elif None in events or now >= until:
+                return None
+        return RequestFailure(failed, self._failed.pop(failed))
 
     def drop(self, node_id: int) -> None:
-        self._not_sent.pop(node_id, None)
-        in_flight = self._in_flight.pop(node_id, None)
-        if in_flight is not None:
-            in_flight.channel.close()
+        self._failed.pop(node_id, None)
+        queue = self._in_flight.pop(node_id, None)
+        if queue is not None:
+            queue.channel.close()
 
     def drop_all(self) -> None:
         for node_id in self.node_ids():
@@ -157,6 +115,17 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
         """Close the idle connections to all other addresses."""
         for node_id in [node_id for node_id, idle in self._idle.items() if idle.address not in addresses]:
             self._idle.pop(node_id).close()
+
+    def _start(self, broker: Broker, requests: deque[InFlightRequest[RequestT]]) -> None:
+        """Send the first request, to which no other is in flight, then the others."""
+        first = requests.popleft()
+        try:
+            channel = self._sent(broker, first.request, first.deadline)
+        except KafkaMetaError as error:
+            self._fail(broker.node_id, error)
+        else:
+            queue = self._in_flight[broker.node_id] = InFlightQueue(broker, channel, deque([first]), requests)
+            self._send_held(queue)
 
     def _sent(self, broker: Broker, request: RequestT, deadline: float) -> Connection | OpeningConnection:
         """Send over the idle connection. If there is none, or it breaks, a thread opens a new connection and sends. A
@@ -175,41 +144,57 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
                 return send_over(idle)
         return OpeningConnection(lambda: send_over(Connection(broker.address, self._settings, deadline)))
 
+    def _send_held(self, queue: InFlightQueue[RequestT]) -> None:
+        with self._failing(queue):
+            while queue.held and isinstance(queue.channel, Connection) and not queue.channel.login_is_due():
+                queue.sent.append(queue.held.popleft())
+                self._write(queue.channel, queue.sent[-1].request, queue.sent[-1].deadline)
+
+    def _advance(self, events: Mapping[int, int]) -> int | None:
+        """Open connections and send. Returns the first broker whose response has begun, or whose connection is lost."""
+        for node_id, event in events.items():
+            queue = self._in_flight[node_id]
+            with self._failing(queue):
+                if isinstance(queue.channel, OpeningConnection):
+                    queue.open(self.extends_deadline)
+                    self._send_held(queue)
+                elif event & selectors.EVENT_READ:
+                    return node_id
+                else:
+                    queue.channel.flush()
+        return None
+
     def _response(self, node_id: int) -> ResponseT | RequestFailure:
-        in_flight = self._in_flight.pop(node_id)
+        queue = self._in_flight.pop(node_id)
+        connection = queue.connection()
         try:
-            connection = in_flight.connection()
             with _closed_by_errors(connection):
-                response = self._read(node_id, connection, in_flight)
+                response = self._read(node_id, connection, queue.sent.popleft())
         except KafkaMetaError as error:
             return RequestFailure(node_id, error)
+        if queue.sent:
+            self._in_flight[node_id] = queue
+            return response
         self._idle[node_id] = connection
+        if queue.held:
+            self._start(queue.broker, queue.held)
         return response
 
+    def _fail(self, node_id: int, error: KafkaMetaError) -> None:
+        """Drop the requests to a broker; the next `receive` returns their error."""
+        self.drop(node_id)
+        self._failed[node_id] = error
 
-def first_readable(
-    waiting: Mapping[int, InFlightRequest[Any]], until: float, interrupting: Collection[InFlightRequest[Any]] = ()
-) -> int | None:
-    """Node id of the first request whose response has begun or whose connection has failed. None if there is none by
-    `until`, or once an interrupting request is readable."""
-    while (node_id := _select(waiting, until, interrupting)) is not None:
-        channel = waiting[node_id].channel
-        if isinstance(channel, Connection) or channel.has_failed():
-            return node_id
-        waiting[node_id].connection()
-    return None
-
-
-def _select(
-    waiting: Mapping[int, InFlightRequest[Any]], until: float, interrupting: Collection[InFlightRequest[Any]]
-) -> int | None:
-    with Selector() as selector:
-        for node_id, in_flight in waiting.items():
-            selector.register(in_flight.channel, selectors.EVENT_READ, node_id)
-        for in_flight in interrupting:
-            selector.register(in_flight.channel, selectors.EVENT_READ, None)
-        readable = [key.data for key, _ in selector.select(max(until - time.monotonic(), 0))]
-    return next((node_id for node_id in readable if node_id is not None), None)
+    @contextmanager
+    def _failing(self, queue: InFlightQueue[RequestT]) -> Iterator[None]:
+        """Any error, including cancellation, ends all requests of the queue."""
+        try:
+            yield
+        except KafkaMetaError as error:
+            self._fail(queue.broker.node_id, error)
+        except BaseException:
+            self.drop(queue.broker.node_id)
+            raise
 
 
 def _usable(idle: Connection | None, address: Address) -> Connection | None:

@@ -10,20 +10,32 @@ import math
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pyspark_kafka_meta.errors import RequestTimeoutError
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
 from pyspark_kafka_meta.reusable_buffer import ReusableBuffer
-from pyspark_kafka_meta.wire import translate_fetch, translate_metadata, translate_offsets
+from pyspark_kafka_meta.wire import translate_fetch, translate_metadata, translate_offsets, translate_produce
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.wire.frame_codec import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
-from pyspark_kafka_meta.wire.in_flight_requests import InFlightRequest, InFlightRequests
+from pyspark_kafka_meta.wire.frame_codec import (
+    FETCH,
+    INIT_PRODUCER_ID,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+    PRODUCE,
+)
+from pyspark_kafka_meta.wire.in_flight_queue import InFlightRequest
+from pyspark_kafka_meta.wire.in_flight_requests import InFlightRequests
 from pyspark_kafka_meta.wire.messages import (
     FetchRequest,
     FetchResponse,
     OffsetsRequest,
     OffsetsResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProducerIdRequest,
+    ProducerIdResponse,
     RequestFailure,
 )
 
@@ -48,7 +60,7 @@ class MetadataRequests(InFlightRequests[Topics, tuple[Address, MetadataResponse]
         self, node_id: int, connection: Connection, in_flight: InFlightRequest[Topics]
     ) -> tuple[Address, MetadataResponse]:
         exchange = connection.receive(in_flight.read_deadline(), has_begun=True)
-        return in_flight.address, translate_metadata.metadata_response(exchange, in_flight.request)
+        return connection.address, translate_metadata.metadata_response(exchange, in_flight.request)
 
 
 class OffsetsRequests(InFlightRequests[OffsetsRequest, OffsetsResponse]):
@@ -103,6 +115,42 @@ class FetchRequests(InFlightRequests[FetchRequest, FetchResponse]):
         return response
 
 
+class ProduceRequests(InFlightRequests[ProduceRequest, ProduceResponse]):
+    """A broker that waits for its followers reads no further requests: its full buffer is no reason to close a
+    connection whose requests it may have handled."""
+
+    name = "a Produce"
+    pipelines = True
+
+    def __init__(self, settings: ConnectionSettings, interrupted_by: MetadataRequests) -> None:
+        super().__init__(replace(settings, limits_unacknowledged=False), interrupted_by)
+
+    def _write(self, connection: Connection, request: ProduceRequest, deadline: float) -> None:
+        by_name = any(entry.topic_id is None for entry in request.partitions)
+        version = connection.version(PRODUCE, at_most=translate_produce.TOPIC_IDS_SINCE - 1 if by_name else None)
+        connection.send(PRODUCE, translate_produce.produce_request(version, request), deadline)
+
+    def _read(
+        self, node_id: int, connection: Connection, in_flight: InFlightRequest[ProduceRequest]
+    ) -> ProduceResponse:
+        exchange = connection.receive(in_flight.read_deadline(), has_begun=True)
+        return translate_produce.produce_response(exchange, in_flight.request, node_id)
+
+
+class ProducerIdRequests(InFlightRequests[ProducerIdRequest, ProducerIdResponse]):
+    name = "InitProducerId"
+
+    def _write(self, connection: Connection, request: ProducerIdRequest, deadline: float) -> None:
+        version = connection.version(INIT_PRODUCER_ID)
+        connection.send(INIT_PRODUCER_ID, translate_produce.producer_id_request(version), deadline)
+
+    def _read(
+        self, node_id: int, connection: Connection, in_flight: InFlightRequest[ProducerIdRequest]
+    ) -> ProducerIdResponse:
+        exchange = connection.receive(in_flight.read_deadline(), has_begun=True)
+        return translate_produce.producer_id_response(exchange, node_id)
+
+
 class KafkaWire:
     """Implements `pyspark_kafka_meta.wire.messages.Wire`. Not thread-safe: used by one thread of one process."""
 
@@ -110,6 +158,15 @@ class KafkaWire:
         self._metadata = MetadataRequests(settings)
         self.offsets = OffsetsRequests(settings, self._metadata)
         self.fetch = FetchRequests(settings, self._metadata)
+        self.produce = ProduceRequests(settings, self._metadata)
+        self.producer_ids = ProducerIdRequests(settings, self._metadata)
+        self._kinds: tuple[InFlightRequests[Any, Any], ...] = (
+            self._metadata,
+            self.offsets,
+            self.fetch,
+            self.produce,
+            self.producer_ids,
+        )
         # Metadata goes to addresses, which get numbers here: bootstrap addresses have no node id.
         self._numbers: defaultdict[Address, int] = defaultdict(itertools.count().__next__)
 
@@ -133,10 +190,10 @@ class KafkaWire:
         address, response = received
         if response.brokers:
             # Connections to addresses that no broker has any more.
-            for requests in (self._metadata, self.offsets, self.fetch):
+            for requests in self._kinds:
                 requests.close_idle_except({address, *(broker.address for broker in response.brokers)})
         return response
 
     def close(self) -> None:
-        for requests in (self._metadata, self.offsets, self.fetch):
+        for requests in self._kinds:
             requests.close()

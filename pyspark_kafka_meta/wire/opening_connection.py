@@ -38,10 +38,6 @@ class OpeningConnection:
     def fileno(self) -> int:
         return self._done.fileno()
 
-    def has_failed(self) -> bool:
-        """Call it only once the connection is readable."""
-        return self._outcome.exception() is not None
-
     def error(self, timeout_s: float) -> BaseException | None:
         """Why the connection failed, if the thread reports it within `timeout_s`."""
         with suppress(TimeoutError):

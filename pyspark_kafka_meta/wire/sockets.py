@@ -26,21 +26,23 @@ KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S = 30, 2
 """Probes keep a NAT or a load balancer from dropping connections that are idle for minutes."""
 UNACKNOWLEDGED_S = 5
 """The kernel closes a connection whose data is unacknowledged for this long. The kernel of a broker that hangs still
-acknowledges."""
+acknowledges, until its buffer is full."""
 if sys.platform == "darwin":
-    TCP_RXT_CONNDROPTIME = 0x80
+    UNACKNOWLEDGED_OPTION = 0x80  # TCP_RXT_CONNDROPTIME
     TCP_OPTIONS = {
         socket.TCP_KEEPALIVE: KEEPALIVE_IDLE_S,
         socket.TCP_KEEPINTVL: KEEPALIVE_INTERVAL_S,
-        TCP_RXT_CONNDROPTIME: UNACKNOWLEDGED_S,
+        UNACKNOWLEDGED_OPTION: UNACKNOWLEDGED_S,
     }
 elif sys.platform == "linux":
+    UNACKNOWLEDGED_OPTION = socket.TCP_USER_TIMEOUT
     TCP_OPTIONS = {
         socket.TCP_KEEPIDLE: KEEPALIVE_IDLE_S,
         socket.TCP_KEEPINTVL: KEEPALIVE_INTERVAL_S,
-        socket.TCP_USER_TIMEOUT: UNACKNOWLEDGED_S * 1000,
+        UNACKNOWLEDGED_OPTION: UNACKNOWLEDGED_S * 1000,
     }
 else:
+    UNACKNOWLEDGED_OPTION = 0
     TCP_OPTIONS = {}
 
 
@@ -87,8 +89,11 @@ def is_readable(connection: socket.socket) -> bool:
         return bool(selector.select(0))
 
 
-def connect(address: Address, deadline: float) -> socket.socket:
+def connect(address: Address, deadline: float, limits_unacknowledged: bool = True) -> socket.socket:
     """A socket connected to the first address of the host that accepts. The addresses share the remaining time.
+
+    Args:
+        limits_unacknowledged: whether `UNACKNOWLEDGED_S` holds.
 
     Raises:
         ConnectError: no address accepts.
@@ -106,7 +111,7 @@ def connect(address: Address, deadline: float) -> socket.socket:
             connection.settimeout(max(share, 0.001))
             connection.connect(target)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _notice_dead_peers(connection)
+            _notice_dead_peers(connection, limits_unacknowledged)
             return connection
         except OSError as error:
             connection.close()
@@ -114,11 +119,12 @@ def connect(address: Address, deadline: float) -> socket.socket:
     raise ConnectError(f"cannot connect to {address}: {', '.join(dict.fromkeys(failures))}")
 
 
-def _notice_dead_peers(connection: socket.socket) -> None:
+def _notice_dead_peers(connection: socket.socket, limits_unacknowledged: bool) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in TCP_OPTIONS.items():
-        with suppress(OSError):  # not every system that has the name supports it
-            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+        if limits_unacknowledged or option != UNACKNOWLEDGED_OPTION:
+            with suppress(OSError):  # not every system that has the name supports it
+                connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _resolve(address: Address, deadline: float) -> list[tuple[int, Any]]:

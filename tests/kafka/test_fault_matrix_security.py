@@ -45,9 +45,9 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     tried: list[Any] = []
     connect = sockets.connect
 
-    def counted(address: Any, deadline: float) -> Any:
+    def counted(address: Any, *arguments: Any) -> Any:
         tried.append(address)
-        return connect(address, deadline)
+        return connect(address, *arguments)
 
     monkeypatch.setattr(connection, "connect", counted)
     return tried

@@ -273,7 +273,7 @@ def test_question_whose_asker_gave_up_does_not_answer_the_next(cluster: Cluster,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(in_flight_requests, "first_readable", give_up)
+        patched.setattr(in_flight_requests, "next_events", give_up)
         cluster.offsets(1, OffsetQuery(T0, EARLIEST_TIMESTAMP))
 
     assert cluster.offsets(1, OffsetQuery(T0, LATEST_TIMESTAMP))[T0].offset == 2

@@ -159,11 +159,11 @@ def test_leader_that_no_packet_reaches_is_left_for_the_next_one_while_it_is_conn
     worker.client.cache.refresh(RefreshReason.BOOTSTRAP, worker.client.api_deadline())
     unreachable, found = worker.client.cache.snapshot.brokers[1].address, Event()
 
-    def connect(address: Address, deadline: float) -> socket.socket:
+    def connect(address: Address, deadline: float, limits_unacknowledged: bool) -> socket.socket:
         if address == unreachable:
             assert found.wait(deadline - time.monotonic()), "the read waits for the connection"
             raise ConnectError("no answer in time")
-        return sockets.connect(address, deadline)
+        return sockets.connect(address, deadline, limits_unacknowledged)
 
     monkeypatch.setattr(connection, "connect", connect)
     monkeypatch.setattr(in_flight_fetches, "OVERDUE_MS", 1_000)  # also for the next request

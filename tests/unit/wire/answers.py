@@ -47,7 +47,7 @@ def payload(message: Any) -> bytes:
 
 def as_broker_reads(message: Any, kind: Any) -> Any:
     """A request through its frame, as the protocol library reads it back."""
-    frame = encode(message, CORRELATION_ID, "client-1")
+    frame = b"".join(encode(message, CORRELATION_ID, "client-1"))
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     header, size = entity_reader(kind.__header_schema__)(frame, 4)
     assert (header.request_api_key, header.request_api_version) == (kind.__api_key__, kind.__version__)
