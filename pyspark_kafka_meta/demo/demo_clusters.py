@@ -11,7 +11,8 @@ from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.testing import ClusterError, LocalKafka, MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 
-TOPIC = "clicks"
+TOPIC, COPY = "clicks", "copies"
+"""The topic that the query reads, and the topic that it writes."""
 REPLICAS = ([2, 3, 4], [3, 4, 2], [4, 2, 3], [2, 4, 3])
 """By partition of LocalKafka; the first replica leads. Which broker takes over from broker 2 differs by partition."""
 BLACKOUT_S = 3.0
@@ -34,7 +35,16 @@ class Cluster(Protocol):
 
     @property
     def topics(self) -> Sequence[str]:
-        """The topics to show and to produce to."""
+        """The topics that the query reads, and that the feed produces to."""
+
+    @property
+    def copies(self) -> Sequence[str]:
+        """The topics that the query writes; empty if it writes nothing."""
+
+
+def copy_of(partition: TopicPartition) -> TopicPartition:
+    """Where clusters of the demo's own have a copy of this partition's topic, which has as many partitions."""
+    return TopicPartition(partition.topic.replace(TOPIC, COPY), partition.partition)
 
 
 class EmbeddedCluster:
@@ -51,13 +61,18 @@ class EmbeddedCluster:
         self.name = "3 embedded brokers in this process"
         self.options = {"kafka.bootstrap.servers": brokers.bootstrap_servers.replace("127.0.0.1", "localhost")}
         self.selection = {"subscribePattern": f"^{TOPIC}"}
-        self.topics = [TOPIC]
+        self.topics, self.copies = [TOPIC], [COPY]
         self.elections = " Embedded brokers hold no elections: the demo chooses the leaders."
-        self.growth = "Embedded brokers cannot add partitions: a new topic appears that matches the query's pattern."
+        self.growth = (
+            "Embedded brokers cannot add partitions: a new topic matches the query's pattern, and gets a copy."
+        )
         self._leaders: dict[TopicPartition, int] = {}
         self._dead: set[int] = set()
-        self._preferred = {TopicPartition(TOPIC, number): 1 + number % 3 for number in range(len(REPLICAS))}
-        brokers.create_topic(TOPIC, len(REPLICAS))
+        self._preferred = {
+            TopicPartition(topic, number): 1 + number % 3 for topic in (TOPIC, COPY) for number in range(len(REPLICAS))
+        }
+        for topic in (TOPIC, COPY):
+            brokers.create_topic(topic, len(REPLICAS))
         for partition, leader_id in self._preferred.items():
             self._set_leader(partition, leader_id)
 
@@ -86,8 +101,11 @@ class EmbeddedCluster:
     def grow(self) -> TopicPartition:
         """Add a partition, and return it."""
         added = TopicPartition(f"{TOPIC}-more-{len(self.topics)}", 0)
-        self._brokers.create_topic(added.topic, 1)
-        self._set_leader(added, self._other_broker(NO_BROKER))
+        copy = copy_of(added)
+        for partition in (copy, added):
+            self._brokers.create_topic(partition.topic, 1)
+            self._set_leader(partition, self._other_broker(NO_BROKER))
+        self.copies.append(copy.topic)
         self.topics.append(added.topic)
         return added
 
@@ -119,12 +137,13 @@ class LocalKafkaCluster:
         self.name = "Apache Kafka on this machine, 1 controller and 3 brokers"
         self.options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
         self.selection = {"subscribe": TOPIC}
-        self.topics = [TOPIC]
+        self.topics, self.copies = [TOPIC], [COPY]
         self.elections = ""
-        self.growth = f"{TOPIC} gets one more partition, which is read from its start."
+        self.growth = f"{TOPIC} and {COPY} get one more partition, which is read from its start, and written."
         self._partitions = len(REPLICAS)
-        new = NewTopic(TOPIC, self._partitions, replica_assignment=list(REPLICAS))
-        _finish(self._admin.create_topics([new])[TOPIC])
+        for topic in (TOPIC, COPY):
+            new = NewTopic(topic, self._partitions, replica_assignment=list(REPLICAS))
+            _finish(self._admin.create_topics([new])[topic])
 
     def move_leader(self, partition: TopicPartition, leader_id: int) -> None:
         """Move the leader away from `leader_id`: restart it if it is the preferred leader, else elect that."""
@@ -145,15 +164,17 @@ class LocalKafkaCluster:
         self._kafka.wait_until_up()
         for number, (preferred, *_) in enumerate(REPLICAS):
             if preferred == broker_id:
-                self._elect(TopicPartition(TOPIC, number), broker_id)
+                for topic in (TOPIC, COPY):
+                    self._elect(TopicPartition(topic, number), broker_id)
 
     def grow(self) -> TopicPartition:
         """Add a partition, and return it."""
         from confluent_kafka.admin import NewPartitions
 
         added = TopicPartition(TOPIC, self._partitions)
-        _finish(self._admin.create_partitions([NewPartitions(TOPIC, self._partitions + 1)])[TOPIC])
         self._partitions += 1
+        for topic in (COPY, TOPIC):
+            _finish(self._admin.create_partitions([NewPartitions(topic, self._partitions)])[topic])
         return added
 
     def _elect(self, partition: TopicPartition, preferred: int) -> None:
@@ -183,7 +204,7 @@ class UserCluster:
         self.name = f"your cluster at {options['kafka.bootstrap.servers']}, which is not changed"
         self.options = options
         self.selection = {"subscribe": topic}
-        self.topics = [topic]
+        self.topics, self.copies = [topic], ()
 
 
 def _finish(request: Future[Any]) -> None:

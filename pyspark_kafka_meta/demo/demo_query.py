@@ -8,21 +8,22 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyspark
 
-from pyspark_kafka_meta.demo.demo_clusters import Cluster
+from pyspark_kafka_meta.demo.demo_clusters import COPY, TOPIC, Cluster
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.model import Positions
 from pyspark_kafka_meta.monitor.console import uninterrupted
 from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -73,20 +74,21 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
 
 
 class Stream:
-    """A query that reads the cluster's topics from their beginning until `close`."""
+    """A query that reads the cluster's topics from their beginning, and writes their copies, until `close`."""
 
     def __init__(self, spark: SparkSession, cluster: Cluster, folder: Path) -> None:
+        client = {**cluster.options, "kafka.metadata.max.age.ms": str(MAX_AGE_MS)}
+        client["metricsPath"] = str(folder / "events")
         source = spark.readStream.format("kafkameta").options(
-            **cluster.options,
+            **client,
             **cluster.selection,
             startingOffsets="earliest",
             minPartitions="2",
             maxOffsetsPerTrigger=str(OFFSETS_PER_TRIGGER),
-            metricsPath=str(folder / "events"),
         )
-        source = source.option("kafka.metadata.max.age.ms", str(MAX_AGE_MS))
-        sink = source.load().writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
-        self._query: StreamingQuery = sink.trigger(processingTime="1 second").start()
+        sink = _copies(source.load(), client) if cluster.copies else source.load().writeStream.format("noop")
+        sink = sink.option("checkpointLocation", str(folder / "checkpoint")).trigger(processingTime="1 second")
+        self._query: StreamingQuery = sink.start()
         self._begins: Positions = {}
         self._records_per_s = 0.0
 
@@ -113,6 +115,13 @@ class Stream:
 
     def close(self) -> None:
         self._query.stop()
+
+
+def _copies(rows: DataFrame, client: Mapping[str, str]) -> DataStreamWriter:
+    """Writes rows of each topic to its copy. Reading and writing are stages of their own, so that the worker of each
+    executor does both, with one cache."""
+    copies = rows.selectExpr(f"replace(topic, '{TOPIC}', '{COPY}') AS topic", "key", "value").repartition(2)
+    return copies.writeStream.format("kafkameta").options(**client)
 
 
 def _end_offset(progress: StreamingQueryProgress) -> SourceOffset | None:

@@ -68,7 +68,11 @@ class RunningQuery:
 
 @contextmanager
 def start_query(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[RunningQuery]:
-    """Two executors that read the cluster's topics; cleans up. Raises KafkaMetaError: the query cannot start."""
+    """Two executors that read the cluster's topics and write their copies; cleans up.
+
+    Raises:
+        KafkaMetaError: the query cannot start.
+    """
     SourceOptions.parse({**cluster.options, **cluster.selection})
     client = ClientOptions.parse({**cluster.options, **timeout_options(CLUSTER_TIMEOUT_MS)})
     feed = RecordFeed(cluster) if is_fed else None
@@ -86,7 +90,8 @@ def start_query(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[Ru
         stream = opened.enter_context(closing(Stream(spark, cluster, folder)))
         events = folder / "events"
         source = FolderEvents(str(events))
-        yield RunningQuery(Watcher(source, cluster.options, lambda _: cluster.topics, stream.progress), events, feed)
+        watcher = Watcher(source, cluster.options, lambda _: [*cluster.topics, *cluster.copies], stream.progress)
+        yield RunningQuery(watcher, events, feed)
 
 
 def run_demo(cluster: Cluster, console: Console, is_fed: bool, interactive: bool) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from pyspark_kafka_meta.kafka_errors import FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, describe
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, Outcome
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
-from pyspark_kafka_meta.monitor.cluster_state import State
+from pyspark_kafka_meta.monitor.cluster_state import EXECUTOR_ROLES, State
 from pyspark_kafka_meta.monitor.formatting import ID_SHOWN, executor_name, recovery_text
 from pyspark_kafka_meta.tables.caches_from_events import Event
 
@@ -67,8 +67,8 @@ def rebootstrapped(state: State, since_ms: int) -> str | None:
 
 def more_fetches_than_refreshes(state: State) -> str | None:
     """Executors sent more Fetch requests than Metadata requests."""
-    events = list(state.since(0, "reader"))
-    fetches = sum(_fetches(events).values())
+    events = list(state.of_executors(0))
+    fetches = sum(_requests(events, "fetches").values())
     refreshes = sum(event["kind"] == EventKind.REFRESH for event in events)
     lookups = sum(event["lookups"] or 0 for event in events)
     if fetches <= refreshes:
@@ -78,7 +78,7 @@ def more_fetches_than_refreshes(state: State) -> str | None:
 
 def refreshed_by_age(state: State, since_ms: int) -> str | None:
     """An executor refreshed an old cache without an error."""
-    for event in state.since(since_ms, "reader"):
+    for event in state.of_executors(since_ms):
         if event["reason"] == RefreshReason.MAX_AGE and event["outcome"] != Outcome.FAILED:
             return f"{_executor(event)}'s cache was {event['age_ms'] / 1000:.1f} s old"
     return None
@@ -88,7 +88,7 @@ def refreshed_by_error(state: State, partition: TopicPartition, old: int, since_
     """An executor met an error, and learned the new leader of the partition, which broker `old` led."""
     moves = [
         (event, change)
-        for event in state.since(since_ms, "reader")
+        for event in state.of_executors(since_ms)
         for change in _leader_changes(event, partition)
         if event["reason"] not in WITHOUT_ERROR and change["old_leader_id"] == old
     ]
@@ -105,8 +105,8 @@ def refreshed_on_demand(state: State, since_ms: int) -> str | None:
 
 def one_cache_per_executor(state: State) -> str | None:
     """Two executors have a cache each."""
-    readers = [row for row in state.caches if row.role == "reader" and row.topic is not None]
-    ids = {executor_name(row.executor_id, row.pid): row.cache_id for row in readers}
+    rows = [row for row in state.caches if row.role in EXECUTOR_ROLES and row.topic is not None]
+    ids = {executor_name(row.executor_id, row.pid): row.cache_id for row in rows}
     if len(ids) < 2:
         return None
     return "; ".join(f"{executor}: cache {cache_id[:ID_SHOWN]}" for executor, cache_id in sorted(ids.items()))
@@ -115,7 +115,7 @@ def one_cache_per_executor(state: State) -> str | None:
 def learned_separately(state: State, partition: TopicPartition, epoch: int, since_ms: int) -> str | None:
     """Two executors learned a leader epoch newer than `epoch`, each by an event of its own."""
     learned_ms: dict[str, int] = {}
-    for event in state.since(since_ms, "reader"):
+    for event in state.of_executors(since_ms):
         if any(learned > epoch for learned in _epochs(event, partition)):
             learned_ms.setdefault(_executor(event), event["time_ms"])
     if len(learned_ms) < 2:
@@ -128,7 +128,7 @@ def broker_leads_nothing(state: State, broker_id: int, since_ms: int) -> str | N
     """The broker leads nothing, and an executor has learned the new leader of a partition."""
     moves = [
         (event, change)
-        for event in state.since(since_ms, "reader")
+        for event in state.of_executors(since_ms)
         for change in event["leaders_changed"] or ()
         if change["old_leader_id"] == broker_id and change["new_leader_id"] >= 0
     ]
@@ -139,23 +139,26 @@ def broker_leads_nothing(state: State, broker_id: int, since_ms: int) -> str | N
 
 def broker_leads_again(state: State, broker_id: int, since_ms: int) -> str | None:
     """The broker leads, and an executor knows it."""
-    changes = (change for event in state.since(since_ms, "reader") for change in event["leaders_changed"] or ())
+    changes = (change for event in state.of_executors(since_ms) for change in event["leaders_changed"] or ())
     is_known = any(change["new_leader_id"] == broker_id for change in changes)
     leads = any(row.leader_id == broker_id for row in state.partitions)
     return f"broker {broker_id} leads again" if is_known and leads else None
 
 
-def old_leader_refused(state: State, partition: TopicPartition, old: int, since_ms: int) -> str | None:
-    """The old leader refused a Fetch, and fetches go to the new one."""
-    events = list(state.since(since_ms, "reader"))
-    codes = [event["cause_error_code"] for event in events if event["cause_node_id"] == old]
+def old_leader_refused(
+    state: State, partition: TopicPartition, old: int, since_ms: int, requests: str = "fetches"
+) -> str | None:
+    """The old leader refused one of these `requests`, fetches or produces, and they go to the new one."""
+    events = list(state.of_executors(since_ms))
+    caused = [event for event in events if (event["cause_node_id"], event["cause_topic"]) == (old, partition.topic)]
+    codes = [event["cause_error_code"] for event in caused]
     refusals = [code for code in codes if code in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH)]
-    counts = _fetches(events)
+    counts = _requests(events, requests)
     leader = state.leader_of(partition)
     if not refusals or leader == old or not counts[leader]:
         return None
     by_broker = ", ".join(f"broker {node_id}: {count}" for node_id, count in sorted(counts.items()))
-    return f"broker {old} refused with {describe(refusals[0])}; fetches at {by_broker}"
+    return f"broker {old} refused with {describe(refusals[0])}; {requests} at {by_broker}"
 
 
 def new_partition_read(state: State, partition: TopicPartition, since_ms: int) -> str | None:
@@ -165,6 +168,22 @@ def new_partition_read(state: State, partition: TopicPartition, since_ms: int) -
     if not learned or position is None or not position.offset:
         return None
     return f"learned by {learned[0]['reason']}; {partition} read from offset 0 to {position.offset}"
+
+
+def records_written(state: State, partition: TopicPartition, from_offset: int) -> str | None:
+    """The log of the partition has records after `from_offset`."""
+    end_offset = state.end_offset_of(partition)
+    return f"{partition} written from offset {from_offset} to {end_offset}" if end_offset > from_offset else None
+
+
+def both(first: Check, second: Check) -> Check:
+    """What two checks see in one state."""
+
+    def check(state: State) -> str | None:
+        seen = first(state), second(state)
+        return None if None in seen else "; ".join(map(str, seen))
+
+    return check
 
 
 def _leader_changes(event: Event, partition: TopicPartition) -> list[Event]:
@@ -182,12 +201,12 @@ def _partition(change: Event) -> TopicPartition:
     return TopicPartition(change["topic"], change["partition"])
 
 
-def _fetches(events: Iterable[Event]) -> Counter[int]:
-    """Fetch requests by broker."""
+def _requests(events: Iterable[Event], name: str) -> Counter[int]:
+    """The requests by broker; `name` is the field that counts them."""
     counts: Counter[int] = Counter()
     for event in events:
-        for fetches in event["fetches"] or ():
-            counts[fetches["broker_id"]] += fetches["requests"]
+        for counted in event[name] or ():
+            counts[counted["broker_id"]] += counted["requests"]
     return counts
 
 

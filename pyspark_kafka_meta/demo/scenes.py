@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.demo import scene_checks
-from pyspark_kafka_meta.demo.demo_clusters import TOPIC, ChangeableCluster, Cluster, EmbeddedCluster
+from pyspark_kafka_meta.demo.demo_clusters import TOPIC, ChangeableCluster, Cluster, EmbeddedCluster, copy_of
 from pyspark_kafka_meta.demo.demo_query import MAX_AGE_MS
 from pyspark_kafka_meta.demo.scene_checks import Check
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
@@ -135,7 +135,11 @@ def _changing_scenes(cluster: ChangeableCluster) -> list[Scene]:
     def kill(state: State) -> Check:
         killed.append(state.leader_of(second))
         cluster.kill(killed[-1])
-        return partial(scene_checks.broker_leads_nothing, broker_id=killed[-1], since_ms=state.now_ms)
+        copy = copy_of(second)
+        return scene_checks.both(
+            partial(scene_checks.broker_leads_nothing, broker_id=killed[-1], since_ms=state.now_ms),
+            partial(scene_checks.records_written, partition=copy, from_offset=state.end_offset_of(copy)),
+        )
 
     def restore(state: State) -> Check:
         cluster.restore(killed[-1])
@@ -146,8 +150,20 @@ def _changing_scenes(cluster: ChangeableCluster) -> list[Scene]:
         cluster.move_leader(last, old)
         return partial(scene_checks.old_leader_refused, partition=last, old=old, since_ms=state.now_ms)
 
+    def move_copy(state: State) -> Check:
+        copy = copy_of(last)
+        old = state.leader_of(copy)
+        cluster.move_leader(copy, old)
+        return partial(
+            scene_checks.old_leader_refused, partition=copy, old=old, since_ms=state.now_ms, requests="produces"
+        )
+
     def grow(state: State) -> Check:
-        return partial(scene_checks.new_partition_read, partition=cluster.grow(), since_ms=state.now_ms)
+        added = cluster.grow()
+        return scene_checks.both(
+            partial(scene_checks.new_partition_read, partition=added, since_ms=state.now_ms),
+            partial(scene_checks.records_written, partition=copy_of(added), from_offset=0),
+        )
 
     return [
         Scene(
@@ -167,14 +183,16 @@ def _changing_scenes(cluster: ChangeableCluster) -> list[Scene]:
         Scene(
             9,
             "Kill a broker and watch the leaders move",
-            f"The leader of {second} crashes, and comes back to lead again.{cluster.elections}",
+            f"The leader of {second} and {copy_of(second)} crashes; records are written to another broker until it "
+            f"comes back to lead again.{cluster.elections}",
             (kill, restore),
         ),
         Scene(
             10,
             "Requests go to the leader alone",
-            f"{last} moves: its old leader refuses a fetch, and the fetches go to the new leader.",
-            (move_last,),
+            f"{last} moves: its old leader refuses a fetch, and the fetches go to the new leader. Then {copy_of(last)} "
+            "moves: its old leader refuses a Produce request.",
+            (move_last, move_copy),
             is_repeatable=True,
         ),
         Scene(11, "A topic gets more partitions", cluster.growth, (grow,)),

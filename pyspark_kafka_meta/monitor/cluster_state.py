@@ -51,6 +51,10 @@ class State:
         row = self.leaders().get(partition)
         return -1 if row is None or row.leader_epoch is None else row.leader_epoch
 
+    def end_offset_of(self, partition: TopicPartition) -> int:
+        row = self.leaders().get(partition)
+        return 0 if row is None or row.end_offset is None else row.end_offset
+
     def records_read(self) -> int:
         begins = {partition: position.offset for partition, position in self.begins.items()}
         return sum(position.offset - begins.get(partition, 0) for partition, position in self.positions.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import pytest
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.demo import demo_clusters, demo_runner
-from pyspark_kafka_meta.demo.demo_clusters import TOPIC, EmbeddedCluster, LocalKafkaCluster
+from pyspark_kafka_meta.demo.demo_clusters import COPY, TOPIC, EmbeddedCluster, LocalKafkaCluster, copy_of
 from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.cluster_query import describe_cluster
@@ -25,12 +25,12 @@ def cluster(mock_cluster: MockCluster) -> EmbeddedCluster:
     return EmbeddedCluster(mock_cluster)
 
 
-def leaders(cluster: EmbeddedCluster) -> list[int]:
+def leaders(cluster: EmbeddedCluster, topics: Sequence[str]) -> list[int]:
     """Of all partitions, by topic and number."""
-    topics = describe_cluster(ClientOptions.parse(cluster.options), cluster.topics).response.topics
+    described = describe_cluster(ClientOptions.parse(cluster.options), topics).response.topics
     return [
         partition.leader_id
-        for topic in sorted(topics, key=lambda topic: topic.name)
+        for topic in sorted(described, key=lambda topic: topic.name)
         for partition in sorted(topic.partitions, key=lambda partition: partition.partition)
     ]
 
@@ -55,7 +55,18 @@ def test_a_broker_that_runs_leads(
     for act in acts:
         act(cluster)
 
-    assert leaders(cluster) == expected
+    assert leaders(cluster, cluster.topics) == expected
+
+
+def test_copies_have_the_partitions_of_their_topics_and_leaders_of_their_own(cluster: EmbeddedCluster) -> None:
+    cluster.move_leader(copy_of(FIRST), 1)
+    cluster.kill(3)
+    added = cluster.grow()
+
+    assert copy_of(added) == TopicPartition(f"{COPY}-more-1", 0)
+    assert cluster.copies == [COPY, copy_of(added).topic]
+    assert leaders(cluster, cluster.topics) == [1, 2, 1, 1, 1]
+    assert leaders(cluster, cluster.copies) == [2, 2, 1, 1, 1]
 
 
 def test_a_topic_of_yours_that_is_missing_is_told_before_anything_starts(
@@ -79,7 +90,7 @@ def test_nobody_leads_while_all_are_dead_and_who_comes_back_leads_all(cluster: E
         cluster.move_leader(FIRST, NO_LEADER)
     cluster.restore(2)
 
-    assert leaders(cluster) == [2, 2, 2, 2]
+    assert leaders(cluster, cluster.topics) == leaders(cluster, cluster.copies) == [2, 2, 2, 2]
 
 
 def test_that_no_real_broker_answers_is_told_as_a_cluster_in_trouble(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from pyspark_kafka_meta.demo.demo_clusters import UserCluster
 from pyspark_kafka_meta.demo.demo_query import Stream, root_cause
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
@@ -47,6 +50,15 @@ def test_a_query_that_had_to_wait_for_its_first_record_began_with_its_first_batc
         stream._query = SimpleNamespace(exception=lambda: None, lastProgress=last, recentProgress=reports[:seen])
 
         assert stream.progress() == progress
+
+
+def test_the_query_writes_nothing_to_a_cluster_of_yours(tmp_path: Path) -> None:
+    spark = MagicMock()
+    Stream(spark, UserCluster({"kafka.bootstrap.servers": "b:9"}, "orders"), tmp_path)
+
+    rows = spark.readStream.format("kafkameta").options().load()
+    rows.writeStream.format.assert_called_once_with("noop")
+    rows.selectExpr.assert_not_called()
 
 
 def report(end_offset: str | None) -> Any:

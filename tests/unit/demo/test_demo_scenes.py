@@ -19,14 +19,21 @@ from pyspark_kafka_meta.demo.demo_clusters import UserCluster
 from pyspark_kafka_meta.demo.demo_screen import frame, result_line, summary
 from pyspark_kafka_meta.demo.scene_checks import Check
 from pyspark_kafka_meta.demo.scenes import Scene, SceneResult, scenes_of
-from pyspark_kafka_meta.metadata.refresh_events import BrokerFetches, Origin, Outcome, RefreshEvent, Role
+from pyspark_kafka_meta.metadata.refresh_events import (
+    BrokerFetches,
+    BrokerProduces,
+    Origin,
+    Outcome,
+    RefreshEvent,
+    Role,
+)
 from pyspark_kafka_meta.metadata.snapshot_changes import SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.monitor.cluster_state import State, caches_by_process
 from pyspark_kafka_meta.monitor.formatting import event_line, is_notable
 from pyspark_kafka_meta.tables.caches_from_events import Event
-from tests.partitions import T1
-from tests.unit.monitor.states import EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, state
+from tests.partitions import T0, T1
+from tests.unit.monitor.states import EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, WRITER, state
 from tests.unit.written_events import learning, made, moving
 
 CLI = {"origin": Origin(role=Role.CLI, host="here", pid=1)}
@@ -81,7 +88,12 @@ def fetching(**others: Any) -> RefreshEvent:
     return made(FIRST, 9, NOW_MS, fetches=(BrokerFetches(1, 2, 10), BrokerFetches(3, 5, 10)), **others)
 
 
+def producing(**others: Any) -> RefreshEvent:
+    return made(FIRST, 9, NOW_MS, produces=(BrokerProduces(1, 2, 10), BrokerProduces(3, 5, 10)), **{**WRITER, **others})
+
+
 MOVED = made(FIRST, 2, NOW_MS, **moving("t", 1, (2, 3), (4, 5)))
+MOVED_WRITER = made(FIRST, 2, NOW_MS, **moving("t", 1, (2, 3), (4, 5)), **WRITER)
 MOVED_LATER = made(SECOND, 2, NOW_MS + 2_500, **moving("t", 1, (2, 3), (4, 5)), **EXECUTOR_2)
 ASKED_AGAIN = made(FIRST, 5, NOW_MS, reason=RefreshReason.REBOOTSTRAP, broker_id=None, outcome=Outcome.FAILED)
 
@@ -167,6 +179,33 @@ CASES: list[tuple[str, Check, State, State]] = [
         state(replace(MOVED, cause_error_code=0), fetching()),
     ),
     (
+        "a Produce request refused",
+        partial(scene_checks.old_leader_refused, partition=T1, old=2, since_ms=NOW_MS, requests="produces"),
+        state(MOVED_WRITER, producing()),
+        state(MOVED_WRITER, fetching()),
+    ),
+    (
+        "a Produce request refused, for another topic",
+        partial(scene_checks.old_leader_refused, partition=T1, old=2, since_ms=NOW_MS, requests="produces"),
+        state(MOVED, producing()),
+        state(replace(MOVED, cause_topic="u"), producing()),
+    ),
+    (
+        "records written to a partition",
+        partial(scene_checks.records_written, partition=T1, from_offset=9),
+        state(),
+        state(leaders=((1, 4),)),
+    ),
+    (
+        "two things at once",
+        scene_checks.both(
+            partial(scene_checks.records_written, partition=T0, from_offset=9),
+            partial(scene_checks.records_written, partition=T1, from_offset=9),
+        ),
+        state(),
+        state(leaders=((1, 4),)),
+    ),
+    (
         "a new partition read from its start",
         partial(scene_checks.new_partition_read, partition=T1, since_ms=NOW_MS),
         state(made(FIRST, 2, NOW_MS, **learning("t", 1, 2)), read=3),
@@ -180,6 +219,21 @@ def test_a_scene_is_seen_by_its_own_events_alone(check: Check, yes: State, no: S
     assert check(yes) is not None
     assert check(no) is None
     assert check(state(leaders=())) is None
+
+
+def test_what_was_written_and_refused_is_counted_by_broker() -> None:
+    seen = state(MOVED_WRITER, producing())
+    refused = scene_checks.old_leader_refused(seen, T1, 2, NOW_MS, requests="produces")
+
+    assert refused == "broker 2 refused with NOT_LEADER_OR_FOLLOWER (error 6); produces at broker 1: 2, broker 3: 5"
+    assert scene_checks.records_written(seen, T1, 9) == "t-1 written from offset 9 to 10"
+    assert scene_checks.records_written(seen, T1, 10) is None
+
+
+@pytest.mark.parametrize("check", [scene_checks.refreshed_by_error, scene_checks.old_leader_refused])
+def test_what_a_writer_meets_counts_as_what_a_reader_meets(check: Any) -> None:
+    seen = state(MOVED_WRITER, fetching())
+    assert check(seen, partition=T1, old=2, since_ms=NOW_MS) is not None
 
 
 def test_the_figures_say_how_long_one_executor_was_stale_after_the_other_knew() -> None:
