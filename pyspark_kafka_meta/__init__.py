@@ -1,6 +1,6 @@
-"""A Kafka source for PySpark without a jar, with refresh events of every executor's metadata cache.
+"""A Kafka source and sink for PySpark without a jar, with refresh events of every executor's metadata cache.
 
-Installing this package is enough for `spark.read.format("kafkameta")`: Spark imports every package whose name begins
+Installing this package is enough for `format("kafkameta")`: Spark imports every package whose name begins
 with `pyspark_` and registers its `DefaultSource`. Names are loaded on first use, so that the import is cheap.
 """
 
