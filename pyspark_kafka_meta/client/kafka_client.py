@@ -194,7 +194,7 @@ class KafkaClient:
         for topic in sorted(topics):
             code = self.cache.snapshot.topic_errors.get(topic)
             if code is not None and read_action(code) is Action.FAIL:
-                raise broker_error(f"topic {topic} cannot be used", code, topic, "DESCRIBE")
+                raise broker_error(f"topic {topic} cannot be read", code, topic, "DESCRIBE")
             if not self.cache.snapshot.partitions(topic):
                 unknown.append(topic)
         return unknown

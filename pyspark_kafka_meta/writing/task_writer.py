@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.client.producer_state import PartitionSequence
-from pyspark_kafka_meta.errors import UnknownTopicError
+from pyspark_kafka_meta.errors import BrokerError, UnknownTopicError
+from pyspark_kafka_meta.kafka_errors import broker_error
 from pyspark_kafka_meta.model import NO_PRODUCER, TopicPartition
 from pyspark_kafka_meta.options import ProducerOptions
 from pyspark_kafka_meta.records.compression import Codec, Compression
@@ -118,7 +119,13 @@ class TaskWriter:
 
     def _partitions_of(self, topic: str) -> list[TopicPartition]:
         """All partitions that the cache knows; waits for the metadata of a new topic only."""
-        return self._client.cache.snapshot.partitions(topic) or self._client.partitions([topic], self._block_deadline())
+        return self._client.cache.snapshot.partitions(topic) or self._ask_partitions(topic)
+
+    def _ask_partitions(self, topic: str, expected: Collection[TopicPartition] = ()) -> list[TopicPartition]:
+        try:
+            return self._client.partitions([topic], self._block_deadline(), expected)
+        except BrokerError as error:
+            raise broker_error(f"topic {topic} cannot be written", error.code, topic, "WRITE") from None
 
     def _assign(self, topic: str, rows: InputRows, members: Ints, partitions: list[TopicPartition]) -> Ints:
         """The partition number of each of the rows `members`."""
@@ -136,10 +143,10 @@ class TaskWriter:
 
     def _require_partition(self, partition: TopicPartition, row: int) -> None:
         """Raises UnknownTopicError if no broker knows the partition: it may be new."""
-        if partition not in self._client.partitions([partition.topic], self._block_deadline(), [partition]):
-            count = len(self._client.cache.snapshot.partitions(partition.topic))
+        known = self._ask_partitions(partition.topic, [partition])
+        if partition not in known:
             raise UnknownTopicError(
-                f"row {row} is for partition {partition.partition}, and topic {partition.topic} has {count} "
+                f"row {row} is for partition {partition.partition}, and topic {partition.topic} has {len(known)} "
                 "partitions: correct the column partition, or add partitions to the topic"
             )
 

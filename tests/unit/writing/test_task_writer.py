@@ -314,6 +314,16 @@ def test_row_that_cannot_be_written_is_named(scene: WriterScene, case: str) -> N
         scene.write_task(batch, **options)
 
 
+def test_topic_that_may_not_be_written_fails_at_once(scene: WriterScene) -> None:
+    scene.wire.metadata_errors["t"] = ErrorCode.topic_authorization_failed
+    began = scene.clock()
+
+    with pytest.raises(AuthorizationError, match=r"topic t cannot be written: .* allow it WRITE"):
+        scene.write_task(numbered(3))
+
+    assert scene.clock() == began
+
+
 REFUSALS: dict[ErrorCode, type[KafkaMetaError]] = {
     ErrorCode.topic_authorization_failed: AuthorizationError,
     ErrorCode.invalid_record: BrokerError,
