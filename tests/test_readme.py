@@ -27,11 +27,12 @@ def test_every_command_is_listed() -> None:
 def test_python_runs(
     spark: SparkSession, local_kafka: Any, make_topic: Any, produce: Any, tmp_path: Path, capfd: Any
 ) -> None:
-    topic = make_topic(partitions=2)
+    topic, counts = make_topic(partitions=2), make_topic(partitions=2)
     produce(topic, ["a", "b", "a"])
     replaced = {
         "localhost:19092": local_kafka.bootstrap_servers,
         '"topic-0"': f'"{topic}"',
+        '"topic-1"': f'"{counts}"',
         "awaitTermination(30)": "processAllAvailable(); query.stop()",
         # The console sink prints from the JVM, past pytest.
         '.format("console")': '.format("memory").queryName("readme")',
@@ -46,4 +47,6 @@ def test_python_runs(
             block = block.split("with LocalKafka()")[0]  # tests/kafka/test_local_kafka.py starts and kills brokers
         exec(block, names)
     assert {tuple(row) for row in spark.table("readme").collect()} == {("a", 2), ("b", 1)}
+    written = names["spark"].read.format("kafkameta").options(**names["kafka"] | {"subscribe": counts}).load()
+    assert [row.value for row in written.collect()] == [b"3"]
     assert "|partition|count|" in capfd.readouterr().out
