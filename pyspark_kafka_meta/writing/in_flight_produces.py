@@ -76,6 +76,7 @@ class InFlightProduces:
                 if queue.not_before <= now:
                     ready.setdefault(leader.broker, []).append(queue)
         for broker, members in ready.items():
+            members.sort(key=lambda queue: (queue.deadline, queue.in_flight))  # the oldest rows first
             while members and len(self._requests.get(broker.node_id, ())) < self._options.max_in_flight:
                 members = self._send(broker, members, generation, now)
 

@@ -131,6 +131,23 @@ def test_buffer_smaller_than_the_rows_loses_nothing(scene: WriterScene) -> None:
     assert [value[0] for value in scene.log(T0)] == list(range(100))
 
 
+def test_no_partition_waits_for_later_rows_of_another_one(scene: WriterScene) -> None:
+    scene.cluster.move_leader(T0, 1)
+    scene.cluster.move_leader(T1, 1)
+
+    def chunks() -> Iterator[pa.RecordBatch]:
+        for _ in range(10):
+            scene.clock.sleep(0.01)
+            yield rows(value=[b"x" * 150] * 12, partition=[0, 1] * 6)
+
+    one_at_a_time = {"kafka.buffer.memory": "3000", "kafka.max.request.size": "250"}
+    scene.write_from(chunks(), ["value", "partition"], **SMALL_BATCHES, **one_at_a_time)
+
+    sent = [entry.partition for _, request in scene.wire.produces for entry in request.partitions]
+    lead = [sent[:n].count(T0) - sent[:n].count(T1) for n in range(len(sent))]
+    assert max(map(abs, lead)) <= 5
+
+
 def test_no_rows_write_nothing(scene: WriterScene) -> None:
     assert scene.write_task(numbered(0)) == {}
     assert scene.wire.requests == []
