@@ -26,17 +26,33 @@ from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
 from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, TopicPartition
 from pyspark_kafka_meta.records.compression import Codec
 from pyspark_kafka_meta.records.decoder import FetchedRecords
-from pyspark_kafka_meta.wire import frame_codec, translate_fetch, translate_metadata, translate_offsets
+from pyspark_kafka_meta.wire import (
+    frame_codec,
+    translate_fetch,
+    translate_metadata,
+    translate_offsets,
+    translate_produce,
+)
 from pyspark_kafka_meta.wire.frame_codec import (
     FETCH,
+    INIT_PRODUCER_ID,
     LIST_OFFSETS,
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
+    PRODUCE,
     Api,
     Exchange,
     milliseconds,
 )
-from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP, FetchPartition, FetchRequest, OffsetQuery, OffsetsRequest
+from pyspark_kafka_meta.wire.messages import (
+    LATEST_TIMESTAMP,
+    FetchPartition,
+    FetchRequest,
+    OffsetQuery,
+    OffsetsRequest,
+    ProducePartition,
+    ProduceRequest,
+)
 from tests.unit.records.handmade import (
     COMPRESS,
     ROWS,
@@ -50,7 +66,7 @@ from tests.unit.records.handmade import (
     rows_of,
 )
 from tests.unit.records.test_mutations import mutate
-from tests.unit.wire.answers import epochs_message, metadata_message
+from tests.unit.wire.answers import epochs_message, metadata_message, produce_message, producer_id_message, versions
 from tests.wire.scripted_broker import frame
 
 MORE_BYTES = 256 << 20
@@ -210,11 +226,44 @@ def read_epochs(rng: random.Random) -> str:
     return "read"
 
 
+def read_produce(rng: random.Random) -> str:
+    """Any version: v8 has another encoding, older brokers name topics by name."""
+    version = rng.choice(versions(PRODUCE))
+    by_id = version >= translate_produce.TOPIC_IDS_SINCE
+    message = produce_message(
+        *((TOPIC_ID if by_id else log.topic, log.partition) for log in PARTITIONS), version=version
+    )
+    request = ProduceRequest(
+        tuple(ProducePartition(log, TOPIC_ID if by_id else None, b"") for log in PARTITIONS), -1, 1
+    )
+    data = mutate(frame(message, CORRELATION_ID)[4:], rng)
+    answer = translate_produce.produce_response(exchange(PRODUCE, version, data), request, 3)
+    assert {one.partition for one in answer.partitions} <= set(PARTITIONS)
+    assert len({one.partition for one in answer.partitions}) == len(answer.partitions)
+    assert all(one.base_offset >= -1 for one in answer.partitions)
+    texts = [one.error_message for one in answer.partitions]
+    texts += [text for one in answer.partitions for _, text in one.record_errors]
+    assert all(text is None or text.isprintable() for text in texts)
+    hints = [one.leader_hint for one in answer.partitions if one.leader_hint is not None]
+    assert all(hint.leader_id >= 0 and hint.leader_epoch >= -1 for hint in hints)
+    return "read"
+
+
+def read_producer_id(rng: random.Random) -> str:
+    version = rng.choice(versions(INIT_PRODUCER_ID))
+    data = mutate(frame(producer_id_message(version), CORRELATION_ID)[4:], rng)
+    answer = translate_produce.producer_id_response(exchange(INIT_PRODUCER_ID, version, data), 3)
+    assert min(answer.producer_id, answer.producer_epoch) >= (0 if answer.error_code == 0 else -1)
+    return "read"
+
+
 READ: dict[str, Callable[[random.Random], str]] = {
     FETCH.name: read_fetch,
     METADATA.name: read_metadata,
     LIST_OFFSETS.name: read_offsets,
     OFFSET_FOR_LEADER_EPOCH.name: read_epochs,
+    PRODUCE.name: read_produce,
+    INIT_PRODUCER_ID.name: read_producer_id,
 }
 
 

@@ -18,14 +18,26 @@ from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.wire.frame_codec import (
     API_VERSIONS,
     FETCH,
+    INIT_PRODUCER_ID,
     LIST_OFFSETS,
     METADATA,
+    PRODUCE,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     milliseconds,
 )
 
 Behaviour = Callable[[socket.socket], None]
+APIS = (
+    API_VERSIONS,
+    METADATA,
+    LIST_OFFSETS,
+    FETCH,
+    PRODUCE,
+    INIT_PRODUCER_ID,
+    SASL_HANDSHAKE,
+    SASL_AUTHENTICATE,
+)
 
 
 @contextmanager
@@ -70,7 +82,7 @@ def answer_versions(peer: socket.socket, **newest: int) -> None:
     answer = v2 if version < 3 else v3
     offered = tuple(
         answer.ApiVersion(api_key=api.key, min_version=0, max_version=newest.get(api.name, api.max_version))
-        for api in (API_VERSIONS, METADATA, LIST_OFFSETS, FETCH, SASL_HANDSHAKE, SASL_AUTHENTICATE)
+        for api in APIS
     )
     message = answer.ApiVersionsResponse(error_code=ErrorCode.none, api_keys=offered, throttle_time=milliseconds(0))
     peer.sendall(frame(message, correlation_id))

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kafka_meta.wire.frame_codec import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
+from pyspark_kafka_meta.wire.frame_codec import (
+    FETCH,
+    INIT_PRODUCER_ID,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+    PRODUCE,
+)
 
 MUTATIONS = int(os.environ.get("KAFKAMETA_MUTATIONS", "1500"))
 """Per kind of response."""
@@ -28,6 +35,8 @@ ROOT = HERE.parent.parent
         (METADATA.name, {"read", "ProtocolError"}),
         (LIST_OFFSETS.name, {"read", "ProtocolError"}),
         (OFFSET_FOR_LEADER_EPOCH.name, {"read", "ProtocolError"}),
+        (PRODUCE.name, {"read", "ProtocolError"}),
+        (INIT_PRODUCER_ID.name, {"read", "ProtocolError"}),
     ],
 )
 def test_mutated_answers_end_in_typed_errors_or_in_what_was_written(api: str, ends: set[str]) -> None:

@@ -1,0 +1,613 @@
+"""Produce and InitProducerId over sockets: pipelines, full buffers, lost connections, wrong answers."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka_meta.errors import (
+    AuthenticationError,
+    ConnectError,
+    KafkaMetaError,
+    ProtocolError,
+    RequestTimeoutError,
+)
+from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition
+from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.testing import MockCluster
+from pyspark_kafka_meta.testing.certificates import CertificateAuthority
+from pyspark_kafka_meta.wire import connection, sockets
+from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.wire.frame_codec import PRODUCE, Api, request_schema
+from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
+from pyspark_kafka_meta.wire.messages import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProducerIdRequest,
+    ProducerIdResponse,
+    RequestFailure,
+)
+from tests.partitions import T0, T1
+from tests.unit.logs import batch
+from tests.unit.records.handmade import fetched as fetched_records
+from tests.unit.records.handmade import rows_of
+from tests.unit.wire.answers import T_ID, produce_message
+from tests.wire.scripted_broker import answer_versions, frame, read_message, scripted_broker
+from tests.wire.secured_broker import agree_on_mechanism, authenticate, over_tls
+
+SOON_S, LATER_S = 0.3, 20.0
+SLOW_MS = 10_000
+"""How late a slow broker answers: a time-out at `SOON_S` comes long before, on a busy machine too."""
+IN_FLIGHT = 5
+MEGABYTE = 1 << 20
+AUTHORITY = CertificateAuthority()
+TRUSTING = {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.certificates": AUTHORITY.certificate}
+PLAIN = {
+    "kafka.security.protocol": "SASL_PLAINTEXT",
+    "kafka.sasl.mechanism": "PLAIN",
+    "kafka.sasl.username": "alice",
+    "kafka.sasl.password": "canary-password",
+}
+
+
+def within(seconds: float) -> float:
+    return time.monotonic() + seconds
+
+
+def new_wire(**options: str) -> KafkaWire:
+    parsed = ClientOptions.parse({"kafka.bootstrap.servers": "h:1", **options})
+    return KafkaWire(ConnectionSettings("test", 10_000, max_frame_bytes=MEGABYTE, security=parsed.security))
+
+
+@pytest.fixture
+def wire() -> Iterator[KafkaWire]:
+    with contextlib.closing(new_wire()) as made:
+        yield made
+
+
+def records(number: int, size: int = 100) -> bytes:
+    """Bytes that no other request has. Scripted brokers do not look into batches."""
+    return bytes([number]) * size
+
+
+def request(content: bytes) -> ProduceRequest:
+    return ProduceRequest((ProducePartition(T0, T_ID, content),), acks=-1, timeout_ms=1000)
+
+
+def send(wire: KafkaWire, address: Address, content: bytes, node_id: int = 1, timeout_s: float = LATER_S) -> None:
+    wire.produce.send(Broker(node_id, address), request(content), within(timeout_s))
+
+
+def only(answer: ProduceResponse | RequestFailure | None) -> ProducedPartition:
+    assert isinstance(answer, ProduceResponse), answer
+    [partition] = answer.partitions
+    return partition
+
+
+def offsets(wire: KafkaWire, count: int, node_id: int = 1) -> list[int]:
+    """Base offsets of the next responses."""
+    return [only(wire.produce.receive([node_id], within(LATER_S))).base_offset for _ in range(count)]
+
+
+def failure(wire: KafkaWire, node_id: int = 1) -> KafkaMetaError:
+    answer = wire.produce.receive([node_id], within(2 * LATER_S))
+    assert isinstance(answer, RequestFailure), answer
+    assert wire.produce.receive([node_id], within(SOON_S)) is None, "a failure is of all requests in flight"
+    return answer.error
+
+
+def read_produce(peer: socket.socket) -> tuple[int, bytes]:
+    """Correlation id and records of the next request."""
+    correlation_id, message = read_message(peer, request_schema(PRODUCE, PRODUCE.max_version).ProduceRequest)
+    [topic] = message.topic_data
+    [partition] = topic.partition_data
+    return correlation_id, partition.records
+
+
+def acknowledgement(correlation_id: int, offset: int) -> bytes:
+    acknowledged: dict[str, Any] = {"error_code": ErrorCode.none, "record_errors": (), "error_message": None}
+    return frame(produce_message((T_ID, 0), base_offset=offset, **acknowledged), correlation_id)
+
+
+def acknowledge(peer: socket.socket) -> None:
+    """Answer each request; the offset is the number in its records."""
+    answer_versions(peer)
+    while True:
+        correlation_id, content = read_produce(peer)
+        assert content == content[:1] * len(content)
+        peer.sendall(acknowledgement(correlation_id, content[0]))
+
+
+# --- mock brokers -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Mock brokers 1 to 3, of which 1 leads t-0 and 2 leads t-1."""
+
+    mock: MockCluster
+    wire: KafkaWire
+    known: MetadataResponse
+
+    def broker(self, node_id: int) -> Broker:
+        return next(broker for broker in self.known.brokers if broker.node_id == node_id)
+
+    def send(self, node_id: int, *values: str, partition: TopicPartition = T0, timeout_s: float = LATER_S) -> None:
+        content = ProducePartition(partition, self.known.topics[0].topic_id, batch(values))
+        self.wire.produce.send(self.broker(node_id), ProduceRequest((content,), -1, 1000), within(timeout_s))
+
+    def log(self, partition: TopicPartition, node_id: int) -> list[str]:
+        """The values of a partition, as a reader fetches them."""
+        values: list[str] = []
+        while True:
+            entry = FetchPartition(partition, self.known.topics[0].topic_id, len(values), -1, -1, MEGABYTE)
+            self.wire.fetch.send(self.broker(node_id), FetchRequest((entry,), 0, 1, MEGABYTE, False), within(LATER_S))
+            answer = self.wire.fetch.receive([node_id], within(LATER_S))
+            assert isinstance(answer, FetchResponse)
+            rows = rows_of(fetched_records(bytes(answer.partitions[0].records), from_offset=len(values)))
+            if not rows:
+                return values
+            values += [(row.value or b"").decode() for row in rows]
+
+
+@pytest.fixture
+def cluster(mock_cluster: MockCluster, wire: KafkaWire) -> Cluster:
+    mock_cluster.create_topic("t", partitions=2)
+    for partition in range(2):
+        mock_cluster.move_leader("t", partition, partition + 1)
+    host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
+    return Cluster(mock_cluster, wire, wire.metadata(Address(host, int(port)), ["t"], within(LATER_S)))
+
+
+@pytest.fixture
+def versions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Api, int]]:
+    """Api and version of each request."""
+    sent: list[tuple[Api, int]] = []
+    real = Connection.send
+
+    def note(self: Connection, api: Api, message: Any, deadline: float) -> None:
+        sent.append((api, message.__version__))
+        real(self, api, message, deadline)
+
+    monkeypatch.setattr(Connection, "send", note)
+    return sent
+
+
+def test_produced_records_are_read_back_with_their_offsets(cluster: Cluster, versions: list[tuple[Api, int]]) -> None:
+    cluster.send(1, "a", "b")
+    cluster.send(1, "c")
+    answers = [cluster.wire.produce.receive([1], within(LATER_S)) for _ in range(2)]
+
+    assert [(only(answer).error_code, only(answer).base_offset) for answer in answers] == [(0, 0), (0, 2)]
+    assert cluster.log(T0, 1) == ["a", "b", "c"]
+    assert [version for api, version in versions if api is PRODUCE] == [10, 10], "the newest of the mock"
+    assert isinstance(answers[0], ProduceResponse)
+    assert answers[0].request_bytes > len(batch(["a", "b"]))
+
+
+def test_requests_in_flight_are_answered_in_their_order_and_wait_once(cluster: Cluster) -> None:
+    cluster.send(1, "first")
+    offsets(cluster.wire, 1)
+    cluster.mock.set_rtt_ms(1, 1000)
+    began = time.monotonic()
+    for number in range(IN_FLIGHT):
+        cluster.send(1, str(number))
+
+    assert time.monotonic() - began < 0.9, "sending waits for no response"
+    assert offsets(cluster.wire, IN_FLIGHT) == list(range(1, IN_FLIGHT + 1))
+    assert time.monotonic() - began < 4, "five round trips, one after the other, take 5 s"
+    cluster.mock.set_rtt_ms(1, 0)
+    assert cluster.log(T0, 1) == ["first", *(str(number) for number in range(IN_FLIGHT))]
+
+
+def test_old_leader_refuses_and_names_the_new_leader(cluster: Cluster) -> None:
+    cluster.mock.move_leader("t", 0, 3)
+    cluster.send(1, "a")
+    refused = only(cluster.wire.produce.receive([1], within(LATER_S)))
+
+    assert (refused.error_code, refused.base_offset) == (6, -1)
+    assert refused.leader_hint is not None
+    assert (refused.leader_hint.leader_id, refused.leader_hint.broker) == (3, cluster.broker(3))
+
+
+@pytest.mark.parametrize("code", [3, 7, 10, 19, 45, 46, 59, 87])
+def test_error_code_of_a_partition_reaches_the_caller(cluster: Cluster, code: int) -> None:
+    cluster.mock.push_partition_errors("t", 0, PRODUCE.key, code)
+    for _ in range(2):
+        cluster.send(1, "a")
+    answers = [only(cluster.wire.produce.receive([1], within(LATER_S))) for _ in range(2)]
+
+    assert [answer.error_code for answer in answers] == [code, 0]
+
+
+def test_broker_that_goes_down_fails_its_requests_once_and_no_others(cluster: Cluster) -> None:
+    for node_id, partition in ((1, T0), (2, T1)):
+        cluster.send(node_id, "a", partition=partition)
+        offsets(cluster.wire, 1, node_id)
+    cluster.mock.set_rtt_ms(1, SLOW_MS)
+    for number in range(IN_FLIGHT):
+        cluster.send(1, str(number))
+    cluster.send(2, "b", partition=T1)
+    cluster.mock.broker_down(1)
+
+    assert offsets(cluster.wire, 1, node_id=2) == [1]
+    assert isinstance(failure(cluster.wire), ConnectError)
+    cluster.send(1, "refused")
+    assert str(failure(cluster.wire)) == f"cannot connect to {cluster.broker(1).address}: Connection refused"
+    cluster.mock.set_rtt_ms(1, 0)
+    cluster.mock.broker_up(1)
+    cluster.send(1, "again")
+    assert offsets(cluster.wire, 1)
+
+
+def test_slow_broker_times_out_once_at_the_first_deadline_and_others_are_unhurt(cluster: Cluster) -> None:
+    for node_id, partition in ((1, T0), (2, T1)):
+        cluster.send(node_id, "a", partition=partition)
+        offsets(cluster.wire, 1, node_id)
+    cluster.mock.set_rtt_ms(1, SLOW_MS)
+    cluster.send(1, "late", timeout_s=SOON_S)
+    cluster.send(1, "behind it")
+    cluster.send(2, "b", partition=T1)
+
+    assert offsets(cluster.wire, 1, node_id=2) == [1]
+    began = time.monotonic()
+    assert isinstance(failure(cluster.wire), RequestTimeoutError)
+    assert time.monotonic() - began < SLOW_MS / 2000
+
+
+def test_producer_ids_are_given_by_any_broker(cluster: Cluster) -> None:
+    answers = []
+    for node_id in (1, 2):
+        cluster.wire.producer_ids.send(cluster.broker(node_id), ProducerIdRequest(), within(LATER_S))
+        answers.append(cluster.wire.producer_ids.receive([node_id], within(LATER_S)))
+
+    assert [(answer.error_code, answer.producer_epoch) for answer in answers if answer] == [(0, 0)] * 2  # type: ignore[union-attr]
+    ids = {answer.producer_id for answer in answers if isinstance(answer, ProducerIdResponse)}
+    assert len(ids) == 2
+    assert min(ids) >= 0
+
+
+def test_metadata_that_arrives_interrupts_the_wait(cluster: Cluster) -> None:
+    cluster.send(1, "a")
+    offsets(cluster.wire, 1)
+    cluster.mock.set_rtt_ms(1, SLOW_MS)
+    cluster.send(1, "b")
+    began = time.monotonic()
+    cluster.wire.send_metadata(cluster.broker(2).address, ["t"], within(LATER_S))
+    while (answer := cluster.wire.receive_metadata(within(0))) is None:
+        assert cluster.wire.produce.receive([1], within(LATER_S)) is None
+
+    assert answer.topics
+    assert time.monotonic() - began < SLOW_MS / 2000
+
+
+# --- full buffers -----------------------------------------------------------------------------------------------------
+
+
+def test_broker_that_reads_nothing_delays_nobody_and_times_out(wire: KafkaWire) -> None:
+    with scripted_broker(answer_versions_and_stop_reading) as deaf, scripted_broker(acknowledge) as healthy:
+        for address, node_id in ((deaf, 1), (healthy, 2)):
+            wire.produce.send(Broker(node_id, address), request(records(0)), within(LATER_S))
+        assert offsets(wire, 1, node_id=2) == [0]
+        content, began = records(1, MEGABYTE), time.monotonic()
+        for number in range(20):
+            send(wire, deaf, content, timeout_s=2)
+            send(wire, healthy, records(number), node_id=2)
+        assert time.monotonic() - began < 1, "sending does not wait for the full buffer"
+        answers = [wire.produce.receive([1, 2], within(LATER_S)) for _ in range(21)]
+        took_s = time.monotonic() - began
+
+    assert [only(answer).base_offset for answer in answers[:20]] == list(range(20))
+    assert isinstance(late := answers[20], RequestFailure)
+    assert isinstance(late.error, RequestTimeoutError)
+    assert "did not answer a Produce in time" in str(late.error)
+    assert 2 <= took_s < LATER_S
+
+
+def answer_versions_and_stop_reading(peer: socket.socket) -> None:
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    answer_versions(peer)
+    threading.Event().wait(LATER_S / 4)
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_megabytes_in_flight_arrive_whole_and_in_order(protocol: str) -> None:
+    may_read, received = threading.Event(), []
+
+    def read_late(peer: socket.socket) -> None:
+        answer_versions(peer)
+        assert may_read.wait(LATER_S)
+        received.extend([read_produce(peer) for _ in range(IN_FLIGHT)])
+        peer.sendall(b"".join(acknowledgement(correlation_id, content[0]) for correlation_id, content in received))
+
+    behave = over_tls(AUTHORITY.issue("broker", ["127.0.0.1"]), read_late) if protocol == "SSL" else read_late
+    options = TRUSTING if protocol == "SSL" else {}
+    with contextlib.closing(new_wire(**options)) as wire, scripted_broker(behave) as address:
+        for number in range(IN_FLIGHT):
+            send(wire, address, records(number, MEGABYTE + number))
+        assert wire.produce.receive([1], within(SOON_S)) is None
+        may_read.set()
+        # With TLS, all responses are in one record, so that the selector sees only the first.
+        assert offsets(wire, IN_FLIGHT) == list(range(IN_FLIGHT))
+
+    assert [content for _, content in received] == [records(number, MEGABYTE + number) for number in range(IN_FLIGHT)]
+
+
+def test_latency_counts_from_the_last_byte_sent(wire: KafkaWire) -> None:
+    may_read = threading.Event()
+
+    def read_late(peer: socket.socket) -> None:
+        answer_versions(peer)
+        assert may_read.wait(LATER_S)
+        correlation_id, _ = read_produce(peer)
+        peer.sendall(acknowledgement(correlation_id, 0))
+
+    with scripted_broker(read_late) as address:
+        send(wire, address, records(0, 32 * MEGABYTE))
+        assert wire.produce.receive([1], within(2)) is None
+        may_read.set()
+        answer = wire.produce.receive([1], within(LATER_S))
+
+    assert isinstance(answer, ProduceResponse)
+    assert answer.latency_ms < 1_500
+    assert answer.request_bytes > 32 * MEGABYTE
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux closes a connection whose peer has a full buffer")
+def test_full_buffer_does_not_close_the_connection_as_a_dead_host_does(
+    wire: KafkaWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that waits for its followers reads no further requests of the connection."""
+    monkeypatch.setitem(sockets.TCP_OPTIONS, socket.TCP_USER_TIMEOUT, 200)
+    may_read = threading.Event()
+
+    def read_late(peer: socket.socket) -> None:
+        answer_versions(peer)
+        assert may_read.wait(LATER_S)
+        correlation_id, _ = read_produce(peer)
+        peer.sendall(acknowledgement(correlation_id, 0))
+
+    with scripted_broker(read_late) as address:
+        send(wire, address, records(0, 32 * MEGABYTE))
+        assert wire.produce.receive([1], within(2)) is None
+        may_read.set()
+        assert offsets(wire, 1) == [0]
+
+
+# --- the order of requests --------------------------------------------------------------------------------------------
+
+
+def test_requests_wait_for_their_connection_in_order(wire: KafkaWire) -> None:
+    may_open, connections = threading.Event(), []
+
+    def open_late(peer: socket.socket) -> None:
+        connections.append(peer)
+        assert may_open.wait(LATER_S)
+        acknowledge(peer)
+
+    with scripted_broker(open_late) as address:
+        for number in range(IN_FLIGHT):
+            send(wire, address, records(number))
+        assert wire.produce.receive([1], within(SOON_S)) is None
+        may_open.set()
+        assert offsets(wire, IN_FLIGHT) == list(range(IN_FLIGHT))
+        send(wire, address, records(IN_FLIGHT))
+        assert offsets(wire, 1) == [IN_FLIGHT]
+
+    assert len(connections) == 1
+
+
+def log_in(peer: socket.socket, lifetime_ms: int) -> None:
+    agree_on_mechanism(peer)
+    authenticate(peer, lambda _: b"", lifetime_ms=lifetime_ms)
+
+
+def is_silent(peer: socket.socket) -> bool:
+    peer.settimeout(SOON_S)
+    try:
+        peer.recv(1, socket.MSG_PEEK)
+    except TimeoutError:
+        return True
+    finally:
+        peer.settimeout(None)
+    return False
+
+
+def test_session_is_renewed_only_when_nothing_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "LOGIN_AGAIN_AT", (0.0, 0.0))
+    was_silent = []
+
+    def behave(peer: socket.socket) -> None:
+        answer_versions(peer)
+        for _ in range(2):  # the session is due at once: the login of the connection, then that of the first request
+            log_in(peer, lifetime_ms=60_000)
+        correlation_id, content = read_produce(peer)
+        was_silent.append(is_silent(peer))
+        peer.sendall(acknowledgement(correlation_id, content[0]))
+        log_in(peer, lifetime_ms=0)
+        waiting = [read_produce(peer) for _ in range(2)]
+        for correlation_id, content in waiting:
+            peer.sendall(acknowledgement(correlation_id, content[0]))
+
+    with contextlib.closing(new_wire(**PLAIN)) as wire, scripted_broker(behave) as address:
+        for number in range(3):
+            send(wire, address, records(number))
+        assert offsets(wire, 3) == [0, 1, 2]
+
+    assert was_silent == [True], "the second request waits for the login, which waits for the first response"
+
+
+def test_refused_renewal_is_one_failure_of_the_requests_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "LOGIN_AGAIN_AT", (0.0, 0.0))
+
+    def behave(peer: socket.socket) -> None:
+        answer_versions(peer)
+        for _ in range(2):
+            log_in(peer, lifetime_ms=60_000)
+        correlation_id, content = read_produce(peer)
+        peer.sendall(acknowledgement(correlation_id, content[0]))
+        agree_on_mechanism(peer)
+        authenticate(peer, lambda _: None)
+
+    with contextlib.closing(new_wire(**PLAIN)) as wire, scripted_broker(behave) as address:
+        for number in range(3):
+            send(wire, address, records(number))
+        assert offsets(wire, 1) == [0]
+        assert isinstance(failure(wire), AuthenticationError)
+
+
+def test_broker_that_moved_fails_its_requests_in_flight_and_then_serves_at_its_new_address(wire: KafkaWire) -> None:
+    with scripted_broker(answer_versions) as old, scripted_broker(acknowledge) as new:
+        send(wire, old, records(0))
+        send(wire, new, records(1))
+        send(wire, new, records(2))
+        assert str(failure(wire)) == f"broker 1 moved from {old} to {new}"
+        send(wire, new, records(3))
+        assert offsets(wire, 1) == [3]
+
+
+def test_dropped_requests_are_never_answered(wire: KafkaWire) -> None:
+    with scripted_broker(acknowledge) as address:
+        for number in range(IN_FLIGHT):
+            send(wire, address, records(number))
+        wire.produce.drop(1)
+        assert wire.produce.receive([1], within(SOON_S)) is None
+        send(wire, address, records(9))
+        assert offsets(wire, 1) == [9]
+
+
+def test_requests_whose_sender_was_cancelled_are_dropped(wire: KafkaWire, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cancel(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with scripted_broker(acknowledge) as address:
+        send(wire, address, records(0))
+        assert offsets(wire, 1) == [0]
+        send(wire, address, records(1))
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(Connection, "send", cancel)
+            send(wire, address, records(2))
+        assert wire.produce.receive([1], within(SOON_S)) is None
+        send(wire, address, records(3))
+        assert offsets(wire, 1) == [3]
+
+
+# --- brokers that answer wrongly --------------------------------------------------------------------------------------
+
+Wrong = Callable[[socket.socket], None]
+
+
+def close_before_the_second_response(peer: socket.socket) -> None:
+    correlation_id, _ = read_produce(peer)
+    for _ in range(IN_FLIGHT - 1):
+        read_produce(peer)
+    peer.sendall(acknowledgement(correlation_id, 0))
+    peer.shutdown(socket.SHUT_RDWR)
+
+
+def answer_in_the_wrong_order(peer: socket.socket) -> None:
+    first, second, *_ = [read_produce(peer)[0] for _ in range(IN_FLIGHT)]
+    peer.sendall(acknowledgement(first, 0) + acknowledgement(second + 1, 2) + acknowledgement(second, 1))
+
+
+def answer_twice(peer: socket.socket) -> None:
+    first, *_ = [read_produce(peer)[0] for _ in range(IN_FLIGHT)]
+    peer.sendall(acknowledgement(first, 0) * 2)
+
+
+def add_bytes(peer: socket.socket) -> None:
+    first, second, *_ = [read_produce(peer)[0] for _ in range(IN_FLIGHT)]
+    response = acknowledgement(second, 1) + b"\1"
+    peer.sendall(acknowledgement(first, 0) + (len(response) - 4).to_bytes(4, "big") + response[4:])
+
+
+def cut_off(peer: socket.socket) -> None:
+    first, second, *_ = [read_produce(peer)[0] for _ in range(IN_FLIGHT)]
+    peer.sendall(acknowledgement(first, 0) + acknowledgement(second, 1)[:-3])
+    peer.shutdown(socket.SHUT_RDWR)
+
+
+def name_another_partition(peer: socket.socket) -> None:
+    first, second, *_ = [read_produce(peer)[0] for _ in range(IN_FLIGHT)]
+    peer.sendall(acknowledgement(first, 0) + frame(produce_message((T_ID, 5)), second))
+
+
+@pytest.mark.parametrize(
+    ("misbehave", "kind", "text"),
+    [
+        (
+            close_before_the_second_response,
+            ConnectError,
+            "closed the connection while waiting for its Produce response",
+        ),
+        (answer_in_the_wrong_order, ProtocolError, "answered request 4 instead of 3"),
+        (answer_twice, ProtocolError, "answered request 2 instead of 3"),
+        (add_bytes, ProtocolError, "has 1 extra bytes"),
+        (cut_off, ConnectError, "closed the connection"),
+        (name_another_partition, ProtocolError, "unrequested t-5"),
+    ],
+)
+def test_wrong_answer_is_one_failure_of_the_requests_behind_it(
+    wire: KafkaWire, misbehave: Wrong, kind: type[KafkaMetaError], text: str
+) -> None:
+    connections = []
+
+    def behave(peer: socket.socket) -> None:
+        connections.append(peer)
+        if len(connections) == 1:
+            answer_versions(peer)
+            misbehave(peer)
+        else:
+            acknowledge(peer)
+
+    with scripted_broker(behave) as address:
+        for number in range(IN_FLIGHT):
+            send(wire, address, records(number))
+        assert offsets(wire, 1) == [0]
+        error = failure(wire)
+        assert isinstance(error, kind)
+        assert text in str(error)
+        send(wire, address, records(7))
+        assert offsets(wire, 1) == [7], "over a new connection"
+
+
+def test_answer_to_a_request_that_is_not_sent_yet_is_a_failure(wire: KafkaWire) -> None:
+    def answer_too_early(peer: socket.socket) -> None:
+        answer_versions(peer)
+        peer.sendall(acknowledgement(2, 0))
+
+    with scripted_broker(answer_too_early) as address:
+        send(wire, address, records(0, 32 * MEGABYTE))
+        error = failure(wire)
+
+    assert isinstance(error, ProtocolError)
+    assert str(error) == f"{address} answered Produce before it had the whole request"
+
+
+def test_extra_bytes_after_the_last_response_are_no_answer_to_the_next_request() -> None:
+    """With TLS, they were decrypted with the response: no selector sees them."""
+
+    def behave(peer: socket.socket) -> None:
+        answer_versions(peer)
+        correlation_id, content = read_produce(peer)
+        peer.sendall(acknowledgement(correlation_id, content[0]) + acknowledgement(correlation_id + 1, 99))
+
+    secured = over_tls(AUTHORITY.issue("broker", ["127.0.0.1"]), behave)
+    with contextlib.closing(new_wire(**TRUSTING)) as wire, scripted_broker(secured) as address:
+        for number in range(3):
+            send(wire, address, records(number))
+            assert offsets(wire, 1) == [number]
