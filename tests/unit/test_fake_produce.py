@@ -1,4 +1,4 @@
-"""The fake wire handles Produce and InitProducerId as brokers do."""
+"""The fake wire handles Produce and InitProducerId as brokers do (`tests/kafka/test_produce_requests.py`)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from pyspark_kafka_meta.wire.messages import (
     ProducerIdResponse,
     RequestFailure,
 )
+from tests import produce_cases
 from tests.partitions import T0, T1
+from tests.produce_cases import CASES, Sent
 from tests.unit.fake_wire import FakeWire
 from tests.unit.logs import batch
-from tests.unit.records.handmade import repair_crc
 
 PRODUCER_ID = 77
 TIMEOUT_S = 30
@@ -40,9 +41,7 @@ def a_wire(partitions: int = 1) -> FakeWire:
 
 
 def idempotent(sequence: int, *values: str, epoch: int = 0) -> bytes:
-    plain = batch(values)
-    producer = PRODUCER_ID.to_bytes(8, "big") + epoch.to_bytes(2, "big") + sequence.to_bytes(4, "big")
-    return repair_crc(plain[:43] + producer + plain[57:])
+    return produce_cases.idempotent(PRODUCER_ID, sequence, epoch, values)
 
 
 def entry(wire: FakeWire, records: bytes, partition: TopicPartition = T0) -> ProducePartition:
@@ -130,35 +129,12 @@ def test_unknown_topic_depends_on_how_the_request_names_it() -> None:
 # --- idempotence ------------------------------------------------------------------------------------------------------
 
 
-def test_batch_sent_again_is_acknowledged_with_its_first_offset_and_appended_once() -> None:
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_leader_accepts_each_batch_of_a_producer_once_and_in_order(case: tuple[Sent, ...]) -> None:
     wire = a_wire()
-    batches = [idempotent(number, str(number)) for number in range(6)]
-    for sent in batches:
-        produced(wire, sent)
+    outcomes = [outcome(produced(wire, sent.batch(PRODUCER_ID))) for sent in case]
 
-    assert [outcome(produced(wire, sent)) for sent in batches] == [(45, -1), *((0, offset) for offset in range(1, 6))]
-    assert values(wire) == list("012345")
-
-
-@pytest.mark.parametrize(
-    ("sequence", "epoch", "code"),
-    [(2, 1, 0), (3, 1, 45), (1, 1, 45), (0, 2, 0), (2, 2, 45), (0, 0, 47), (2, 0, 47)],
-    ids=[
-        "next sequence",
-        "gap",
-        "part of a batch again",
-        "new epoch",
-        "new epoch within the sequence",
-        "older epoch from its start",
-        "older epoch",
-    ],
-)
-def test_only_the_next_sequence_of_the_epoch_is_accepted(sequence: int, epoch: int, code: int) -> None:
-    wire = a_wire()
-    produced(wire, idempotent(0, "a", "b", epoch=1))
-
-    assert produced(wire, idempotent(sequence, "c", epoch=epoch)).error_code == code
-    assert values(wire) == (["a", "b", "c"] if code == 0 else ["a", "b"])
+    assert outcomes == [(sent.code, sent.base_offset) for sent in case]
 
 
 def test_log_that_knows_nothing_of_a_producer_accepts_any_sequence() -> None:
@@ -168,14 +144,6 @@ def test_log_that_knows_nothing_of_a_producer_accepts_any_sequence() -> None:
     assert outcome(produced(wire, idempotent(7, "b", epoch=3))) == (0, 1)
     wire.cluster.create_topic("t")
     assert outcome(produced(wire, idempotent(40, "c"))) == (0, 0)
-
-
-def test_sequences_begin_again_after_the_largest_int32() -> None:
-    wire = a_wire()
-    produced(wire, idempotent(2**31 - 2, "a", "b"))
-
-    assert produced(wire, idempotent(1, "c")).error_code == 45
-    assert produced(wire, idempotent(0, "c")).error_code == 0
 
 
 def test_new_leader_knows_what_the_old_leader_appended() -> None:
