@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 from typing import NamedTuple
 
 from nicegui import ui
 from nicegui.elements.mixins.text_element import TextElement
 
-from pyspark_kafka_meta.demo.demo_clusters import REPLICAS, TOPIC
+from pyspark_kafka_meta.demo.demo_clusters import COPY, REPLICAS, TOPIC
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.page.button_actions import Action, ButtonActions
 from pyspark_kafka_meta.page.html_templates import CSS, render
@@ -92,8 +93,8 @@ class Page:
         with ui.element("div").classes("controls"):
             with ui.element("div").props('role="group" aria-label="Move a leader"'):
                 _tag("span", "Move the leader of")
-                for number in range(len(REPLICAS)):
-                    partition = TopicPartition(TOPIC, number)
+                for topic, number in product((TOPIC, COPY), range(len(REPLICAS))):
+                    partition = TopicPartition(topic, number)
                     name = f"Move the leader of {partition}"
                     self._button(str(partition), name, actions.move(partition)).props(f'aria-label="{name}"')
             with ui.element("div").props('role="group" aria-label="More"'):

@@ -78,6 +78,18 @@ def test_a_leader_that_is_moved_is_seen_to_move_and_heals(page: Page, demo_url: 
     expect(page.get_by_role("status", name="Last event")).to_contain_text(re.compile(r"\d\d:\d\d:\d\d"))
 
 
+def test_a_leader_that_is_moved_away_from_writers_heals(page: Page, demo_url: str) -> None:
+    opened(page, demo_url)
+    row = section(page, "What each cache knows").get_by_role("row", name=re.compile("^copies-2"))
+    for executor in (2, 3):  # after the leader now and the planner
+        expect(row.get_by_role("cell").nth(executor)).to_contain_text("@", timeout=START_TIMEOUT_MS)
+    old = leader_of(page, "copies-2")
+
+    press(page, "Move the leader of copies-2")
+
+    expect(section(page, "Events")).to_contain_text(f"copies-2: {old} to")
+
+
 def test_a_killed_broker_is_dead_and_leads_nothing_until_it_is_restored(page: Page, demo_url: str) -> None:
     opened(page, demo_url)
     victim = leader_of(page, "clicks-1")
