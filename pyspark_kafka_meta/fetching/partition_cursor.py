@@ -8,10 +8,10 @@ where the log was truncated, and never leaves the range. Follows Kafka's `FetchC
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from uuid import UUID
 
 from pyspark_kafka_meta.client.read_replicas import LEADER
+from pyspark_kafka_meta.client.retry_pause import RetryPause
 from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError
 from pyspark_kafka_meta.fetching.cursor_instructions import (
     CorruptBatch,
@@ -50,7 +50,7 @@ MAX_UNKNOWN_EPOCHS = 3
 """This many UNKNOWN_LEADER_EPOCH in a row show that the cache is wrong, not that the broker lags behind."""
 
 
-class PartitionCursor:
+class PartitionCursor(RetryPause):
     """Progress through one `OffsetRange`. Its fields are read-only for other classes.
 
     Attributes:
@@ -58,20 +58,17 @@ class PartitionCursor:
         last_fetched_epoch: leader epoch of the record before `position`, `NO_EPOCH` if unknown.
         leader_epoch: in the last request, from the cache.
         last_error: error code of the last response if it brought no progress; 0 if it had none.
-        not_before: earliest time of the next Fetch, in seconds of the caller's clock.
         asked_follower: whether the last request was for a follower.
     """
 
     def __init__(self, offset_range: OffsetRange, read_committed: bool, max_bytes: int, check_crcs: bool) -> None:
+        super().__init__()
         self.range = offset_range
         self.position = offset_range.from_offset
         self.last_fetched_epoch = offset_range.start_epoch
         self.leader_epoch = NO_EPOCH
         self.last_error = 0
-        self.not_before = 0.0
         self.asked_follower = False
-        self._stale_generation = -1
-        self._failures = 0  # backoffs since the last records
         self._read_committed = read_committed
         self._check_crcs = check_crcs
         self._max_bytes = max_bytes
@@ -84,23 +81,6 @@ class PartitionCursor:
     @property
     def done(self) -> bool:
         return self.position >= self.range.until_offset
-
-    def is_ready(self, generation: int, now: float) -> bool:
-        """Whether a Fetch may be sent, to the leader in the metadata of this `generation`."""
-        return generation > self._stale_generation and now >= self.not_before
-
-    def wait_for_metadata_after(self, generation: int) -> None:
-        """Send no Fetch before metadata is newer than `generation`."""
-        self._stale_generation = generation
-
-    def wait_until(self, time_s: float) -> None:
-        """Send no Fetch before this time."""
-        self.not_before = time_s
-
-    def back_off(self, now: float, backoff_s: Callable[[int], float]) -> None:
-        """Wait after an error, longer after each in a row. `backoff_s` is of a number of failures."""
-        self._failures += 1
-        self.not_before = now + backoff_s(self._failures)
 
     def request(self, topic_id: UUID | None, leader_epoch: int, of_follower: bool = False) -> FetchPartition:
         """The partition of a Fetch: about as many bytes as the rest of the range is likely to take."""
@@ -203,7 +183,7 @@ class PartitionCursor:
             self._corrupt_at = self.position
             self.last_error = CORRUPT_MESSAGE
             return ReadFrom(LEADER) if self.asked_follower else Wait(CORRUPT_MESSAGE)
-        self._failures = 0
+        self.succeeded()
         until = min(error.until_offset or 0, self.range.until_offset)
         return CorruptBatch(error, Lost(str(error), self.position, until) if until > self.position else None)
 
@@ -264,7 +244,7 @@ class PartitionCursor:
         if position <= from_offset:
             return Wait()
         self.position, self.last_fetched_epoch = min(position, self.range.until_offset), epoch
-        self._failures = 0
+        self.succeeded()
         return Emit(
             FetchedRecords(
                 partition=self.range.partition,

@@ -12,11 +12,11 @@ records are lost, in a recreated topic or a truncated log, so that Spark's next 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
 from pyspark_kafka_meta.client.producer_state import PartitionSequence, sequence_after
+from pyspark_kafka_meta.client.retry_pause import RetryPause
 from pyspark_kafka_meta.errors import BrokerError, DataLossError, DeliveryTimeoutError, RecordTooLargeError
 from pyspark_kafka_meta.kafka_errors import (
     OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -31,7 +31,7 @@ from pyspark_kafka_meta.records.encoder import EncodedBatch, split
 from pyspark_kafka_meta.records.record_fields import Longs
 from pyspark_kafka_meta.wire.messages import ProducedPartition
 from pyspark_kafka_meta.writing.queue_instructions import BackOff, Fail, Instruction, Refresh
-from pyspark_kafka_meta.writing.written_range import UNKNOWN_OFFSET, WrittenRange
+from pyspark_kafka_meta.writing.written_range import UNKNOWN_OFFSET, WrittenRange, add_range
 
 MAX_IN_FLIGHT = 5
 """A broker recognises this many batches of a producer in a partition (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`)."""
@@ -63,7 +63,7 @@ class QueuedBatch:
         return f"row {self.rows[0]}" if count == 1 else f"a record batch of {count} rows from row {self.rows[0]} on"
 
 
-class PartitionQueue:
+class PartitionQueue(RetryPause):
     """The batches of one partition of one task. `now` is in seconds of the caller's clock.
 
     Attributes:
@@ -74,6 +74,7 @@ class PartitionQueue:
     """
 
     def __init__(self, partition: TopicPartition, topic_id: UUID | None, sequence: PartitionSequence) -> None:
+        super().__init__()
         self.partition = partition
         self.topic_id = topic_id
         self.size_bytes = 0
@@ -83,9 +84,6 @@ class PartitionQueue:
         self._sequence = sequence
         self._batches: deque[QueuedBatch] = deque()
         self._max_in_flight = 1 if sequence.producer == NO_PRODUCER else MAX_IN_FLIGHT
-        self._not_before = 0.0
-        self._stale_generation = -1
-        self._failures = 0  # backoffs since the last acknowledgement
 
     def __bool__(self) -> bool:
         return bool(self._batches)
@@ -108,7 +106,7 @@ class PartitionQueue:
 
     def next_batch(self, generation: int, now: float) -> QueuedBatch | None:
         """The batch to send now to the leader in the metadata of this `generation`, if any."""
-        if generation <= self._stale_generation or now < self._not_before:
+        if not self.is_ready(generation, now):
             return None
         first, in_flight = None, 0
         for queued in self._batches:
@@ -127,23 +125,6 @@ class PartitionQueue:
         """The bytes of the batch, which is in flight from now on."""
         queued.in_flight, self.node_id = True, node_id
         return queued.batch.to_bytes(self._sequence.producer, queued.base_sequence)
-
-    def wait_until(self, time_s: float) -> None:
-        """Send nothing before this time."""
-        self._not_before = time_s
-
-    @property
-    def not_before(self) -> float:
-        return self._not_before
-
-    def wait_for_metadata_after(self, generation: int) -> None:
-        """Send nothing before metadata is newer than `generation`."""
-        self._stale_generation = generation
-
-    def back_off(self, now: float, backoff_s: Callable[[int], float]) -> None:
-        """Send nothing for a while, longer after each failure in a row. `backoff_s` is of a number of failures."""
-        self._failures += 1
-        self._not_before = now + backoff_s(self._failures)
 
     # --- responses ----------------------------------------------------------------------------------------------------
 
@@ -190,7 +171,7 @@ class PartitionQueue:
 
     def _acknowledge(self, queued: QueuedBatch, base_offset: int) -> Instruction:
         queued.is_acknowledged, queued.base_offset = True, base_offset
-        self._failures = 0
+        self.succeeded()
         while self._batches and self._batches[0].is_acknowledged:
             done = self._batches.popleft()
             self.size_bytes -= done.batch.size_bytes
@@ -198,7 +179,7 @@ class PartitionQueue:
             last = self.written[-1] if self.written else None
             if last is not None and UNKNOWN_OFFSET < done.base_offset < last.until_offset:
                 return Fail(self._lost(f"its log ended before offset {done.base_offset} when later records came"))
-            WrittenRange.append(self.written, done.base_offset, done.batch.record_count)
+            add_range(self.written, done.base_offset, done.batch.record_count)
         return None
 
     def _on_wrong_sequence(self, queued: QueuedBatch, code: int) -> Instruction:
@@ -253,6 +234,3 @@ class PartitionQueue:
             f"{self.partition} has lost {records} records that it had acknowledged to this task: {cause}. A new "
             "attempt of the task writes all its rows again"
         )
-
-    def unacknowledged(self) -> Iterator[QueuedBatch]:
-        return (queued for queued in self._batches if not queued.is_acknowledged)

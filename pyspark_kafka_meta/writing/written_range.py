@@ -16,12 +16,12 @@ class WrittenRange(NamedTuple):
     until_offset: int
     records: int
 
-    @staticmethod
-    def append(ranges: list[WrittenRange], base_offset: int, records: int) -> None:
-        """Add a batch to the ranges of its partition, as a part of the last range if it follows it."""
-        until_offset = UNKNOWN_OFFSET if base_offset == UNKNOWN_OFFSET else base_offset + records
-        last = ranges[-1] if ranges else None
-        if last is not None and last.until_offset == base_offset:
-            ranges[-1] = WrittenRange(last.from_offset, until_offset, last.records + records)
-        else:
-            ranges.append(WrittenRange(base_offset, until_offset, records))
+
+def add_range(ranges: list[WrittenRange], base_offset: int, records: int) -> None:
+    """Add a batch to the ranges of its partition, as a part of the last range if it follows it."""
+    until_offset = UNKNOWN_OFFSET if base_offset == UNKNOWN_OFFSET else base_offset + records
+    last = ranges[-1] if ranges else None
+    if last is not None and last.until_offset == base_offset:
+        ranges[-1] = WrittenRange(last.from_offset, until_offset, last.records + records)
+    else:
+        ranges.append(WrittenRange(base_offset, until_offset, records))

@@ -53,7 +53,7 @@ class Queue(PartitionQueue):
         return self.on_response(queued, ProducedPartition(T0, code, offset))
 
     def sequences(self) -> list[int]:
-        return [queued.base_sequence for queued in self.unacknowledged()]
+        return [queued.base_sequence for queued in self._batches if not queued.is_acknowledged]
 
 
 def error_of(instruction: object) -> KafkaMetaError:
