@@ -93,8 +93,11 @@ class EncodedBatch:
         )
 
 
-def record_sizes(records: Records) -> Longs:
+def record_sizes(records: Records, first_row: int = 0) -> Longs:
     """An upper bound of each record's size in a batch, in bytes. Follows `DefaultRecord.recordSizeUpperBound`.
+
+    Args:
+        first_row: number of the first record in errors.
 
     Raises:
         InvalidRowError: the key of a header is null.
@@ -102,7 +105,7 @@ def record_sizes(records: Records) -> Longs:
     sizes = _MAX_RECORD_OVERHEAD + _field_bytes(records.key) + _field_bytes(records.value)
     if records.headers is None:
         return sizes + 1
-    counts, keys, values = _flatten_headers(records.headers)
+    counts, keys, values = _flatten_headers(records.headers, first_row)
     ends_at = np.cumsum(np.append(0, _field_bytes(keys) + _field_bytes(values)))
     until = np.cumsum(counts)
     header_bytes: Longs = ends_at[until] - ends_at[until - counts]
@@ -199,12 +202,12 @@ def _encode_headers(headers: pa.ListArray | None) -> list[pa.BinaryArray | pa.Bi
     ]
 
 
-def _flatten_headers(headers: pa.ListArray) -> tuple[Ints, pa.BinaryArray, pa.BinaryArray]:
+def _flatten_headers(headers: pa.ListArray, first_row: int = 0) -> tuple[Ints, pa.BinaryArray, pa.BinaryArray]:
     """The header count of each record, and the keys and values of all headers."""
     counts = pc.fill_null(pc.list_value_length(headers), 0).to_numpy()
     keys, values = headers.flatten().flatten()
     if keys.null_count:
-        row = np.searchsorted(np.cumsum(counts), keys.is_null().index(True).as_py(), "right")
+        row = first_row + np.searchsorted(np.cumsum(counts), keys.is_null().index(True).as_py(), "right")
         raise InvalidRowError(
             f"row {row}: the key of a header is null, which Kafka does not allow; give each header a key"
         )

@@ -115,10 +115,7 @@ def _rows(batch: pa.RecordBatch, columns: SinkColumns, first_row: int, now_ms: i
         raise InvalidRowError(
             f"row {first_row + at} has partition {partition[at]}: use a number from 0 on, or null for any partition"
         )
-    try:
-        sizes = record_sizes(records)
-    except InvalidRowError as error:
-        raise InvalidRowError(f"in the rows from {first_row} on: {error}") from None
+    sizes = record_sizes(records, first_row)
     return InputRows(first_row, records, sizes, None if topic is None else topic.cast(pa.string()), chosen)
 
 

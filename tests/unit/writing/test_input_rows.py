@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyspark_kafka_meta.errors import InvalidRowError
 from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.writing.input_rows import CHUNK_ROWS, InputRows, read_rows
 
@@ -83,3 +85,15 @@ def test_topics_choices_and_headers_stay_with_their_rows() -> None:
     assert chunk.topic is not None and chunk.chosen is not None and chunk.records.headers is not None
     assert (chunk.topic.to_pylist(), chunk.chosen.tolist()) == (["a", "b"], [2, -1])
     assert [row[0]["key"] for row in chunk.records.headers.to_pylist()] == ["a", "b"]
+
+
+def test_header_without_a_key_is_named_by_its_row_of_the_task() -> None:
+    columns = SinkColumns(key=None, value=0, headers=1, topic=None, partition=None, timestamp=None)
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    headers = [[[("a", b"1")], None], [None, [("a", b"1"), (None, b"2")]]]
+    batches = [
+        pa.record_batch({"value": pa.array([b"1", b"2"]), "headers": pa.array(of_batch, kind)}) for of_batch in headers
+    ]
+
+    with pytest.raises(InvalidRowError, match=r"^row 3: the key of a header is null"):
+        read(batches, columns)

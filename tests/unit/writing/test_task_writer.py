@@ -197,6 +197,38 @@ def test_retriable_error_neither_loses_nor_repeats_nor_reorders(
     assert scene.numbers() == in_turn(COUNT + 30)
 
 
+@pytest.mark.parametrize("code", RETRIABLE)
+def test_retriable_error_of_the_first_batch_of_a_producer_does_not_reorder(scene: WriterScene, code: ErrorCode) -> None:
+    scene.script(T1, code)
+
+    scene.write_task(numbered(COUNT), **SMALL_BATCHES)
+
+    assert scene.numbers() == in_turn(COUNT)
+
+
+def test_batch_acknowledged_late_is_not_written_twice_when_later_responses_are_lost(scene: WriterScene) -> None:
+    """A broker recognises the last five batches of a producer, and no older batch."""
+    scene.write_task(numbered(30))
+    scene.script(T1, ErrorCode.request_timed_out)
+    scene.clock.at(0.05, lambda: scene.wire.lost_responses.update({2: 5, 3: 5}))
+
+    scene.write_task(numbered(COUNT, start=30), **SMALL_BATCHES)
+
+    assert scene.numbers() == in_turn(COUNT + 30)
+
+
+def test_time_spent_waiting_for_rows_counts_to_no_deadline(scene: WriterScene) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        for start in range(0, COUNT, 100):
+            yield numbered(100, start=start)
+            scene.script(T1, *[ErrorCode.not_enough_replicas] * 2)
+            scene.clock.sleep(600)
+
+    scene.write_from(batches(), ["value", "partition"], **SMALL_BATCHES, **{"kafka.buffer.memory": "1000"})
+
+    assert scene.numbers() == in_turn(COUNT)
+
+
 @pytest.mark.parametrize("handled", [0, 1, 3, 5])
 def test_lost_responses_are_no_reason_to_write_twice(scene: WriterScene, handled: int) -> None:
     """The connection breaks after the broker appended some of the requests in flight."""
@@ -312,7 +344,8 @@ BAD_ROWS = {
         UnknownTopicError, "row 1 is for partition 3, and topic t has 3 partitions",
     ),
     "null key of a header": (
-        rows(value=[b"1"], headers=[[(None, b"1")]]), {}, InvalidRowError, "the key of a header is null",
+        rows(value=[b"1", b"2"], headers=[None, [(None, b"1")]]), {},
+        InvalidRowError, "^row 1: the key of a header is null",
     ),
     "record larger than allowed": (
         rows(value=[b"1", b"x" * 1_100_000]), {}, RecordTooLargeError, "row 1 makes a record of up to 1100",
