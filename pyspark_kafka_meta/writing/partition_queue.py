@@ -5,6 +5,9 @@ until no batch is in flight; then the batches without an acknowledgement follow 
 batch once, in order, whatever the failed requests did: a broker recognises the last five batches of a producer, the
 most that are in flight. Without idempotence one batch is in flight.
 
+A leader without any batch of a producer takes any sequence number, so a task's first batch in a partition goes alone:
+a second batch would come first in the log if only the first batch failed (KAFKA-14359).
+
 Follows Kafka's `Sender.completeBatch` and `TransactionManager.canRetry`. Unlike there, a task fails if its acknowledged
 records are lost, in a recreated topic or a truncated log, so that Spark's next attempt writes them again.
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 from uuid import UUID
 
 from pyspark_kafka_meta.client.producer_state import PartitionSequence, sequence_after
@@ -34,7 +38,8 @@ from pyspark_kafka_meta.writing.queue_instructions import BackOff, Fail, Instruc
 from pyspark_kafka_meta.writing.written_range import UNKNOWN_OFFSET, WrittenRange, add_range
 
 MAX_IN_FLIGHT = 5
-"""A broker recognises this many batches of a producer in a partition (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`)."""
+"""A broker recognises this many batches of a producer in a partition (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`).
+The oldest batch without an acknowledgement must be one of them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +88,7 @@ class PartitionQueue(RetryPause):
         self.last_error = ""
         self._sequence = sequence
         self._batches: deque[QueuedBatch] = deque()
-        self._max_in_flight = 1 if sequence.producer == NO_PRODUCER else MAX_IN_FLIGHT
+        self._max_in_flight = 1  # counted from the oldest batch without an acknowledgement
 
     def __bool__(self) -> bool:
         return bool(self._batches)
@@ -102,20 +107,20 @@ class PartitionQueue(RetryPause):
         self._batches.append(QueuedBatch(batch, rows, deadline, base_sequence))
         self.size_bytes += batch.size_bytes
 
+    def postpone_deadlines(self, seconds: float) -> None:
+        for queued in self._batches:
+            queued.deadline += seconds
+
     # --- sending ------------------------------------------------------------------------------------------------------
 
     def next_batch(self, generation: int, now: float) -> QueuedBatch | None:
         """The batch to send now to the leader in the metadata of this `generation`, if any."""
         if not self.is_ready(generation, now):
             return None
-        first, in_flight = None, 0
-        for queued in self._batches:
-            in_flight += queued.in_flight
-            if first is None and queued.is_waiting:
-                first = queued
-            elif first is not None and queued.in_flight:
-                return None  # a failed batch comes before it: wait for all responses
-        return first if in_flight < self._max_in_flight else None
+        at = next((at for at, queued in enumerate(self._batches) if queued.is_waiting), self._max_in_flight)
+        if at >= self._max_in_flight or any(queued.in_flight for queued in islice(self._batches, at, None)):
+            return None  # batches behind a failed batch are in flight: wait for all responses
+        return self._batches[at]
 
     def can_go_to(self, node_id: int) -> bool:
         """Whether no batch is in flight to another broker."""
@@ -172,6 +177,7 @@ class PartitionQueue(RetryPause):
     def _acknowledge(self, queued: QueuedBatch, base_offset: int) -> Instruction:
         queued.is_acknowledged, queued.base_offset = True, base_offset
         self.succeeded()
+        self._max_in_flight = 1 if self._sequence.producer == NO_PRODUCER else MAX_IN_FLIGHT
         while self._batches and self._batches[0].is_acknowledged:
             done = self._batches.popleft()
             self.size_bytes -= done.batch.size_bytes
@@ -190,6 +196,7 @@ class PartitionQueue(RetryPause):
             return Fail(self._lost(f"its log ends before them, its leader answered {describe(code)}"))
         if not self._sequence.restart():
             return Fail(BrokerError(f"{self.partition} refuses {queued}: {describe(code)}; no epoch is left", code))
+        self._max_in_flight = 1
         for waiting in self._batches:
             if not waiting.is_acknowledged:
                 waiting.base_sequence = self._sequence.take(waiting.batch.record_count)

@@ -79,7 +79,8 @@ class TaskWriter:
         chunk_bytes = min(CHUNK_BYTES, self._options.buffer_bytes)
         max_record_bytes = self._options.max_request_bytes
         try:
-            for rows in read_rows(batches, self._columns, chunk_bytes, max_record_bytes, self._now_ms):
+            given = self._without_deadlines(batches)
+            for rows in read_rows(given, self._columns, chunk_bytes, max_record_bytes, self._now_ms):
                 self._add(rows)
                 self._wait_until_unacknowledged(self._options.buffer_bytes)
             self._wait_until_unacknowledged(0)
@@ -89,6 +90,19 @@ class TaskWriter:
         finally:
             self._in_flight.drop()
         return {partition: queue.written for partition, queue in self._queues.items()}
+
+    def _without_deadlines(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches; waiting for them counts to no deadline, because nothing is sent meanwhile."""
+        asked_at = self._client.clock()
+        for batch in batches:
+            self._postpone_deadlines(self._client.clock() - asked_at)
+            yield batch
+            asked_at = self._client.clock()
+        self._postpone_deadlines(self._client.clock() - asked_at)
+
+    def _postpone_deadlines(self, seconds: float) -> None:
+        for queue in self._queues.values():
+            queue.postpone_deadlines(seconds)
 
     def _now_ms(self) -> int:
         return int(self._wall_clock() * 1000)

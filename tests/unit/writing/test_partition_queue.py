@@ -20,7 +20,7 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch, RefreshReason
 from pyspark_kafka_meta.records.record_batches import read_batch_headers
 from pyspark_kafka_meta.wire.messages import ProducedPartition
-from pyspark_kafka_meta.writing.partition_queue import PartitionQueue, QueuedBatch
+from pyspark_kafka_meta.writing.partition_queue import MAX_IN_FLIGHT, PartitionQueue, QueuedBatch
 from pyspark_kafka_meta.writing.queue_instructions import BackOff, Fail, Refresh
 from pyspark_kafka_meta.writing.written_range import WrittenRange
 from tests.partitions import T0
@@ -32,10 +32,17 @@ NODE = 2
 
 
 class Queue(PartitionQueue):
-    """A queue with batches of these record counts, whose rows are numbered from 0."""
+    """A queue with batches of these record counts, whose rows are numbered from 0. By default it has written before."""
 
-    def __init__(self, *counts: int, producer: ProducerEpoch = PRODUCER, next_sequence: int = 0) -> None:
+    def __init__(
+        self,
+        *counts: int,
+        producer: ProducerEpoch = PRODUCER,
+        next_sequence: int = 0,
+        max_in_flight: int = MAX_IN_FLIGHT,
+    ) -> None:
         super().__init__(T0, TOPIC_ID, PartitionSequence(producer, next_sequence))
+        self._max_in_flight = max_in_flight
         row = 0
         for count in counts:
             self.add(encoded_batch(count), np.arange(row, row + count), deadline=100.0)
@@ -96,13 +103,40 @@ def test_as_many_batches_are_in_flight_as_a_broker_remembers() -> None:
 
 
 def test_without_idempotence_one_batch_is_in_flight_so_that_no_retry_reorders() -> None:
-    queue = Queue(1, 1, producer=NO_PRODUCER)
+    queue = Queue(1, 1, 1, producer=NO_PRODUCER, max_in_flight=1)
     (first,) = queue.send_all()
-    assert queue.sequences() == [NO_SEQUENCE, NO_SEQUENCE]
+    assert queue.sequences() == [NO_SEQUENCE] * 3
 
     queue.respond(first, ErrorCode.not_enough_replicas)
+    assert queue.send_all() == [first]
+    queue.respond(first, offset=0)
 
-    assert queue.next_batch(1, now=0.0) is first
+    assert len(queue.send_all()) == 1
+
+
+@pytest.mark.parametrize("code", [ErrorCode.not_enough_replicas, ErrorCode.unknown_producer_id])
+def test_first_batch_goes_alone_because_a_leader_that_has_none_takes_any_sequence(code: ErrorCode) -> None:
+    queue = Queue(1, 1, 1, max_in_flight=1)
+    (first,) = queue.send_all()
+
+    queue.respond(first, code)
+    assert queue.send_all() == [first]
+    queue.respond(first, offset=0)
+
+    assert len(queue.send_all()) == 2
+
+
+def test_batch_that_failed_stays_among_those_that_a_broker_remembers() -> None:
+    queue = Queue(*[1] * 8)
+    first, *others = queue.send_all()
+    queue.respond(first, ErrorCode.request_timed_out)  # the log holds it
+    for offset, queued in enumerate(others, 1):
+        queue.respond(queued, offset=offset)
+
+    assert queue.send_all() == [first]
+    queue.respond(first, offset=0)
+
+    assert [queued.base_sequence for queued in queue.send_all()] == [5, 6, 7]
 
 
 def test_acknowledged_offsets_become_ranges() -> None:
@@ -220,9 +254,11 @@ def test_forgotten_producer_starts_again_with_the_next_epoch(code: ErrorCode) ->
     queue.respond(second, ErrorCode.out_of_order_sequence_number)
     queue.respond(third, ErrorCode.out_of_order_sequence_number)
 
-    assert queue.send_all() == [first, second, third]
+    assert queue.send_all() == [first]
     (header,) = read_batch_headers(queue.send(first, NODE))
     assert (header.producer_epoch, header.base_sequence) == (1, 0)
+    queue.respond(first, offset=0)
+    assert queue.send_all() == [second, third]
 
 
 def test_forgotten_producer_goes_on_even_after_acknowledged_records() -> None:
