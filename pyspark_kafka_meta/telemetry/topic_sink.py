@@ -1,8 +1,9 @@
 """Produces refresh events to a topic, keyed by cache id, so that the events of one cache stay in order.
 
 librdkafka sends in threads of its own, also between tasks. The sink's own writer could not: it sends only while a task
-waits for it, and needs the client whose events these are. An event that is not delivered within `message.timeout.ms`, or that finds the
-queue full, is lost and counted. A task waits at most `FLUSH_S` for deliveries, and only while deliveries succeed.
+waits for it, and needs the client whose events these are. An event that is not delivered within `message.timeout.ms`,
+or that finds the queue full, is lost and counted. A task waits at most `FLUSH_S` for deliveries, and only while
+deliveries succeed.
 """
 
 from __future__ import annotations
