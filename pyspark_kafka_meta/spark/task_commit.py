@@ -43,10 +43,12 @@ def log_commit(messages: Sequence[WriterCommitMessage | None], what: str) -> Non
 
 
 def log_abort(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
+    """Warn of records that stay. A query that is stopped ends so too, mostly without any."""
     records = sum(message.records for message in messages if isinstance(message, TaskCommit))
-    logger.warning(
-        "%s failed after some of its tasks had written %d records, which stay in their topics: a repetition writes "
-        "them again",
-        what,
-        records,
-    )
+    if records:
+        logger.warning(
+            "%s failed after some of its tasks had written %d records, which stay in their topics: a repetition writes "
+            "them again",
+            what,
+            records,
+        )
