@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
 
 from pyspark_kafka_meta.testing import LocalKafka
+from tests.kafka.cluster_tools import create_topic
 from tests.kafka.harness import Scene, SteadyProducer, Stream, running
 from tests.kafka.secured_kafka import SecuredKafka, secured_kafka
+from tests.kafka.writing_harness import PARTITIONS, OpenWorker, Worker
 
 
 @pytest.fixture
@@ -26,6 +29,25 @@ def stage(
         return running(stream, SteadyProducer(servers, topic, partitions), wait_for)
 
     return open_scene
+
+
+@pytest.fixture
+def open_worker(breakable_kafka: LocalKafka) -> Iterator[OpenWorker]:
+    """Opens a worker for tasks that write to a new topic. `replicas` are of each partition, by default all brokers, of
+    which each leads as many partitions as the others. `config` is of the topic, `options` of the sink."""
+    with ExitStack() as stack:
+
+        def open_one(
+            replicas: Sequence[Sequence[int]] = (), config: Mapping[str, str] | None = None, **options: str
+        ) -> Worker:
+            topic, ids = f"written-{uuid.uuid4().hex}", breakable_kafka.broker_ids
+            in_turn = [ids[number % len(ids) :] + ids[: number % len(ids)] for number in range(PARTITIONS)]
+            create_topic(breakable_kafka, topic, replicas or in_turn, config)
+            worker = Worker(breakable_kafka.bootstrap_servers, topic, **options)
+            stack.callback(worker.client.close)
+            return worker
+
+        yield open_one
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ TOPIC = "orders"
 GROUP = "watchers"
 RECORDS = 20
 SESSION_MS = 1_500
-USERS = {name: f"canary-{name}" for name in ("alice", "carol", "dora", "erin", "frank", "mallory")}
+USERS = {name: f"canary-{name}" for name in ("alice", "carol", "dora", "erin", "frank", "grace", "mallory")}
 TOPIC_ITSELF = (ResourceType.TOPIC, TOPIC, ResourcePatternType.LITERAL)
 RIGHTS = [
     ("alice", AclOperation.READ, *TOPIC_ITSELF),
@@ -42,7 +42,7 @@ RIGHTS = [
     *((user, AclOperation.READ, *TOPIC_ITSELF) for user in ("carol", "erin", "frank")),
     ("dora", AclOperation.DESCRIBE, *TOPIC_ITSELF),
 ]
-"""Mallory has no ACLs. Carol, Erin and Frank each belong to one test, which changes their login or ACLs."""
+"""Mallory has no ACLs. Carol, Erin, Frank and Grace each belong to one test, which changes their login or ACLs."""
 MECHANISMS = {
     "SSL": (),
     "SASL_PLAINTEXT": ("SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"),

@@ -1,5 +1,5 @@
 """Tests for each release of Kafka, by `make kafka-releases`: rows equal to a consumer's, an exact stream through
-faults, a recreated topic that is refused, and a login. The imported tests run unchanged."""
+faults, a recreated topic that is refused, a login, and the sink. The imported tests run unchanged."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import AuthenticationError
+from pyspark_kafka_meta.options.producer_options import CODECS
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
-from pyspark_kafka_meta.wire.frame_codec import FETCH, LIST_OFFSETS, METADATA
+from pyspark_kafka_meta.wire.frame_codec import FETCH, LIST_OFFSETS, METADATA, PRODUCE
 from tests.kafka.cluster_tools import all_brokers_know, in_sync, leads_once_elected
 from tests.kafka.harness import SteadyProducer, Stream, running
 from tests.kafka.test_fault_matrix_data_loss import (
@@ -23,6 +25,8 @@ from tests.kafka.test_fault_matrix_data_loss import (
     open_stream,
     test_r10_a_topic_recreated_between_batches,
 )
+from tests.kafka.writing_harness import Worker
+from tests.kafka.writing_wire import Fault
 from tests.releases.conftest import QUICK_FAILOVER
 from tests.spark.test_conformance import (
     compacted_topic,
@@ -47,14 +51,14 @@ pytestmark = pytest.mark.slow
 
 HANG_S = 8.0
 API_VERSIONS = {
-    "2.8.2": (11, 6, 12),
-    "3.3.2": (12, 7, 13),
-    "3.9.1": (12, 8, 16),
-    "4.0.2": (13, 8, 16),
-    "4.1.1": (13, 8, 16),
-    "4.4.0": (13, 8, 16),
+    "2.8.2": (11, 6, 12, 9),
+    "3.3.2": (12, 7, 13, 9),
+    "3.9.1": (12, 8, 16, 11),
+    "4.0.2": (13, 8, 16, 12),
+    "4.1.1": (13, 8, 16, 13),
+    "4.4.0": (13, 8, 16, 13),
 }
-"""Metadata, ListOffsets and Fetch."""
+"""Metadata, ListOffsets, Fetch and Produce."""
 
 
 def test_a_stream_is_exact_through_a_kill_an_election_and_a_hang(
@@ -84,6 +88,41 @@ def test_a_stream_is_exact_through_a_kill_an_election_and_a_hang(
     scene.assert_invariants(batch_deadline_s=15)
 
 
+@pytest.mark.parametrize("codec", CODECS)
+def test_rows_of_each_codec_are_read_by_a_consumer(open_worker: Callable[..., Worker], codec: str) -> None:
+    worker = open_worker(**{"kafka.compression.type": codec})
+    worker.attempt(max_rows=6_000).write_all()
+    worker.assert_written()
+
+
+def test_a_task_writes_each_row_once_through_a_kill_and_an_election(
+    breakable_kafka: LocalKafka, open_worker: Callable[..., Worker], wait_for: Callable[..., Any]
+) -> None:
+    worker, victim = open_worker(), breakable_kafka.broker_ids[0]
+    with worker.attempt() as attempt:
+        attempt.write_on()
+        breakable_kafka.kill(victim)
+        attempt.write_on()
+        breakable_kafka.restore()
+        wait_for(lambda: in_sync(breakable_kafka, worker.topic, 3), timeout_s=60)
+        wait_for(lambda: leads_once_elected(breakable_kafka, worker.topic, 0) == victim)
+        attempt.write_on()
+    worker.assert_written()
+
+
+def test_a_batch_that_is_refused_keeps_its_place(
+    open_worker: Callable[..., Worker], wait_for: Callable[..., Any]
+) -> None:
+    worker = open_worker()
+    worker.wire.faults.extend([Fault(ErrorCode.not_enough_replicas, is_appended=False)] * 5)
+    with worker.attempt() as attempt:
+        attempt.write_on()
+        worker.wire.faults.extend([Fault(ErrorCode.unknown_producer_id, is_appended=False)] * 5)
+        wait_for(lambda: not worker.wire.faults)
+        attempt.write_on()
+    worker.assert_written()
+
+
 def test_a_login_by_plain_gets_in_and_a_wrong_password_does_not(
     release: str, wait_for: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -105,5 +144,5 @@ def test_a_login_by_plain_gets_in_and_a_wrong_password_does_not(
 def test_api_versions_are_the_newest_that_both_sides_speak(local_kafka: LocalKafka, release: str) -> None:
     settings = ConnectionSettings("kafkameta-tests", connect_timeout_ms=5000, max_frame_bytes=1 << 20)
     with closing(Connection(local_kafka.address(2), settings, time.monotonic() + 10)) as connection:
-        versions = tuple(connection.version(api) for api in (METADATA, LIST_OFFSETS, FETCH))
+        versions = tuple(connection.version(api) for api in (METADATA, LIST_OFFSETS, FETCH, PRODUCE))
     assert API_VERSIONS.get(release, versions) == versions

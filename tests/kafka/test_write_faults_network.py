@@ -1,0 +1,179 @@
+"""Connections break between request and response, brokers throttle and refuse batches: a task that writes resends, and
+brokers recognise what they have."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka_meta.errors import BrokerError, DataLossError, KafkaMetaError
+from pyspark_kafka_meta.testing import LocalKafka
+from tests.kafka.cluster_tools import set_quota
+from tests.kafka.writing_checker import row_count, written_rows
+from tests.kafka.writing_harness import OpenWorker, Worker
+from tests.kafka.writing_wire import Fault
+from tests.tcp_proxy import Network, TcpProxy
+
+pytestmark = pytest.mark.kafka
+
+SHORT_TIMEOUTS = {"kafka.request.timeout.ms": "3000", "kafka.socket.connection.setup.timeout.ms": "2000"}
+ANONYMOUS = "ANONYMOUS"
+"""The user of a connection without a login."""
+THROTTLED_MS = 500
+DELIVERY_TIMEOUT_MS = 3_000
+SLOW_STAGE_S = 4.0
+
+BROKEN = [
+    Network.RESETS,
+    Network.CUTS,
+    Network.HOLDS_RESPONSES,
+    *(
+        pytest.param(network, marks=pytest.mark.slow)
+        for network in (Network.HALF_CLOSES, Network.HOLDS_ALL, Network.DRIPS)
+    ),
+]
+
+
+@pytest.fixture
+def proxied(breakable_kafka: LocalKafka, open_worker: OpenWorker) -> Iterator[Worker]:
+    """A worker with a proxy before each broker."""
+    worker = open_worker(**SHORT_TIMEOUTS)
+    with ExitStack() as stack:
+        for broker_id in breakable_kafka.broker_ids:
+            proxy = worker.wire.proxies[broker_id] = stack.enter_context(TcpProxy())
+            proxy.target = breakable_kafka.address(broker_id)
+        yield worker
+
+
+@pytest.mark.parametrize("network", BROKEN, ids=lambda network: network.name.lower())
+def test_bad_network_to_one_leader_costs_time_only(proxied: Worker, network: Network) -> None:
+    proxy = next(iter(proxied.wire.proxies.values()))
+    with proxied.attempt() as attempt:
+        attempt.write_on()
+        sent = proxied.wire.resent
+        proxy.network = network
+        proxied.wait_for_failures(2)
+        proxy.network = Network.GOOD
+        attempt.write_on()
+    proxied.assert_written()
+    assert proxied.wire.resent > sent
+
+
+def test_batches_whose_responses_are_lost_are_recognised_by_the_broker(
+    proxied: Worker, wait_for: Callable[..., Any]
+) -> None:
+    with proxied.attempt() as attempt:
+        for _ in range(2):
+            attempt.write_on()
+            for proxy in proxied.wire.proxies.values():
+                proxy.network = Network.HOLDS_RESPONSES
+            wait_for(lambda: row_count(proxied.servers, proxied.topic) > written_rows(attempt.written()))
+            sent = proxied.wire.resent
+            for proxy in proxied.wire.proxies.values():
+                proxy.network = Network.RESETS
+            proxied.wait_for_failures(1)
+            for proxy in proxied.wire.proxies.values():
+                proxy.network = Network.GOOD
+            attempt.write_on()
+            assert proxied.wire.resent > sent
+    proxied.assert_written()
+
+
+def test_throttled_task_is_slowed_and_loses_nothing(
+    breakable_kafka: LocalKafka, open_worker: OpenWorker, wait_for: Callable[..., Any]
+) -> None:
+    worker = open_worker()
+    with worker.attempt() as attempt:
+        attempt.write_on()
+        set_quota(breakable_kafka, ANONYMOUS, "producer_byte_rate", 20_000)
+        try:
+            wait_for(lambda: worker.wire.throttle_ms > THROTTLED_MS)
+        finally:
+            set_quota(breakable_kafka, ANONYMOUS, "producer_byte_rate", None)
+        attempt.write_on()
+    worker.assert_written()
+
+
+def test_slow_stage_before_the_sink_is_no_timeout(open_worker: OpenWorker, wait_for: Callable[..., Any]) -> None:
+    """Responses that arrived meanwhile are read, although their deadline is over."""
+    worker = open_worker(**{"kafka.request.timeout.ms": "1000"})
+    worker.attempt(max_rows=600).write_all()  # the first requests to a new topic take long
+    with worker.attempt(delivery_timeout_ms=DELIVERY_TIMEOUT_MS) as attempt:
+        attempt.write_on()
+        attempt.hold()
+        resumes_at = time.monotonic() + SLOW_STAGE_S
+        wait_for(lambda: time.monotonic() >= resumes_at)
+        attempt.release()
+        attempt.write_on()
+    worker.assert_written()
+
+
+RETRIED = {
+    "damaged batch": Fault(ErrorCode.corrupt_message, is_appended=False),
+    "refused, and those behind it with it": Fault(ErrorCode.not_enough_replicas, is_appended=False),
+    "appended, but not replicated in time": Fault(ErrorCode.not_enough_replicas_after_append, is_appended=True),
+    "appended, but not acknowledged in time": Fault(ErrorCode.request_timed_out, is_appended=True),
+    "appended before": Fault(ErrorCode.duplicate_sequence_number, is_appended=True),
+    "forgotten producer": Fault(ErrorCode.unknown_producer_id, is_appended=False),
+}
+
+
+def test_retriable_error_of_one_batch_neither_loses_nor_repeats_nor_reorders(
+    open_worker: OpenWorker, wait_for: Callable[..., Any]
+) -> None:
+    worker = open_worker()
+    with worker.attempt() as attempt:
+        for fault in list(RETRIED.values()) * 2:
+            attempt.write_on()
+            worker.wire.applied.clear()
+            worker.wire.faults.extend([fault] * 5)
+            wait_for(lambda: not worker.wire.faults and worker.wire.applied)
+    worker.assert_written()
+
+
+def test_epoch_goes_up_for_the_partition_that_has_forgotten_the_producer(
+    open_worker: OpenWorker, wait_for: Callable[..., Any]
+) -> None:
+    worker = open_worker()
+    with worker.attempt() as attempt:
+        attempt.write_on()
+        worker.wire.faults.append(RETRIED["forgotten producer"])
+        wait_for(lambda: worker.wire.applied)
+        attempt.write_on()
+    worker.assert_written()
+    epochs = {(partition.partition, epoch) for partition, _, epoch, _ in worker.wire.sent}
+    assert sorted(epoch for _, epoch in epochs) == [0] * 6 + [1]
+
+
+FATAL: dict[ErrorCode, type[KafkaMetaError]] = {
+    ErrorCode.out_of_order_sequence_number: DataLossError,
+    ErrorCode.invalid_producer_epoch: BrokerError,
+}
+
+
+@pytest.mark.parametrize("code", FATAL, ids=lambda code: code.name)
+def test_lost_sequence_and_fenced_producer_end_the_attempt_and_the_next_writes_all(
+    open_worker: OpenWorker, code: ErrorCode
+) -> None:
+    worker = open_worker()
+    with worker.attempt() as attempt:
+        attempt.write_on()
+        worker.wire.faults.append(Fault(code, is_appended=False))
+        assert code.name.upper() in attempt.wait_for_error(FATAL[code])
+    worker.retry()
+    worker.assert_written()
+
+
+def test_first_batch_out_of_order_starts_a_new_epoch(open_worker: OpenWorker) -> None:
+    worker = open_worker()
+    worker.wire.faults.extend([Fault(ErrorCode.out_of_order_sequence_number, is_appended=False)] * 3)
+    with worker.attempt() as attempt:
+        attempt.write_on()
+    worker.assert_written()
+    assert len(worker.wire.applied) == 3
+    assert {epoch for _, _, epoch, _ in worker.wire.sent} >= {0, 1}
