@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from unittest import mock
 
 import pyarrow as pa
@@ -28,6 +28,15 @@ CONSUME_RECORDS = 10_000
 CONSUME_TIMEOUT_S = 30.0
 NOT_DECODED_VALUE_BYTES = 200
 
+
+class Peer(Protocol):
+    """A reader or a writer."""
+
+    @property
+    def name(self) -> str: ...
+
+
+PeerT = TypeVar("PeerT", bound=Peer)
 Result = TypeVar("Result")
 
 
@@ -77,20 +86,19 @@ def ceiling(partitions: int, records: int, value_bytes: int, prompt: bool = True
 
 
 def take_turns(
-    readers: Sequence[Reader], rounds: int, turn: Callable[[Reader], Result], warm_up_rounds: int = 1
+    peers: Sequence[PeerT], rounds: int, turn: Callable[[PeerT], Result], warm_up_rounds: int = 1
 ) -> dict[str, list[Result]]:
-    """The results of each reader's turns, by its name, without the warm-up rounds.
+    """The results of each peer's turns, by its name, without the warm-up rounds.
 
-    Each reader takes one turn in each round, in random order, so that a change of the machine's speed favours no
-    reader.
+    Each peer takes one turn in each round, in random order, so that a change of the machine's speed favours none.
     """
-    results: dict[str, list[Result]] = {reader.name: [] for reader in readers}
+    results: dict[str, list[Result]] = {peer.name: [] for peer in peers}
     rng = random.Random(1)
     for number in range(warm_up_rounds + rounds):
-        for reader in rng.sample(readers, len(readers)):
-            result = turn(reader)
+        for peer in rng.sample(peers, len(peers)):
+            result = turn(peer)
             if number >= warm_up_rounds:
-                results[reader.name].append(result)
+                results[peer.name].append(result)
     return results
 
 

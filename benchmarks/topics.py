@@ -1,4 +1,5 @@
-"""Creates topics and fills them at once, or feeds them at a low rate from another process."""
+"""Creates and deletes topics, counts their records, fills them at once, or feeds them at a low rate from another
+process."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 BATCH_BYTES = 131_072
 MAX_RECORD_BYTES = 16 << 20
@@ -26,13 +27,27 @@ def new_topic(
 ) -> str:
     """Create a topic; returns its name, which starts with `purpose`."""
     topic = f"{purpose}-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     first = min(partitions, MAX_PARTITIONS_AT_ONCE)
     admin.create_topics([NewTopic(topic, first, replicas, config=dict(config or {}))])[topic].result(ADMIN_TIMEOUT_S)
     for count in range(first, partitions, MAX_PARTITIONS_AT_ONCE):
         more = NewPartitions(topic, min(partitions, count + MAX_PARTITIONS_AT_ONCE))
         admin.create_partitions([more])[topic].result(ADMIN_TIMEOUT_S)
     return topic
+
+
+def delete(bootstrap_servers: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    admin.delete_topics([topic])[topic].result(ADMIN_TIMEOUT_S)
+
+
+def record_count(bootstrap_servers: str, topic: str) -> int:
+    """The records of a topic that was written without transactions, retention and compaction."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    numbers = admin.list_topics(topic, ADMIN_TIMEOUT_S).topics[topic].partitions
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    ends = admin.list_offsets({TopicPartition(topic, number): latest for number in numbers})
+    return sum(end.result(ADMIN_TIMEOUT_S).offset for end in ends.values())
 
 
 def fill(
