@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 TESTS = Path(__file__).parent
-SUITES = {"MB": 36, "R": 22, "C": 13, "D": 2, "O": 11, "K": 5, "J": 3}
+SUITES = {"MB": 36, "R": 22, "C": 13, "D": 2, "O": 11, "K": 5, "J": 3, "S": 14}
 VERDICTS = {"same", "better", "differs", "not possible"}
 CASES: dict[str, dict[str, Any]] = tomllib.loads((TESTS / "parity.toml").read_text())
 TEST_NAMES = {

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from chispa import assert_df_equality
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, Message, Producer, TopicPartition
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message, Producer
 from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark.consumer import consume
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -101,32 +103,6 @@ def log_append_time_topic(make_topic: Any, kafka: Any) -> str:
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "compression.type": codec})
         send(producer, topic, *({"value": b"%d" % number, "timestamp": 1} for number in range(100)))
     return topic
-
-
-def consume(bootstrap_servers: str, topic: str, isolation_level: str = "read_uncommitted") -> list[Message]:
-    """All records of the topic, from the start to the end of each partition, as confluent-kafka reads them."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": "conformance",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "isolation.level": isolation_level,
-        }
-    )
-    partitions = list(consumer.list_topics(topic, 30).topics[topic].partitions)
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
-    messages, ended = [], set[int | None]()
-    while len(ended) < len(partitions):
-        message = consumer.poll(30)
-        assert message is not None, "the consumer did not reach the end of every partition in time"
-        if message.error():
-            ended.add(message.partition())
-        else:
-            messages.append(message)
-    consumer.close()
-    return messages
 
 
 def expected_rows(messages: Sequence[Message]) -> list[tuple[Any, ...]]:
