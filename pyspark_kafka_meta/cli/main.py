@@ -184,23 +184,34 @@ def caches(
 @app.command()
 def doctor(
     bootstrap_servers: Servers = None,
-    topic: Annotated[list[str] | None, typer.Option(help="A topic to read; may be given several times.")] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option(help="A topic to read, or with --write to write; may be given several times.")
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Also check that each --topic can be written. No record is written.")
+    ] = False,
     executors: Annotated[bool, typer.Option("--executors", help="Start Spark and check its executors.")] = False,
     timeout_ms: TimeoutMs = 10_000,
     as_json: JsonOrPipe = False,
     option: Options = None,
     config: Config = None,
 ) -> None:
-    """Check this machine, the brokers and the executors, and show how to fix problems."""
+    """Check this machine, the brokers, topics and the executors, and show how to fix problems.
+
+    Check --topic as a query reads it, and with --write as a query writes it, with the kafka.* options of the query.
+    docs/troubleshooting.md has the errors of queries.
+    """
     from pyspark_kafka_meta.cli.doctor_command import show_findings
     from pyspark_kafka_meta.doctor.run_checks import run_checks
 
     with reporting():
-        cluster = cluster_options(bootstrap_servers, option, config)
+        cluster = cluster_options(bootstrap_servers, option, config, write)
         if topic and not cluster:
             raise OptionError("--topic needs --bootstrap-servers")
+        if write and not topic:
+            raise OptionError("--write needs --topic")
         cluster |= timeout_options(timeout_ms) if cluster else {}
-        if not show_findings(run_checks(cluster, topic or (), executors), for_people(as_json)):
+        if not show_findings(run_checks(cluster, topic or (), write, executors), for_people(as_json)):
             raise typer.Exit(1)
 
 

@@ -19,6 +19,7 @@ from pyspark_kafka_meta.options.client_options import CLIENT_OPTIONS
 from pyspark_kafka_meta.options.fetch_options import FETCH_OPTIONS
 from pyspark_kafka_meta.options.option_definitions import NAME
 from pyspark_kafka_meta.options.option_parsers import parse_duration_ms
+from pyspark_kafka_meta.options.producer_options import PRODUCER_OPTIONS
 from pyspark_kafka_meta.options.table_options import OPTION_NAMES
 from pyspark_kafka_meta.validators import INT32_MAX
 
@@ -51,13 +52,18 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 JsonOrPipe = Annotated[bool, typer.Option("--json", help="Print JSON lines, the default without a terminal.")]
 
 
-def cluster_options(servers: str | None, options: Sequence[str] | None, config: Path | None) -> dict[str, str]:
+def cluster_options(
+    servers: str | None, options: Sequence[str] | None, config: Path | None, writes: bool = False
+) -> dict[str, str]:
     """The `kafka.*` options; the command line takes precedence over the file.
+
+    Args:
+        writes: whether the command uses the options of writing in the file too.
 
     Raises:
         OptionError: the file or an option cannot be read. The text contains no values, which may be secret.
     """
-    found = {} if config is None else _in_file(config)
+    found = {} if config is None else _in_file(config, writes)
     try:
         found |= {_full_name(name): value for name, value in map(split_pair, options or ())}
     except ValueError:
@@ -112,8 +118,8 @@ def since_ms(text: str, now_ms: int) -> int:
         raise OptionError("--since must be a time like 10m, 30s or 2h") from None
 
 
-def _in_file(config: Path) -> dict[str, str]:
-    """The options in the file. Options of Kafka's other tools, such as a producer's, are ignored."""
+def _in_file(config: Path, writes: bool) -> dict[str, str]:
+    """The options in the file. Options of Kafka's other tools are ignored."""
     try:
         pairs = list(parse_properties(config.read_text()))
     except OSError as error:
@@ -122,7 +128,8 @@ def _in_file(config: Path) -> dict[str, str]:
         raise OptionError(f"{config} must be a text file of lines NAME=VALUE") from None
     except ValueError as error:
         raise OptionError(f"line {error} of {config} is not NAME=VALUE") from None
-    known = {option.name for option in (CLIENT_OPTIONS | FETCH_OPTIONS).values()}
+    table = CLIENT_OPTIONS | FETCH_OPTIONS | (PRODUCER_OPTIONS if writes else {})
+    known = {option.name for option in table.values()}
     others = {name for name, _ in pairs if _full_name(name) not in known and NAME.fullmatch(name)}
     if others:
         note(f"ignored unknown options in {config}: {', '.join(sorted(others))}")

@@ -1,1 +1,1 @@
-"""What `kafkameta doctor` looks at, a module each: this machine, the brokers, the topics, the executors."""
+"""What `kafkameta doctor` looks at, a module each: this machine, brokers, topics, writes, executors."""

@@ -32,9 +32,9 @@ _OTHER_FIX = "see the log of this broker"
 class Verdict(StrEnum):
     OK = "ok"
     WARN = "warn"
-    """Reads work, but slowly, with missing features or at risk."""
+    """Reads and writes work, but slowly, with missing features or at risk."""
     FAIL = "fail"
-    """Reads would fail."""
+    """Reads or writes would fail."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,14 @@ from pyspark_kafka_meta.doctor.machine_checks import machine_findings
 from pyspark_kafka_meta.model import Address
 
 
-def run_checks(cluster: Mapping[str, str], topics: Sequence[str], checks_executors: bool) -> Iterator[Section]:
+def run_checks(
+    cluster: Mapping[str, str], topics: Sequence[str], checks_writes: bool, checks_executors: bool
+) -> Iterator[Section]:
     """Yields each section; only the first if packages are missing on this machine.
 
     Args:
         cluster: the `kafka.*` options; empty to check only this machine and the executors.
+        checks_writes: whether to check that `topics` can be written. Then `cluster` may have options of writing too.
 
     Raises:
         OptionError: the options are invalid.
@@ -26,9 +29,11 @@ def run_checks(cluster: Mapping[str, str], topics: Sequence[str], checks_executo
     from pyspark_kafka_meta.doctor.broker_checks import bootstrap_findings, broker_findings, reach_all, responding
     from pyspark_kafka_meta.doctor.executor_checks import executor_findings
     from pyspark_kafka_meta.doctor.topic_checks import topic_findings
+    from pyspark_kafka_meta.doctor.write_checks import split_options, write_findings
     from pyspark_kafka_meta.options import ClientOptions, FetchOptions
 
     addresses: Sequence[Address] = ()
+    cluster, producer = split_options(cluster) if checks_writes else (cluster, None)
     if cluster:
         options, fetch = ClientOptions.parse(cluster), FetchOptions.parse(cluster)
         addresses = options.bootstrap_servers
@@ -41,6 +46,8 @@ def run_checks(cluster: Mapping[str, str], topics: Sequence[str], checks_executo
             yield "Brokers", broker_findings(brokers, results, fetch.client_rack)
             if topics:
                 options = replace(options, bootstrap_servers=tuple(reached))
-                yield "Topics", topic_findings(topics, brokers, options, fetch)
+                yield "Topics", topic_findings(topics, brokers, options, fetch, must_read=producer is None)
+                if producer is not None:
+                    yield "Writes", write_findings(topics, options, producer)
     if checks_executors:
         yield "Executors", executor_findings(cluster, addresses)

@@ -39,12 +39,17 @@ MAX_NAMED = 20
 
 
 def topic_findings(
-    topics: Collection[str], brokers: Sequence[Broker], options: ClientOptions, fetch: FetchOptions
+    topics: Collection[str],
+    brokers: Sequence[Broker],
+    options: ClientOptions,
+    fetch: FetchOptions,
+    must_read: bool = True,
 ) -> Iterator[Finding]:
     """Findings on these topics.
 
     Args:
         options: with bootstrap addresses that respond.
+        must_read: whether a missing right to read is a failure: a program may only write.
     """
     try:
         rows = partition_rows(options, topics, fetch.read_committed)
@@ -52,20 +57,24 @@ def topic_findings(
         yield failure("topics", error)
         return
     for _, members in groupby(rows, lambda row: row.topic):
-        yield from judge_topic(list(members))
+        yield from judge_topic(list(members), "Read" if must_read else "Write")
     live = {broker.node_id: broker for broker in brokers}
     with closing(KafkaWire(ConnectionSettings.of(options))) as wire:
         for row in partition_of_each_leader(rows):
             if row.leader_id in live:
                 deadline = options.api_deadline(time.monotonic())
-                yield _fetch_finding(wire, live[row.leader_id], _request(row, fetch), deadline)
+                yield _fetch_finding(wire, live[row.leader_id], _request(row, fetch), deadline, must_read)
 
 
-def judge_topic(rows: Sequence[PartitionRow]) -> Iterator[Finding]:
-    """Findings on a topic and on at most `MAX_NAMED` of its partitions, the worst first."""
+def judge_topic(rows: Sequence[PartitionRow], operation: str = "Read") -> Iterator[Finding]:
+    """Findings on a topic and on at most `MAX_NAMED` of its partitions, the worst first.
+
+    Args:
+        operation: the right to propose if this user has none on the topic.
+    """
     topic = rows[0].topic
     if rows[0].partition is None:
-        yield fail(f"topic {topic}", str(rows[0].error), _topic_fix(topic, rows[0].error))
+        yield fail(f"topic {topic}", str(rows[0].error), topic_fix(topic, rows[0].error, operation))
         return
     problems = [found for row in rows if (found := judge_partition(row)) is not None]
     yield from sorted(problems, key=lambda finding: finding.verdict is not Verdict.FAIL)[:MAX_NAMED]
@@ -87,7 +96,7 @@ def judge_partition(row: PartitionRow) -> Finding | None:
         what = f"it has no leader; in-sync replicas: {in_sync or 'none'}"
         return fail(check, what, f"start the brokers with its replicas: {replicas}")
     if row.error is not None:
-        return fail(check, row.error, _topic_fix(row.topic, row.error))
+        return fail(check, row.error, topic_fix(row.topic, row.error))
     if out:
         what = f"{len(row.isr)} of {len(row.replicas)} replicas are in sync"
         named = ", ".join(map(str, out))
@@ -104,12 +113,15 @@ def partition_of_each_leader(rows: Sequence[PartitionRow]) -> list[PartitionRow]
     return list(chosen.values())
 
 
-def judge_fetched(check: str, fetched: FetchedPartition, latency_ms: float) -> Finding:
+def judge_fetched(check: str, fetched: FetchedPartition, latency_ms: float, must_read: bool = True) -> Finding:
     """The finding on the response to a small Fetch."""
     topic = fetched.partition.topic
     if fetched.error_code:
         refused = broker_error(f"{fetched.partition} cannot be read", fetched.error_code, topic, "READ")
-        return fail(check, str(refused), _topic_fix(topic, describe(fetched.error_code)))
+        fix = topic_fix(topic, describe(fetched.error_code))
+        if fetched.error_code == TOPIC_AUTHORIZATION_FAILED and not must_read:
+            return warn(check, str(refused), f"nothing, if this user only writes; else {fix}")
+        return fail(check, str(refused), fix)
     try:
         batches = read_batch_headers(fetched.records)
     except CorruptBatchError as error:
@@ -122,15 +134,15 @@ def judge_fetched(check: str, fetched: FetchedPartition, latency_ms: float) -> F
     return ok(check, f"{fetched.partition} {what} in {latency_ms:.1f} ms")
 
 
-def _fetch_finding(wire: Wire, leader: Broker, request: FetchRequest, deadline: float) -> Finding:
+def _fetch_finding(wire: Wire, leader: Broker, request: FetchRequest, deadline: float, must_read: bool) -> Finding:
     topic = request.partitions[0].partition.topic
     check = f"fetch {topic} from broker {leader.node_id}"
     wire.fetch.send(leader, request, deadline)
     match wire.fetch.receive([leader.node_id], deadline):
         case FetchResponse(partitions=(fetched,), latency_ms=latency_ms):
-            return judge_fetched(check, fetched, latency_ms)
+            return judge_fetched(check, fetched, latency_ms, must_read)
         case FetchResponse(error_code=code):
-            return fail(check, f"the Fetch was refused: {describe(code)}", _topic_fix(topic, describe(code)))
+            return fail(check, f"the Fetch was refused: {describe(code)}", topic_fix(topic, describe(code)))
         case RequestFailure(error=reason):
             return failure(check, reason)
         case None:
@@ -153,12 +165,14 @@ def _request(row: PartitionRow, fetch: FetchOptions) -> FetchRequest:
 
 
 _TOPIC_FIXES: Mapping[str, str] = {
-    describe(TOPIC_AUTHORIZATION_FAILED): "allow it: kafka-acls --add --allow-principal User:... --operation Read "
-    "--topic {topic} (Read includes Describe); or correct the name: a missing topic looks the same",
+    describe(TOPIC_AUTHORIZATION_FAILED): "allow it: kafka-acls --add --allow-principal User:... "
+    "--operation {operation} --topic {topic} ({operation} includes Describe); "
+    "or correct the name: a missing topic looks the same",
     describe(UNKNOWN_TOPIC_OR_PARTITION): "correct the name, or create it: kafka-topics --create --topic {topic}",
 }
 
 
-def _topic_fix(topic: str, error: str | None) -> str:
+def topic_fix(topic: str, error: str | None, operation: str = "Read") -> str:
+    """What to do about an error of a topic; `operation` is the right to propose against a missing right."""
     fix = _TOPIC_FIXES.get(error or "", "see the log of its leader, and `kafka-topics --describe --topic {topic}`")
-    return fix.format(topic=topic)
+    return fix.format(topic=topic, operation=operation)

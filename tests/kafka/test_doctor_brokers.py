@@ -1,4 +1,4 @@
-"""`kafkameta doctor` on real brokers: users with and without ACLs, and a wrong advertised address."""
+"""`kafkameta doctor` on real brokers: users with and without ACLs, a wrong address, too few in-sync replicas."""
 
 from __future__ import annotations
 
@@ -22,25 +22,35 @@ from confluent_kafka.admin import (
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.cli.main import app
+from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.testing.free_ports import free_ports
+from tests.kafka.cluster_tools import poll_until
 
 pytestmark = pytest.mark.kafka
 
-TOPIC = "orders"
-USERS = {"alice": "canary-alice", "dora": "canary-dora", "mallory": "canary-mallory"}
+TOPIC, REPLICATED = "orders", "orders-replicated"
+USERS = {name: f"canary-{name}" for name in ("alice", "dora", "mallory", "wanda")}
 GOOD, WRONG_ADDRESS = 2, 3
 
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[LocalKafka]:
-    """Broker 2 leads the topic; broker 3 advertises a closed port. Alice may READ, Dora may DESCRIBE."""
+    """Broker 2 leads the topic; broker 3 advertises a closed port. Alice may READ, Dora DESCRIBE, Wanda WRITE."""
     port, other_port, dead_port = free_ports(3)
     ports = {"ports": (port, other_port), "advertised_ports": (port, dead_port)}
     with LocalKafka(2, security="SASL_PLAINTEXT", users=USERS, acls=True, **ports) as cluster:  # type: ignore[arg-type]
         admin = AdminClient({"bootstrap.servers": cluster.admin_servers})
-        admin.create_topics([NewTopic(TOPIC, 2, replica_assignment=[[GOOD], [GOOD]])])[TOPIC].result(60)
-        allowed = [acl("alice", AclOperation.READ), acl("dora", AclOperation.DESCRIBE)]
+        topics = {TOPIC: [[GOOD], [GOOD]], REPLICATED: [[GOOD, WRONG_ADDRESS]]}
+        new = [NewTopic(name, len(replicas), replica_assignment=replicas) for name, replicas in topics.items()]
+        for future in admin.create_topics(new).values():
+            future.result(60)
+        allowed = [
+            acl("alice", AclOperation.READ),
+            acl("dora", AclOperation.DESCRIBE),
+            acl("wanda", AclOperation.WRITE),
+        ]
         for future in admin.create_acls(allowed).values():
             future.result(60)
         producer = Producer({"bootstrap.servers": cluster.admin_servers, "compression.type": "zstd"})
@@ -51,17 +61,19 @@ def kafka() -> Iterator[LocalKafka]:
 
 def acl(user: str, operation: AclOperation) -> AclBinding:
     entry = (f"User:{user}", "*", operation, AclPermissionType.ALLOW)
-    return AclBinding(ResourceType.TOPIC, TOPIC, ResourcePatternType.LITERAL, *entry)
+    return AclBinding(ResourceType.TOPIC, TOPIC, ResourcePatternType.PREFIXED, *entry)
 
 
-def run(kafka: LocalKafka, folder: Path, user: str, **more: str) -> tuple[int, dict[str, dict[str, Any]]]:
+def run(
+    kafka: LocalKafka, folder: Path, user: str, *arguments: str, topic: str = TOPIC, **more: str
+) -> tuple[int, dict[str, dict[str, Any]]]:
     """Exit code, and the checks that are not ok by their names. The login comes from a file."""
     options = {**kafka.client_options(user), **more}
     config = folder / "client.properties"
     config.write_text("\n".join(f"{name}={value}" for name, value in options.items()))
     servers = kafka.bootstrap_servers.split(",")[0]
-    arguments = ["doctor", "--bootstrap-servers", servers, "--topic", TOPIC, "--config", str(config)]
-    result = CliRunner().invoke(app, arguments, env={"PYSPARK_PYTHON": sys.executable})
+    command = ["doctor", "--bootstrap-servers", servers, "--topic", topic, "--config", str(config), *arguments]
+    result = CliRunner().invoke(app, command, env={"PYSPARK_PYTHON": sys.executable})
     assert "canary" not in result.output
     checks = {row["check"]: row for row in map(json.loads, result.stdout.splitlines())}
     return result.exit_code, {name: row for name, row in checks.items() if row["verdict"] != "ok"}
@@ -92,3 +104,49 @@ def test_a_wrong_password_is_told_without_it(kafka: LocalKafka, tmp_path: Path) 
     (login,) = wrong.values()
     assert "refused the SCRAM-SHA-512 login" in login["what"]
     assert "kafka.sasl." in login["fix"]
+
+
+def log_ends(kafka: LocalKafka) -> list[int | None]:
+    options = ClientOptions.parse({"kafka.bootstrap.servers": kafka.admin_servers})
+    return [row.end_offset for row in partition_rows(options, [TOPIC, REPLICATED])]
+
+
+def test_a_user_who_only_writes_can_write_and_nothing_is_written(kafka: LocalKafka, tmp_path: Path) -> None:
+    before = log_ends(kafka)
+    _, wrong = run(kafka, tmp_path, "wanda", "--write", **{"kafka.acks": "all"})
+
+    del wrong[f"broker {WRONG_ADDRESS}"]
+    assert {check: row["verdict"] for check, row in wrong.items()} == {f"fetch {TOPIC} from broker {GOOD}": "warn"}
+    assert log_ends(kafka) == before
+
+
+@pytest.mark.parametrize("user", ["alice", "dora"])
+def test_a_missing_right_to_write_is_named(kafka: LocalKafka, tmp_path: Path, user: str) -> None:
+    code, wrong = run(kafka, tmp_path, user, "--write")
+    refused = wrong[f"write {TOPIC} to broker {GOOD}"]
+
+    assert (code, refused["verdict"], wrong["idempotence"]["verdict"]) == (1, "fail", "warn")
+    assert f"{TOPIC}-0, {TOPIC}-1 cannot be written: TOPIC_AUTHORIZATION_FAILED (error 29)" in refused["what"]
+    assert f"--operation Write --topic {TOPIC}" in refused["fix"]
+    assert "CLUSTER_AUTHORIZATION_FAILED (error 31)" in wrong["idempotence"]["what"]
+
+
+def test_a_topic_that_a_writer_may_not_see_names_the_right_to_write(kafka: LocalKafka, tmp_path: Path) -> None:
+    code, wrong = run(kafka, tmp_path, "mallory", "--write")
+    assert (code, f"--operation Write --topic {TOPIC}" in wrong[f"topic {TOPIC}"]["fix"]) == (1, True)
+
+
+def test_too_few_in_sync_replicas_are_told_unless_the_leader_is_enough(kafka: LocalKafka, tmp_path: Path) -> None:
+    check, out_of_sync = f"write {REPLICATED} to broker {GOOD}", f"partition {REPLICATED}-0"
+    assert check not in run(kafka, tmp_path, "wanda", "--write", topic=REPLICATED)[1]
+    before = log_ends(kafka)
+    kafka.stop(WRONG_ADDRESS)
+    poll_until(lambda: out_of_sync in run(kafka, tmp_path, "wanda", topic=REPLICATED)[1])
+    code, wrong = run(kafka, tmp_path, "wanda", "--write", topic=REPLICATED)
+
+    assert (code, wrong[check]["verdict"]) == (1, "fail")
+    assert "NOT_ENOUGH_REPLICAS (error 19)" in wrong[check]["what"]
+    assert f"lower min.insync.replicas of topic {REPLICATED}" in wrong[check]["fix"]
+    assert check not in run(kafka, tmp_path, "wanda", "--write", topic=REPLICATED, **{"kafka.acks": "1"})[1]
+    assert log_ends(kafka) == before
+    kafka.restore()

@@ -30,7 +30,8 @@ from pyspark_kafka_meta.wire.frame_codec import milliseconds
 from tests.wire.scripted_broker import answer_versions, frame, read_message, scripted_broker
 
 CLOSED_PORT = "127.0.0.1:1"
-FETCH_KEY = 1
+PRODUCE_KEY, FETCH_KEY, INIT_PRODUCER_ID_KEY = 0, 1, 22
+CORRUPT_MESSAGE = 2
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "160", "LINES": "50"}
 
 
@@ -161,6 +162,44 @@ def test_a_fetch_that_an_acl_denies_names_the_acl(mock_cluster: MockCluster) -> 
     assert "--operation Read --topic clicks" in row["fix"]
 
 
+def test_a_topic_that_can_be_written_is_told_with_the_options_of_its_producer(
+    mock_cluster: MockCluster, tmp_path: Path
+) -> None:
+    mock_cluster.create_topic("clicks", partitions=2)
+    for partition in range(2):
+        mock_cluster.move_leader("clicks", partition, partition + 1)
+        mock_cluster.push_partition_errors("clicks", partition, PRODUCE_KEY, CORRUPT_MESSAGE)
+    config = tmp_path / "producer.properties"
+    config.write_text("compression.type=zstd\nfetch.min.bytes=1\n")
+    servers = mock_cluster.bootstrap_servers
+    code, found = run("--bootstrap-servers", servers, "--topic", "clicks", "--write", "--config", str(config))
+
+    assert (code, wrong(found)) == (0, {})
+    assert [check for check, row in found.items() if row["section"] == "Writes"] == [
+        "write clicks to broker 1",
+        "write clicks to broker 2",
+        "idempotence",
+    ]
+
+
+def test_without_the_option_nothing_is_asked_about_writes(mock_cluster: MockCluster) -> None:
+    mock_cluster.create_topic("clicks")
+    mock_cluster.start_request_tracking()
+    code, _ = run("--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "clicks")
+
+    assert code == 0
+    assert not {request.api_key for request in mock_cluster.requests()} & {PRODUCE_KEY, INIT_PRODUCER_ID_KEY}
+
+
+def test_a_broker_that_verifies_no_checksum_appends_nothing_either(mock_cluster: MockCluster) -> None:
+    mock_cluster.create_topic("clicks")
+    arguments = ("--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "clicks", "--write")
+    first, (code, found) = run(*arguments), run(*arguments)
+
+    assert (first[0], code) == (1, 1)
+    assert found["topic clicks"]["what"].endswith("records: about 0")
+
+
 @pytest.mark.parametrize(
     ("fetch", "verdict", "text"),
     [(11, "fail", "use brokers of Apache Kafka 2.7 or later"), (12, "warn", "Apache Kafka 3.7"), (16, "ok", "")],
@@ -201,6 +240,9 @@ def test_a_person_sees_a_table_with_the_fix_below_and_the_sum(mock_cluster: Mock
     ("arguments", "text"),
     [
         (["--topic", "t"], "--bootstrap-servers"),
+        (["--bootstrap-servers", CLOSED_PORT, "--write"], "--write needs --topic"),
+        (["--bootstrap-servers", CLOSED_PORT, "--topic", "t", "--option", "acks=1"], "kafka.acks"),
+        (["--bootstrap-servers", CLOSED_PORT, "--topic", "t", "--write", "--option", "linger.ms=5"], "linger"),
         (["--bootstrap-servers", "localhost"], "must be host:port"),
         (["--bootstrap-servers", CLOSED_PORT, "--option", "sasl.password=hunter2"], "kafka.security.protocol"),
     ],

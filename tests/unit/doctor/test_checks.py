@@ -247,6 +247,13 @@ def test_a_topic_that_cannot_be_had_says_how_to_get_it(error: str, fix: str) -> 
     assert fix in found.fix
 
 
+def test_a_topic_to_write_needs_the_right_to_write() -> None:
+    (found,) = topic_checks.judge_topic(
+        [PartitionRow(topic="t", error="TOPIC_AUTHORIZATION_FAILED (error 29)")], "Write"
+    )
+    assert "--operation Write --topic t (Write includes Describe)" in found.fix
+
+
 def test_a_topic_tells_its_partitions_and_only_the_bad_ones_by_name() -> None:
     found = list(topic_checks.judge_topic([row(), row(partition=1, isr=(2,)), row(partition=2, start_offset=3)]))
     assert verdicts(found) == [("partition t-1", WARN), ("topic t", OK)]
@@ -292,6 +299,11 @@ def test_a_fetch_that_gets_no_records_says_why(answer: FetchedPartition, verdict
     found = topic_checks.judge_fetched("fetch", answer, 1.0)
     assert found.verdict is verdict
     assert text in found.fix
+
+
+@pytest.mark.parametrize(("error_code", "verdict"), [(0, OK), (6, FAIL), (29, WARN)])
+def test_a_user_who_only_writes_needs_no_right_to_read(error_code: int, verdict: Verdict) -> None:
+    assert topic_checks.judge_fetched("fetch", fetched(error_code), 1.0, must_read=False).verdict is verdict
 
 
 def test_on_corrupt_batch_is_proposed_for_corrupt_batches_alone() -> None:

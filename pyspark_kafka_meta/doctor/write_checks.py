@@ -1,0 +1,143 @@
+"""Check whether a task could write to the topics, without writing a record.
+
+Each leader gets a Produce request with a damaged record batch for each of its partitions. Kafka's brokers check rights
+(`KafkaApis`), leadership and in-sync replicas (`Partition.appendRecordsToLeader`) before the checksum
+(`UnifiedLog.append`): after CORRUPT_MESSAGE nothing else is wrong. Brokers do not log this error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import closing
+
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.client.producer_state import NO_SEQUENCE
+from pyspark_kafka_meta.doctor.findings import Finding, fail, failure, ok, warn
+from pyspark_kafka_meta.doctor.topic_checks import topic_fix
+from pyspark_kafka_meta.errors import AuthorizationError, KafkaMetaError
+from pyspark_kafka_meta.kafka_errors import (
+    CORRUPT_MESSAGE,
+    NOT_ENOUGH_REPLICAS,
+    Action,
+    broker_error,
+    describe,
+    write_action,
+)
+from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
+from pyspark_kafka_meta.model import NO_PRODUCER, Broker, RefreshReason, TopicPartition, name_partitions
+from pyspark_kafka_meta.options import ClientOptions, ProducerOptions, SinkOptions
+from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
+from pyspark_kafka_meta.options.fetch_options import FETCH_OPTIONS
+from pyspark_kafka_meta.options.option_definitions import documented_names
+from pyspark_kafka_meta.options.producer_options import PRODUCER_OPTIONS
+from pyspark_kafka_meta.records.compression import Codec
+from pyspark_kafka_meta.records.record_batches import write_batch
+from pyspark_kafka_meta.telemetry.event_origin import cli_origin
+from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
+from pyspark_kafka_meta.wire.messages import ProducePartition, ProduceRequest, ProduceResponse, RequestFailure
+from pyspark_kafka_meta.writing.producer_ids import request_producer_id
+
+_RECORD_COUNT = slice(57, 61)
+"""In a record batch: `records/record_batches.py` has the layout."""
+
+
+def damaged_batch() -> bytes:
+    """A record batch with a wrong checksum. It has no records, in case that a broker accepts it."""
+    batch = bytearray(write_batch(b"", Codec.NONE, 0, 0, NO_PRODUCER, NO_SEQUENCE, record_count=1))
+    batch[_RECORD_COUNT] = bytes(4)
+    return bytes(batch)
+
+
+def split_options(cluster: Mapping[str, str]) -> tuple[dict[str, str], ProducerOptions]:
+    """The `kafka.*` options without those of writing alone, and the latter parsed.
+
+    Raises:
+        OptionError: an option is invalid, or is neither of reading nor of writing.
+    """
+    given = CaseInsensitiveMap(cluster)
+    writing = SinkOptions.parse(given.without(*documented_names(FETCH_OPTIONS)))
+    return given.without(*documented_names(PRODUCER_OPTIONS)), writing.producer
+
+
+def write_findings(topics: Collection[str], options: ClientOptions, producer: ProducerOptions) -> Iterator[Finding]:
+    """Findings on writes to these topics.
+
+    Args:
+        options: with bootstrap addresses that respond.
+    """
+    with closing(KafkaClient(options, EventPublisher((), cli_origin()))) as client:
+        yield from check_writes(client, topics, producer)
+
+
+def check_writes(client: KafkaClient, topics: Collection[str], producer: ProducerOptions) -> Iterator[Finding]:
+    """As `write_findings`. Topics and partitions without a leader have no finding: the check of topics reports them."""
+    client.cache.track(topics)
+    try:
+        snapshot = client.cache.refresh(RefreshReason.BOOTSTRAP, client.api_deadline())
+    except KafkaMetaError as error:
+        yield failure("writes", error)
+        return
+    for topic in sorted(topics):
+        for leader, partitions in _by_leader(snapshot, topic):
+            entries = (ProducePartition(each, snapshot.topic_id(topic), damaged_batch()) for each in partitions)
+            request = ProduceRequest(tuple(entries), producer.acks, client.options.request_timeout_ms)
+            yield from _probe(client, topic, leader, request)
+    if producer.idempotent:
+        yield _producer_id_finding(client)
+
+
+def judge_refusals(check: str, topic: str, response: ProduceResponse) -> Iterator[Finding]:
+    """A finding for each error code in the response to damaged batches."""
+    refused: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+    for produced in response.partitions:
+        refused[produced.error_code].append(produced.partition)
+    for code, partitions in sorted(refused.items()):
+        if code == CORRUPT_MESSAGE:
+            yield ok(check, f"{name_partitions(partitions)} can be written, responded in {response.latency_ms:.1f} ms")
+        else:
+            yield _refusal(check, topic, code, name_partitions(partitions))
+
+
+def _refusal(check: str, topic: str, code: int, partitions: str) -> Finding:
+    if code == 0:
+        what = f"{partitions} accepted an empty record batch with a wrong checksum, at which reads may fail"
+        return warn(check, what, "use brokers that verify checksums, and skip the batch with onCorruptBatch")
+    error = str(broker_error(f"{partitions} cannot be written", code, topic, "WRITE"))
+    if code == NOT_ENOUGH_REPLICAS:
+        fix = f"start the brokers of the other replicas, or lower min.insync.replicas of topic {topic}"
+        return fail(check, f"{error}: fewer replicas are in sync than the topic's min.insync.replicas", fix)
+    if write_action(code) is Action.REFRESH:
+        return warn(check, f"{error}: leaders are moving", "run the doctor again: tasks find the new leaders")
+    return fail(check, error, topic_fix(topic, describe(code), "Write"))
+
+
+def _by_leader(snapshot: MetadataSnapshot, topic: str) -> Iterable[tuple[Broker, list[TopicPartition]]]:
+    led: defaultdict[Broker, list[TopicPartition]] = defaultdict(list)
+    for partition in snapshot.partitions(topic):
+        if (leader := snapshot.leader(partition)) is not None:
+            led[leader.broker].append(partition)
+    return sorted(led.items())
+
+
+def _probe(client: KafkaClient, topic: str, leader: Broker, request: ProduceRequest) -> Iterator[Finding]:
+    check = f"write {topic} to broker {leader.node_id}"
+    client.wire.produce.send(leader, request, client.api_deadline())
+    match client.wire.produce.receive([leader.node_id], math.inf):  # the request has its own deadline
+        case ProduceResponse() as response:
+            yield from judge_refusals(check, topic, response)
+        case RequestFailure(error=reason):
+            yield failure(check, reason)
+
+
+def _producer_id_finding(client: KafkaClient) -> Finding:
+    check = "idempotence"
+    try:
+        producer = request_producer_id(client, client.api_deadline())
+    except AuthorizationError as error:
+        what, _, fix = str(error).rpartition(": ")
+        return warn(check, what, fix)
+    except KafkaMetaError as error:
+        return fail(check, str(error), "see the log of the controller, from which brokers get producer ids")
+    return ok(check, f"this user may write idempotently, responded with producer id {producer.producer_id}")
