@@ -184,7 +184,7 @@ class PartitionQueue(RetryPause):
             self.last_error = ""
             last = self.written[-1] if self.written else None
             if last is not None and UNKNOWN_OFFSET < done.base_offset < last.until_offset:
-                return Fail(self._lost(f"its log ended before offset {done.base_offset} when later records came"))
+                return Fail(self._lost(f"its log ended at offset {done.base_offset} when later records came"))
             add_range(self.written, done.base_offset, done.batch.record_count)
         return None
 
@@ -238,6 +238,6 @@ class PartitionQueue(RetryPause):
     def _lost(self, cause: str) -> DataLossError:
         records = sum(written.records for written in self.written)
         return DataLossError(
-            f"{self.partition} has lost {records} records that it had acknowledged to this task: {cause}. A new "
+            f"{self.partition} has lost up to {records} records that it had acknowledged to this task: {cause}. A new "
             "attempt of the task writes all its rows again"
         )

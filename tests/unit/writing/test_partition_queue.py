@@ -285,7 +285,7 @@ def test_log_that_lost_acknowledged_records_fails_the_task() -> None:
     error = error_of(queue.respond(second, ErrorCode.out_of_order_sequence_number))
 
     assert isinstance(error, DataLossError)
-    assert str(error).startswith("t-0 has lost 3 records that it had acknowledged to this task")
+    assert str(error).startswith("t-0 has lost up to 3 records that it had acknowledged to this task")
 
 
 def test_offsets_that_go_back_fail_the_task() -> None:
