@@ -137,7 +137,7 @@ def _producer_id_finding(client: KafkaClient) -> Finding:
         producer = request_producer_id(client, client.api_deadline())
     except AuthorizationError as error:
         what, _, fix = str(error).rpartition(": ")
-        return warn(check, what, fix)
+        return fail(check, what, fix)
     except KafkaMetaError as error:
         return fail(check, str(error), "see the log of the controller, from which brokers get producer ids")
     return ok(check, f"this user may write idempotently, responded with producer id {producer.producer_id}")

@@ -125,7 +125,7 @@ def test_a_missing_right_to_write_is_named(kafka: LocalKafka, tmp_path: Path, us
     code, wrong = run(kafka, tmp_path, user, "--write")
     refused = wrong[f"write {TOPIC} to broker {GOOD}"]
 
-    assert (code, refused["verdict"], wrong["idempotence"]["verdict"]) == (1, "fail", "warn")
+    assert (code, refused["verdict"], wrong["idempotence"]["verdict"]) == (1, "fail", "fail")
     assert f"{TOPIC}-0, {TOPIC}-1 cannot be written: TOPIC_AUTHORIZATION_FAILED (error 29)" in refused["what"]
     assert f"--operation Write --topic {TOPIC}" in refused["fix"]
     assert "CLUSTER_AUTHORIZATION_FAILED (error 31)" in wrong["idempotence"]["what"]

@@ -120,11 +120,11 @@ def test_producer_id_is_requested_if_writes_are_idempotent(
     assert ("idempotence" in findings(wire, **options)) is asked
 
 
-def test_missing_right_to_write_idempotently_is_a_warning(wire: FakeWire) -> None:
+def test_missing_right_to_write_idempotently_fails(wire: FakeWire) -> None:
     wire.producer_id_errors.append(NO_CLUSTER_RIGHT)
     found = findings(wire)["idempotence"]
 
-    assert (found.verdict, "CLUSTER_AUTHORIZATION_FAILED (error 31)" in found.what) == (WARN, True)
+    assert (found.verdict, "CLUSTER_AUTHORIZATION_FAILED (error 31)" in found.what) == (FAIL, True)
     assert found.fix.startswith("allow it IDEMPOTENT_WRITE on the cluster")
     assert found.fix.endswith("or set kafka.enable.idempotence to false")
 
