@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 from pyspark.sql import SparkSession
 
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
@@ -111,6 +111,35 @@ def test_words_are_counted_in_windows_that_are_complete(
     assert re.findall(r"\|opened\|\s*(\d+)\|", out) == ["20", "20"]
 
 
+def test_counts_of_words_are_in_a_compacted_topic(user: User, kafka: Any, at: list[str]) -> None:
+    counts = f"{at[-1]}-counts"
+    out = user.run("word_count_to_kafka.py", *at, "--counts", counts)
+    assert_keeps_its_promise("word_count_to_kafka.py", out)
+    assert re.search(r"\|opened\|\s*100\|", out)
+    resource = ConfigResource(ResourceType.TOPIC, counts)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    assert admin.describe_configs([resource])[resource].result(30)["cleanup.policy"].value == "compact"
+
+
+def test_enriched_records_have_the_country_of_their_user(user: User, at: list[str]) -> None:
+    out = user.run("enrich_with_headers.py", *at, "--enriched", f"{at[-1]}-enriched")
+    assert_keeps_its_promise("enrich_with_headers.py", out)
+    assert re.findall(r"\|user-(\d)\|\[country=(..?)\]\s*\|10 ", out)[:3] == [("0", "PT"), ("1", "KE"), ("2", "?")]
+
+
+def test_records_without_a_view_are_dead_letters(
+    user: User, kafka: Any, make_topic: Callable[..., str], produce: Callable[..., list[int]]
+) -> None:
+    topic = make_topic(partitions=2)
+    produce(topic, map(view, range(100)))
+    options = ["--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic]
+    out = user.run("dead_letter_topic.py", *options, "--views", f"{topic}-views", "--dead-letters", f"{topic}-dead")
+    out = out.replace(f"{topic}-views", "page-views").replace(f"{topic}-dead", "dead-letters")
+    assert_keeps_its_promise("dead_letter_topic.py", out, topic)
+    assert "page-views has 100 records" in out
+    assert "dead-letters has 2 records" in out
+
+
 def test_the_side_stream_shows_the_refreshes_of_the_main_one(user: User, kafka: Any, topic: str) -> None:
     at = ["--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic]
     feed = user.start(sys.executable, EXAMPLES / "producer.py", *at, "--records", "20", "--seconds", str(TIMEOUT_S))
@@ -198,10 +227,10 @@ def test_a_query_of_the_old_source_goes_on_with_this_one(user: User, at: list[st
     assert_keeps_its_promise("migrate_from_spark_kafka.py", out, topic)
 
 
-def test_the_test_of_a_pipeline_passes(user: User) -> None:
+@pytest.mark.parametrize("name", ["test_my_pipeline.py", "test_my_sink.py"])
+def test_the_tests_of_a_pipeline_pass(name: str, user: User) -> None:
     options = ["-q", "-p", "no:cacheprovider", "--capture=sys"]  # the JVM writes to the real stdout
-    out = user.run(PROGRAMS / "pytest", *options, EXAMPLES / "test_my_pipeline.py")
-    assert re.search(r"\b3 passed", out)
+    assert_keeps_its_promise(name, re.sub(r" in .*", "", user.run(PROGRAMS / "pytest", *options, EXAMPLES / name)))
 
 
 def test_the_producer_waits_for_a_topic_that_the_cluster_makes_when_asked(
