@@ -1,4 +1,4 @@
-"""A Spark application that runs queries with secrets in their options and prints all that a user can see.
+"""A Spark application that reads and writes with secrets in its options, and prints all that a user can see.
 
 Tests start it as `python secret_queries.py FOLDER` with a JSON list of the options of each query on standard input. It
 prints plans, errors, the command lines of the processes of this session, and the files in the folder that contain a
@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 REDACTED = "(?i)url|keystore[.]key"
 """From SECURITY.md: without it the plan of a stream shows the text of a private key, but no other secret."""
+READ_ONLY = ("subscribe", "kafkaConsumer.pollTimeoutMs")
 TOPIC = rb"{\"t\":"
 """In the event log, whose JSON has the JSON of offsets as text."""
 
@@ -56,6 +57,28 @@ def stream(spark: SparkSession, options: dict[str, str], checkpoint: Path) -> st
     return plans(rows) + str(query.lastProgress) + str(query.exception()) + str(query.status)
 
 
+def sink_options(options: dict[str, str]) -> dict[str, str]:
+    """To write to topic t what a query with these options reads."""
+    shared = {name: text for name, text in options.items() if name not in READ_ONLY}
+    return shared | {"topic": "t", "kafka.max.block.ms": "1500"}
+
+
+def write(spark: SparkSession, options: dict[str, str]) -> str:
+    rows = spark.range(2).selectExpr("'v' AS value")
+    rows.write.format("kafkameta").options(**sink_options(options)).mode("append").save()
+    return "2 rows written\n" + command_lines()
+
+
+def copy(spark: SparkSession, options: dict[str, str], checkpoint: Path) -> str:
+    """A stream that appends the records of its topic to the same topic, once."""
+    rows = spark.readStream.format("kafkameta").options(**options, startingOffsets="earliest").load().select("value")
+    sink = rows.writeStream.format("kafkameta").options(**sink_options(options))
+    query = sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination(60)
+    copied = sum(progress.sink.numOutputRows for progress in query.recentProgress)
+    return f"{copied} rows copied\n" + str(query.lastProgress) + str(query.status)
+
+
 def files_with(folder: Path, text: bytes) -> list[str]:
     return [str(path) for path in folder.rglob("*") if path.is_file() and text in path.read_bytes()]
 
@@ -75,12 +98,15 @@ def main(folder: Path) -> None:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("INFO")
     for number, options in enumerate(json.load(sys.stdin)):
-        try:
-            sys.stdout.write(batch(spark, options))
-            if number == 0:
-                sys.stdout.write(stream(spark, options, folder / "checkpoint"))
-        except Exception as error:
-            sys.stdout.write("".join(traceback.format_exception(error)) + repr(error))
+        for use in (batch, write):
+            try:
+                sys.stdout.write(use(spark, options))
+                if (number, use) == (0, batch):
+                    sys.stdout.write(stream(spark, options, folder / "checkpoint"))
+                if (number, use) == (1, write):
+                    sys.stdout.write(copy(spark, options, folder / "copied"))
+            except Exception as error:
+                sys.stdout.write(f"{use.__name__} failed: " + "".join(traceback.format_exception(error)) + repr(error))
     found = files_with(folder, b"canary")
     spark.stop()
     sys.stdout.write(f"files with a secret: {found + files_with(folder, b'canary')}\n")

@@ -115,8 +115,8 @@ def real_kafka(stack: ExitStack) -> LocalKafka:
 
 
 def queries(stack: ExitStack, folder: Path, real: LocalKafka) -> list[dict[str, str]]:
-    """Options of the queries, each with a canary in one option. The first three queries succeed. All write their events
-    to a topic that only the real cluster has."""
+    """Options of the queries, each with a canary in one option. The first three queries succeed. The second one, to
+    the real cluster, writes too. All write their events to a topic that only the real cluster has."""
     login = {"kafka.sasl.mechanism": "PLAIN", "kafka.sasl.username": "alice"}
     plain = {"kafka.security.protocol": "SASL_PLAINTEXT", **login}
     secured = {
@@ -201,7 +201,10 @@ def test_no_secret_is_in_anything_written_or_printed(tmp_path: Path) -> None:
         events.run_batch()
 
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("1 rows") == 3
+    assert done.stdout.count("1 rows\n") == 3
+    assert done.stdout.count("2 rows written") == 1
+    assert done.stdout.count("3 rows copied") == 1
+    assert done.stdout.count("write failed: ") == 9
     assert "refused the PLAIN login" in done.stdout
     assert events.rows
     assert not any("canary" in row.value for row in events.rows)
