@@ -33,14 +33,16 @@ class Fault:
 
 
 class TappedProduces(ProduceRequests):
-    """Attributes:
-    proxies: by node id, in front of brokers.
-    faults: of the next requests, one for each.
-    applied: faults that the writer got.
-    codes: how often the writer got each error code.
-    failures: without a response.
-    throttle_ms: the total time for which brokers want no request.
-    sent: how often each batch was sent, by partition, producer id, producer epoch and base sequence.
+    """Produce requests as a test wants them, and counts of what the writer sent and got.
+
+    Attributes:
+        proxies: by node id, in front of brokers.
+        faults: of the next requests, one for each.
+        applied: faults that the writer got.
+        codes: how often the writer got each error code.
+        failures: connections that failed with requests in flight.
+        throttle_ms: total time for which brokers wanted no request.
+        sent: how often each batch was sent, by partition, producer id, producer epoch and base sequence.
     """
 
     def __init__(self, settings: ConnectionSettings, interrupted_by: MetadataRequests) -> None:
@@ -99,6 +101,8 @@ class TappedProduces(ProduceRequests):
 
 
 class TappedWire(KafkaWire):
+    """The wire of one worker, with `TappedProduces`."""
+
     def __init__(self, settings: ConnectionSettings) -> None:
         super().__init__(settings)
         self.tapped = self.produce = TappedProduces(settings, self._metadata)
