@@ -24,7 +24,7 @@ from contextlib import suppress
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import array, concat, lit, regexp_extract, struct, when
+from pyspark.sql.functions import array, coalesce, concat, lit, regexp_extract, struct, when
 
 
 def main() -> None:
@@ -48,7 +48,8 @@ def main() -> None:
 
     source = spark.readStream.format("kafkameta").options(**cluster, startingOffsets="earliest")
     records = source.option("subscribe", options.topic).load()
-    parsed = records.withColumn("page", regexp_extract(records.value.cast("string"), r"^\S+ opened (\S+)$", 1))
+    page = regexp_extract(records.value.cast("string"), r"^\S+ opened (\S+)$", 1)
+    parsed = records.withColumn("page", coalesce(page, lit("")))  # a value may be null
     is_view = parsed.page != ""
     reason = concat(lit("no page view at "), "topic", lit("-"), "partition", lit(", offset "), "offset")
     rows = parsed.select(

@@ -32,12 +32,15 @@ from pyspark.sql import SparkSession
 servers, events = sys.argv[1:]
 spark = SparkSession.builder.getOrCreate()
 print("application", spark.sparkContext.applicationId)
-rows = spark.read.format("kafkameta").option("kafka.bootstrap.servers", servers).option("subscribe", "t")
-print("records", rows.option("metricsPath", events).load().count())
+cluster = {"kafka.bootstrap.servers": servers, "metricsPath": events}
+rows = spark.read.format("kafkameta").options(**cluster, subscribe="t").load()
+print("records", rows.count())
+rows.select("value").write.format("kafkameta").mode("append").options(**cluster, topic="batch").save()
+print("written", spark.read.format("kafkameta").options(**cluster, subscribe="batch").load().count())
 events = [json.loads(line) for file in Path(events).glob("*.jsonl") for line in file.read_text().splitlines()]
-for pid in {event["pid"] for event in events if event["role"] == "reader"}:
+for role, pid in {(event["role"], event["pid"]) for event in events if event["role"] in ("reader", "writer")}:
     process = Path(f"/proc/{pid}")
-    print("reader", process.joinpath("cwd").resolve() / process.joinpath("cmdline").read_text().split("\\0")[0])
+    print(role, process.joinpath("cwd").resolve() / process.joinpath("cmdline").read_text().split("\\0")[0])
 """
 
 
@@ -49,13 +52,15 @@ def main(archive: Path) -> None:
             packed.extractall(home / "environment", filter="fully_trusted")  # its Python is a link to a path outside
         (home / "program.py").write_text(PROGRAM)
         out = submit(archive, home, cluster.bootstrap_servers)
-    output = [line.split() for line in out.splitlines() if line.startswith(("application ", "records ", "reader "))]
-    application, readers = output[0][1], [path for kind, path in output if kind == "reader"]
+    kinds = ("application ", "records ", "written ", "reader ", "writer ")
+    output = [line.split() for line in out.splitlines() if line.startswith(kinds)]
+    application, workers = output[0][1], {kind: path for kind, path in output if kind in ("reader", "writer")}
     shutil.rmtree(SPARK_HOME / "work" / application)  # the unpacked archive of the executors, 700 MB
     assert ["records", "100"] in output, out
-    assert readers, out
-    assert all("/environment/bin/python" in path and "/app-" in path for path in readers), readers
-    print(f"the executors read with {readers[0]}")  # noqa: T201
+    assert ["written", "100"] in output, out
+    assert workers.keys() == {"reader", "writer"}, out
+    assert all("/environment/bin/python" in path and "/app-" in path for path in workers.values()), workers
+    print(f"the executors read and write with {workers['writer']}")  # noqa: T201
 
 
 def submit(archive: Path, home: Path, servers: str) -> str:

@@ -1,4 +1,4 @@
-"""A batch, a stream and the tables through Spark Connect, in an environment with `pyspark[connect]`: `make connect`.
+"""Batches, streams and the tables through Spark Connect, in an environment with `pyspark[connect]`: `make connect`.
 
 PySpark starts the server on this machine. The server finds the source in its own Python, as any Spark does.
 """
@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import pyspark_kafka_meta as kafkameta
 from pyspark_kafka_meta.testing import MockCluster
-from tests.compat.smoke import fill, read_batch, read_stream
+from tests.compat.smoke import fill, read_batch, read_stream, write_batch, write_stream
 
 
 def main() -> None:
@@ -31,10 +31,13 @@ def main() -> None:
             read_batch(spark, options)
             error = read_stream(spark, options | {"startingOffsets": "earliest"}, Path(folder))
             assert error == "", error
+            write_batch(spark, cluster.bootstrap_servers)
+            error = write_stream(spark, cluster.bootstrap_servers, Path(folder))
+            assert error == "", error
             look_at_tables(spark, where, events)
     finally:
         spark.stop()
-    print(f"pyspark {pyspark.__version__}: batch, stream and tables work through Spark Connect")  # noqa: T201
+    print(f"pyspark {pyspark.__version__}: batches, streams and tables work through Spark Connect, also written")  # noqa: T201
 
 
 def look_at_tables(spark: SparkSession, where: dict[str, str], events: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`make compat`: a batch, and a stream or its refusal, with the installed release of pyspark."""
+"""`make compat`: batches and streams, read and written, or their refusals, with the installed release of pyspark."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark_kafka_meta.testing import MockCluster
 
 VALUES = [f"value-{number}" for number in range(100)]
-STREAMS_FROM = (4, 2)
-REFUSAL = "streams need pyspark 4.2 or later"
+READ_STREAMS_FROM, WRITE_STREAMS_FROM = (4, 2), (4, 1)
+READ_REFUSAL, WRITE_REFUSAL = "streams need pyspark 4.2 or later", "writing a stream needs pyspark 4.1 or later"
 
 
 def main() -> None:
@@ -28,17 +28,26 @@ def main() -> None:
             options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t"}
             read_batch(spark, options)
             error = read_stream(spark, options | {"startingOffsets": "earliest"}, Path(folder))
+            write_batch(spark, cluster.bootstrap_servers)
+            write_error = write_stream(spark, cluster.bootstrap_servers, Path(folder))
     finally:
         spark.stop()
-    refused = REFUSAL in error
-    assert refused == (release < STREAMS_FROM), error
-    print(f"pyspark {pyspark.__version__}: batch works, stream {'is refused' if refused else 'works'}")  # noqa: T201
+    refused, write_refused = READ_REFUSAL in error, WRITE_REFUSAL in write_error
+    assert refused == (release < READ_STREAMS_FROM), error
+    assert write_refused == (release < WRITE_STREAMS_FROM), write_error
+    words = {False: "works", True: "is refused"}
+    print(  # noqa: T201
+        f"pyspark {pyspark.__version__}: batches are read and written, reading a stream {words[refused]}, writing a "
+        f"stream {words[write_refused]}"
+    )
 
 
 def fill(cluster: MockCluster) -> None:
+    """Topic t has the values. Topics batch and stream are empty."""
     from confluent_kafka import Producer
 
-    cluster.create_topic("t", partitions=2)
+    for topic in ("t", "batch", "stream"):
+        cluster.create_topic(topic, partitions=2)
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
     for number, value in enumerate(VALUES):
         producer.produce("t", value, partition=number % 2)
@@ -46,6 +55,7 @@ def fill(cluster: MockCluster) -> None:
 
 
 def read_batch(spark: SparkSession, options: dict[str, str]) -> None:
+    """Topic `subscribe` has the values, once each."""
     rows = spark.read.format("kafkameta").options(**options).load().selectExpr("CAST(value AS STRING) AS value")
     assert sorted(row.value for row in rows.collect()) == sorted(VALUES)
 
@@ -62,6 +72,28 @@ def read_stream(spark: SparkSession, options: dict[str, str], folder: Path) -> s
     except Exception as error:
         return str(error)
     assert sorted(row.value for row in spark.read.parquet(str(folder / "rows")).collect()) == sorted(VALUES)
+    return ""
+
+
+def write_batch(spark: SparkSession, servers: str) -> None:
+    rows = spark.createDataFrame([(value,) for value in VALUES], "value string")
+    cluster = {"kafka.bootstrap.servers": servers}
+    rows.write.format("kafkameta").mode("append").options(**cluster, topic="batch").save()
+    read_batch(spark, cluster | {"subscribe": "batch"})
+
+
+def write_stream(spark: SparkSession, servers: str, folder: Path) -> str:
+    """Write a stream of text lines. Returns the error of a refused stream, or an empty text."""
+    (folder / "lines").mkdir()
+    (folder / "lines" / "1").write_text("\n".join(VALUES))
+    cluster = {"kafka.bootstrap.servers": servers}
+    try:
+        sink = spark.readStream.text(str(folder / "lines")).writeStream.format("kafkameta")
+        sink = sink.options(**cluster, topic="stream", checkpointLocation=str(folder / "written"))
+        assert sink.trigger(availableNow=True).start().awaitTermination(120), "the query did not end"
+    except Exception as error:
+        return str(error)
+    read_batch(spark, cluster | {"subscribe": "stream"})
     return ""
 
 

@@ -131,13 +131,14 @@ def test_records_without_a_view_are_dead_letters(
     user: User, kafka: Any, make_topic: Callable[..., str], produce: Callable[..., list[int]]
 ) -> None:
     topic = make_topic(partitions=2)
-    produce(topic, map(view, range(100)))
+    produce(topic, [*map(view, range(100)), None])
     options = ["--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic]
     out = user.run("dead_letter_topic.py", *options, "--views", f"{topic}-views", "--dead-letters", f"{topic}-dead")
     out = out.replace(f"{topic}-views", "page-views").replace(f"{topic}-dead", "dead-letters")
     assert_keeps_its_promise("dead_letter_topic.py", out, topic)
     assert "page-views has 100 records" in out
-    assert "dead-letters has 2 records" in out
+    assert "dead-letters has 3 records" in out
+    assert len(re.findall(rf"no page view at {topic}-\d, offset \d", out)) == 3
 
 
 def test_the_side_stream_shows_the_refreshes_of_the_main_one(user: User, kafka: Any, topic: str) -> None:

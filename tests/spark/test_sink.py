@@ -22,7 +22,7 @@ from tests.unit.written_events import events_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-ROWS = 20_000
+ROWS = 30_000
 UTC = datetime.UTC
 
 
