@@ -29,6 +29,7 @@ from pyspark_kafka_meta.options.option_checks import STRATEGIES, batch_warnings
 from pyspark_kafka_meta.record_schema import Columns, records_struct_type
 from pyspark_kafka_meta.sink_schema import sink_columns
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
+from pyspark_kafka_meta.spark.refused_stream_reader import RefusedStreamReader
 from pyspark_kafka_meta.spark.user_errors import entry_points
 
 logger = logging.getLogger(__name__)
@@ -74,20 +75,8 @@ class KafkaMetaDataSource(DataSource):
         return batch_reader(table, options, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        if find_spec("pyspark.sql.streaming.datasource") is None:
-            raise OptionError(
-                f"streams need pyspark 4.2 or later, and this is {pyspark.__version__}, which gives a source no start "
-                "offset of a micro-batch: upgrade pyspark, or read batches"
-            )
-        from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader, RefusedStreamReader
-        from pyspark_kafka_meta.tables.event_streams import stream_reader
-
         try:
-            columns = _columns(schema, self.schema())
-            table, options = self._read_options()
-            if isinstance(options, SourceOptions):
-                return KafkaMetaStreamReader(options.for_stream(), columns)
-            return stream_reader(table, options, columns)
+            return self._stream_reader(schema)
         except OptionError as error:
             return RefusedStreamReader(error)
 
@@ -112,6 +101,21 @@ class KafkaMetaDataSource(DataSource):
 
         options = SinkOptions.parse(self._own)
         return KafkaMetaStreamWriter(options, sink_columns(schema, options.topic))
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
+        if find_spec("pyspark.sql.streaming.datasource") is None:
+            raise OptionError(
+                f"streams need pyspark 4.2 or later, and this is {pyspark.__version__}, which gives a source no start "
+                "offset of a micro-batch: upgrade pyspark, or read batches"
+            )
+        from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader
+        from pyspark_kafka_meta.tables.event_streams import stream_reader
+
+        columns = _columns(schema, self.schema())
+        table, options = self._read_options()
+        if isinstance(options, SourceOptions):
+            return KafkaMetaStreamReader(options.for_stream(), columns)
+        return stream_reader(table, options, columns)
 
     def _read_options(self) -> TableOptions:
         self._parsed = self._parsed or _parse(self._own)

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pyspark_kafka_meta.errors import KafkaMetaError, OptionError
+from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.record_schema import Columns
 from pyspark_kafka_meta.spark.batch_reader import new_planner, new_tasks, read_partition
@@ -34,24 +34,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COMMIT_BACKOFF_S = 30.0
-
-
-@entry_points
-class RefusedStreamReader(DataSourceStreamReader):
-    """Raises the error of a stream that cannot begin. Spark replaces errors of `streamReader` by an
-    UnboundLocalError."""
-
-    def __init__(self, error: OptionError) -> None:
-        self._error = error
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        raise self._error
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        raise self._error
 
 
 @entry_points
