@@ -32,6 +32,7 @@ LONGEST_FIRST = (
     "spark/test_examples.py",
     "spark/test_demo.py",
     "spark/test_two_executors.py",
+    "spark/test_parity_sink.py",
     "spark/test_parity_stream.py",
     "spark/test_killed_drivers.py",
     "page/test_page.py",
