@@ -1,5 +1,5 @@
-"""The options of clients that write records, `kafka.*`; names and defaults follow Kafka's `ProducerConfig`, but for a
-larger batch: a task has all its rows at hand."""
+"""The options of clients that write records, `kafka.*`; names and defaults follow Kafka's `ProducerConfig`, but for
+larger batches and requests: a task has all its rows at hand."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class ProducerOptions:
     batch_bytes: int = whole(
         "kafka.batch.size",
         "1000000",
-        "Maximum size of a record batch before compression, unless one record is larger.",
+        "Maximum size of a record batch after compression, unless one record is larger.",
         low=1,
     )
     max_request_bytes: int = whole(
-        "kafka.max.request.size", "1048576", "Maximum size of a request, and of a record before compression.", low=1
+        "kafka.max.request.size", "8388608", "Maximum size of a request, and of a record before compression.", low=1
     )
     buffer_bytes: int = whole(
         "kafka.buffer.memory",

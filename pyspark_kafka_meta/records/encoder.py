@@ -6,6 +6,7 @@ Arrow joins all columns to a column of encoded records. No Python object is made
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -113,14 +114,20 @@ def record_sizes(records: Records, first_row: int = 0) -> Longs:
 
 
 def encode(
-    records: Records, partition: Ints, sizes: Longs, max_batch_bytes: int, compression: Compression
+    records: Records,
+    partition: Ints,
+    sizes: Longs,
+    max_batch_bytes: int,
+    compression: Compression,
+    compressed_share: float = 1.0,
 ) -> list[EncodedBatch]:
     """The record batches of all partitions, by partition. The rows of a partition keep their order.
 
     Args:
         partition: a number for each row, at least 0.
         sizes: `record_sizes(records)`. The sum is at most `MAX_CHUNK_BYTES`.
-        max_batch_bytes: limit for a batch with its header, before compression. A larger record is alone in its batch.
+        max_batch_bytes: limit for a compressed batch with its header. A larger record is alone in its batch.
+        compressed_share: the expected size of these records after compression, as a share of their size.
     """
     if sizes.sum() > MAX_CHUNK_BYTES:
         raise ValueError(
@@ -129,13 +136,13 @@ def encode(
     # numpy sorts numbers of up to 16 bits by radix, eight times faster.
     order = np.argsort(partition.astype(np.min_scalar_type(partition.max(initial=0))), kind="stable").astype(np.int32)
     records, partition, sizes = records.take(order), partition[order], sizes[order]
-    bounds = _batch_bounds(partition, sizes, max_batch_bytes - HEADER_BYTES)
+    bounds = _batch_bounds(partition, sizes, int((max_batch_bytes - HEADER_BYTES) / compressed_share))
     starts, ends = bounds[:-1], bounds[1:]
     encoded = _encode_records(records, sizes, starts, ends)
     data, offsets = data_of(encoded), offsets_of(encoded)
     first_ms, max_ms = records.timestamp_ms[starts], np.maximum.reduceat(records.timestamp_ms, starts)
     columns = (partition[starts], starts, ends, offsets[starts], offsets[ends], first_ms, max_ms)
-    return [
+    batches = [
         EncodedBatch(
             partition=number,
             rows=order[start:end],
@@ -149,10 +156,27 @@ def encode(
             *(column.tolist() for column in columns), strict=True
         )
     ]
+    return [part for batch in batches for part in _fitting(batch, max_batch_bytes)]
+
+
+def compressed_share(batches: Sequence[EncodedBatch]) -> float:
+    """The expected size of records like those of `batches` after compression, as a share of their size: a tenth more
+    than theirs. Follows Kafka's `CompressionRatioEstimator`."""
+    compressed_bytes = sum(len(batch.payload) for batch in batches)
+    return min(1.1 * compressed_bytes / sum(batch.records_bytes for batch in batches), 1.0)
+
+
+def _fitting(batch: EncodedBatch, max_batch_bytes: int) -> Iterator[EncodedBatch]:
+    """The batch, in halves if it has compressed worse than expected."""
+    if batch.size_bytes <= max_batch_bytes or batch.record_count == 1:
+        yield batch
+    else:
+        for half in split(batch):
+            yield from _fitting(half, max_batch_bytes)
 
 
 def split(batch: EncodedBatch) -> tuple[EncodedBatch, EncodedBatch]:
-    """The batch as two with half of the records each, after MESSAGE_TOO_LARGE. It has at least two records."""
+    """The batch as two with half of the records each. It has at least two records."""
     data, count = batch.to_bytes(NO_PRODUCER, -1), batch.record_count
     part = FetchedRecords(TopicPartition("", batch.partition), data, read_batch_headers(data, False), 0, count)
     (rows,) = decode([part], ["key", "value", HEADERS_COLUMN, "timestamp"], batch.records_bytes)

@@ -21,7 +21,7 @@ from pyspark_kafka_meta.kafka_errors import broker_error
 from pyspark_kafka_meta.model import NO_PRODUCER, TopicPartition
 from pyspark_kafka_meta.options import ProducerOptions
 from pyspark_kafka_meta.records.compression import Codec, Compression
-from pyspark_kafka_meta.records.encoder import encode
+from pyspark_kafka_meta.records.encoder import compressed_share, encode
 from pyspark_kafka_meta.records.record_fields import Ints
 from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.writing.in_flight_produces import InFlightProduces
@@ -60,6 +60,7 @@ class TaskWriter:
         self._topic = topic
         self._wall_clock = wall_clock
         self._compression = Compression(Codec[options.compression_type.upper()], options.compression_level)
+        self._compressed_share = 1.0  # until the first chunk is compressed
         self._partitioner = Partitioner(options.ignore_keys, options.batch_bytes, rng or random.Random())
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._in_flight = InFlightProduces(client, options)
@@ -118,7 +119,11 @@ class TaskWriter:
             indices[members] = self._assign(topic, rows, members, of_topic) + len(partitions)
             partitions += of_topic
         deadline = self._client.clock() + self._options.delivery_timeout_ms / 1000
-        for batch in encode(rows.records, indices, rows.sizes, self._options.batch_bytes, self._compression):
+        encoded = encode(
+            rows.records, indices, rows.sizes, self._options.batch_bytes, self._compression, self._compressed_share
+        )
+        self._compressed_share = compressed_share(encoded)
+        for batch in encoded:
             self._queue(partitions[batch.partition]).add(batch, batch.rows + np.int64(rows.first_row), deadline)
 
     def _by_topic(self, rows: InputRows) -> Iterator[tuple[str, Ints]]:

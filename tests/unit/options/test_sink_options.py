@@ -32,7 +32,7 @@ def problems(options: dict[str, str]) -> list[str]:
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_defaults_are_kafkas_but_for_the_batch_size() -> None:
+def test_the_defaults_are_kafkas_but_for_larger_batches_and_requests() -> None:
     reading = SourceOptions.parse(READ)
 
     assert SinkOptions.parse(SERVERS) == SinkOptions(
@@ -47,7 +47,7 @@ def test_the_defaults_are_kafkas_but_for_the_batch_size() -> None:
             lz4_level=None,
             zstd_level=None,
             batch_bytes=1_000_000,
-            max_request_bytes=1 << 20,
+            max_request_bytes=8 << 20,
             buffer_bytes=32 << 20,
             delivery_timeout_ms=120_000,
             max_block_ms=60_000,

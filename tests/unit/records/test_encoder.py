@@ -17,7 +17,7 @@ from pyspark_kafka_meta.errors import InvalidRowError
 from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch
 from pyspark_kafka_meta.record_schema import HEADERS_COLUMN, records_arrow_schema
 from pyspark_kafka_meta.records.compression import Codec, Compression
-from pyspark_kafka_meta.records.encoder import EncodedBatch, Records, encode, record_sizes, split
+from pyspark_kafka_meta.records.encoder import EncodedBatch, Records, compressed_share, encode, record_sizes, split
 from pyspark_kafka_meta.records.record_batches import HEADER_BYTES, read_batch_headers
 from tests.unit.records.handmade import BASE_MS, Row, batch, fetched, from_kio, nullable, rows_of, varint
 
@@ -57,10 +57,11 @@ def encode_rows(
     partition: Sequence[int] | None = None,
     max_batch_bytes: int = LARGE,
     padding: int = 0,
+    share: float = 1.0,
 ) -> list[EncodedBatch]:
     records = records_of(rows, padding)
     numbers = np.array([0] * len(rows) if partition is None else partition, np.int32)
-    return encode(records, numbers, record_sizes(records), max_batch_bytes, Compression(codec))
+    return encode(records, numbers, record_sizes(records), max_batch_bytes, Compression(codec), share)
 
 
 def read(encoded: EncodedBatch) -> list[Row]:
@@ -97,8 +98,11 @@ def test_rows_are_read_back_in_the_order_of_their_partition(rows: list[Row], cod
     partition = data.draw(st.lists(number, min_size=len(rows), max_size=len(rows)))
     max_batch_bytes = data.draw(st.sampled_from([1, 100, 200, 9500, LARGE]))
 
-    batches = encode_rows(rows, codec, partition, max_batch_bytes, padding=data.draw(st.integers(0, 2)))
+    share = data.draw(st.sampled_from([1.0, 0.3, 0.01]))
 
+    batches = encode_rows(rows, codec, partition, max_batch_bytes, data.draw(st.integers(0, 2)), share)
+
+    assert all(encoded.size_bytes <= max_batch_bytes or encoded.record_count == 1 for encoded in batches)
     expected = sorted(zip(partition, map(as_read, rows), strict=True), key=lambda pair: (pair[0], pair[1].offset))
     assert [(encoded.partition, row) for encoded in batches for row in read(encoded)] == expected
 
@@ -271,6 +275,22 @@ def test_split_batches_have_the_same_rows(rows: list[Row], codec: Codec) -> None
     assert {first.partition, second.partition, first.compression, second.compression} == {5, Compression(codec)}
     assert [*first.rows, *second.rows] == list(encoded.rows)
     assert read(first) + read(second) == read(encoded)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_batches_of_rows_that_compress_equally_are_nearly_full(codec: Codec) -> None:
+    rows = [Row(index, b"%016d" % (index * 7919), b"value" * 40) for index in range(20_000)]
+    first = encode_rows(rows, codec, max_batch_bytes=20_000)
+
+    batches = encode_rows(rows, codec, max_batch_bytes=20_000, share=compressed_share(first))
+
+    assert len(batches) < len(first) / 2
+    assert all(14_000 < encoded.size_bytes <= 20_000 for encoded in batches[:-1])
+
+
+def test_nothing_is_expected_to_grow() -> None:
+    assert compressed_share(encode_rows([Row(0, None, b"")], Codec.GZIP)) == 1
+    assert compressed_share(encode_rows(MIXED, Codec.NONE)) == 1
 
 
 def test_batch_is_split_until_each_record_is_alone() -> None:

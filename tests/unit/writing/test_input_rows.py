@@ -35,9 +35,9 @@ def test_every_row_comes_once_in_order_in_chunks_of_limited_size(sizes: list[lis
 
 
 def test_small_batches_are_joined_and_no_chunk_has_too_many_rows() -> None:
-    chunks = read([values(*[1] * 10_000) for _ in range(10)], chunk_bytes=2**30)
+    chunks = read([values(*[1] * 10_000) for _ in range(20)], chunk_bytes=2**30)
 
-    assert [len(chunk) for chunk in chunks] == [CHUNK_ROWS, 100_000 - CHUNK_ROWS]
+    assert [len(chunk) for chunk in chunks] == [CHUNK_ROWS, 200_000 - CHUNK_ROWS]
 
 
 def test_strings_become_bytes_and_missing_columns_null() -> None:

@@ -348,7 +348,7 @@ BAD_ROWS = {
         InvalidRowError, "^row 1: the key of a header is null",
     ),
     "record larger than allowed": (
-        rows(value=[b"1", b"x" * 1_100_000]), {}, RecordTooLargeError, "row 1 makes a record of up to 1100",
+        rows(value=[b"1", b"x" * 9_000_000]), {}, RecordTooLargeError, "row 1 makes a record of up to 9000",
     ),
     "unknown topic": (
         rows(value=[b"1"], topic=["nope"]), {"topic": ""}, UnknownTopicError, "topic nope does not exist",
