@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from benchmarks.harness import argument_parser, brokers, report, spark_session
 from benchmarks.peers import JVM, OURS, TUNED_JVM, Reader, take_turns
 from benchmarks.topics import new_topic, trickle
-from benchmarks.watching import watch
+from benchmarks.watching import Looks, watch
 
 PARTITIONS = (1, 6, 100, 500)
 RECORDS_PER_S = 1_000
@@ -30,9 +30,14 @@ WARM_UP_S = 8.0
 
 def turn_ms(spark: SparkSession, bootstrap_servers: str, topic: str, seconds: float, reader: Reader) -> list[float]:
     """The time of each counted micro-batch in one turn."""
+    return counted_ms(watch(reader.read_stream(spark, bootstrap_servers, topic)), seconds)
+
+
+def counted_ms(stream: Looks, seconds: float) -> list[float]:
+    """The time of each micro-batch after the warm-up. Stops the stream."""
     times: dict[int, float] = {}
     early: set[int] = set()
-    with closing(watch(reader.read_stream(spark, bootstrap_servers, topic))) as looks:
+    with closing(stream) as looks:
         for passed_s, reports in looks:
             if passed_s < WARM_UP_S:
                 early = {progress.batchId for progress in reports}

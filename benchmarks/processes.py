@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -12,6 +14,7 @@ KINDS = {"pyspark.daemon": "python_workers", "SparkSubmit": "spark_jvm"}
 """Part of a command line; workers are forked from the daemon, with its command line."""
 if not os.environ.get("KAFKAMETA_BOOTSTRAP_SERVERS"):  # the processes of other brokers are unknown
     KINDS["kafka.Kafka"] = "brokers"
+WORKER_DAEMON = "pyspark.daemon\0pyspark.worker"
 _FIELDS_AFTER_NAME = re.compile(r"\) (.*)", re.DOTALL)
 _USER_TICKS, _SYSTEM_TICKS = 11, 12  # of the fields after the name
 
@@ -25,6 +28,14 @@ def resident_mb(part: str) -> float:
     """Memory of the descendant process with `part` in its command line; the largest of several."""
     pids = (pid for pid in _descendants(os.getpid()) if part in _read(Path(f"/proc/{pid}/cmdline")))
     return max((_memory_mb(pid, "VmRSS") for pid in pids), default=0.0)
+
+
+def kill_workers() -> None:
+    """Kill the Python workers of tasks of this process's Spark; their daemon forks new workers."""
+    daemons = [pid for pid in _descendants(os.getpid()) if WORKER_DAEMON in _read(Path(f"/proc/{pid}/cmdline"))]
+    for worker in (worker for daemon in daemons for worker in _children(daemon)):
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
 
 
 def cpu_s() -> dict[str, float]:
@@ -45,10 +56,14 @@ def _started() -> Iterator[tuple[int, str]]:
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, _read(task / "children").split()):
-            yield child
-            yield from _descendants(child)
+    for child in _children(pid):
+        yield child
+        yield from _descendants(child)
+
+
+def _children(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        yield from map(int, _read(task / "children").split())
 
 
 def _memory_mb(pid: int, field: str) -> float:

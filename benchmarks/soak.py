@@ -14,11 +14,12 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import ClassVar
 
 import numpy as np
 from confluent_kafka import ElectionType
@@ -28,15 +29,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.acked_feed import AckedFeed, Acknowledged
 from benchmarks.harness import argument_parser, report, spark_session
-from benchmarks.processes import resident_mb
+from benchmarks.processes import kill_workers, resident_mb
 from benchmarks.topics import new_topic
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.cluster_tools import admin, in_sync, poll_until
 
 KINDS = ("kill -9", "hang", "SIGTERM", "election")
+WORKERS = "kill -9 of workers"
+"""A fault that fails a task, and thereby the query."""
 FAULT_EVERY_S = 25.0
 HANG_S = 12.0
 DOWN_S = 5.0
+WORKERS_DIE_S, WORKERS_DIE_EVERY_S = 1.5, 0.05
+"""Longer than the trigger interval: Spark replaces idle workers without a failure."""
 HEALTHY_TIMEOUT_S = 120.0
 CATCH_UP_TIMEOUT_S = 180.0
 LOOK_EVERY_S = 2.0
@@ -69,13 +74,19 @@ class Verdict:
         return self == Verdict(0, 0, 0)
 
 
-def fault(number: int, broker_ids: Sequence[int]) -> tuple[str, int]:
+def fault(number: int, broker_ids: Sequence[int], kinds: Sequence[str] = KINDS) -> tuple[str, int]:
     """The kind of a fault and its broker. Faults between two elections have different brokers, which lead therefore."""
-    return KINDS[number % len(KINDS)], broker_ids[number % len(broker_ids)]
+    return kinds[number % len(kinds)], broker_ids[number % len(broker_ids)]
 
 
-def inflict(kafka: LocalKafka, topic: str, kind: str, broker_id: int) -> None:
-    """Let a broker fail, bring it back, and wait until all replicas are in sync."""
+def inflict(kafka: LocalKafka, topics: Collection[str], kind: str, broker_id: int) -> None:
+    """Let a broker fail, bring it back, and wait until all replicas are in sync; or let running tasks fail."""
+    if kind == WORKERS:
+        began = time.monotonic()
+        while time.monotonic() < began + WORKERS_DIE_S:
+            kill_workers()
+            time.sleep(WORKERS_DIE_EVERY_S)
+        return
     if kind == "election":
         client = admin(kafka)
         client.elect_leaders(ElectionType.PREFERRED, None).result(60)
@@ -87,16 +98,19 @@ def inflict(kafka: LocalKafka, topic: str, kind: str, broker_id: int) -> None:
         (kafka.kill if kind == "kill -9" else kafka.stop)(broker_id)
         time.sleep(DOWN_S)
     kafka.restore()
-    poll_until(lambda: in_sync(kafka, topic, len(kafka.broker_ids)), HEALTHY_TIMEOUT_S)
+    poll_until(lambda: all(in_sync(kafka, topic, len(kafka.broker_ids)) for topic in topics), HEALTHY_TIMEOUT_S)
 
 
 class Soak:
     """The query and what is seen of it.
 
     Attributes:
+        kinds: of the faults.
         batch_ms: how long each micro-batch with rows took, by its id.
         failures: why the query ended by itself, each time.
     """
+
+    kinds: ClassVar[Sequence[str]] = KINDS
 
     def __init__(self, spark: SparkSession, kafka: LocalKafka, topic: str, folder: Path) -> None:
         self._spark, self._folder = spark, folder
@@ -122,7 +136,10 @@ class Soak:
     def catch_up(self, acknowledged: Acknowledged) -> Rows:
         """Stop the query as soon as there are as many rows as acknowledged records, or it is late."""
         deadline = time.monotonic() + CATCH_UP_TIMEOUT_S
-        while self._rows().count() < acknowledged.records and time.monotonic() < deadline:
+        while (
+            self._rows().select("partition", "offset").distinct().count() < acknowledged.records
+            and time.monotonic() < deadline
+        ):
             self.look()
             time.sleep(LOOK_EVERY_S)
         self._query.stop()
@@ -135,6 +152,9 @@ class Soak:
         """How many refresh events there are, by the role of their cache and their reason."""
         lines = (line for file in (self._folder / "events").glob("*.jsonl") for line in file.open())
         return Counter(f"{event['role']} {event['reason']}" for event in map(json.loads, lines))
+
+    def _positions(self) -> int:
+        return self._rows().select("partition", "offset").distinct().count()
 
     def _rows(self) -> DataFrame:
         return self._spark.read.parquet(str(self._folder / "rows"))
@@ -155,7 +175,7 @@ class Seen:
     resident_mb: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in PROCESSES})
 
 
-def stand(soak: Soak, kafka: LocalKafka, topic: str, seconds: float) -> Seen:
+def stand(soak: Soak, kafka: LocalKafka, topics: Collection[str], seconds: float) -> Seen:
     """Inflict faults for so long, the last of which is over when this returns."""
     seen, began, measured = Seen(), time.monotonic(), 0
     under_way: Future[None] | None = None
@@ -170,8 +190,8 @@ def stand(soak: Soak, kafka: LocalKafka, topic: str, seconds: float) -> Seen:
             if passed >= FAULT_EVERY_S * (number + 1) and (under_way is None or under_way.done()):
                 if under_way is not None:
                     under_way.result()
-                kind, broker_id = fault(number, kafka.broker_ids)
-                under_way = thread.submit(inflict, kafka, topic, kind, broker_id)
+                kind, broker_id = fault(number, kafka.broker_ids, soak.kinds)
+                under_way = thread.submit(inflict, kafka, topics, kind, broker_id)
                 seen.faults[kind] += 1
             time.sleep(LOOK_EVERY_S)
     if under_way is not None:
@@ -216,7 +236,7 @@ def main() -> None:
         topic = new_topic(kafka.bootstrap_servers, "soak", partitions)
         soak = Soak(spark, kafka, topic, Path(folder))
         feed = AckedFeed(kafka.bootstrap_servers, topic, partitions, rate)
-        seen = stand(soak, kafka, topic, minutes * 60)
+        seen = stand(soak, kafka, [topic], minutes * 60)
         acknowledged = feed.close()
         rows = soak.catch_up(acknowledged)
         verdict = Verdict.of(acknowledged, rows, len(soak.failures))
