@@ -18,7 +18,7 @@ help: ## list these commands
 demo: java $(INSTALLED) ## start three brokers, and a Spark query on two executors, and watch the caches follow the leaders
 	$(BIN)/kafkameta demo
 
-test: java $(INSTALLED) ## check that the project works, in 12 minutes on two cores: all tests except the slow ones
+test: java $(INSTALLED) ## check that the project works, in a quarter of an hour on two cores: all tests except the slow ones
 	$(PARALLEL_TESTS) -m "not slow"
 
 test-slow: java $(INSTALLED) ## run the slow tests, also those on Kafka 2.8.2 and 4.4.0
