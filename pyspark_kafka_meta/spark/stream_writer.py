@@ -11,7 +11,7 @@ from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.spark.batch_writer import with_driver, write_task
 from pyspark_kafka_meta.spark.task_commit import log_abort, log_commit
-from pyspark_kafka_meta.spark.task_latency import PromptTask
+from pyspark_kafka_meta.spark.task_latency import PromptTask, begin_promptly
 from pyspark_kafka_meta.spark.user_errors import entry_points
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ class KafkaMetaStreamWriter(PromptTask, DataSourceStreamArrowWriter):
     """Appends the rows of each micro-batch to topics, at least once: Spark repeats failed tasks and micro-batches."""
 
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
+        begin_promptly()  # Spark makes a writer for the plan of each micro-batch, and in another process for its commit
         self._options = with_driver(options)
         self._columns = columns
 

@@ -2,11 +2,11 @@
 
 Small messages wait 40 ms. Spark sets TCP_NODELAY on neither end of its socket: a message after a small message waits
 until the first is acknowledged (Nagle's algorithm), which Linux delays for 40 ms if it has nothing to send. Each task
-begins with two small messages, the reader and its partition. Unix sockets, an option of Spark since 4.1, have no such
-delay.
+begins with two small messages, the reader and its partition; each commit of a micro-batch ends with two, its result and
+the end of the stream. Unix sockets, an option of Spark since 4.1, have no such delay.
 
-`pyspark.daemon` collects garbage after each task: 10 to 50 ms to traverse the imported modules, which are never freed,
-while the next task waits for the process.
+`pyspark.daemon` collects garbage after each task and each commit: 10 to 50 ms to traverse the imported modules, which
+are never freed, while the next task waits for the process.
 """
 
 from __future__ import annotations
@@ -24,21 +24,26 @@ ACKNOWLEDGE_NOW = getattr(socket, "TCP_QUICKACK", None)
 
 
 _begun = count(1)
-"""Counts the tasks of this process."""
+"""Counts the tasks, or other uses, of this process."""
 
 
 class PromptTask:
-    """A mixin for readers and writers: unpickled between a task's two messages, it acknowledges the first message.
-
-    At the second task of a process it exempts all objects from garbage collection (`gc.freeze`): modules are imported
-    by then, and Spark has just collected. Only once, so that garbage of other code is still collected.
-    """
+    """A mixin for readers and writers: unpickled between a task's two messages, it acknowledges the first message."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        be_prompt()
-        if next(_begun) == 2:
-            gc.freeze()
+        begin_promptly()
+
+
+def begin_promptly() -> None:
+    """Call it once in each task, or where Spark's process has another use.
+
+    At the second call in a process it exempts all objects from garbage collection (`gc.freeze`): modules are imported
+    by then, and Spark has just collected. Only once, so that garbage of other code is still collected.
+    """
+    be_prompt()
+    if next(_begun) == 2:
+        gc.freeze()
 
 
 def be_prompt() -> None:
