@@ -2,11 +2,11 @@
 
 Small messages wait 40 ms. Spark sets TCP_NODELAY on neither end of its socket: a message after a small message waits
 until the first is acknowledged (Nagle's algorithm), which Linux delays for 40 ms if it has nothing to send. Each task
-begins with two small messages, the reader and its partition; each commit of a micro-batch ends with two, its result and
-the end of the stream. Unix sockets, an option of Spark since 4.1, have no such delay.
+begins with two small messages, the reader and its partition. Unix sockets, an option of Spark since 4.1, have no such
+delay.
 
-`pyspark.daemon` collects garbage after each task and each commit: 10 to 50 ms to traverse the imported modules, which
-are never freed, while the next task waits for the process.
+`pyspark.daemon` collects garbage after each task, and after each plan and commit of a write: 10 to 50 ms to traverse the
+imported modules, which are never freed, while the next task waits for the process.
 """
 
 from __future__ import annotations

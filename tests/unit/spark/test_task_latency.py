@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
+from pyspark.sql.types import StructType
 
-from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.options import SinkOptions, SourceOptions
+from pyspark_kafka_meta.sink_schema import sink_columns
 from pyspark_kafka_meta.spark import task_latency
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
+from pyspark_kafka_meta.spark.stream_writer import KafkaMetaStreamWriter
 from pyspark_kafka_meta.spark.task_latency import be_prompt
 
 MESSAGE = b"0123456789"
@@ -97,8 +100,14 @@ class Cycle:
         self.itself = self
 
 
+def new_stream_writer() -> KafkaMetaStreamWriter:
+    options = SinkOptions.parse({"kafka.bootstrap.servers": "broker:9092", "topic": "t"})
+    return KafkaMetaStreamWriter(options, sink_columns(StructType().add("value", "string"), "t"))
+
+
+@pytest.mark.parametrize("begin", [lambda: pickle.loads(READER), new_stream_writer], ids=["task", "plan or commit"])
 def test_collections_pass_over_what_there_was_at_the_second_task_and_over_nothing_later(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, begin: Callable[[], object]
 ) -> None:
     monkeypatch.setattr(task_latency, "_begun", count(1))  # other tests have begun tasks in this process
     made = []
@@ -106,7 +115,7 @@ def test_collections_pass_over_what_there_was_at_the_second_task_and_over_nothin
     try:
         for _ in range(4):
             made.append(Cycle())
-            pickle.loads(READER)
+            begin()
 
         visited = {id(obj) for obj in gc.get_objects()}
         assert [id(obj) in visited for obj in made] == [False, False, True, True]
