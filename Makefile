@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 BENCH := .venv-bench/bin
 BENCH_INSTALLED := .venv-bench/.installed
-BENCHMARKS ?= throughput micro_batches end_to_end cold_start planning memory requests events_cost
+BENCHMARKS ?= throughput write_throughput micro_batches kafka_to_kafka end_to_end cold_start planning memory requests events_cost write_throughput kafka_to_kafka
 RELEASES ?= 2.8.2 3.3.2 3.9.1 4.0.2 4.1.1 4.4.0
 # Two workers, each with its own clusters and Spark session, which take whole files in the order of tests/conftest.py.
 PARALLEL_TESTS = $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
@@ -38,7 +38,7 @@ lint: $(INSTALLED) ## check style, formatting and types
 docs: $(INSTALLED) ## write the generated parts of the documentation
 	$(BIN)/python -m docs.generate
 
-bench: java $(BENCH_INSTALLED) ## measure speed beside the JVM source, for an hour; BENCHMARKS="throughput ..." chooses
+bench: java $(BENCH_INSTALLED) ## measure speed beside the JVM source and sink, for two hours; BENCHMARKS="throughput ..." chooses
 	for one in $(BENCHMARKS); do $(BENCH)/python -m benchmarks.$$one --json docs/benchmarks/$$one.json || exit 1; done
 	$(BENCH)/python -m docs.generate
 	$(BENCH)/python -m benchmarks.plots

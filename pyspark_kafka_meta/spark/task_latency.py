@@ -5,8 +5,8 @@ until the first is acknowledged (Nagle's algorithm), which Linux delays for 40 m
 begins with two small messages, the reader and its partition. Unix sockets, an option of Spark since 4.1, have no such
 delay.
 
-`pyspark.daemon` collects garbage after each task, and after each plan and commit of a write: 10 to 50 ms to traverse the
-imported modules, which are never freed, while the next task waits for the process.
+`pyspark.daemon` collects garbage after each task, and after each plan and commit of a write: 10 to 50 ms to traverse
+the imported modules, which are never freed, while the next task waits for the process.
 """
 
 from __future__ import annotations
