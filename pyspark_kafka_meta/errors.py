@@ -134,3 +134,7 @@ class RecordTooLargeError(KafkaMetaError):
 
 class DeliveryTimeoutError(KafkaMetaError):
     """Records were not acknowledged within kafka.delivery.timeout.ms. The message names the last error."""
+
+
+class FencedError(KafkaMetaError):
+    """Another query or attempt has taken over a transactional id. The message says which and what to do."""

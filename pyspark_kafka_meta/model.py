@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
@@ -53,6 +53,34 @@ class ProducerEpoch(NamedTuple):
 
 NO_PRODUCER = ProducerEpoch(-1, -1)
 """A producer without idempotence. The base sequence of its batches is -1."""
+
+
+class TransactionVersion(IntEnum):
+    """The protocol of a transaction, which its requests must not mix (KIP-890)."""
+
+    V1 = 1
+    """Partitions are added by AddPartitionsToTxn. Every version of Kafka accepts it."""
+    V2 = 2
+    """A Produce adds its partition, and the end of each transaction raises the epoch (Kafka 4.0 and later)."""
+
+
+class WrittenOffsets(NamedTuple):
+    """Acknowledged records of one task in [from_offset, until_offset) of a partition. Other writers may have records
+    there, unless it holds as many offsets as records. Both offsets are -1 where the broker does not say them."""
+
+    topic: str
+    partition: int
+    from_offset: int
+    until_offset: int
+    records: int
+
+
+class OpenTransaction(NamedTuple):
+    """What a task attempt wrote in a transaction, which the driver ends."""
+
+    transactional_id: str
+    producer: ProducerEpoch
+    written: tuple[WrittenOffsets, ...]
 
 
 @dataclass(frozen=True, slots=True)

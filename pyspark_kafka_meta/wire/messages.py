@@ -7,11 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.model import NO_EPOCH, Address, Broker, LeaderHint, MetadataResponse, TopicPartition
+from pyspark_kafka_meta.model import (
+    NO_EPOCH,
+    Address,
+    Broker,
+    LeaderHint,
+    MetadataResponse,
+    ProducerEpoch,
+    TopicPartition,
+    TransactionVersion,
+)
 
 RequestT = TypeVar("RequestT", contravariant=True)
 ResponseT = TypeVar("ResponseT", covariant=True)
@@ -186,11 +195,15 @@ class ProduceRequest:
     Attributes:
         acks: -1 if all in-sync replicas acknowledge the records, 1 if only the leader does.
         timeout_ms: how long the broker may wait for the other replicas.
+        transactional_id: of the transaction that the records belong to, or None.
+        transaction_version: of that transaction. V1 sends by name (Produce v11).
     """
 
     partitions: tuple[ProducePartition, ...]
     acks: int
     timeout_ms: int
+    transactional_id: str | None = None
+    transaction_version: TransactionVersion = TransactionVersion.V2
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,20 +240,165 @@ class ProduceResponse:
     latency_ms: float
 
 
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FindCoordinatorRequest:
+    """Which broker coordinates a transactional id? Any broker responds."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorResponse:
+    """`coordinator` is None with an error."""
+
+    node_id: int
+    error_code: int
+    coordinator: Broker | None
+    throttle_ms: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerIdRequest:
-    """InitProducerId for an idempotent producer without transactions: any broker responds."""
+    """InitProducerId. Without a transactional id it is for an idempotent producer, and any broker responds. With one,
+    its coordinator fences every earlier producer of this id, and aborts the transaction that it left open.
+
+    Attributes:
+        transaction_timeout_ms: after which the coordinator aborts a transaction. Brokers ignore it without an id.
+    """
+
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdResponse:
-    """One broker's response to a `ProducerIdRequest`. `producer_id` and `producer_epoch` are -1 with an error."""
+    """`producer` is `NO_PRODUCER` with an error."""
 
     node_id: int
     error_code: int
-    producer_id: int
-    producer_epoch: int
+    producer: ProducerEpoch
     throttle_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitionsRequest:
+    """AddPartitionsToTxn: before the first Produce to a partition, under `TransactionVersion.V1` alone."""
+
+    transactional_id: str
+    producer: ProducerEpoch
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitionsResponse:
+    """`errors` has the partitions whose error code is not 0; without any, all were added."""
+
+    node_id: int
+    errors: Mapping[TopicPartition, int]
+    throttle_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransactionRequest:
+    """EndTxn: commit or abort the open transaction of a producer. The coordinator responds once it is durable; the
+    markers in the partitions follow."""
+
+    transactional_id: str
+    producer: ProducerEpoch
+    committed: bool
+    version: TransactionVersion
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransactionResponse:
+    """`producer` is that of the next transaction under V2, `NO_PRODUCER` with an error and under V1."""
+
+    node_id: int
+    error_code: int
+    producer: ProducerEpoch
+    throttle_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ListTransactionsRequest:
+    """The transactions that a broker coordinates and that are in state Ongoing (KIP-664, Kafka 3.0 and later)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListTransactionsResponse:
+    """A broker leaves out ids that the user may not describe."""
+
+    node_id: int
+    error_code: int
+    transactional_ids: tuple[str, ...]
+    throttle_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTransactionsRequest:
+    """The open transactions of ids that a broker coordinates (KIP-664)."""
+
+    transactional_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTransaction:
+    """Attributes:
+    state: as the broker names it: Ongoing, PrepareCommit ...
+    started_ms: of the open transaction, ms since 1970 UTC; None without one.
+    """
+
+    transactional_id: str
+    error_code: int
+    state: str
+    producer: ProducerEpoch
+    timeout_ms: int
+    started_ms: int | None
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTransactionsResponse:
+    node_id: int
+    transactions: tuple[DescribedTransaction, ...]
+    throttle_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionVersionRequest:
+    """Which protocol of transactions has the cluster finalized (ApiVersions v4, KIP-584)? Any broker responds."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionVersionResponse:
+    """V1 if the broker reports no features."""
+
+    node_id: int
+    version: TransactionVersion
+    throttle_ms: int = 0
+
+
+TransactionRequest: TypeAlias = (
+    FindCoordinatorRequest
+    | ProducerIdRequest
+    | AddPartitionsRequest
+    | EndTransactionRequest
+    | ListTransactionsRequest
+    | DescribeTransactionsRequest
+    | TransactionVersionRequest
+)
+TransactionResponse: TypeAlias = (
+    CoordinatorResponse
+    | ProducerIdResponse
+    | AddPartitionsResponse
+    | EndTransactionResponse
+    | ListTransactionsResponse
+    | DescribeTransactionsResponse
+    | TransactionVersionResponse
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +460,7 @@ class Wire(Protocol):
     def produce(self) -> PipelinedRequests[ProduceRequest, ProduceResponse]: ...
 
     @property
-    def producer_ids(self) -> Requests[ProducerIdRequest, ProducerIdResponse]: ...
+    def transactions(self) -> Requests[TransactionRequest, TransactionResponse]: ...
 
     def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
         """Request the cluster and `topics` (None: all topics). Never creates a topic. Returns at once, as

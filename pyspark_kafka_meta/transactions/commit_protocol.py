@@ -1,0 +1,128 @@
+"""The two-phase commit of exactly-once writes, as generators that yield steps and know no socket.
+
+Each task attempt writes in a transaction of its own and leaves it open. The driver writes its decision for the batch,
+then ends the transactions. Two rules make this exact, whatever crashes:
+
+1. A decision is written only by a driver that has fenced all others and then read what they have decided. So a batch is
+   decided once, although Spark may write it again and again.
+2. What is decided becomes visible. If a broker has aborted a decided transaction meanwhile (transaction.timeout.ms, or
+   its id was used again), its records are copied from the log, together with the note that the batch is settled.
+
+The next batch begins after the batch before is settled, so records of one key keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from pyspark_kafka_meta.errors import FencedError
+from pyspark_kafka_meta.model import OpenTransaction
+from pyspark_kafka_meta.transactions.decision import BatchId, Decision, Decisions, is_written
+from pyspark_kafka_meta.transactions.steps import (
+    AbortOpen,
+    Commit,
+    Fence,
+    ReadDecisions,
+    ReadOutcomes,
+    Step,
+    WriteDecision,
+    WriteSettled,
+)
+
+T = TypeVar("T")
+Protocol: TypeAlias = Generator[Step, Any, T]
+"""Yields steps, is sent their results, and returns T."""
+
+MAX_TAKEOVERS = 10
+"""Two drivers that keep fencing each other would do so forever."""
+
+
+def recover(known: Sequence[str] = ()) -> Protocol[Decisions]:
+    """Settle what earlier runs have decided, and abort what they have not. Returns the decisions, all of them settled.
+
+    Args:
+        known: transactional ids that may be open, for `AbortOpen`.
+
+    Raises:
+        FencedError: other drivers keep taking over.
+        DataLossError: decided records are gone.
+    """
+    decisions = yield from _settle_all()
+    yield AbortOpen(tuple(known))
+    return decisions
+
+
+def commit(
+    batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int, known: Sequence[str] = ()
+) -> Protocol[None]:
+    """Make the rows of a batch visible, unless an earlier run has decided it: then its own transactions are aborted.
+
+    Args:
+        transactions: of the task attempts that Spark chose.
+        now_ms: ms since 1970 UTC.
+        known: as in `recover`.
+
+    Raises:
+        FencedError: another query has taken over the transactional id, or other drivers keep doing so.
+        DataLossError: decided records are gone.
+    """
+    for _ in range(MAX_TAKEOVERS):
+        decisions = yield from _settle_all()
+        if not is_written(decisions, batch):
+            require_owner(decisions, batch)
+            decision = Decision(batch, tuple(transactions), now_ms)
+            written = yield WriteDecision(decision)
+            if not written or not (yield from _settle(decision)):
+                continue  # read what the driver that took over has decided
+        yield AbortOpen(tuple(known))
+        return
+    raise _taken_over()
+
+
+def require_owner(decisions: Decisions, batch: BatchId) -> None:
+    """Raises FencedError if the sink belongs to another query by now, or this query has gone back behind a decided
+    batch. A new query takes over with its first batch."""
+    last = decisions.get(batch.series)
+    if last is None or not batch.is_stream:
+        return
+    if last.batch.owner != batch.owner and batch.version > 0:
+        raise FencedError(
+            f"{batch} was fenced: {last.batch} has written with the same kafka.transactional.id since: stop one of the "
+            "two queries, or give each an id of its own"
+        )
+    if last.batch.owner == batch.owner and batch.version < last.batch.version:
+        raise FencedError(
+            f"{batch} comes after {last.batch}: was an old checkpoint restored? Start with the newest checkpoint, or "
+            "with a new checkpoint and a new kafka.transactional.id"
+        )
+
+
+def _settle_all() -> Protocol[Decisions]:
+    """Fence all other drivers, and settle every decision."""
+    for _ in range(MAX_TAKEOVERS):
+        yield Fence()
+        decisions: Decisions = yield ReadDecisions()
+        is_settled = True
+        for decision in decisions.values():
+            is_settled = is_settled and (yield from _settle(decision))
+        if is_settled:
+            return {series: decision.settled() for series, decision in decisions.items()}
+    raise _taken_over()
+
+
+def _settle(decision: Decision) -> Protocol[bool]:
+    """Make a decided batch visible. False if another driver has fenced this one."""
+    if decision.is_settled:
+        return True
+    unknown = yield Commit(decision.transactions)
+    aborted = (yield ReadOutcomes(unknown)) if unknown else ()
+    is_settled: bool = yield WriteSettled(decision, aborted)
+    return is_settled
+
+
+def _taken_over() -> FencedError:
+    return FencedError(
+        f"other drivers took over this kafka.transactional.id {MAX_TAKEOVERS} times in a row: stop the other query, or "
+        "give each query an id of its own"
+    )

@@ -1,0 +1,68 @@
+"""`Decision`: which transactions a batch of rows consists of. Once it is written, the batch counts as written.
+
+It is the commit record of a two-phase commit: before it, all transactions of the batch can be aborted; after it, all of
+them must become visible, whoever ends them. Decisions of one sink are in a compacted topic (`decisions_topic.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from pyspark_kafka_meta.model import OpenTransaction
+
+STREAM = ""
+"""The series of a sink's streaming query, and of batch writes without txnAppId."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchId:
+    """What a batch of rows is known by, across restarts.
+
+    Attributes:
+        series: versions grow within a series: `STREAM`, or the txnAppId of a batch write.
+        owner: the streaming query, or the txnAppId. A batch write without it has a random one, and so no predecessor.
+        version: the id of the micro-batch, or txnVersion.
+        is_stream: whether a further owner must start with version 0.
+    """
+
+    series: str
+    owner: str
+    version: int
+    is_stream: bool
+
+    def __str__(self) -> str:
+        return f"micro-batch {self.version} of query {self.owner}" if self.is_stream else f"version {self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A decided batch.
+
+    Attributes:
+        is_settled: whether all its records are visible: nothing is left to do.
+        time_ms: of the decision, ms since 1970 UTC.
+    """
+
+    batch: BatchId
+    transactions: tuple[OpenTransaction, ...]
+    time_ms: int
+    is_settled: bool = False
+
+    def settled(self) -> Decision:
+        """The decision once nothing is left to do: without its transactions, which nobody needs any more."""
+        return replace(self, transactions=(), is_settled=True)
+
+
+Decisions: TypeAlias = Mapping[str, Decision]
+"""The last decision of each series of one sink."""
+
+
+def is_written(decisions: Decisions, batch: BatchId) -> bool:
+    """Whether the batch was decided before: its rows must not be written again. As in Delta, txnVersion is that of a
+    series of writes: all versions up to the last count as written."""
+    last = decisions.get(batch.series)
+    if last is None or last.batch.owner != batch.owner:
+        return False
+    return batch.version == last.batch.version if batch.is_stream else batch.version <= last.batch.version
