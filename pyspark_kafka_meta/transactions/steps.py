@@ -34,8 +34,8 @@ class WriteDecision:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Commit transactions of tasks (EndTxn). Result: a tuple of those whose coordinator knows them neither as open nor as
-    committed: they timed out, or their ids are in use again."""
+    """Commit transactions of tasks (EndTxn). Result: a tuple of those whose coordinator knows them neither as open nor
+    as committed: they timed out, or their ids are in use again."""
 
     transactions: tuple[OpenTransaction, ...]
 
