@@ -63,6 +63,23 @@ class TaskReader:
             BrokerError, CorruptBatchError, UnsupportedRecordFormatError: a broker refused the read, or the records
                 cannot be decoded.
         """
+        for fetch, records in self._fetched(ranges, topics):
+            left_at = self._client.clock()
+            yield from self._rows(fetch, records)
+            self._stalls.exclude(self._client.clock() - left_at)
+            del records
+
+    def read_record_batches(self, ranges: Sequence[OffsetRange]) -> Iterator[FetchedRecords]:
+        """The record batches that `ranges` are in, as brokers store them, with control batches. Each is valid until the
+        next. Raises as `read`."""
+        for _, records in self._fetched(ranges, ()):
+            yield from records
+
+    def _fetched(
+        self, ranges: Sequence[OffsetRange], topics: Collection[str]
+    ) -> Iterator[tuple[InFlightFetch, list[FetchedRecords]]]:
+        """The responses with records, of which the caller has no reference left when it asks for the next: it reuses
+        their memory."""
         fetch = self._options.fetch
         self._cursors = [
             PartitionCursor(planned, fetch.read_committed, fetch.max_partition_fetch_bytes, fetch.check_crcs)
@@ -73,9 +90,7 @@ class TaskReader:
             while self._cursors:
                 received = self._next_records()
                 if received is not None:
-                    left_at = self._client.clock()
-                    yield from self._rows(*received)
-                    self._stalls.exclude(self._client.clock() - left_at)
+                    yield received
                     del received  # so that the next response can reuse its memory
             now = self._client.clock()
             with suppress(KafkaMetaError):  # all rows were read

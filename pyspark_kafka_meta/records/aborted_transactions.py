@@ -31,7 +31,7 @@ def without_aborted_batches(
     for header in headers:
         while pending and pending[-1][1] <= header.last_offset:
             aborting.add(pending.pop()[0])
-        if header.is_control and header.record_count and _is_abort_marker(header, records):
+        if header.is_control and header.record_count and is_abort_marker(header, records):
             aborting.discard(header.producer_id)
         elif header.is_transactional and header.producer_id in aborting:
             continue
@@ -39,7 +39,7 @@ def without_aborted_batches(
     return kept
 
 
-def _is_abort_marker(header: BatchHeader, records: bytes | memoryview) -> bool:
+def is_abort_marker(header: BatchHeader, records: bytes | memoryview) -> bool:
     """Whether the key of a control batch's first record is an abort marker."""
     at = header.position + HEADER_BYTES  # brokers do not compress control batches
     try:

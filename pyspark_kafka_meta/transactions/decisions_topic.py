@@ -1,0 +1,110 @@
+"""`DecisionsTopic`: the decisions of one sink, in a compacted topic that all sinks of a cluster can share.
+
+The key of a record is the sink's transactional id and the series, its value the decision, both as JSON. A driver writes
+them in transactions of the sink's own id, so that a fenced driver cannot write any more. Other sinks' open transactions
+do not matter: records are read up to the high watermark, and count if the marker behind them is a commit.
+"""
+
+from __future__ import annotations
+
+import json
+
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.errors import ProtocolError
+from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, TopicPartition, WrittenOffsets
+from pyspark_kafka_meta.records.aborted_transactions import is_abort_marker
+from pyspark_kafka_meta.records.decoder import decode
+from pyspark_kafka_meta.transactions.decision import BatchId, Decision, Decisions
+from pyspark_kafka_meta.transactions.log_reader import LogReader
+
+FORMAT_VERSION = 1
+TOPIC_CONFIG = {
+    "cleanup.policy": "compact",
+    "max.message.bytes": str(16 * 1024 * 1024),  # a decision names each partition of each task
+    "segment.bytes": str(16 * 1024 * 1024),  # the active segment, which is not compacted, is read at each start
+    "unclean.leader.election.enable": "false",
+}
+
+
+class DecisionsTopic:
+    """Reads the decisions of one sink. Keeps what it has read: later reads continue there.
+
+    Attributes:
+        partition: with the decisions of all sinks; the topic has no other.
+    """
+
+    def __init__(self, client: KafkaClient, topic: str, transactional_id: str) -> None:
+        self.partition = TopicPartition(topic, 0)
+        self._transactional_id = transactional_id
+        self._log = LogReader(client)
+        self._next_offset: int | None = None
+        self._decisions: dict[str, Decision] = {}
+        self._undecided: dict[int, dict[str, Decision]] = {}  # of open transactions, by producer id
+
+    def read(self) -> Decisions:
+        """The last committed decision of each series of the sink.
+
+        Raises:
+            KafkaMetaError: the topic cannot be read.
+        """
+        if self._next_offset is None:
+            self._next_offset = self._log.start_offset(self.partition)
+        until_offset = self._log.end_offset(self.partition)
+        for fetched in self._log.batches(self.partition, self._next_offset, until_offset):
+            (header,) = fetched.headers
+            if not header.is_control:
+                written = self._undecided.setdefault(header.producer_id, {})
+                for rows in decode([fetched], ["key", "value"]):
+                    written |= self._parsed(rows["key"].to_pylist(), rows["value"].to_pylist())
+            elif header.record_count:
+                written = self._undecided.pop(header.producer_id, {})
+                if not is_abort_marker(header, fetched.records):
+                    self._decisions |= written
+        self._next_offset = until_offset
+        return dict(self._decisions)
+
+    def _parsed(self, keys: list[bytes], values: list[bytes]) -> dict[str, Decision]:
+        decisions = {}
+        for key, value in zip(keys, values, strict=True):
+            transactional_id, series = json.loads(key)
+            if transactional_id == self._transactional_id:
+                decisions[series] = decision_from_json(series, value)
+        return decisions
+
+
+def decision_key(transactional_id: str, decision: Decision) -> bytes:
+    return json.dumps([transactional_id, decision.batch.series]).encode()
+
+
+def decision_to_json(decision: Decision) -> bytes:
+    batch = decision.batch
+    return json.dumps(
+        {
+            "format": FORMAT_VERSION,
+            "owner": batch.owner,
+            "version": batch.version,
+            "is_stream": batch.is_stream,
+            "time_ms": decision.time_ms,
+            "is_settled": decision.is_settled,
+            "transactions": [
+                (transaction.transactional_id, transaction.producer, transaction.written)
+                for transaction in decision.transactions
+            ],
+        }
+    ).encode()
+
+
+def decision_from_json(series: str, text: bytes) -> Decision:
+    """Raises ProtocolError if a newer release of this package wrote the decision."""
+    fields = json.loads(text)
+    if fields["format"] != FORMAT_VERSION:
+        raise ProtocolError(
+            f"the last decision of this sink has format {fields['format']}, and this release reads {FORMAT_VERSION}: "
+            "use the release that wrote it, or a newer one"
+        )
+    transactions = tuple(
+        OpenTransaction(transactional_id, ProducerEpoch(*producer), tuple(WrittenOffsets(*each) for each in written))
+        for transactional_id, producer, written in fields["transactions"]
+    )
+    batch = BatchId(series, fields["owner"], fields["version"], fields["is_stream"])
+    return Decision(batch, transactions, fields["time_ms"], fields["is_settled"])
