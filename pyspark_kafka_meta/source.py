@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, MutableMapping
 from importlib.util import find_spec
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyspark
 from pyspark.sql import datasource
@@ -50,6 +50,13 @@ class KafkaMetaDataSource(DataSource):
         super().__init__(options)
         self._own = {name: text for name, text in options.items() if not _is_set_by_spark(name)}
         self._parsed = _parse(self._own) if _say_read(self._own) else None
+        self._plans_writes = True
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Spark pickles the data source at the start of a stream, for the writers that commit its micro-batches; to plan
+        a micro-batch it makes a new data source."""
+        self.__dict__.update(state)
+        self._plans_writes = False
 
     @classmethod
     def name(cls) -> str:
@@ -100,7 +107,7 @@ class KafkaMetaDataSource(DataSource):
         from pyspark_kafka_meta.spark.stream_writer import KafkaMetaStreamWriter
 
         options = SinkOptions.parse(self._own)
-        return KafkaMetaStreamWriter(options, sink_columns(schema, options.topic))
+        return KafkaMetaStreamWriter(options, sink_columns(schema, options.topic), plans=self._plans_writes)
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         if find_spec("pyspark.sql.streaming.datasource") is None:

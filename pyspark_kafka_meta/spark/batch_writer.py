@@ -1,42 +1,65 @@
-"""`KafkaMetaWriter`: Spark's batch writer, and the task that batches and streams share.
+"""`KafkaMetaWriter`: Spark's batch writer, and what batches and streams share: the task, and the driver's transactions.
 
 Spark unpickles the writer in each worker, so it holds only options; heavy modules are imported on first use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from pyspark_kafka_meta.model import TopicPartition, WrittenOffsets
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.sink_schema import SinkColumns
-from pyspark_kafka_meta.spark.task_commit import TaskCommit, WrittenOffsets, log_abort, log_commit
+from pyspark_kafka_meta.spark.task_commit import TaskCommit, log_abort, log_commit
 from pyspark_kafka_meta.spark.task_latency import PromptTask
 from pyspark_kafka_meta.spark.user_errors import entry_points
+from pyspark_kafka_meta.transactions.decision import STREAM, BatchId, is_written
+from pyspark_kafka_meta.transactions.plan import TransactionPlan
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
+    from pyspark_kafka_meta.writing.written_range import WrittenRange
+
 
 @entry_points
 class KafkaMetaWriter(PromptTask, DataSourceArrowWriter):
-    """Appends the rows of a DataFrame to topics."""
+    """Appends the rows of a DataFrame to topics; with `kafka.transactional.id` all of them or none."""
 
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         self._options = with_driver(options)
         self._columns = columns
+        self._plan: TransactionPlan | None = None
+        self._batch = _batch_id(options)
+        if options.transaction.transactional_id is not None:
+            with transaction_driver(self._options) as driver:
+                self._plan = driver.plan()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return write_task(self._options, self._columns, iterator)
+        return write_task(self._options, self._columns, iterator, self._plan, self._batch)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        commit_transactions(self._options, messages)
         log_commit(messages, "a batch")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        log_abort(messages, "a batch")
+        abort_batch(self._options, messages, "a batch")
+
+
+def _batch_id(options: SinkOptions) -> BatchId:
+    """Without txnAppId, a batch of its own, which nothing can repeat."""
+    app_id, version = options.transaction.txn_app_id, options.transaction.txn_version
+    if app_id is None or version is None:
+        return BatchId(STREAM, str(uuid.uuid4()), 0, is_stream=False)
+    return BatchId(app_id, app_id, version, is_stream=False)
 
 
 def with_driver(options: SinkOptions) -> SinkOptions:
@@ -46,19 +69,78 @@ def with_driver(options: SinkOptions) -> SinkOptions:
     return replace(options, metrics=replace(options.metrics, driver=driver_name()))
 
 
-def write_task(options: SinkOptions, columns: SinkColumns, batches: Iterator[pa.RecordBatch]) -> TaskCommit:
-    """Write the rows of one task; returns once all are acknowledged."""
+# --- tasks ------------------------------------------------------------------------------------------------------------
+
+
+def write_task(
+    options: SinkOptions,
+    columns: SinkColumns,
+    batches: Iterator[pa.RecordBatch],
+    plan: TransactionPlan | None = None,
+    batch: BatchId | None = None,
+) -> TaskCommit:
+    """Write the rows of one task; returns once all are acknowledged. With a plan they are in a transaction, which the
+    driver ends; a batch that was decided before is not written again."""
     from pyspark_kafka_meta.client.client_pool import worker_clients
     from pyspark_kafka_meta.metadata.refresh_events import Role
     from pyspark_kafka_meta.telemetry.event_origin import task_origin
+    from pyspark_kafka_meta.transactions.commit_protocol import require_owner
+    from pyspark_kafka_meta.writing.task_transaction import TaskTransaction
     from pyspark_kafka_meta.writing.task_writer import TaskWriter
 
-    with worker_clients.client(options.client, options.metrics, task_origin(Role.WRITER)) as client:
-        written = TaskWriter(client, options.producer, columns, options.topic).write(batches)
-    return TaskCommit(
-        tuple(
-            WrittenOffsets(partition.topic, partition.partition, *written_range)
-            for partition, ranges in sorted(written.items())
-            for written_range in ranges
-        )
+    origin = task_origin(Role.WRITER)
+    if plan is not None and batch is not None:
+        if is_written(plan.decisions, batch):
+            for _ in batches:
+                pass  # Spark expects tasks to read their rows
+            return TaskCommit((), None, batch)
+        require_owner(plan.decisions, batch)
+    with worker_clients.client(options.client, options.metrics, origin) as client:
+        transaction = None
+        if plan is not None:
+            assert origin.task_partition_id is not None and origin.task_attempt is not None
+            transactional_id = plan.task_id(origin.task_partition_id, origin.task_attempt)
+            transaction = TaskTransaction(client, transactional_id, plan.timeout_ms, plan.version)
+        written = _offsets(TaskWriter(client, options.producer, columns, options.topic, transaction).write(batches))
+        return TaskCommit(written, None if transaction is None else transaction.opened(written), batch)
+
+
+def _offsets(written: Mapping[TopicPartition, Sequence[WrittenRange]]) -> tuple[WrittenOffsets, ...]:
+    return tuple(
+        WrittenOffsets(partition.topic, partition.partition, *written_range)
+        for partition, ranges in sorted(written.items())
+        for written_range in ranges
     )
+
+
+# --- the driver -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def transaction_driver(options: SinkOptions) -> Iterator[TransactionDriver]:
+    """The sink's driver in this Python process beside Spark's driver."""
+    from pyspark_kafka_meta.client.client_pool import worker_clients
+    from pyspark_kafka_meta.telemetry.event_origin import planner_origin
+    from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
+
+    with worker_clients.client(options.client, options.metrics, planner_origin()) as client:
+        yield TransactionDriver.of(client, options)
+
+
+def commit_transactions(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Make the records of a batch visible, if it was written in transactions."""
+    commits = [message for message in messages if isinstance(message, TaskCommit)]
+    transactions = [commit.transaction for commit in commits if commit.transaction is not None]
+    batch = next((commit.batch for commit in commits if commit.batch is not None), None)
+    if transactions and batch is not None:
+        with transaction_driver(options) as driver:
+            driver.commit(batch, transactions, int(time.time() * 1000))
+
+
+def abort_batch(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], what: str) -> None:
+    """Abort the transactions of a batch that failed, or warn of the records that it leaves behind."""
+    if options.transaction.transactional_id is None:
+        log_abort(messages, what)
+    else:
+        with transaction_driver(options) as driver:
+            driver.abort(len(messages))

@@ -9,10 +9,18 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.sink_schema import SinkColumns
-from pyspark_kafka_meta.spark.batch_writer import with_driver, write_task
-from pyspark_kafka_meta.spark.task_commit import log_abort, log_commit
+from pyspark_kafka_meta.spark.batch_writer import (
+    abort_batch,
+    commit_transactions,
+    transaction_driver,
+    with_driver,
+    write_task,
+)
+from pyspark_kafka_meta.spark.task_commit import log_commit
 from pyspark_kafka_meta.spark.task_latency import PromptTask, begin_promptly
 from pyspark_kafka_meta.spark.user_errors import entry_points
+from pyspark_kafka_meta.transactions.decision import STREAM, BatchId
+from pyspark_kafka_meta.transactions.plan import TransactionPlan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,18 +28,39 @@ if TYPE_CHECKING:
 
 @entry_points
 class KafkaMetaStreamWriter(PromptTask, DataSourceStreamArrowWriter):
-    """Appends the rows of each micro-batch to topics, at least once: Spark repeats failed tasks and micro-batches."""
+    """Appends the rows of each micro-batch to topics. At least once, because Spark repeats failed tasks and
+    micro-batches; with `kafka.transactional.id` exactly once for read_committed readers."""
 
-    def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
-        begin_promptly()  # Spark makes a writer for the plan of each micro-batch, and in another process for its commit
+    def __init__(self, options: SinkOptions, columns: SinkColumns, *, plans: bool) -> None:
+        """
+        Args:
+            plans: whether tasks will write. Spark also makes a writer, in another process, for the commit.
+        """
+        begin_promptly()
         self._options = with_driver(options)
         self._columns = columns
+        self._plan: TransactionPlan | None = None
+        if plans and options.transaction.transactional_id is not None:
+            with transaction_driver(self._options) as driver:
+                self._plan = driver.plan()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return write_task(self._options, self._columns, iterator)
+        batch = None if self._plan is None else _micro_batch()
+        return write_task(self._options, self._columns, iterator, self._plan, batch)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        commit_transactions(self._options, messages)
         log_commit(messages, f"micro-batch {batchId}")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        log_abort(messages, f"micro-batch {batchId}")
+        abort_batch(self._options, messages, f"micro-batch {batchId}")
+
+
+def _micro_batch() -> BatchId:
+    """The micro-batch of the running task: only tasks are told its query."""
+    from pyspark_kafka_meta.metadata.refresh_events import Role
+    from pyspark_kafka_meta.telemetry.event_origin import task_origin
+
+    origin = task_origin(Role.WRITER)
+    assert origin.query_id is not None and origin.batch_id is not None, "Spark tells the tasks of a stream"
+    return BatchId(STREAM, origin.query_id, origin.batch_id, is_stream=True)

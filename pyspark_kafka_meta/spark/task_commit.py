@@ -8,26 +8,24 @@ from dataclasses import dataclass
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from pyspark_kafka_meta.model import OpenTransaction, WrittenOffsets
+from pyspark_kafka_meta.transactions.decision import BatchId
+
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class WrittenOffsets:
-    """Records of one task in [from_offset, until_offset) of a partition. Other writers may have records there, unless
-    it holds as many offsets as records. Both offsets are -1 where the broker does not say them."""
-
-    topic: str
-    partition: int
-    from_offset: int
-    until_offset: int
-    records: int
-
-
-@dataclass(frozen=True)
 class TaskCommit(WriterCommitMessage):
-    """All rows of a task are acknowledged, at these offsets."""
+    """All rows of a task are acknowledged, at these offsets.
+
+    Attributes:
+        transaction: in which they wait for the driver's commit; None without `kafka.transactional.id` or rows.
+        batch: of an exactly-once write.
+    """
 
     written: tuple[WrittenOffsets, ...]
+    transaction: OpenTransaction | None = None
+    batch: BatchId | None = None
 
     @property
     def records(self) -> int:

@@ -1,0 +1,143 @@
+"""`StepRunner`: carries out the steps of the commit protocol in Kafka."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.errors import FencedError, UnsupportedBrokerError
+from pyspark_kafka_meta.model import OpenTransaction, TopicPartition
+from pyspark_kafka_meta.options import SinkOptions
+from pyspark_kafka_meta.records.encoder import EncodedBatch
+from pyspark_kafka_meta.sink_schema import SinkColumns
+from pyspark_kafka_meta.transactions.commit_protocol import Protocol
+from pyspark_kafka_meta.transactions.decision import Decision
+from pyspark_kafka_meta.transactions.decisions_topic import DecisionsTopic, decision_key, decision_to_json
+from pyspark_kafka_meta.transactions.plan import TransactionPlan, is_task_of
+from pyspark_kafka_meta.transactions.steps import (
+    AbortOpen,
+    Commit,
+    Fence,
+    ReadDecisions,
+    ReadOutcomes,
+    Step,
+    WriteDecision,
+    WriteSettled,
+)
+from pyspark_kafka_meta.transactions.written_records import WrittenRecords
+from pyspark_kafka_meta.writing.task_transaction import TaskTransaction
+from pyspark_kafka_meta.writing.task_writer import TaskWriter
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_DECISION_BYTES = 16 * 1024 * 1024
+_COLUMNS = SinkColumns(key=0, value=1, headers=None, topic=None, partition=None, timestamp=None)
+
+
+class StepRunner:
+    """The driver of one sink, in a Python process beside Spark's driver."""
+
+    def __init__(self, client: KafkaClient, options: SinkOptions, plan: TransactionPlan) -> None:
+        self._client = client
+        self._plan = plan
+        # A decision can hold thousands of offset ranges, in one record.
+        self._producer_options = replace(
+            options.producer,
+            compression_type="zstd",
+            batch_bytes=MAX_DECISION_BYTES,
+            max_request_bytes=MAX_DECISION_BYTES,
+        )
+        self._topic = options.transaction.decisions_topic
+        self._decisions = DecisionsTopic(client, self._topic, plan.transactional_id)
+        self._records = WrittenRecords(client)
+        self._own: TaskTransaction | None = None  # since the last `Fence`
+
+    def carry_out(self, protocol: Protocol[T]) -> T:
+        """Run a protocol to its end.
+
+        Raises:
+            KafkaMetaError: of a step, or of the protocol. What is decided stays so: the next run settles it.
+        """
+        result: Any = None
+        while True:
+            try:
+                step = protocol.send(result)
+            except StopIteration as done:
+                value: T = done.value
+                return value
+            result = self.run(step)
+
+    def run(self, step: Step) -> Any:
+        """Carry out one step; returns its result."""
+        match step:
+            case Fence():
+                self._own = self._transaction()
+                self._own.begin()
+            case ReadDecisions():
+                return self._decisions.read()
+            case WriteDecision(decision):
+                return self._write(decision, ())
+            case Commit(transactions):
+                return self._commit(transactions)
+            case ReadOutcomes(transactions):
+                deadline = self._client.api_deadline()
+                return tuple(each for each in transactions if not self._records.is_committed(each, deadline))
+            case WriteSettled(decision, aborted):
+                return self._write(decision.settled(), aborted)
+            case AbortOpen(known):
+                self._abort(known)
+        return None
+
+    def _transaction(self) -> TaskTransaction:
+        plan = self._plan
+        return TaskTransaction(self._client, plan.transactional_id, plan.timeout_ms, plan.version)
+
+    def _write(self, decision: Decision, aborted: Sequence[OpenTransaction]) -> bool:
+        """Write a decision, and copies of aborted records, in one transaction of the sink's own id."""
+        own = self._own
+        assert own is not None, "a driver fences all others before it writes"
+        try:
+            writer = TaskWriter(self._client, self._producer_options, _COLUMNS, self._topic, transaction=own)
+            writer.write_encoded(self._copies(aborted))
+            row = [decision_key(self._plan.transactional_id, decision)], [decision_to_json(decision)]
+            writer.write([pa.record_batch([pa.array(column, pa.binary()) for column in row], names=["key", "value"])])
+            own.commit(self._client.api_deadline())
+        except FencedError:
+            return False
+        return True
+
+    def _copies(self, aborted: Sequence[OpenTransaction]) -> Iterator[tuple[TopicPartition, EncodedBatch]]:
+        for transaction in aborted:
+            logger.warning(
+                "the transaction %s of a decided batch was aborted by its coordinator: its records are copied",
+                transaction.transactional_id,
+            )
+            yield from self._records.copies(transaction)
+
+    def _commit(self, transactions: Sequence[OpenTransaction]) -> tuple[OpenTransaction, ...]:
+        ended = self._client.coordinators.end_transactions(
+            {each.transactional_id: each.producer for each in transactions},
+            True,
+            self._plan.version,
+            self._client.api_deadline(),
+        )
+        return tuple(each for each in transactions if ended[each.transactional_id].error_code != 0)
+
+    def _abort(self, known: Sequence[str]) -> None:
+        """InitProducerId aborts an open transaction, and keeps an attempt that is still writing from going on."""
+        coordinators, deadline = self._client.coordinators, self._client.api_deadline()
+        try:
+            listed = coordinators.list_transactions(deadline)
+            known = [each for each in listed if is_task_of(each, self._plan.transactional_id)]
+        except UnsupportedBrokerError:  # before Kafka 3.0
+            pass
+        for transactional_id in known:
+            logger.info("aborting the open transaction %s, which belongs to no decided batch", transactional_id)
+            coordinators.producer_id(deadline, transactional_id, self._plan.timeout_ms)

@@ -1,0 +1,102 @@
+"""`TransactionDriver`: plans, commits and aborts the batches of one sink. It lives beside Spark's driver.
+
+Spark plans the micro-batches of a stream in one Python process and commits them in another: each has its own, and only
+what is in Kafka is common to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+from pyspark_kafka_meta.client.cluster_admin import ClusterAdmin
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.errors import UnknownTopicError
+from pyspark_kafka_meta.model import OpenTransaction
+from pyspark_kafka_meta.options import SinkOptions
+from pyspark_kafka_meta.transactions.commit_protocol import commit, recover
+from pyspark_kafka_meta.transactions.decision import BatchId
+from pyspark_kafka_meta.transactions.decisions_topic import TOPIC_CONFIG
+from pyspark_kafka_meta.transactions.plan import LISTED_ATTEMPTS, TransactionPlan
+from pyspark_kafka_meta.transactions.step_runner import StepRunner
+
+DEFAULT_MAX_TIMEOUT_MS = 900_000
+"""Kafka's default of transaction.max.timeout.ms, for a user who may not ask the brokers."""
+REPLICAS = 3
+"""Of the decisions topic, as of Kafka's own topic of transactions. Fewer in a smaller cluster."""
+
+_drivers: WeakKeyDictionary[KafkaClient, dict[str, TransactionDriver]] = WeakKeyDictionary()
+
+
+class TransactionDriver:
+    """A sink with `kafka.transactional.id`."""
+
+    def __init__(self, client: KafkaClient, options: SinkOptions) -> None:
+        assert options.transaction.transactional_id is not None
+        self._client = client
+        self._options = options
+        self._transactional_id = options.transaction.transactional_id
+
+    @classmethod
+    def of(cls, client: KafkaClient, options: SinkOptions) -> TransactionDriver:
+        """The driver of this client, which remembers what it has read of the decisions topic."""
+        drivers = _drivers.setdefault(client, {})
+        transactional_id = str(options.transaction.transactional_id)
+        if transactional_id not in drivers:
+            drivers[transactional_id] = cls(client, options)
+        return drivers[transactional_id]
+
+    def plan(self) -> TransactionPlan:
+        """Settle what earlier runs have decided, abort what they have not, and return what the tasks need.
+
+        Raises:
+            FencedError, DataLossError, BrokerError, ConnectError: see `commit_protocol.recover`.
+        """
+        return replace(self._plan, decisions=self._runner.carry_out(recover()))
+
+    def commit(self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int) -> None:
+        """Make a batch visible; see `commit_protocol.commit`."""
+        lost = [earlier for each in transactions for earlier in _earlier_attempts(each.transactional_id)]
+        self._runner.carry_out(commit(batch, transactions, now_ms, lost))
+
+    def abort(self, tasks: int) -> None:
+        """Settle a batch that is decided nevertheless, else abort its transactions.
+
+        Args:
+            tasks: of the batch, as far as Spark says.
+        """
+        known = [self._plan.task_id(task, attempt) for task in range(tasks) for attempt in range(LISTED_ATTEMPTS)]
+        self._runner.carry_out(recover(known))
+
+    @cached_property
+    def _runner(self) -> StepRunner:
+        return StepRunner(self._client, self._options, self._plan)
+
+    @cached_property
+    def _plan(self) -> TransactionPlan:
+        """What does not change from batch to batch. Creates the decisions topic at the first use."""
+        admin = ClusterAdmin(self._options.client)
+        self._ensure_topic(admin)
+        timeout_ms = self._options.transaction.timeout_ms
+        if timeout_ms is None:
+            broker_id = next(iter(self._client.cache.snapshot.brokers))
+            timeout_ms = admin.transaction_max_timeout_ms(broker_id) or DEFAULT_MAX_TIMEOUT_MS
+        version = self._client.coordinators.transaction_version(self._client.api_deadline())
+        return TransactionPlan(self._transactional_id, timeout_ms, version)
+
+    def _ensure_topic(self, admin: ClusterAdmin) -> None:
+        topic = self._options.transaction.decisions_topic
+        try:
+            self._client.partitions([topic], self._client.api_deadline())
+        except UnknownTopicError:
+            replicas = min(REPLICAS, len(self._client.cache.snapshot.brokers))
+            admin.create_topic(topic, replicas, {**TOPIC_CONFIG, "min.insync.replicas": str(max(replicas - 1, 1))})
+            self._client.partitions([topic], self._client.api_deadline())
+
+
+def _earlier_attempts(transactional_id: str) -> list[str]:
+    """The ids of the attempts of the same task before this one."""
+    task, _, attempt = transactional_id.rpartition("/")
+    return [f"{task}/{earlier}" for earlier in range(int(attempt))]
