@@ -53,8 +53,8 @@ class KafkaMetaDataSource(DataSource):
         self._plans_writes = True
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Spark pickles the data source at the start of a stream, for the writers that commit its micro-batches; to plan
-        a micro-batch it makes a new data source."""
+        """Spark pickles the data source at the start of a stream, for the writers that commit its micro-batches; to
+        plan a micro-batch it makes a new data source."""
         self.__dict__.update(state)
         self._plans_writes = False
 

@@ -29,7 +29,7 @@ class WrittenRecords:
         self._log = LogReader(client)
 
     def is_committed(self, transaction: OpenTransaction, deadline: float) -> bool:
-        """Whether the marker behind the transaction's records commits them. Waits for the marker of a transaction that is
+        """Whether the marker behind the transaction's records commits them. Waits for the marker if the transaction is
         just ending.
 
         Raises:
@@ -50,8 +50,8 @@ class WrittenRecords:
             failures += 1
             if self._client.clock() >= deadline:
                 raise DataLossError(
-                    f"nobody knows whether {partition} has committed the transaction {transaction.transactional_id}: its "
-                    f"log has no marker after offset {written.until_offset}. {_advice(transaction)}"
+                    f"nobody knows whether the transaction {transaction.transactional_id} was committed: the log of "
+                    f"{partition} has no marker after offset {written.until_offset}. {_advice(transaction)}"
                 )
             self._client.sleep(min(self._client.backoff_s(failures), max(deadline - self._client.clock(), 0)))
 
