@@ -9,6 +9,7 @@ from pyspark_kafka_meta.options.sink_options import SINK_OPTIONS, SinkOptions
 from pyspark_kafka_meta.options.source_options import OPTIONS, SourceOptions
 from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.options.table_options import ALL_OPTIONS, ClusterOptions, EventsOptions, Table, choose_table
+from pyspark_kafka_meta.options.transaction_options import TransactionOptions
 
 __all__ = [
     "ALL_OPTIONS",
@@ -27,5 +28,6 @@ __all__ = [
     "SinkOptions",
     "SourceOptions",
     "Table",
+    "TransactionOptions",
     "choose_table",
 ]

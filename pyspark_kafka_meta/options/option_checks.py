@@ -30,6 +30,7 @@ _STREAM_ONLY = (
     "newPartitions",
     "commitOffsetsToGroup",
 )
+_TRANSACTION_ONLY = ("kafka.transaction.timeout.ms", "decisionsTopic", "txnAppId", "txnVersion")
 
 
 MAX_IN_FLIGHT_IF_IDEMPOTENT = 5
@@ -104,6 +105,36 @@ def producer_problems(parsed: Mapping[str, Any]) -> list[str]:
             f"({request_ms})."
         )
     return problems
+
+
+def transaction_problems(options: Mapping[str, str], parsed: Mapping[str, Any]) -> list[str]:
+    """Contradicting options of exactly-once writes, worded after Kafka's `ProducerConfig`.
+
+    Args:
+        options: as given.
+        parsed: valid values by field of `TransactionOptions` and `ProducerOptions`.
+    """
+    if "kafka.transactional.id" not in options:
+        return [
+            f"Option '{name}' has no effect without 'kafka.transactional.id': set it or remove the option"
+            for name in _TRANSACTION_ONLY
+            if name in options
+        ]
+    problems = []
+    if parsed.get("acks") == 1:
+        problems.append("Must set kafka.acks to all in order to use kafka.transactional.id.")
+    elif parsed.get("idempotent") is False:
+        problems.append("Cannot set kafka.transactional.id without also enabling kafka.enable.idempotence.")
+    if ("txnAppId" in options) != ("txnVersion" in options):
+        problems.append("Options 'txnAppId' and 'txnVersion' name a batch write together: set both or none")
+    return problems
+
+
+def stream_sink_problems(txn_app_id: str | None) -> list[str]:
+    """Options that a streaming query cannot write with."""
+    if txn_app_id is None:
+        return []
+    return ["Options 'txnAppId' and 'txnVersion' are for batch writes: a stream numbers its own, remove them"]
 
 
 def compression_problems(parsed: Mapping[str, Any]) -> list[str]:

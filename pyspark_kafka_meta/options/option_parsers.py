@@ -50,8 +50,8 @@ def parse_duration_ms(text: str) -> int:
     return int(match[1]) * _UNITS_MS[match[2]]
 
 
-def parse_group(text: str) -> str:
-    """A consumer group id, not empty."""
+def parse_id(text: str) -> str:
+    """An id of at most 255 printable characters, not empty."""
     if not text.strip():
         raise ValueError
     return parse_label(text.strip())

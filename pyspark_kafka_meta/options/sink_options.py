@@ -16,6 +16,7 @@ from pyspark_kafka_meta.options.option_definitions import Option, parse_options,
 from pyspark_kafka_meta.options.producer_options import PRODUCER_OPTIONS, ProducerOptions
 from pyspark_kafka_meta.options.security_checks import complete_security
 from pyspark_kafka_meta.options.table_options import OPTION_NAMES
+from pyspark_kafka_meta.options.transaction_options import TRANSACTION_OPTIONS, TransactionOptions
 from pyspark_kafka_meta.validators import topic_name
 
 
@@ -27,6 +28,7 @@ class SinkOptions:
     client: ClientOptions
     metrics: MetricsOptions
     producer: ProducerOptions
+    transaction: TransactionOptions
     topic: str | None = row(
         "topic",
         None,
@@ -51,14 +53,27 @@ class SinkOptions:
             + complete_security(parsed)
             + option_checks.client_problems(options, option_checks.NO_SERVERS_TO_WRITE)
             + option_checks.producer_problems(parsed)
+            + option_checks.transaction_problems(options, parsed)
             + option_checks.compression_problems(parsed)
             + option_checks.metrics_problems(options)
         )
         client, producer = taken(ClientOptions, parsed), taken(ProducerOptions, parsed)
-        return cls(client=client, producer=producer, metrics=MetricsOptions.taken(parsed, client), **parsed)
+        transaction, metrics = taken(TransactionOptions, parsed), MetricsOptions.taken(parsed, client)
+        return cls(client=client, producer=producer, transaction=transaction, metrics=metrics, **parsed)
+
+    def for_stream(self) -> SinkOptions:
+        """For `df.writeStream`.
+
+        Raises:
+            OptionError: an option is for batch writes.
+        """
+        option_checks.raise_problems(option_checks.stream_sink_problems(self.transaction.txn_app_id))
+        return self
 
 
-SINK_OPTIONS: Mapping[str, Option] = table_of(SinkOptions) | PRODUCER_OPTIONS | METRICS_OPTIONS | CLIENT_OPTIONS
+SINK_OPTIONS: Mapping[str, Option] = (
+    table_of(SinkOptions) | PRODUCER_OPTIONS | TRANSACTION_OPTIONS | METRICS_OPTIONS | CLIENT_OPTIONS
+)
 """Options by field, as `source_options.OPTIONS`."""
 _FOR_READING = CaseInsensitiveMap(
     dict.fromkeys(OPTION_NAMES, "is for reading: remove it")

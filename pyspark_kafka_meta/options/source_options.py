@@ -30,6 +30,7 @@ from pyspark_kafka_meta.options.option_definitions import (
 from pyspark_kafka_meta.options.producer_options import PRODUCER_OPTIONS
 from pyspark_kafka_meta.options.security_checks import complete_security
 from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
+from pyspark_kafka_meta.options.transaction_options import TRANSACTION_OPTIONS
 from pyspark_kafka_meta.validators import INT32_MAX, INT64_MAX
 
 logger = logging.getLogger(__name__)
@@ -144,7 +145,7 @@ class SourceOptions(OffsetOptions):
     commit_group: str | None = row(
         "commitOffsetsToGroup",
         None,
-        option_parsers.parse_group,
+        option_parsers.parse_id,
         "Option 'commitOffsetsToGroup' must be a group id of at most 255 printable characters",
         "Consumer group to which a stream commits the offsets of finished micro-batches, for lag monitoring only.",
     )
@@ -222,7 +223,7 @@ OPTIONS: Mapping[str, Option] = table_of(SourceOptions) | METRICS_OPTIONS | CLIE
 """Options by field. Parsing, documentation and hints about misspelt names use this table."""
 _FOR_WRITING = CaseInsensitiveMap(
     {
-        **{option.name: "is for writing: remove it" for option in PRODUCER_OPTIONS.values()},
+        **{option.name: "is for writing: remove it" for option in (PRODUCER_OPTIONS | TRANSACTION_OPTIONS).values()},
         "checkpointLocation": "is for writing: set it in writeStream",
         "topic": "is for writing: to read topics, set 'subscribe'",
         "topics": "is unknown: to read topics, set 'subscribe'",

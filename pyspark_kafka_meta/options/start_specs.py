@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.options.option_parsers import parse_choice, parse_duration_ms, parse_group, parse_number
+from pyspark_kafka_meta.options.option_parsers import parse_choice, parse_duration_ms, parse_id, parse_number
 from pyspark_kafka_meta.validators import INT64_MAX, json_by_topic, non_empty, partition_key, whole_number
 
 EARLIEST_OFFSET = -2
@@ -89,7 +89,7 @@ def parse_start(text: str) -> StartSpec:
     `group:id`."""
     stripped = text.strip()
     if stripped.startswith("group:"):
-        return GroupSpec(parse_group(stripped.removeprefix("group:")))
+        return GroupSpec(parse_id(stripped.removeprefix("group:")))
     if not stripped.startswith("-"):
         return parse_offsets(text)
     if stripped in ("-1", "-2"):

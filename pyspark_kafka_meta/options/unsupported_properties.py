@@ -18,7 +18,6 @@ _NEWEST_TLS = "the newest common version is used, at least TLS 1.2"
 _BROKERS_CHECK = "brokers validate tokens, the client only sends them"
 _ASSERTIONS = "only client credentials are supported; use oauthTokenProvider for other grants"
 _NO_LOAD = "rows without a key fill a batch of one partition, then of another, whatever the load of their brokers"
-_NO_TRANSACTIONS = "exactly-once writes are not available yet"
 _SETUP = "kafka.socket.connection.setup.timeout.ms applies to logins too"
 
 UNSUPPORTED = {
@@ -60,9 +59,7 @@ UNSUPPORTED = {
     "session.timeout.ms": _NO_GROUP,
     "share.acknowledgement.mode": _NO_GROUP,
     "socket.connection.setup.timeout.max.ms": "each attempt gets kafka.socket.connection.setup.timeout.ms",
-    "transaction.timeout.ms": _NO_TRANSACTIONS,
-    "transaction.two.phase.commit.enable": _NO_TRANSACTIONS,
-    "transactional.id": _NO_TRANSACTIONS,
+    "transaction.two.phase.commit.enable": "kafka.transactional.id alone makes the driver commit in two phases",
     "sasl.client.callback.handler.class": _JAVA,
     "sasl.kerberos.kinit.cmd": _KERBEROS,
     "sasl.kerberos.min.time.before.relogin": _KERBEROS,

@@ -16,9 +16,11 @@ from pyspark_kafka_meta.options import (
     ProducerOptions,
     SinkOptions,
     SourceOptions,
+    TransactionOptions,
 )
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
+TRANSACTIONAL = {**SERVERS, "kafka.transactional.id": "orders"}
 READ = {**SERVERS, "subscribe": "t"}
 SINK_ONLY = {option.name for option in SINK_OPTIONS.values()} - {option.name for option in ALL_OPTIONS.values()}
 
@@ -54,6 +56,7 @@ def test_the_defaults_are_kafkas_but_for_larger_batches_and_requests() -> None:
             max_in_flight=5,
             ignore_keys=False,
         ),
+        transaction=TransactionOptions(None, None, "kafkameta-decisions", None, None),
     )
 
 
@@ -83,6 +86,27 @@ def test_a_producer_option_is_read_whatever_the_case_of_its_name(
     name: str, text: str, field: str, value: object, spell: type[str]
 ) -> None:
     assert getattr(SinkOptions.parse({**SERVERS, spell(name): text}).producer, field) == value
+
+
+OF_TRANSACTIONS = [
+    ("kafka.transactional.id", " orders of 2026 ", "transactional_id", "orders of 2026"),
+    ("kafka.transaction.timeout.ms", "60000", "timeout_ms", 60_000),
+    ("decisionsTopic", "decisions", "decisions_topic", "decisions"),
+    ("txnAppId", "nightly load", "txn_app_id", "nightly load"),
+    ("txnVersion", "9223372036854775807", "txn_version", 2**63 - 1),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "field", "value"), OF_TRANSACTIONS)
+@pytest.mark.parametrize("spell", [str, str.lower])
+def test_an_option_of_transactions_is_read_whatever_the_case_of_its_name(
+    name: str, text: str, field: str, value: object, spell: type[str]
+) -> None:
+    given = {"kafka.transactional.id": "id", "txnAppId": "app", "txnVersion": "0"} | {name: text}
+
+    options = SinkOptions.parse(SERVERS | {spell(key): given[key] for key in given})
+
+    assert getattr(options.transaction, field) == value
 
 
 LEVELS = [("gzip", 1), ("gzip", 9), ("lz4", 1), ("lz4", 17), ("zstd", -131072), ("zstd", 0), ("zstd", 22)]
@@ -154,8 +178,16 @@ BAD = [
     ("kafka.max.block.ms", "-1", "must be a whole number from 0 to 9223372036854775807"),
     ("kafka.max.in.flight.requests.per.connection", "0", "must be a whole number from 1 to"),
     ("kafka.partitioner.ignore.keys", "", "must be false or true"),
+    ("kafka.transactional.id", "  ", "must be 1 to 255 printable characters"),
+    ("kafka.transactional.id", "a\nb", "must be 1 to 255 printable characters"),
     ("kafka.client.id", "a\nb", "must be at most 255 printable characters"),
     ("metricsTopic", "a,b", "must be the name of one topic"),
+]
+BAD_OF_TRANSACTIONS = [
+    ("kafka.transaction.timeout.ms", "0", "must be a whole number from 1 to 2147483647"),
+    ("decisionsTopic", "a,b", "must be the name of one topic, got 'a,b'"),
+    ("txnAppId", "x" * 256, "must be 1 to 255 printable characters"),
+    ("txnVersion", "-1", "must be a whole number from 0 to 9223372036854775807"),
 ]
 
 
@@ -167,10 +199,18 @@ def test_a_value_that_cannot_be_used_is_named(name: str, text: str, expected: st
     assert expected in problem
 
 
+@pytest.mark.parametrize(("name", "text", "expected"), BAD_OF_TRANSACTIONS)
+def test_a_value_of_transactions_that_cannot_be_used_is_named(name: str, text: str, expected: str) -> None:
+    (problem,) = problems({**TRANSACTIONAL, "txnAppId": "app", "txnVersion": "0"} | {name: text})
+
+    assert problem.startswith(f"Option '{name}' ")
+    assert expected in problem
+
+
 def test_every_sink_option_has_a_good_and_a_bad_case() -> None:
     levels = {f"kafka.compression.{codec}.level" for codec, _ in LEVELS}
-    assert {name for name, *_ in GOOD} | levels | {"topic"} == SINK_ONLY
-    assert {name for name, *_ in BAD} >= SINK_ONLY
+    assert {name for name, *_ in GOOD + OF_TRANSACTIONS} | levels | {"topic"} == SINK_ONLY
+    assert {name for name, *_ in BAD + BAD_OF_TRANSACTIONS} >= SINK_ONLY
 
 
 IN_FLIGHT = "kafka.max.in.flight.requests.per.connection"
@@ -201,6 +241,28 @@ CONTRADICTIONS: list[tuple[dict[str, str], str]] = [
         "Option 'kafka.compression.zstd.level' has no effect without 'kafka.compression.type' zstd: set this type or "
         "remove the level",
     ),
+    (
+        {"kafka.transactional.id": "orders", "kafka.acks": "1"},
+        "Must set kafka.acks to all in order to use kafka.transactional.id.",
+    ),
+    (
+        {"kafka.transactional.id": "orders", "kafka.enable.idempotence": "false"},
+        "Cannot set kafka.transactional.id without also enabling kafka.enable.idempotence.",
+    ),
+    *(
+        (
+            {"kafka.transactional.id": "orders", name: "1"},
+            "Options 'txnAppId' and 'txnVersion' name a batch write together: set both or none",
+        )
+        for name in ("txnAppId", "txnVersion")
+    ),
+    *(
+        (
+            {name: "1"},
+            f"Option '{name}' has no effect without 'kafka.transactional.id': set it or remove the option",
+        )
+        for name in ("kafka.transaction.timeout.ms", "decisionsTopic", "txnAppId", "txnVersion")
+    ),
 ]
 
 
@@ -228,6 +290,15 @@ def test_one_error_lists_every_problem() -> None:
         f"Option '{IN_FLIGHT}' must be a whole number from 1 to 2147483647, got 'x'",
         "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka producer",
     ]
+
+
+def test_stream_numbers_its_writes_itself() -> None:
+    batch = SinkOptions.parse({**TRANSACTIONAL, "txnAppId": "app", "txnVersion": "7"})
+    with pytest.raises(OptionError, match=r"^Options 'txnAppId' and 'txnVersion' are for batch writes"):
+        batch.for_stream()
+
+    stream = SinkOptions.parse(TRANSACTIONAL)
+    assert stream.for_stream() == stream
 
 
 # --- options of the other side ----------------------------------------------------------------------------------------
@@ -281,8 +352,8 @@ LOGIN = {
 
 
 def test_table_has_every_field_and_valid_defaults() -> None:
-    names = {field.name for kind in (SinkOptions, ProducerOptions) for field in fields(kind)}
-    assert names - {"client", "metrics", "producer"} <= SINK_OPTIONS.keys()
+    names = {field.name for kind in (SinkOptions, ProducerOptions, TransactionOptions) for field in fields(kind)}
+    assert names - {"client", "metrics", "producer", "transaction"} <= SINK_OPTIONS.keys()
     for option in SINK_OPTIONS.values():
         assert option.doc.endswith(".")
         assert option.default is None or option.value(option.default) is not None
