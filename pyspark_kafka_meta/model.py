@@ -241,3 +241,5 @@ class RefreshReason(StrEnum):
     """No request: the cache was closed."""
     DATA_LOSS = "data_loss"
     """No request: records were skipped."""
+    TRANSACTION = "transaction"
+    """No request: transactions of a sink ended."""

@@ -18,7 +18,7 @@ from typing import Protocol
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, ProtocolError, RequestTimeoutError
 from pyspark_kafka_meta.metadata.cache_state import CacheState
 from pyspark_kafka_meta.metadata.event_recorder import Attempt
-from pyspark_kafka_meta.metadata.refresh_events import Outcome, RefreshCause, RefreshEvent
+from pyspark_kafka_meta.metadata.refresh_events import EventKind, Outcome, RefreshCause, RefreshEvent
 from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings, attempt_timeout_ms
 from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.model import (
@@ -103,6 +103,11 @@ class MetadataCache:
         """Count a Produce response and its throttle time (KIP-219) for the next event."""
         self._state.recorder.count_produce(node_id, request_bytes, throttle_ms)
 
+    def count_transaction(self) -> None:
+        """Count a transaction that a task began, for the next event: an event for each would push the others out of
+        their folder."""
+        self._state.recorder.count_transaction()
+
     def count_retry(self) -> None:
         """Count a failed request, or a retriable error of a partition in a response."""
         self._state.recorder.count_retry()
@@ -132,6 +137,25 @@ class MetadataCache:
         """
         event = self._state.recorder.lost(partition, from_offset, until_offset, cause, self.snapshot, self._clock())
         self._publish(event)
+
+    def report_transactions(
+        self, kind: EventKind, transactional_id: str, transactions: int, latency_ms: float, copied_records: int = 0
+    ) -> None:
+        """Publish an event of ended transactions.
+
+        Args:
+            kind: one of `EventKind.TRANSACTIONS_...`.
+            transactional_id: of the sink; of the task, if a failed task aborts its transaction.
+            transactions: their number.
+            latency_ms: duration of the whole commit, abort or recovery.
+            copied_records: records of decided but aborted transactions, written again.
+        """
+        now = self._clock()
+        self._publish(
+            self._state.recorder.transactions_ended(
+                kind, transactional_id, transactions, latency_ms, copied_records, self.snapshot, now
+            )
+        )
 
     def request_update(
         self,

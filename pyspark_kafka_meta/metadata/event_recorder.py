@@ -57,6 +57,7 @@ class EventRecorder:
         self._fetch_throttle_ms = 0
         self._produces: RequestCounts = {}
         self._produce_throttle_ms = 0
+        self._transactions_begun = 0
         self._retries = 0
 
     def count_lookup(self, now: float) -> None:
@@ -70,6 +71,9 @@ class EventRecorder:
     def count_produce(self, node_id: int, request_bytes: int, throttle_ms: int) -> None:
         _count(self._produces, node_id, request_bytes)
         self._produce_throttle_ms += throttle_ms
+
+    def count_transaction(self) -> None:
+        self._transactions_begun += 1
 
     def count_retry(self) -> None:
         self._retries += 1
@@ -108,6 +112,25 @@ class EventRecorder:
         cause = RefreshCause(RefreshReason.DATA_LOSS, partition=partition)
         event = self._event(EventKind.DATA_LOSS, Outcome.UNCHANGED, cause, snapshot, snapshot, now)
         return replace(event, error=why, lost_from_offset=from_offset, lost_until_offset=until_offset)
+
+    def transactions_ended(
+        self,
+        kind: EventKind,
+        transactional_id: str,
+        transactions: int,
+        latency_ms: float,
+        copied_records: int,
+        snapshot: MetadataSnapshot,
+        now: float,
+    ) -> RefreshEvent:
+        cause = RefreshCause(RefreshReason.TRANSACTION)
+        return replace(
+            self._event(kind, Outcome.UNCHANGED, cause, snapshot, snapshot, now),
+            transactional_id=transactional_id,
+            transactions=transactions,
+            transactions_ms=round(latency_ms, 3),
+            copied_records=copied_records,
+        )
 
     def failed(self, attempt: Attempt, after: MetadataSnapshot, now: float, error: KafkaMetaError) -> RefreshEvent:
         return replace(self._refresh_event(Outcome.FAILED, attempt, after, now), error=str(error))
@@ -160,6 +183,7 @@ class EventRecorder:
         fetch_throttle_ms, self._fetch_throttle_ms = self._fetch_throttle_ms, 0
         produces, self._produces = self._produces, {}
         produce_throttle_ms, self._produce_throttle_ms = self._produce_throttle_ms, 0
+        transactions_begun, self._transactions_begun = self._transactions_begun, 0
         retries, self._retries = self._retries, 0
         return RefreshEvent(
             cache_id=self._cache_id,
@@ -183,6 +207,7 @@ class EventRecorder:
             fetch_throttle_ms=fetch_throttle_ms,
             produces=tuple(BrokerProduces(node_id, *counted) for node_id, counted in sorted(produces.items())),
             produce_throttle_ms=produce_throttle_ms,
+            transactions_begun=transactions_begun,
         )
 
 

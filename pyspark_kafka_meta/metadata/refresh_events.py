@@ -43,6 +43,12 @@ class EventKind(StrEnum):
     """The cache was closed: its last event. A killed cache has none."""
     DATA_LOSS = "data_loss"
     """Records of a partition were skipped, as `failOnDataLoss` or `onCorruptBatch` allows."""
+    TRANSACTIONS_COMMITTED = "transactions_committed"
+    """The driver committed the transactions of a batch."""
+    TRANSACTIONS_ABORTED = "transactions_aborted"
+    """A failed task aborted its transaction, or the driver aborted those that no batch consists of."""
+    TRANSACTIONS_RECOVERED = "transactions_recovered"
+    """The driver finished a batch that an earlier run had decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,9 @@ class Role(StrEnum):
     WRITER = "writer"
     """In a task that writes."""
     PLANNER = "planner"
-    """Beside the driver."""
+    """Beside the driver of a query that reads."""
+    COMMITTER = "committer"
+    """Beside the driver of a query that writes exactly once."""
     CLI = "cli"
     """In a command of `kafkameta`."""
 
@@ -85,12 +93,13 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The Spark context of an event. Fields that do not apply are None: a planner has no task, a batch no query.
+    """The Spark context of an event. Fields that do not apply are None: a planner and a committer have no task, a batch
+    has no query.
 
     Attributes:
         role: see Roles.
-        application_id: `spark.app.id`; None for a planner, because Spark does not pass it.
-        executor_id: Spark's executor id, None if unknown; "driver" in local mode and for a planner.
+        application_id: `spark.app.id`; None beside the driver, because Spark does not pass it there.
+        executor_id: Spark's executor id, None if unknown; "driver" in local mode and beside the driver.
         host: host name.
         pid: process id.
         query_id: id of the streaming query, kept across restarts.
@@ -114,7 +123,8 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshEvent:
-    """One event of a metadata cache: created, closed, Metadata request, leader hint or skipped records.
+    """One event of a metadata cache: created, closed, Metadata request, leader hint, skipped records or ended
+    transactions.
 
     Attributes:
         schema_version: version of this format.
@@ -152,9 +162,15 @@ class RefreshEvent:
         fetch_throttle_ms: total Fetch throttle time since the previous event (KIP-219).
         produces: Produce responses since the previous event, by broker.
         produce_throttle_ms: total Produce throttle time since the previous event (KIP-219).
+        transactions_begun: transactions that tasks began since the previous event.
         lost_from_offset: first lost offset, None unless kind is data_loss.
         lost_until_offset: exclusive end of the lost offsets, None if unknown. Reading continues there, or in a
             truncated log at lost_from_offset.
+        transactional_id: of the sink, or of the failed task; None unless kind is transactions_*, like the next three
+            fields.
+        transactions: number of ended transactions.
+        transactions_ms: duration of the whole commit, abort or recovery.
+        copied_records: records of transactions that a broker had aborted after they were decided, written again.
         died_cache_ids: with kind born: killed caches of this application and machine, not reported before.
         dropped_before: events of this cache that this sink lost and no earlier event counted.
         changes: metadata changes of this event.
@@ -195,8 +211,13 @@ class RefreshEvent:
     fetch_throttle_ms: int = 0
     produces: tuple[BrokerProduces, ...] = ()
     produce_throttle_ms: int = 0
+    transactions_begun: int = 0
     lost_from_offset: int | None = None
     lost_until_offset: int | None = None
+    transactional_id: str | None = None
+    transactions: int | None = None
+    transactions_ms: float | None = None
+    copied_records: int | None = None
     died_cache_ids: tuple[str, ...] = ()
     dropped_before: int = 0
     changes: SnapshotChanges = field(default_factory=SnapshotChanges)

@@ -90,8 +90,8 @@ def broker_text(event: Event) -> str:
 
 
 def changes_text(event: Event) -> str:
-    """What changed, was lost or failed; without any of these the outcome."""
-    return ", ".join([*_losses(event), *_changes(event)]) or str(event["outcome"] or UNKNOWN)
+    """What changed, ended, was lost or failed; without any of these the outcome."""
+    return ", ".join([*_losses(event), *_transactions(event), *_changes(event)]) or str(event["outcome"] or UNKNOWN)
 
 
 def ms_text(value: float | None) -> str:
@@ -196,6 +196,15 @@ def _losses(event: Event) -> Iterator[str]:
         yield f"records from offset {event['lost_from_offset']} on skipped"
     if event["error"] is not None:
         yield event["error"]
+
+
+def _transactions(event: Event) -> Iterator[str]:
+    if event["transactional_id"] is not None:
+        done = str(event["kind"] or UNKNOWN).removeprefix("transactions_")
+        took = ms_text(event["transactions_ms"])
+        yield f"{done} {event['transactions']} transactions of {event['transactional_id']} in {took} ms"
+    if event["copied_records"]:
+        yield f"{event['copied_records']} records copied"
 
 
 def _changes(event: Event) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -47,6 +48,11 @@ def task_origin(role: Role) -> Origin:
 def planner_origin() -> Origin:
     """The origin of a planner's events. A planner runs beside the driver and knows no query."""
     return Origin(role=Role.PLANNER, executor_id="driver", host=socket.gethostname(), pid=os.getpid())
+
+
+def committer_origin(query_id: str | None, batch_id: int | None) -> Origin:
+    """The origin of a committer's events: it ends the transactions of micro-batches, or of batches without ids."""
+    return replace(planner_origin(), role=Role.COMMITTER, query_id=query_id, batch_id=batch_id)
 
 
 def cli_origin() -> Origin:

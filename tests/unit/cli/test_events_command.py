@@ -17,6 +17,7 @@ from pyspark_kafka_meta.cli import events_command as events_module
 from pyspark_kafka_meta.cli.events_command import EventFilter, follow_events
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.metadata.refresh_events import BrokerProduces, EventKind, Origin, Outcome, Role
+from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.monitor.event_sources import FolderEvents, open_events
 from pyspark_kafka_meta.monitor.formatting import cache_text
 from pyspark_kafka_meta.tables.caches_from_events import Event
@@ -129,6 +130,17 @@ def test_events_of_writers_are_chosen_beside_earlier_events_without_produces(tmp
     assert written["produces"] == [{"broker_id": 2, "requests": 3, "request_bytes": 400}]
     assert sequences(run(tmp_path, "--role", "writer").stdout) == [2]
     assert "writer 1 worker:7 aaaaaaaa" in run(tmp_path, "--role", "writer", env=TERMINAL).stdout
+
+
+def test_transactions_that_a_committer_ended_are_said_to_a_person(tmp_path: Path) -> None:
+    committer = Origin(role=Role.COMMITTER, executor_id="driver", host="head", pid=3)
+    ended = {"transactional_id": "orders", "transactions": 3, "transactions_ms": 12.34, "copied_records": 40}
+    kind = {"kind": EventKind.TRANSACTIONS_RECOVERED, "reason": RefreshReason.TRANSACTION, "broker_host": None}
+    write(tmp_path, made("a" * 32, 1, NOW_MS, origin=committer, **kind, **ended))
+    shown = " ".join(run(tmp_path, "--role", "committer", "--reason", "transaction", env=TERMINAL).stdout.split())
+
+    assert "(transactions_recovered)" in shown
+    assert "recovered 3 transactions of orders in 12.3 ms, 40 records copied" in shown
 
 
 def test_a_cache_that_is_born_tells_a_person_of_those_that_died(tmp_path: Path) -> None:

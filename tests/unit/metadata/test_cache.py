@@ -117,6 +117,31 @@ def test_lost_records_are_an_event_without_a_request() -> None:
     assert scene.wire.requests == []
 
 
+def test_ended_transactions_are_an_event_without_a_request() -> None:
+    scene = Scene().bootstrapped()
+    scene.cache.report_transactions(EventKind.TRANSACTIONS_RECOVERED, "orders", 3, 12.3456, copied_records=40)
+    [event] = scene.events
+
+    assert (event.kind, event.reason) == (EventKind.TRANSACTIONS_RECOVERED, RefreshReason.TRANSACTION)
+    assert (event.transactional_id, event.transactions) == ("orders", 3)
+    assert (event.transactions_ms, event.copied_records) == (12.346, 40)
+    assert (event.latency_ms, event.attempt, event.outcome) == (None, 0, Outcome.UNCHANGED), (
+        "of Metadata requests alone"
+    )
+    assert scene.wire.requests == []
+
+
+def test_begun_transactions_are_counted_until_the_next_event() -> None:
+    scene = Scene().bootstrapped()
+    for _ in range(2):
+        scene.cache.count_transaction()
+    scene.report()
+
+    assert scene.events == []
+    assert scene.refresh_when_due().transactions_begun == 2
+    assert scene.refresh_when_due().transactions_begun == 0
+
+
 def test_many_lookups_need_no_request_and_are_counted() -> None:
     scene = Scene().bootstrapped()
     for _ in range(500):

@@ -12,7 +12,7 @@ import pytest
 from pyspark import TaskContext
 
 from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
-from pyspark_kafka_meta.telemetry.event_origin import driver_pid, planner_origin, task_origin
+from pyspark_kafka_meta.telemetry.event_origin import committer_origin, driver_pid, planner_origin, task_origin
 
 STREAM = {"spark.app.id": "app-1", "sql.streaming.queryId": "q-1", "streaming.sql.batchId": "12"}
 
@@ -90,6 +90,14 @@ def test_planner_runs_beside_the_driver() -> None:
     assert planner_origin() == Origin(
         role=Role.PLANNER, executor_id="driver", host=socket.gethostname(), pid=os.getpid()
     )
+
+
+@pytest.mark.parametrize("ids", [("q-1", 12), (None, None)])
+def test_committer_knows_the_query_of_a_micro_batch(ids: tuple[str | None, int | None]) -> None:
+    origin = committer_origin(*ids)
+
+    assert (origin.role, origin.executor_id) == (Role.COMMITTER, "driver")
+    assert (origin.query_id, origin.batch_id) == ids
 
 
 @pytest.mark.parametrize(
