@@ -117,13 +117,15 @@ def _offsets(written: Mapping[TopicPartition, Sequence[WrittenRange]]) -> tuple[
 
 
 @contextmanager
-def transaction_driver(options: SinkOptions) -> Iterator[TransactionDriver]:
-    """The sink's driver in this Python process beside Spark's driver."""
+def transaction_driver(options: SinkOptions, batch: BatchId | None = None) -> Iterator[TransactionDriver]:
+    """The sink's driver in this Python process beside Spark's driver. `batch` is for its events."""
     from pyspark_kafka_meta.client.client_pool import worker_clients
-    from pyspark_kafka_meta.telemetry.event_origin import planner_origin
+    from pyspark_kafka_meta.telemetry.event_origin import committer_origin
     from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
 
-    with worker_clients.client(options.client, options.metrics, planner_origin()) as client:
+    micro_batch = batch if batch is not None and batch.is_stream else None
+    origin = committer_origin(micro_batch and micro_batch.owner, micro_batch and micro_batch.version)
+    with worker_clients.client(options.client, options.metrics, origin) as client:
         yield TransactionDriver.of(client, options)
 
 
@@ -133,7 +135,7 @@ def commit_transactions(options: SinkOptions, messages: Sequence[WriterCommitMes
     transactions = [commit.transaction for commit in commits if commit.transaction is not None]
     batch = next((commit.batch for commit in commits if commit.batch is not None), None)
     if transactions and batch is not None:
-        with transaction_driver(options) as driver:
+        with transaction_driver(options, batch) as driver:
             driver.commit(batch, transactions, int(time.time() * 1000))
 
 

@@ -8,6 +8,8 @@ do not matter: records are read up to the high watermark, and count if the marke
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import TypeAlias
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import ProtocolError
@@ -25,24 +27,39 @@ TOPIC_CONFIG = {
     "unclean.leader.election.enable": "false",
 }
 
+KeyedDecisions: TypeAlias = dict[tuple[str, str], Decision]
+"""Decisions by the sink's transactional id and series."""
+
 
 class DecisionsTopic:
-    """Reads the decisions of one sink. Keeps what it has read: later reads continue there.
+    """Reads the decisions of one sink, or of all. Keeps what it has read: later reads continue there.
 
     Attributes:
         partition: with the decisions of all sinks; the topic has no other.
     """
 
-    def __init__(self, client: KafkaClient, topic: str, transactional_id: str) -> None:
+    def __init__(self, client: KafkaClient, topic: str, transactional_id: str | None) -> None:
+        """
+        Args:
+            transactional_id: of the sink; None for all sinks.
+        """
         self.partition = TopicPartition(topic, 0)
         self._transactional_id = transactional_id
         self._log = LogReader(client)
         self._next_offset: int | None = None
-        self._decisions: dict[str, Decision] = {}
-        self._undecided: dict[int, dict[str, Decision]] = {}  # of open transactions, by producer id
+        self._decisions: KeyedDecisions = {}
+        self._undecided: dict[int, KeyedDecisions] = {}  # of open transactions, by producer id
 
     def read(self) -> Decisions:
-        """The last committed decision of each series of the sink.
+        """The last committed decision of each series of the one sink.
+
+        Raises:
+            KafkaMetaError: the topic cannot be read.
+        """
+        return {series: decision for (_, series), decision in self.read_all().items()}
+
+    def read_all(self) -> Mapping[tuple[str, str], Decision]:
+        """The last committed decision of each sink and series.
 
         Raises:
             KafkaMetaError: the topic cannot be read.
@@ -61,14 +78,14 @@ class DecisionsTopic:
                 if not is_abort_marker(header, fetched.records):
                     self._decisions |= written
         self._next_offset = until_offset
-        return dict(self._decisions)
+        return self._decisions
 
-    def _parsed(self, keys: list[bytes], values: list[bytes]) -> dict[str, Decision]:
+    def _parsed(self, keys: list[bytes], values: list[bytes]) -> KeyedDecisions:
         decisions = {}
         for key, value in zip(keys, values, strict=True):
             transactional_id, series = json.loads(key)
-            if transactional_id == self._transactional_id:
-                decisions[series] = decision_from_json(series, value)
+            if self._transactional_id in (None, transactional_id):
+                decisions[transactional_id, series] = decision_from_json(series, value)
         return decisions
 
 

@@ -42,9 +42,16 @@ _COLUMNS = SinkColumns(key=0, value=1, headers=None, topic=None, partition=None,
 
 
 class StepRunner:
-    """The driver of one sink, in a Python process beside Spark's driver."""
+    """Runs one protocol of one sink.
 
-    def __init__(self, client: KafkaClient, options: SinkOptions, plan: TransactionPlan) -> None:
+    Attributes:
+        committed, aborted: how many transactions of tasks it ended.
+        copied_records: of transactions that were aborted although they were decided.
+    """
+
+    def __init__(
+        self, client: KafkaClient, options: SinkOptions, plan: TransactionPlan, decisions: DecisionsTopic
+    ) -> None:
         self._client = client
         self._plan = plan
         # A decision can hold thousands of offset ranges, in one record.
@@ -55,9 +62,10 @@ class StepRunner:
             max_request_bytes=MAX_DECISION_BYTES,
         )
         self._topic = options.transaction.decisions_topic
-        self._decisions = DecisionsTopic(client, self._topic, plan.transactional_id)
+        self._decisions = decisions
         self._records = WrittenRecords(client)
         self._own: TaskTransaction | None = None  # since the last `Fence`
+        self.committed = self.aborted = self.copied_records = 0
 
     def carry_out(self, protocol: Protocol[T]) -> T:
         """Run a protocol to its end.
@@ -119,7 +127,9 @@ class StepRunner:
                 "the transaction %s of a decided batch was aborted by its coordinator: its records are copied",
                 transaction.transactional_id,
             )
-            yield from self._records.copies(transaction)
+            for partition, batch in self._records.copies(transaction):
+                self.copied_records += batch.record_count
+                yield partition, batch
 
     def _commit(self, transactions: Sequence[OpenTransaction]) -> tuple[OpenTransaction, ...]:
         ended = self._client.coordinators.end_transactions(
@@ -128,6 +138,7 @@ class StepRunner:
             self._plan.version,
             self._client.api_deadline(),
         )
+        self.committed += len(transactions)
         return tuple(each for each in transactions if ended[each.transactional_id].error_code != 0)
 
     def _abort(self, known: Sequence[str]) -> None:
@@ -141,3 +152,4 @@ class StepRunner:
         for transactional_id in known:
             logger.info("aborting the open transaction %s, which belongs to no decided batch", transactional_id)
             coordinators.producer_id(deadline, transactional_id, self._plan.timeout_ms)
+        self.aborted += len(known)

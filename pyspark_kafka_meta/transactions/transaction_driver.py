@@ -9,18 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from pyspark_kafka_meta.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import UnknownTopicError
+from pyspark_kafka_meta.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import OpenTransaction
 from pyspark_kafka_meta.options import SinkOptions
-from pyspark_kafka_meta.transactions.commit_protocol import commit, recover
+from pyspark_kafka_meta.transactions.commit_protocol import Protocol, commit, recover
 from pyspark_kafka_meta.transactions.decision import BatchId
-from pyspark_kafka_meta.transactions.decisions_topic import TOPIC_CONFIG
+from pyspark_kafka_meta.transactions.decisions_topic import TOPIC_CONFIG, DecisionsTopic
 from pyspark_kafka_meta.transactions.plan import LISTED_ATTEMPTS, TransactionPlan
 from pyspark_kafka_meta.transactions.step_runner import StepRunner
+
+T = TypeVar("T")
 
 DEFAULT_MAX_TIMEOUT_MS = 900_000
 """Kafka's default of transaction.max.timeout.ms, for a user who may not ask the brokers."""
@@ -54,12 +58,12 @@ class TransactionDriver:
         Raises:
             FencedError, DataLossError, BrokerError, ConnectError: see `commit_protocol.recover`.
         """
-        return replace(self._plan, decisions=self._runner.carry_out(recover()))
+        return replace(self._plan, decisions=self._carry_out(recover(), EventKind.TRANSACTIONS_RECOVERED))
 
     def commit(self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int) -> None:
         """Make a batch visible; see `commit_protocol.commit`."""
         lost = [earlier for each in transactions for earlier in _earlier_attempts(each.transactional_id)]
-        self._runner.carry_out(commit(batch, transactions, now_ms, lost))
+        self._carry_out(commit(batch, transactions, now_ms, lost), EventKind.TRANSACTIONS_COMMITTED)
 
     def abort(self, tasks: int) -> None:
         """Settle a batch that is decided nevertheless, else abort its transactions.
@@ -68,11 +72,32 @@ class TransactionDriver:
             tasks: of the batch, as far as Spark says.
         """
         known = [self._plan.task_id(task, attempt) for task in range(tasks) for attempt in range(LISTED_ATTEMPTS)]
-        self._runner.carry_out(recover(known))
+        self._carry_out(recover(known), EventKind.TRANSACTIONS_RECOVERED)
+
+    def _carry_out(self, protocol: Protocol[T], committed_as: EventKind) -> T:
+        """Run a protocol, and report the transactions that it has ended."""
+        started = self._client.clock()
+        runner = self.step_runner()
+        result = runner.carry_out(protocol)
+        latency_ms = (self._client.clock() - started) * 1000
+        ended = {
+            committed_as: (runner.committed, runner.copied_records),
+            EventKind.TRANSACTIONS_ABORTED: (runner.aborted, 0),
+        }
+        for kind, (transactions, copied_records) in ended.items():
+            if transactions:
+                self._client.cache.report_transactions(
+                    kind, self._transactional_id, transactions, latency_ms, copied_records
+                )
+        return result
+
+    def step_runner(self) -> StepRunner:
+        """Of one protocol."""
+        return StepRunner(self._client, self._options, self._plan, self._decisions)
 
     @cached_property
-    def _runner(self) -> StepRunner:
-        return StepRunner(self._client, self._options, self._plan)
+    def _decisions(self) -> DecisionsTopic:
+        return DecisionsTopic(self._client, self._options.transaction.decisions_topic, self._transactional_id)
 
     @cached_property
     def _plan(self) -> TransactionPlan:

@@ -1,0 +1,233 @@
+"""The commit of exactly-once writes on a real cluster: drivers and tasks without Spark, which stop at any step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import TopicPartition as Partition
+
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.errors import DataLossError, FencedError
+from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion, WrittenOffsets
+from pyspark_kafka_meta.options import SinkOptions
+from pyspark_kafka_meta.sink_schema import SinkColumns
+from pyspark_kafka_meta.transactions.commit_protocol import commit
+from pyspark_kafka_meta.transactions.decision import STREAM, BatchId, is_written
+from pyspark_kafka_meta.transactions.plan import TransactionPlan
+from pyspark_kafka_meta.transactions.steps import WriteDecision
+from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
+from pyspark_kafka_meta.writing.task_transaction import TaskTransaction
+from pyspark_kafka_meta.writing.task_writer import TaskWriter
+from tests.conftest import admin_client
+from tests.kafka.cluster_tools import poll_until
+from tests.spark.consumer import consume
+from tests.unit.scene import RecordingPublisher
+
+pytestmark = [pytest.mark.kafka]
+
+COLUMNS = SinkColumns(key=None, value=0, headers=None, topic=None, partition=1, timestamp=None)
+PARTITIONS = 3
+
+
+class Sink:
+    """One sink: a new client for each driver and task, as in new processes."""
+
+    def __init__(self, servers: str, topic: str, version: TransactionVersion, stack: ExitStack) -> None:
+        self.servers, self.topic = servers, topic
+        self._version, self._stack = version, stack
+
+    def options(self, **options: str) -> SinkOptions:
+        given = {"kafka.bootstrap.servers": self.servers, "topic": self.topic, "kafka.transactional.id": self.topic}
+        return SinkOptions.parse({**given, **options})
+
+    def client(self) -> KafkaClient:
+        client = KafkaClient(self.options().client, RecordingPublisher([]))
+        self._stack.callback(client.close)
+        return client
+
+    def driver(self, **options: str) -> TransactionDriver:
+        client = self.client()
+        if self._version is TransactionVersion.V1:
+            client.coordinators.transaction_version = lambda deadline: TransactionVersion.V1  # type: ignore[method-assign]
+        return TransactionDriver(client, self.options(**options))
+
+    def write(self, plan: TransactionPlan, batch: int, task: int = 0, attempt: int = 0) -> OpenTransaction:
+        """An attempt of a task, which writes a row to each partition."""
+        client = self.client()
+        transaction = TaskTransaction(client, plan.task_id(task, attempt), plan.timeout_ms, plan.version)
+        rows = pa.record_batch(
+            [
+                pa.array([f"{batch}-{task}-{partition}".encode() for partition in range(PARTITIONS)], pa.binary()),
+                pa.array(range(PARTITIONS), pa.int32()),
+            ],
+            names=["value", "partition"],
+        )
+        written = TaskWriter(client, self.options().producer, COLUMNS, self.topic, transaction=transaction).write(
+            [rows]
+        )
+        opened = transaction.opened(
+            tuple(
+                WrittenOffsets(partition.topic, partition.partition, *each)
+                for partition, ranges in written.items()
+                for each in ranges
+            )
+        )
+        assert opened is not None
+        return opened
+
+    def visible(self) -> list[str]:
+        """What a read_committed reader sees, without waiting for open transactions."""
+        return sorted(str(message.value(), "utf-8") for message in consume(self.servers, self.topic, "read_committed"))
+
+    def open_transactions(self) -> list[str]:
+        client = self.client()
+        listed = client.coordinators.list_transactions(client.api_deadline())
+        return [each for each in listed if each.startswith(f"{self.topic}/")]
+
+
+@pytest.fixture(params=list(TransactionVersion))
+def sink(request: pytest.FixtureRequest, kafka: Any, make_topic: Callable[..., str]) -> Iterator[Sink]:
+    with ExitStack() as stack:
+        yield Sink(kafka.bootstrap_servers, make_topic(partitions=PARTITIONS), request.param, stack)
+
+
+def micro_batch(number: int, query: str = "query") -> BatchId:
+    return BatchId(STREAM, query, number, is_stream=True)
+
+
+def rows(*batches: int, tasks: int = 1) -> list[str]:
+    return sorted(f"{batch}-{task}-{partition}" for batch in batches for task in range(tasks) for partition in range(3))
+
+
+def decide_alone(driver: TransactionDriver, batch: BatchId, transactions: list[OpenTransaction]) -> None:
+    """A commit whose driver dies once its decision is written."""
+    protocol, runner = commit(batch, transactions, 0), driver.step_runner()
+    result: Any = None
+    while True:
+        step = protocol.send(result)
+        result = runner.run(step)
+        if isinstance(step, WriteDecision):
+            assert result is True
+            return
+
+
+def test_rows_are_visible_after_the_commit_alone(sink: Sink) -> None:
+    driver = sink.driver()
+    plan = driver.plan()
+    first, second = sink.write(plan, 0), sink.write(plan, 0, task=1)
+    assert sink.visible() == []
+    driver.commit(micro_batch(0), [first, second], 0)
+    assert sink.visible() == rows(0, tasks=2)
+    assert sink.open_transactions() == []
+
+
+def test_batches_follow_each_other_under_the_same_ids(sink: Sink) -> None:
+    for batch in range(3):
+        planner, committer = sink.driver(), sink.driver()
+        committer.commit(micro_batch(batch), [sink.write(planner.plan(), batch)], 0)
+    assert sink.visible() == rows(0, 1, 2)
+
+
+def test_a_driver_that_dies_before_its_decision_leaves_nothing(sink: Sink) -> None:
+    sink.write(sink.driver().plan(), 0)
+    plan = sink.driver().plan()
+    assert not is_written(plan.decisions, micro_batch(0))
+    assert sink.visible() == []
+    assert sink.open_transactions() == []
+
+
+def test_what_a_dead_driver_has_decided_becomes_visible_once(sink: Sink) -> None:
+    driver = sink.driver()
+    decide_alone(driver, micro_batch(0), [sink.write(driver.plan(), 0)])
+    assert sink.visible() == []
+    plan = sink.driver().plan()
+    assert is_written(plan.decisions, micro_batch(0))
+    assert sink.visible() == rows(0)
+    sink.driver().commit(micro_batch(0), [sink.write(plan, 0)], 0)  # of a task that was planned before
+    assert sink.visible() == rows(0)
+    assert sink.open_transactions() == []
+
+
+def test_a_lost_attempt_is_aborted(sink: Sink) -> None:
+    driver = sink.driver()
+    plan = driver.plan()
+    sink.write(plan, 0, attempt=0)
+    driver.commit(micro_batch(0), [sink.write(plan, 0, attempt=1)], 0)
+    assert sink.open_transactions() == []
+    assert sink.visible() == rows(0)
+
+
+def test_decided_records_whose_transaction_was_aborted_are_copied(sink: Sink) -> None:
+    """As after transaction.timeout.ms: here, an attempt of another run uses the id again."""
+    driver = sink.driver()
+    plan = driver.plan()
+    first, second = sink.write(plan, 0), sink.write(plan, 0, task=1)
+    decide_alone(driver, micro_batch(0), [first, second])
+    client = sink.client()
+    client.coordinators.producer_id(client.api_deadline(), first.transactional_id, plan.timeout_ms)
+    sink.driver().plan()
+    assert sink.visible() == rows(0, tasks=2)
+    sink.driver().plan()
+    assert sink.visible() == rows(0, tasks=2)
+
+
+def test_records_that_are_gone_are_named(sink: Sink, kafka: Any) -> None:
+    driver = sink.driver()
+    plan = driver.plan()
+    written = sink.write(plan, 0)
+    decide_alone(driver, micro_batch(0), [written])
+    client = sink.client()
+    client.coordinators.producer_id(client.api_deadline(), written.transactional_id, plan.timeout_ms)
+    poll_until(lambda: not sink.open_transactions())
+    admin = admin_client(kafka)
+    for future in admin.delete_records([Partition(sink.topic, 1, 1)]).values():
+        future.result(30)
+    with pytest.raises(DataLossError, match=f"{sink.topic}-1"):
+        sink.driver().plan()
+    assert sink.visible() == []
+
+
+def test_the_older_of_two_queries_is_fenced(sink: Sink) -> None:
+    older, newer = sink.driver(), sink.driver()
+    older.commit(micro_batch(5, "older"), [sink.write(older.plan(), 5)], 0)
+    newer.commit(micro_batch(0, "newer"), [sink.write(newer.plan(), 0)], 0)
+    written = sink.write(older.plan(), 6)
+    with pytest.raises(FencedError, match=r"micro-batch 0 of query newer .* stop one of the two"):
+        older.commit(micro_batch(6, "older"), [written], 0)
+    older.abort(1)
+    assert sink.visible() == rows(5, 0)
+
+
+def test_an_old_driver_that_goes_on_writes_no_decision(sink: Sink) -> None:
+    old = sink.driver()
+    protocol, runner = commit(micro_batch(0), [sink.write(old.plan(), 0)], 0), old.step_runner()
+    step = next(protocol)
+    while not isinstance(step, WriteDecision):
+        step = protocol.send(runner.run(step))
+    new = sink.driver()
+    new.commit(micro_batch(0), [sink.write(new.plan(), 0)], 0)
+    assert runner.run(step) is False
+    assert sink.visible() == rows(0)
+
+
+def test_transactions_that_time_out_are_copied(sink: Sink) -> None:
+    driver = sink.driver(**{"kafka.transaction.timeout.ms": "1000"})
+    written = sink.write(driver.plan(), 0)
+    decide_alone(driver, micro_batch(0), [written])
+    poll_until(lambda: not sink.open_transactions(), 60)
+    sink.driver().plan()
+    assert sink.visible() == rows(0)
+
+
+def test_a_slow_commit_is_no_reason_to_write_again(sink: Sink) -> None:
+    """The brokers have aborted the batch by the time of its decision: its records are copied."""
+    driver = sink.driver(**{"kafka.transaction.timeout.ms": "1000"})
+    written = sink.write(driver.plan(), 0)
+    poll_until(lambda: not sink.open_transactions(), 60)
+    driver.commit(micro_batch(0), [written], int(time.time() * 1000))
+    assert sink.visible() == rows(0)
