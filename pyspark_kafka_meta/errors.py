@@ -136,5 +136,10 @@ class DeliveryTimeoutError(KafkaMetaError):
     """Records were not acknowledged within kafka.delivery.timeout.ms. The message names the last error."""
 
 
+class TransactionTimeoutError(KafkaMetaError):
+    """A task writes for so long that a broker may abort its transaction. Write smaller batches, or raise
+    kafka.transaction.timeout.ms."""
+
+
 class FencedError(KafkaMetaError):
     """Another query or attempt has taken over a transactional id. The message says which and what to do."""

@@ -22,11 +22,12 @@ from pyspark_kafka_meta.kafka_errors import (
     refresh_reason,
     write_action,
 )
-from pyspark_kafka_meta.model import Broker, LeaderAndEpoch, RefreshReason, TopicPartition
+from pyspark_kafka_meta.model import Broker, LeaderAndEpoch, RefreshReason, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import ProducerOptions
 from pyspark_kafka_meta.wire.messages import ProducePartition, ProduceRequest, ProduceResponse, RequestFailure
 from pyspark_kafka_meta.writing.partition_queue import PartitionQueue, QueuedBatch
 from pyspark_kafka_meta.writing.queue_instructions import Fail
+from pyspark_kafka_meta.writing.task_transaction import TaskTransaction
 
 THROTTLED_CHECK_S = 1.0
 """A broker may throttle for a minute. Meanwhile the leaders of its partitions are looked up this often."""
@@ -50,9 +51,13 @@ class InFlightProduce(NamedTuple):
 class InFlightProduces:
     """The Produce requests of one task."""
 
-    def __init__(self, client: KafkaClient, options: ProducerOptions) -> None:
+    def __init__(
+        self, client: KafkaClient, options: ProducerOptions, transaction: TaskTransaction | None = None
+    ) -> None:
         self._client = client
         self._options = options
+        self._transactional_id = None if transaction is None else transaction.transactional_id
+        self._version = TransactionVersion.V2 if transaction is None else transaction.version
         self._requests: dict[int, deque[InFlightProduce]] = {}  # by node id, the oldest request first
         self._unknown_since: dict[TopicPartition, float] = {}
 
@@ -136,7 +141,7 @@ class InFlightProduces:
             batches.append((queue, queued))
             parts.append(ProducePartition(queue.partition, queue.topic_id, records))
         timeout_ms = self._client.options.request_timeout_ms
-        request = ProduceRequest(tuple(parts), self._options.acks, timeout_ms)
+        request = ProduceRequest(tuple(parts), self._options.acks, timeout_ms, self._transactional_id, self._version)
         self._client.wire.produce.send(broker, request, now + timeout_ms / 1000)
         sent = InFlightProduce(broker, generation, batches, now, now + OVERDUE_MS / 1000)
         self._requests.setdefault(broker.node_id, deque()).append(sent)

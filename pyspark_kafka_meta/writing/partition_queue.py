@@ -9,7 +9,8 @@ A leader without any batch of a producer takes any sequence number, so a task's 
 a second batch would come first in the log if only the first batch failed (KAFKA-14359).
 
 Follows Kafka's `Sender.completeBatch` and `TransactionManager.canRetry`. Unlike there, a task fails if its acknowledged
-records are lost, in a recreated topic or a truncated log, so that Spark's next attempt writes them again.
+records are lost, in a recreated topic or a truncated log, so that Spark's next attempt writes them again. In a
+transaction, so does a task whose producer its leader has forgotten.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from uuid import UUID
 
 from pyspark_kafka_meta.client.producer_state import PartitionSequence, sequence_after
 from pyspark_kafka_meta.client.retry_pause import RetryPause
-from pyspark_kafka_meta.errors import BrokerError, DataLossError, DeliveryTimeoutError, RecordTooLargeError
+from pyspark_kafka_meta.errors import DataLossError, DeliveryTimeoutError, KafkaMetaError, RecordTooLargeError
 from pyspark_kafka_meta.kafka_errors import (
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     Action,
     broker_error,
     describe,
     refresh_reason,
+    transaction_error,
     write_action,
 )
 from pyspark_kafka_meta.model import NO_PRODUCER, TopicPartition, is_other_topic
@@ -78,7 +80,17 @@ class PartitionQueue(RetryPause):
         last_error: why the first batch has no acknowledgement; empty if nothing failed.
     """
 
-    def __init__(self, partition: TopicPartition, topic_id: UUID | None, sequence: PartitionSequence) -> None:
+    def __init__(
+        self,
+        partition: TopicPartition,
+        topic_id: UUID | None,
+        sequence: PartitionSequence,
+        transactional_id: str | None = None,
+    ) -> None:
+        """
+        Args:
+            transactional_id: of the transaction that the batches belong to.
+        """
         super().__init__()
         self.partition = partition
         self.topic_id = topic_id
@@ -87,6 +99,7 @@ class PartitionQueue(RetryPause):
         self.written: list[WrittenRange] = []
         self.last_error = ""
         self._sequence = sequence
+        self._transactional_id = transactional_id
         self._batches: deque[QueuedBatch] = deque()
         self._max_in_flight = 1  # counted from the oldest batch without an acknowledgement
 
@@ -129,7 +142,8 @@ class PartitionQueue(RetryPause):
     def send(self, queued: QueuedBatch, node_id: int) -> bytes:
         """The bytes of the batch, which is in flight from now on."""
         queued.in_flight, self.node_id = True, node_id
-        return queued.batch.to_bytes(self._sequence.producer, queued.base_sequence)
+        is_transactional = self._transactional_id is not None
+        return queued.batch.to_bytes(self._sequence.producer, queued.base_sequence, is_transactional)
 
     # --- responses ----------------------------------------------------------------------------------------------------
 
@@ -145,14 +159,14 @@ class PartitionQueue(RetryPause):
             return self._acknowledge(queued, produced.base_offset)
         self.last_error = describe(code)
         match write_action(code):
-            case Action.DUPLICATE:
+            case Action.DUPLICATE if self._transactional_id is None:  # else the driver must know the offsets
                 return self._acknowledge(queued, UNKNOWN_OFFSET)
             case Action.REFRESH:
                 return Refresh(refresh_reason(code), code)
             case Action.RETRY:
                 return BackOff(code)
             case Action.SEQUENCE:
-                return self._on_wrong_sequence(queued, code)
+                return self._on_wrong_sequence(queued, produced)
             case Action.SPLIT:
                 return self._on_too_large(queued, code)
             case _:
@@ -188,14 +202,16 @@ class PartitionQueue(RetryPause):
             add_range(self.written, done.base_offset, done.batch.record_count)
         return None
 
-    def _on_wrong_sequence(self, queued: QueuedBatch, code: int) -> Instruction:
-        """A batch behind a failed one just follows it again. The first batch has lost its predecessors in the log."""
+    def _on_wrong_sequence(self, queued: QueuedBatch, produced: ProducedPartition) -> Instruction:
+        """A batch behind a failed one just follows it again. The first batch has lost its predecessors in the log. A
+        transaction cannot go on in another epoch."""
         if queued is not self._batches[0]:
             return None
+        code = produced.error_code
         if self.written and code == OUT_OF_ORDER_SEQUENCE_NUMBER:
             return Fail(self._lost(f"its log ends before them, its leader answered {describe(code)}"))
-        if not self._sequence.restart():
-            return Fail(BrokerError(f"{self.partition} refuses {queued}: {describe(code)}; no epoch is left", code))
+        if self._transactional_id is not None or not self._sequence.restart():
+            return Fail(self._refusal(queued, produced))
         self._max_in_flight = 1
         for waiting in self._batches:
             if not waiting.is_acknowledged:
@@ -223,17 +239,18 @@ class PartitionQueue(RetryPause):
             base_sequence = sequence_after(base_sequence, half.record_count)
         return None
 
-    def _refusal(self, queued: QueuedBatch, produced: ProducedPartition) -> BrokerError:
+    def _refusal(self, queued: QueuedBatch, produced: ProducedPartition) -> KafkaMetaError:
         """The error of a batch that the broker refuses for good, with its own words."""
+        code = produced.error_code
         problem, words = f"{self.partition} refuses {queued}", [produced.error_message or ""]
         for index, message in produced.record_errors:
             if index < len(queued.rows):
                 problem = f"{self.partition} refuses row {queued.rows[index]}"
                 words.append(message or "")
                 break
-        error = broker_error(problem, produced.error_code, self.partition.topic, "WRITE")
-        said = " ".join(dict.fromkeys(filter(None, words)))
-        return type(error)(f"{error}: {said}", error.code) if said else error
+        if self._transactional_id is not None and write_action(code) is Action.FENCED:
+            return transaction_error(problem, code, self._transactional_id)
+        return broker_error(problem, code, self.partition.topic, "WRITE", " ".join(dict.fromkeys(filter(None, words))))
 
     def _lost(self, cause: str) -> DataLossError:
         records = sum(written.records for written in self.written)

@@ -9,31 +9,36 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.client.producer_state import PartitionSequence
-from pyspark_kafka_meta.errors import BrokerError, UnknownTopicError
+from pyspark_kafka_meta.errors import BrokerError, FencedError, UnknownTopicError
 from pyspark_kafka_meta.kafka_errors import broker_error
 from pyspark_kafka_meta.model import NO_PRODUCER, TopicPartition
 from pyspark_kafka_meta.options import ProducerOptions
 from pyspark_kafka_meta.records.compression import Codec, Compression
-from pyspark_kafka_meta.records.encoder import compressed_share, encode
-from pyspark_kafka_meta.records.record_fields import Ints
+from pyspark_kafka_meta.records.encoder import EncodedBatch, compressed_share, encode
+from pyspark_kafka_meta.records.record_fields import Ints, Longs
 from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.writing.in_flight_produces import InFlightProduces
 from pyspark_kafka_meta.writing.input_rows import CHUNK_BYTES, InputRows, read_rows
 from pyspark_kafka_meta.writing.partition_queue import PartitionQueue
 from pyspark_kafka_meta.writing.partitioner import Partitioner
 from pyspark_kafka_meta.writing.produce_responses import ProduceResponses
-from pyspark_kafka_meta.writing.producer_ids import request_producer_id
+from pyspark_kafka_meta.writing.task_transaction import TaskTransaction
 from pyspark_kafka_meta.writing.written_range import WrittenRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+T = TypeVar("T")
+Written: TypeAlias = Mapping[TopicPartition, list[WrittenRange]]
+"""What a task wrote, by partition in the order of writing."""
 
 
 class TaskWriter:
@@ -45,6 +50,7 @@ class TaskWriter:
         options: ProducerOptions,
         columns: SinkColumns,
         topic: str | None,
+        transaction: TaskTransaction | None = None,
         *,
         wall_clock: Callable[[], float] = time.time,
         rng: random.Random | None = None,
@@ -52,22 +58,25 @@ class TaskWriter:
         """
         Args:
             topic: of all rows; None if the rows have a topic column.
+            transaction: that all rows belong to; None to write at least once.
             wall_clock: seconds since 1970 UTC.
         """
         self._client = client
         self._options = options
         self._columns = columns
         self._topic = topic
+        self._transaction = transaction
         self._wall_clock = wall_clock
         self._compression = Compression(Codec[options.compression_type.upper()], options.compression_level)
         self._compressed_share = 1.0  # until the first chunk is compressed
         self._partitioner = Partitioner(options.ignore_keys, options.batch_bytes, rng or random.Random())
         self._queues: dict[TopicPartition, PartitionQueue] = {}
-        self._in_flight = InFlightProduces(client, options)
+        self._in_flight = InFlightProduces(client, options, transaction)
         self._responses = ProduceResponses(client)
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> Mapping[TopicPartition, list[WrittenRange]]:
-        """Write all rows. Returns the offsets of each partition in the order of writing.
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
+        """Write all rows. Returns the offsets of each partition in the order of writing. A transaction stays open; a
+        task that fails aborts it.
 
         Raises:
             InvalidRowError, RecordTooLargeError: a row cannot be written.
@@ -76,23 +85,46 @@ class TaskWriter:
             DeliveryTimeoutError: records were not acknowledged within kafka.delivery.timeout.ms.
             DataLossError: acknowledged records were lost.
             ConnectError: no broker of the cluster responded.
+            FencedError: another task or query uses the transactional id.
+            TransactionTimeoutError: the transaction is about to time out.
         """
         chunk_bytes = min(CHUNK_BYTES, self._options.buffer_bytes)
         max_record_bytes = self._options.max_request_bytes
-        try:
+        with self._failing():
             given = self._without_deadlines(batches)
             for rows in read_rows(given, self._columns, chunk_bytes, max_record_bytes, self._now_ms):
                 self._add(rows)
                 self._wait_until_unacknowledged(self._options.buffer_bytes)
             self._wait_until_unacknowledged(0)
-        except BaseException:
-            self._client.producer.forget()
-            raise
-        finally:
-            self._in_flight.drop()
+        return self._written()
+
+    def write_encoded(self, batches: Iterable[tuple[TopicPartition, EncodedBatch]]) -> Written:
+        """Write record batches as they are. Returns and raises as `write`."""
+        with self._failing():
+            for partition, batch in self._without_deadlines(batches):
+                self._partitions_of(partition.topic)
+                self._enqueue([(partition, batch, batch.rows.astype(np.int64))])
+                self._wait_until_unacknowledged(self._options.buffer_bytes)
+            self._wait_until_unacknowledged(0)
+        return self._written()
+
+    def _written(self) -> Written:
         return {partition: queue.written for partition, queue in self._queues.items()}
 
-    def _without_deadlines(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """After an error, abandon all requests, and abort the transaction or forget the producer."""
+        try:
+            yield
+        except BaseException as error:
+            self._in_flight.drop()
+            if self._transaction is None:
+                self._client.producer.forget()
+            elif not isinstance(error, FencedError):  # what is open belongs to another producer
+                self._transaction.abort()
+            raise
+
+    def _without_deadlines(self, batches: Iterable[T]) -> Iterator[T]:
         """The batches; waiting for them counts to no deadline, because nothing is sent meanwhile."""
         asked_at = self._client.clock()
         for batch in batches:
@@ -118,13 +150,22 @@ class TaskWriter:
             of_topic = self._partitions_of(topic)
             indices[members] = self._assign(topic, rows, members, of_topic) + len(partitions)
             partitions += of_topic
-        deadline = self._client.clock() + self._options.delivery_timeout_ms / 1000
         encoded = encode(
             rows.records, indices, rows.sizes, self._options.batch_bytes, self._compression, self._compressed_share
         )
         self._compressed_share = compressed_share(encoded)
-        for batch in encoded:
-            self._queue(partitions[batch.partition]).add(batch, batch.rows + np.int64(rows.first_row), deadline)
+        self._enqueue(
+            [(partitions[batch.partition], batch, batch.rows + np.int64(rows.first_row)) for batch in encoded]
+        )
+
+    def _enqueue(self, batches: Sequence[tuple[TopicPartition, EncodedBatch, Longs]]) -> None:
+        """Queue batches, each with the rows of the task that its records are from."""
+        if self._transaction is not None:
+            self._transaction.fail_if_late(self._client.clock())
+            self._transaction.add({partition for partition, _, _ in batches})
+        deadline = self._client.clock() + self._options.delivery_timeout_ms / 1000
+        for partition, batch, rows in batches:
+            self._queue(partition).add(batch, rows, deadline)
 
     def _by_topic(self, rows: InputRows) -> Iterator[tuple[str, Ints]]:
         """Each topic with the indices of its rows."""
@@ -175,14 +216,18 @@ class TaskWriter:
     def _queue(self, partition: TopicPartition) -> PartitionQueue:
         if partition not in self._queues:
             topic_id = self._client.cache.snapshot.topic_id(partition.topic)
-            self._queues[partition] = PartitionQueue(partition, topic_id, self._sequence(partition))
+            transactional_id = None if self._transaction is None else self._transaction.transactional_id
+            sequence = self._sequence(partition)
+            self._queues[partition] = PartitionQueue(partition, topic_id, sequence, transactional_id)
         return self._queues[partition]
 
     def _sequence(self, partition: TopicPartition) -> PartitionSequence:
+        if self._transaction is not None:
+            return self._transaction.sequence(partition)
         if not self._options.idempotent:
             return PartitionSequence(NO_PRODUCER)
         if not self._client.producer.has_id:
-            self._client.producer.start(request_producer_id(self._client, self._block_deadline()))
+            self._client.producer.start(self._client.coordinators.producer_id(self._block_deadline()))
         return self._client.producer.sequence(partition)
 
     # --- queues to brokers --------------------------------------------------------------------------------------------
@@ -216,6 +261,8 @@ class TaskWriter:
 
     def _fail_if_late(self) -> None:
         now = self._client.clock()
+        if self._transaction is not None:
+            self._transaction.fail_if_late(now)
         late = [queue for queue in self._queues.values() if queue and now >= queue.deadline]
         if late:
             raise min(late, key=lambda queue: queue.deadline).timeout_error()

@@ -14,6 +14,7 @@ from pyspark_kafka_meta.errors import (
     BrokerError,
     DataLossError,
     DeliveryTimeoutError,
+    FencedError,
     KafkaMetaError,
     RecordTooLargeError,
 )
@@ -40,8 +41,9 @@ class Queue(PartitionQueue):
         producer: ProducerEpoch = PRODUCER,
         next_sequence: int = 0,
         max_in_flight: int = MAX_IN_FLIGHT,
+        transactional_id: str | None = None,
     ) -> None:
-        super().__init__(T0, TOPIC_ID, PartitionSequence(producer, next_sequence))
+        super().__init__(T0, TOPIC_ID, PartitionSequence(producer, next_sequence), transactional_id)
         self._max_in_flight = max_in_flight
         row = 0
         for count in counts:
@@ -274,7 +276,7 @@ def test_no_epoch_is_used_twice() -> None:
     queue = Queue(1, producer=ProducerEpoch(7, MAX_EPOCH))
     (queued,) = queue.send_all()
 
-    assert "no epoch is left" in str(error_of(queue.respond(queued, ErrorCode.unknown_producer_id)))
+    assert isinstance(error_of(queue.respond(queued, ErrorCode.unknown_producer_id)), BrokerError)
 
 
 def test_log_that_lost_acknowledged_records_fails_the_task() -> None:
@@ -327,9 +329,12 @@ REFUSED = {
     ErrorCode.message_too_large: (RecordTooLargeError, "t-0 refuses row 0, whose record has"),
     ErrorCode.record_list_too_large: (RecordTooLargeError, "raise max.message.bytes of topic t"),
     ErrorCode.topic_authorization_failed: (AuthorizationError, "no ACL allows this user WRITE on topic t"),
-    ErrorCode.invalid_record: (BrokerError, "t-0 refuses row 0: INVALID_RECORD (error 87)"),
-    ErrorCode.invalid_producer_epoch: (BrokerError, "INVALID_PRODUCER_EPOCH"),
-    ErrorCode.unknown_server_error: (BrokerError, "UNKNOWN_SERVER_ERROR"),
+    ErrorCode.invalid_record: (BrokerError, "t-0 refuses row 0: INVALID_RECORD (error 87): correct or filter"),
+    ErrorCode.invalid_producer_epoch: (BrokerError, "nothing is left to do if Spark's next attempt"),
+    ErrorCode.unknown_server_error: (BrokerError, "UNKNOWN_SERVER_ERROR (error -1): the log of the broker says why"),
+    ErrorCode.cluster_authorization_failed: (AuthorizationError, "allow this user IDEMPOTENT_WRITE on the cluster"),
+    ErrorCode.transactional_id_authorization_failed: (AuthorizationError, "allow this user WRITE on all"),
+    ErrorCode.invalid_config: (BrokerError, "INVALID_CONFIG (error 40): the log of the broker says more"),
 }
 
 
@@ -356,7 +361,7 @@ def test_broker_names_the_record_that_it_refuses() -> None:
     error = error_of(queue.on_response(queued, produced))
 
     expected = "t-0 refuses row 4: INVALID_RECORD (error 87): One or more records have been rejected " + words
-    assert str(error) == expected
+    assert str(error) == expected + ": correct or filter such rows"
 
 
 def test_timeout_names_rows_and_the_last_error() -> None:
@@ -371,3 +376,65 @@ def test_timeout_names_rows_and_the_last_error() -> None:
         "t-0 did not acknowledge a record batch of 2 rows from row 0 on within kafka.delivery.timeout.ms: "
         "NOT_ENOUGH_REPLICAS (error 19): check the partition's leader and its in-sync replicas"
     )
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+ID = "orders/3/0"
+
+
+@pytest.mark.parametrize("transactional_id", [ID, None])
+def test_batches_of_a_transaction_say_so(transactional_id: str | None) -> None:
+    queue = Queue(3, transactional_id=transactional_id)
+    (queued,) = queue.send_all()
+
+    (header,) = read_batch_headers(queue.send(queued, NODE))
+
+    assert header.is_transactional is (transactional_id is not None)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.unknown_producer_id, ErrorCode.out_of_order_sequence_number])
+def test_transaction_does_not_go_on_in_another_epoch(code: ErrorCode) -> None:
+    queue = Queue(3, 2, transactional_id=ID)
+    first, second = queue.send_all()
+    assert queue.respond(second, ErrorCode.out_of_order_sequence_number) is None  # it just follows the first again
+
+    error = error_of(queue.respond(first, code))
+
+    assert str(error).startswith(f"t-0 refuses a record batch of 3 rows from row 0 on: {code.name.upper()}")
+    assert queue.sequences() == [0, 3]
+
+
+def test_records_without_known_offsets_fail_the_task_because_the_driver_must_find_them() -> None:
+    queue = Queue(3, transactional_id=ID)
+    (queued,) = queue.send_all()
+
+    assert isinstance(error_of(queue.respond(queued, ErrorCode.duplicate_sequence_number)), BrokerError)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced])
+def test_fenced_task_names_the_transactional_id(code: ErrorCode) -> None:
+    queue = Queue(1, transactional_id=ID)
+    (queued,) = queue.send_all()
+
+    error = error_of(queue.respond(queued, code))
+
+    assert type(error) is FencedError
+    assert f"t-0 refuses row 0: {code.name.upper()}" in str(error)
+    assert "another query, uses transactional id orders/3/0" in str(error)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.invalid_txn_state, ErrorCode.transaction_abortable])
+def test_transaction_that_has_ended_is_repeated(code: ErrorCode) -> None:
+    queue = Queue(1, transactional_id=ID)
+    (queued,) = queue.send_all()
+
+    assert "if Spark's next attempt of the task succeeds" in str(error_of(queue.respond(queued, code)))
+
+
+def test_markers_of_the_transaction_before_are_waited_for() -> None:
+    queue = Queue(1, transactional_id=ID)
+    (queued,) = queue.send_all()
+
+    assert queue.respond(queued, ErrorCode.concurrent_transactions) == BackOff(51)
+    assert queue.send_all() == [queued]
