@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.errors import AuthorizationError, BrokerError
+from pyspark_kafka_meta.errors import AuthorizationError, BrokerError, FencedError, KafkaMetaError
 from pyspark_kafka_meta.model import RefreshReason
 
 UNKNOWN_SERVER_ERROR = ErrorCode.unknown_server_error.value
@@ -31,13 +31,27 @@ UNKNOWN_LEADER_EPOCH = ErrorCode.unknown_leader_epoch.value
 UNKNOWN_TOPIC_ID = ErrorCode.unknown_topic_id.value
 INCONSISTENT_TOPIC_ID = ErrorCode.inconsistent_topic_id.value
 OUT_OF_ORDER_SEQUENCE_NUMBER = ErrorCode.out_of_order_sequence_number.value
+CONCURRENT_TRANSACTIONS = ErrorCode.concurrent_transactions.value
+INVALID_TRANSACTION_TIMEOUT = ErrorCode.invalid_transaction_timeout.value
+OPERATION_NOT_ATTEMPTED = ErrorCode.operation_not_attempted.value
+TRANSACTIONAL_ID_NOT_FOUND = ErrorCode.transactional_id_not_found.value
 REBOOTSTRAP_REQUIRED = ErrorCode.rebootstrap_required.value
 
 COORDINATOR_UNAVAILABLE = frozenset(
     code.value
     for code in (ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available, ErrorCode.not_coordinator)
 )
-"""The coordinator of a group is being elected, loaded or moved: retriable."""
+"""The coordinator of a group or of a transactional id is being elected, loaded or moved: retriable."""
+NOT_OPEN = frozenset(
+    code.value
+    for code in (
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.invalid_txn_state,
+        ErrorCode.invalid_producer_id_mapping,
+        ErrorCode.producer_fenced,
+    )
+)
+"""The coordinator has no open transaction of this producer: it has ended, or the id was initialised again."""
 TOPIC_MISSING = frozenset(
     {UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID}
 )
@@ -108,6 +122,28 @@ _ACTIONS: dict[int, _Actions] = {
 }
 _FAIL = _Actions(Action.FAIL, Action.FAIL)
 """The actions of every other code."""
+_FORBIDDEN = (ErrorCode.cluster_authorization_failed, ErrorCode.transactional_id_authorization_failed)
+_REPEAT = "nothing is left to do if Spark's next attempt of the task succeeds, which has another producer"
+_NEXT_STEPS: dict[int, str] = {
+    ErrorCode.unknown_server_error: "the log of the broker says why",
+    ErrorCode.invalid_topic_exception: "choose another topic: Kafka does not allow the name, or keeps it for itself",
+    ErrorCode.cluster_authorization_failed: "allow this user IDEMPOTENT_WRITE on the cluster",
+    ErrorCode.invalid_timestamp: "correct the column timestamp, or the limits message.timestamp.* of the topic",
+    ErrorCode.unsupported_for_message_format: "raise message.format.version of the topic",
+    ErrorCode.policy_violation: "keep to the policy of the brokers",
+    ErrorCode.out_of_order_sequence_number: _REPEAT,
+    ErrorCode.duplicate_sequence_number: _REPEAT,
+    ErrorCode.invalid_producer_epoch: _REPEAT,
+    ErrorCode.invalid_txn_state: f"its transaction has ended: {_REPEAT}",
+    ErrorCode.invalid_producer_id_mapping: f"its coordinator does not know the producer any more: {_REPEAT}",
+    ErrorCode.transactional_id_authorization_failed: "allow this user WRITE on all transactional ids that begin with "
+    "kafka.transactional.id",
+    ErrorCode.unknown_producer_id: _REPEAT,
+    ErrorCode.unsupported_compression_type: "choose another kafka.compression.type",
+    ErrorCode.invalid_record: "correct or filter such rows",
+    ErrorCode.producer_fenced: _REPEAT,
+    ErrorCode.transaction_abortable: _REPEAT,
+}
 _NAMES: dict[int, str] = {code: code.name.upper() for code in ErrorCode if code is not ErrorCode.none}
 
 
@@ -119,6 +155,11 @@ def read_action(code: int) -> Action:
 def write_action(code: int) -> Action:
     """The action after `code` in the response to a Produce request or a request of a transaction."""
     return _ACTIONS.get(code, _FAIL).write
+
+
+def coordinator_may_recover(code: int) -> bool:
+    """Whether a coordinator may accept a request of a transaction, or the next coordinator, that failed with `code`."""
+    return code in COORDINATOR_UNAVAILABLE or write_action(code) in (Action.RETRY, Action.REFRESH)
 
 
 def refresh_reason(code: int) -> RefreshReason:
@@ -138,12 +179,13 @@ def describe(code: int) -> str:
     return f"{_NAMES[code]} (error {code})" if code in _NAMES else f"error {code}"
 
 
-def broker_error(problem: str, code: int, topic: str, operation: str) -> BrokerError:
+def broker_error(problem: str, code: int, topic: str, operation: str, said: str = "") -> BrokerError:
     """The exception for a `code` that a retry does not help against.
 
     Args:
         problem: begins the sentence: "topic t cannot be read".
         operation: ACL operation on the topic that the request needs.
+        said: the broker's own words.
     """
     if code == TOPIC_AUTHORIZATION_FAILED:
         return AuthorizationError(
@@ -151,4 +193,22 @@ def broker_error(problem: str, code: int, topic: str, operation: str) -> BrokerE
             f"exist: allow it {'WRITE' if operation == 'WRITE' else 'READ'}, which includes DESCRIBE",
             code,
         )
-    return BrokerError(f"{problem}: {describe(code)}", code)
+    kind = AuthorizationError if code in _FORBIDDEN else BrokerError
+    next_step = _NEXT_STEPS.get(code, "" if code in _ACTIONS else "the log of the broker says more")
+    return kind(": ".join(filter(None, (problem, describe(code), said, next_step))), code)
+
+
+def transaction_error(problem: str, code: int, transactional_id: str, topic: str = "") -> KafkaMetaError:
+    """The exception for a `code` in the response to a request of a transaction that a retry does not help against.
+
+    Args:
+        problem: begins the sentence: "transactional id i cannot be used".
+        topic: that the request adds to the transaction, if any.
+    """
+    if write_action(code) is Action.FENCED:
+        return FencedError(
+            f"{problem}: {describe(code)}: another attempt of this task, or another query, uses transactional id "
+            f"{transactional_id} by now, or its transaction timed out: give each query a kafka.transactional.id of its "
+            "own"
+        )
+    return broker_error(problem, code, topic, "WRITE")

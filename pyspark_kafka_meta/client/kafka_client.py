@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 
+from pyspark_kafka_meta.client.coordinators import Coordinators
 from pyspark_kafka_meta.client.leader_offsets import LeaderOffsets
 from pyspark_kafka_meta.client.producer_state import ProducerState
 from pyspark_kafka_meta.client.read_replicas import ReadReplicas
@@ -19,7 +20,7 @@ from pyspark_kafka_meta.errors import NoLeaderError, UnknownTopicError
 from pyspark_kafka_meta.kafka_errors import UNKNOWN_TOPIC_OR_PARTITION, Action, broker_error, read_action
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings, backoff_s
-from pyspark_kafka_meta.model import Broker, RefreshReason, TopicPartition, name_partitions
+from pyspark_kafka_meta.model import RefreshReason, TopicPartition, name_partitions
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
@@ -37,6 +38,7 @@ class KafkaClient:
         wire: sends requests to brokers. `cache` says to which.
         replicas, throttles: preferred read replicas, and brokers that throttle the client.
         producer: sequence numbers of idempotent writes.
+        coordinators: producer ids and transactions.
         clock, sleep: seconds; all deadlines are of this clock, which never goes back.
     """
 
@@ -80,6 +82,9 @@ class KafkaClient:
             sleep=sleep,
             rng=self._rng,
         )
+        self.coordinators = Coordinators(
+            self.wire, self.cache, options, self.throttles, clock, sleep, self.backoff_s, self._rng
+        )
         self._unanswered: Counter[int] = Counter()  # failed ListOffsets in a row, by node id
         self._given_up: set[str | TopicPartition] = set()  # unknown for the whole grace period
 
@@ -90,9 +95,6 @@ class KafkaClient:
     def backoff_s(self, failures: int) -> float:
         """Seconds to wait before the retry of a request that failed `failures` times in a row."""
         return backoff_s(self._settings, failures, self._rng)
-
-    def shuffled(self, brokers: Collection[Broker]) -> list[Broker]:
-        return self._rng.sample(list(brokers), len(brokers))
 
     def close(self) -> None:
         self.cache.close()

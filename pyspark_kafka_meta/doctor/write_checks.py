@@ -37,7 +37,6 @@ from pyspark_kafka_meta.records.record_batches import write_batch
 from pyspark_kafka_meta.telemetry.event_origin import cli_origin
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 from pyspark_kafka_meta.wire.messages import ProducePartition, ProduceRequest, ProduceResponse, RequestFailure
-from pyspark_kafka_meta.writing.producer_ids import request_producer_id
 
 _RECORD_COUNT = slice(57, 61)
 """In a record batch: `records/record_batches.py` has the layout."""
@@ -134,7 +133,7 @@ def _probe(client: KafkaClient, topic: str, leader: Broker, request: ProduceRequ
 def _producer_id_finding(client: KafkaClient) -> Finding:
     check = "idempotence"
     try:
-        producer = request_producer_id(client, client.api_deadline())
+        producer = client.coordinators.producer_id(client.api_deadline())
     except AuthorizationError as error:
         what, _, fix = str(error).rpartition(": ")
         return fail(check, what, fix)

@@ -19,7 +19,7 @@ from pyspark_kafka_meta.record_schema import HEADERS_COLUMN
 from pyspark_kafka_meta.records.arrow_arrays import data_of, offsets_of
 from pyspark_kafka_meta.records.compression import Compression, compress
 from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
-from pyspark_kafka_meta.records.record_batches import HEADER_BYTES, read_batch_headers, write_batch
+from pyspark_kafka_meta.records.record_batches import HEADER_BYTES, TRANSACTIONAL, read_batch_headers, write_batch
 from pyspark_kafka_meta.records.record_fields import Ints, Longs
 from pyspark_kafka_meta.records.varints import varint_bytes, varints
 
@@ -81,11 +81,11 @@ class EncodedBatch:
         """With the header."""
         return HEADER_BYTES + len(self.payload)
 
-    def to_bytes(self, producer: ProducerEpoch, base_sequence: int) -> bytes:
+    def to_bytes(self, producer: ProducerEpoch, base_sequence: int, is_transactional: bool = False) -> bytes:
         """The batch as it is sent. The base sequence of `NO_PRODUCER` is -1."""
         return write_batch(
             self.payload,
-            attributes=self.compression.codec,
+            attributes=self.compression.codec | (TRANSACTIONAL if is_transactional else 0),
             base_timestamp=self.base_timestamp,
             max_timestamp=self.max_timestamp,
             producer=producer,

@@ -34,6 +34,8 @@ from pyspark_kafka_meta.model import NO_EPOCH, ProducerEpoch
 from pyspark_kafka_meta.records.compression import Codec
 
 HEADER_BYTES = 61
+TRANSACTIONAL = 0x10
+"""The attribute of a batch that belongs to a transaction."""
 MIN_RECORD_BYTES = 7
 """One byte each: length, attributes, timestamp delta, offset delta, key length, value length, header count."""
 
@@ -45,7 +47,6 @@ _MAGIC = 2
 _CODECS = tuple(Codec)
 _CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
-_TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _MAX_OFFSET = 2**63 - 2  # the next offset must fit an int64
 
@@ -91,7 +92,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
-        return bool(self.attributes & _TRANSACTIONAL)
+        return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:

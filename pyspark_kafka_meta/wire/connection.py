@@ -152,7 +152,7 @@ class Connection:
         if version < max(api.min_version, oldest):
             raise UnsupportedBrokerError(
                 f"{self.address} offers {api.title} v{oldest} to v{newest}, needed is v{api.min_version} to v{ours}: "
-                "use brokers of Apache Kafka 2.7 or later"
+                f"use brokers of Apache Kafka {api.since} or later"
             )
         return version
 

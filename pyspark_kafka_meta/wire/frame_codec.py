@@ -18,6 +18,7 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i32Timedelta
 
 from pyspark_kafka_meta.errors import ProtocolError
+from pyspark_kafka_meta.wire.describe_transactions import DescribeTransactionsResponse
 from pyspark_kafka_meta.wire.frame_lengths import Span, check_lengths
 
 LENGTH_BYTES = 4
@@ -28,12 +29,13 @@ Produce request."""
 
 
 class Api(NamedTuple):
-    """One Kafka API: its key and the versions that this package supports."""
+    """One Kafka API: its key, the versions that this package supports, and the first Kafka that has one of them."""
 
     name: str
     key: int
     min_version: int
     max_version: int
+    since: str = "2.7"
 
     @property
     def title(self) -> str:
@@ -64,6 +66,13 @@ OFFSET_FOR_LEADER_EPOCH = Api("offset_for_leader_epoch", 23, 2, 4)
 FETCH = Api("fetch", 1, 12, 16)
 PRODUCE = Api("produce", 0, 8, 13)
 INIT_PRODUCER_ID = Api("init_producer_id", 22, 3, 5)
+FIND_COORDINATOR = Api("find_coordinator", 10, 3, 4)
+ADD_PARTITIONS_TO_TXN = Api("add_partitions_to_txn", 24, 2, 3)
+END_TXN = Api("end_txn", 26, 2, 5)
+LIST_TRANSACTIONS = Api("list_transactions", 66, 0, 0, since="3.0")
+DESCRIBE_TRANSACTIONS = Api("describe_transactions", 65, 0, 0, since="3.0")
+FEATURES = Api("api_versions", 18, 4, 4, since="3.9")
+"""ApiVersions for the finalized features of a cluster (KIP-584). The header of its response is never flexible."""
 
 
 @cache
@@ -148,13 +157,21 @@ def _without(frame: memoryview, spans: Sequence[Span]) -> bytes:
 
 
 @cache
-def _readers(api: Api, version: int) -> tuple[Any, Any, Any]:
+def response_schema(api: Api, version: int) -> Any:
+    """The message class of the response."""
+    if api == DESCRIBE_TRANSACTIONS:
+        return DescribeTransactionsResponse
     module = import_module(f"kio.schema.{api.name}.v{version}.response")
-    response: Any = next(
+    return next(
         entity
         for entity in vars(module).values()
         if isinstance(entity, type) and getattr(entity, "__type__", None) is EntityType.response
     )
+
+
+@cache
+def _readers(api: Api, version: int) -> tuple[Any, Any, Any]:
+    response = response_schema(api, version)
     return entity_reader(response.__header_schema__), entity_reader(response), response
 
 

@@ -15,11 +15,16 @@ from typing import Any, TypeAlias
 from pyspark_kafka_meta.errors import RequestTimeoutError
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
 from pyspark_kafka_meta.reusable_buffer import ReusableBuffer
-from pyspark_kafka_meta.wire import translate_fetch, translate_metadata, translate_offsets, translate_produce
+from pyspark_kafka_meta.wire import (
+    translate_fetch,
+    translate_metadata,
+    translate_offsets,
+    translate_produce,
+    translate_transactions,
+)
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.wire.frame_codec import (
     FETCH,
-    INIT_PRODUCER_ID,
     LIST_OFFSETS,
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
@@ -34,9 +39,9 @@ from pyspark_kafka_meta.wire.messages import (
     OffsetsResponse,
     ProduceRequest,
     ProduceResponse,
-    ProducerIdRequest,
-    ProducerIdResponse,
     RequestFailure,
+    TransactionRequest,
+    TransactionResponse,
 )
 
 Topics: TypeAlias = Collection[str] | None
@@ -126,8 +131,7 @@ class ProduceRequests(InFlightRequests[ProduceRequest, ProduceResponse]):
         super().__init__(replace(settings, limits_unacknowledged=False), interrupted_by)
 
     def _write(self, connection: Connection, request: ProduceRequest, deadline: float) -> None:
-        by_name = any(entry.topic_id is None for entry in request.partitions)
-        version = connection.version(PRODUCE, at_most=translate_produce.TOPIC_IDS_SINCE - 1 if by_name else None)
+        version = connection.version(translate_produce.produce_api(request))
         connection.send(PRODUCE, translate_produce.produce_request(version, request), deadline)
 
     def _read(
@@ -137,18 +141,19 @@ class ProduceRequests(InFlightRequests[ProduceRequest, ProduceResponse]):
         return translate_produce.produce_response(exchange, in_flight.request, node_id)
 
 
-class ProducerIdRequests(InFlightRequests[ProducerIdRequest, ProducerIdResponse]):
-    name = "InitProducerId"
+class TransactionRequests(InFlightRequests[TransactionRequest, TransactionResponse]):
+    name = "a request of a transaction"
 
-    def _write(self, connection: Connection, request: ProducerIdRequest, deadline: float) -> None:
-        version = connection.version(INIT_PRODUCER_ID)
-        connection.send(INIT_PRODUCER_ID, translate_produce.producer_id_request(version), deadline)
+    def _write(self, connection: Connection, request: TransactionRequest, deadline: float) -> None:
+        api = translate_transactions.transaction_api(request)
+        version = connection.version(api)
+        connection.send(api, translate_transactions.transaction_request(version, request), deadline)
 
     def _read(
-        self, node_id: int, connection: Connection, in_flight: InFlightRequest[ProducerIdRequest]
-    ) -> ProducerIdResponse:
+        self, node_id: int, connection: Connection, in_flight: InFlightRequest[TransactionRequest]
+    ) -> TransactionResponse:
         exchange = connection.receive(in_flight.read_deadline(), has_begun=True)
-        return translate_produce.producer_id_response(exchange, node_id)
+        return translate_transactions.transaction_response(exchange, in_flight.request, node_id)
 
 
 class KafkaWire:
@@ -159,13 +164,13 @@ class KafkaWire:
         self.offsets = OffsetsRequests(settings, self._metadata)
         self.fetch = FetchRequests(settings, self._metadata)
         self.produce = ProduceRequests(settings, self._metadata)
-        self.producer_ids = ProducerIdRequests(settings, self._metadata)
+        self.transactions = TransactionRequests(settings, self._metadata)
         self._kinds: tuple[InFlightRequests[Any, Any], ...] = (
             self._metadata,
             self.offsets,
             self.fetch,
             self.produce,
-            self.producer_ids,
+            self.transactions,
         )
         # Metadata goes to addresses, which get numbers here: bootstrap addresses have no node id.
         self._numbers: defaultdict[Address, int] = defaultdict(itertools.count().__next__)

@@ -11,6 +11,7 @@ from typing import Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.kafka_errors import OPERATION_NOT_ATTEMPTED
 from pyspark_kafka_meta.model import (
     NO_EPOCH,
     Address,
@@ -245,18 +246,25 @@ class ProduceResponse:
 
 @dataclass(frozen=True, slots=True)
 class FindCoordinatorRequest:
-    """Which broker coordinates a transactional id? Any broker responds."""
+    """Which brokers coordinate transactional ids? Any broker responds, before Kafka 3.0 to the first id alone."""
 
-    transactional_id: str
+    transactional_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """`broker` is None with an error."""
+
+    error_code: int
+    broker: Broker | None
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorResponse:
-    """`coordinator` is None with an error."""
+    """`coordinators` has at least one of the requested transactional ids."""
 
     node_id: int
-    error_code: int
-    coordinator: Broker | None
+    coordinators: Mapping[str, Coordinator]
     throttle_ms: int = 0
 
 
@@ -300,6 +308,11 @@ class AddPartitionsResponse:
     errors: Mapping[TopicPartition, int]
     throttle_ms: int = 0
 
+    @property
+    def error_code(self) -> int:
+        """The reason why none was added: the coordinator does not attempt the partitions beside a refused one."""
+        return next((code for code in self.errors.values() if code != OPERATION_NOT_ATTEMPTED), 0)
+
 
 @dataclass(frozen=True, slots=True)
 class EndTransactionRequest:
@@ -339,20 +352,21 @@ class ListTransactionsResponse:
 
 @dataclass(frozen=True, slots=True)
 class DescribeTransactionsRequest:
-    """The open transactions of ids that a broker coordinates (KIP-664)."""
+    """The transaction of an id, from its coordinator (KIP-664, Kafka 3.0 and later)."""
 
-    transactional_ids: tuple[str, ...]
+    transactional_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class DescribedTransaction:
-    """Attributes:
-    state: as the broker names it: Ongoing, PrepareCommit ...
-    started_ms: of the open transaction, ms since 1970 UTC; None without one.
+    """The last transaction of an id.
+
+    Attributes:
+        state: as the broker names it: Ongoing, PrepareCommit ...
+        started_ms: of the open transaction, ms since 1970 UTC; None without one.
     """
 
     transactional_id: str
-    error_code: int
     state: str
     producer: ProducerEpoch
     timeout_ms: int
@@ -362,8 +376,11 @@ class DescribedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class DescribeTransactionsResponse:
+    """`transaction` is None with an error."""
+
     node_id: int
-    transactions: tuple[DescribedTransaction, ...]
+    error_code: int
+    transaction: DescribedTransaction | None
     throttle_ms: int = 0
 
 
@@ -374,9 +391,10 @@ class TransactionVersionRequest:
 
 @dataclass(frozen=True, slots=True)
 class TransactionVersionResponse:
-    """V1 if the broker reports no features."""
+    """V1 if the cluster has not finalized V2."""
 
     node_id: int
+    error_code: int
     version: TransactionVersion
     throttle_ms: int = 0
 

@@ -23,11 +23,11 @@ V = TypeVar("V")
 
 
 def broker(entry: Any) -> Broker:
-    """A broker of a Metadata, Fetch or Produce response."""
+    """A broker of a response to Metadata, Fetch, Produce or FindCoordinator; the last names no rack."""
     check(entry.node_id >= 0, "a broker id of %d", entry.node_id)
     check(_HOST.fullmatch(entry.host) is not None, "an impossible host name for broker %d", entry.node_id)
     check(0 < entry.port < 65536, "port %d for broker %d", entry.port, entry.node_id)
-    return Broker(int(entry.node_id), Address(entry.host, int(entry.port)), label(entry.rack, "rack"))
+    return Broker(int(entry.node_id), Address(entry.host, int(entry.port)), label(getattr(entry, "rack", None), "rack"))
 
 
 def label(text: str | None, what: str) -> str | None:

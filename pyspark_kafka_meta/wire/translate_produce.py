@@ -1,27 +1,40 @@
-"""Translate Produce and InitProducerId between our types and the protocol library's messages."""
+"""Translate Produce between our types and the protocol library's messages."""
 
 from __future__ import annotations
 
 from typing import Any
 from uuid import UUID
 
-from pyspark_kafka_meta.model import Broker, TopicPartition
+from pyspark_kafka_meta.model import Broker, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.wire import frame_codec
-from pyspark_kafka_meta.wire.frame_codec import INIT_PRODUCER_ID, PRODUCE, Exchange
+from pyspark_kafka_meta.wire.frame_codec import PRODUCE, Api, Exchange
 from pyspark_kafka_meta.wire.messages import (
     ProducedPartition,
     ProduceRequest,
     ProduceResponse,
-    ProducerIdResponse,
 )
 from pyspark_kafka_meta.wire.response_checks import check, endpoints, grouped, leader_hint, ms, printable, unique
 
 TOPIC_IDS_SINCE = 13
 """First version of Produce that names topics by id (KIP-516)."""
+ADDS_PARTITIONS_SINCE = 12
+"""First version of Produce that adds its partitions to the transaction: `TransactionVersion.V2` (KIP-890)."""
 LEADER_HINTS_SINCE = 10
 """First version of Produce with the new leader of a partition (KIP-951)."""
 MAX_RECORD_ERRORS = 100
 """Further records of a refused batch are not reported."""
+
+
+def produce_api(request: ProduceRequest) -> Api:
+    """The API with the versions that this request may have."""
+    api = PRODUCE
+    if any(entry.topic_id is None for entry in request.partitions):
+        api = api._replace(max_version=TOPIC_IDS_SINCE - 1)
+    if request.transactional_id is None:
+        return api
+    if request.transaction_version is TransactionVersion.V1:
+        return api._replace(max_version=ADDS_PARTITIONS_SINCE - 1)
+    return api._replace(min_version=ADDS_PARTITIONS_SINCE, since="4.0")
 
 
 def produce_request(version: int, request: ProduceRequest) -> Any:
@@ -29,6 +42,7 @@ def produce_request(version: int, request: ProduceRequest) -> Any:
     by_id = version >= TOPIC_IDS_SINCE
     groups = grouped(request.partitions, lambda entry: (entry.partition.topic, entry.topic_id))
     return schema.ProduceRequest(
+        transactional_id=request.transactional_id,
         acks=request.acks,
         timeout=frame_codec.milliseconds(request.timeout_ms),
         topic_data=tuple(
@@ -81,23 +95,3 @@ def _produced(partition: TopicPartition, entry: Any, brokers: dict[int, Broker],
 
 def _text(of_broker: str | None) -> str | None:
     return None if of_broker is None else printable(of_broker)
-
-
-def producer_id_request(version: int) -> Any:
-    # Brokers ignore the transaction timeout of a producer without transactions.
-    return frame_codec.request_schema(INIT_PRODUCER_ID, version).InitProducerIdRequest(
-        transactional_id=None, transaction_timeout=frame_codec.milliseconds(0)
-    )
-
-
-def producer_id_response(exchange: Exchange, node_id: int) -> ProducerIdResponse:
-    message = exchange.message
-    smallest = 0 if message.error_code == 0 else -1
-    check(min(message.producer_id, message.producer_epoch) >= smallest, "a negative producer id or epoch")
-    return ProducerIdResponse(
-        node_id=node_id,
-        error_code=int(message.error_code),
-        producer_id=int(message.producer_id),
-        producer_epoch=int(message.producer_epoch),
-        throttle_ms=ms(message.throttle_time),
-    )
