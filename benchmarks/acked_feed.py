@@ -32,12 +32,18 @@ class Acknowledged(NamedTuple):
 
 
 class AckedFeed:
-    """Feeds `topic`, evenly over time and over its partitions, until `close`."""
+    """Feeds `topic`, evenly over time and over its partitions, until `close`.
 
-    def __init__(self, bootstrap_servers: str, topic: str, partitions: int, records_per_s: float) -> None:
+    Args:
+        keys: number of keys, a multiple of `partitions`: the record n has the key n % keys. 0 for no keys.
+    """
+
+    def __init__(
+        self, bootstrap_servers: str, topic: str, partitions: int, records_per_s: float, keys: int = 0
+    ) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._connection, child = spawn.Pipe()
-        arguments = (bootstrap_servers, topic, partitions, records_per_s, child)
+        arguments = (bootstrap_servers, topic, partitions, records_per_s, keys, child)
         self._process = spawn.Process(target=_feed, args=arguments, daemon=True)
         self._process.start()
         child.close()
@@ -53,7 +59,9 @@ class AckedFeed:
         return acknowledged
 
 
-def _feed(bootstrap_servers: str, topic: str, partitions: int, records_per_s: float, parent: Connection) -> None:
+def _feed(
+    bootstrap_servers: str, topic: str, partitions: int, records_per_s: float, keys: int, parent: Connection
+) -> None:
     settings = {"acks": "all", "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
     limits = {"queue.buffering.max.messages": MAX_QUEUED, "delivery.timeout.ms": int(FLUSH_TIMEOUT_S * 1000)}
     producer = Producer({"bootstrap.servers": bootstrap_servers, **settings, **limits})
@@ -70,7 +78,8 @@ def _feed(bootstrap_servers: str, topic: str, partitions: int, records_per_s: fl
         sent = len(acked)
         acked.extend(bytes(due - sent))
         for number in range(sent, due):
-            producer.produce(topic, b"%d" % number, partition=number % partitions, on_delivery=on_delivery)
+            key = b"%d" % (number % keys) if keys else None
+            producer.produce(topic, b"%d" % number, key, partition=number % partitions, on_delivery=on_delivery)
         producer.poll(0)
     producer.flush(FLUSH_TIMEOUT_S)
     parent.send(Acknowledged(len(acked), frozenset(number for number, is_acked in enumerate(acked) if not is_acked)))

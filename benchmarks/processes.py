@@ -1,4 +1,4 @@
-"""Memory and CPU time of the processes of a benchmark (Linux)."""
+"""Memory and CPU time of the processes of a benchmark, and their violent ends (Linux)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ KINDS = {"pyspark.daemon": "python_workers", "SparkSubmit": "spark_jvm"}
 """Part of a command line; workers are forked from the daemon, with its command line."""
 if not os.environ.get("KAFKAMETA_BOOTSTRAP_SERVERS"):  # the processes of other brokers are unknown
     KINDS["kafka.Kafka"] = "brokers"
+EXECUTOR = "CoarseGrainedExecutorBackend"
 WORKER_DAEMON = "pyspark.daemon\0pyspark.worker"
 _FIELDS_AFTER_NAME = re.compile(r"\) (.*)", re.DOTALL)
 _USER_TICKS, _SYSTEM_TICKS = 11, 12  # of the fields after the name
@@ -36,6 +37,31 @@ def kill_workers() -> None:
     for worker in (worker for daemon in daemons for worker in _children(daemon)):
         with suppress(ProcessLookupError):
             os.kill(worker, signal.SIGKILL)
+
+
+def kill_executors() -> None:
+    """Kill the JVMs of this process's Spark executors: their Python workers end with them."""
+    for pid in _descendants(os.getpid()):
+        if EXECUTOR in _read(Path(f"/proc/{pid}/cmdline")):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def kill_session(session: int) -> list[int]:
+    """Kill the processes of a session, and return their pids. The JVM is the first, because it starts workers, and this
+    process the last."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        name, _, rest = _read(folder / "stat").rpartition(")")
+        if rest:
+            state, _, _, session_id = rest.split()[:4]
+            if int(session_id) == session and state != "Z":
+                pid = int(folder.name)
+                found.append((pid == os.getpid(), not name.endswith("(java"), pid))
+    for _, _, pid in sorted(found):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return [pid for _, _, pid in found]
 
 
 def cpu_s() -> dict[str, float]:

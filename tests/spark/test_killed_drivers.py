@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from benchmarks.processes import kill_session
 from tests.spark.killed_driver import start
 from tests.spark.traces import logged
 
@@ -52,21 +51,6 @@ class Driver:
         self.process.wait(30)
         assert self.process.stdout is not None
         self.process.stdout.close()
-
-
-def kill_session(session: int) -> list[int]:
-    """Kill the processes of a session, found in /proc, and return their pids. The JVM first: it starts workers."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # the process has ended
-            name, _, rest = (folder / "stat").read_text().rpartition(")")
-            state, _, _, session_id = rest.split()[:4]
-            if int(session_id) == session and state != "Z":
-                found.append((not name.endswith("(java"), int(folder.name)))
-    for _, pid in sorted(found):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return [pid for _, pid in found]
 
 
 @pytest.mark.timeout(300 + 180 * KILLS)

@@ -1,0 +1,163 @@
+"""`SteppedSource`: this sink, with a driver that records each step of the commit protocol, and can be killed there.
+
+The first attempt of task 0 can pause amid its rows, at random, so that Spark starts a speculative copy, or that a kill
+finds an open transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from benchmarks.processes import kill_session
+from pyspark_kafka_meta import KafkaMetaDataSource
+from pyspark_kafka_meta.transactions import transaction_driver
+from pyspark_kafka_meta.transactions.commit_protocol import Protocol
+from pyspark_kafka_meta.transactions.step_runner import StepRunner
+from pyspark_kafka_meta.transactions.steps import Step, WriteDecision, WriteSettled
+
+DURING_S = 0.02
+"""A kill during a step comes at most this long after its start. About as long as a step takes."""
+PAUSE_S = 4.0
+KILL, KILLED, STEPS = "kill.json", "killed.json", "steps.jsonl"
+"""Files: the place of the next kill, of the last one, and the steps of all runs."""
+
+T = TypeVar("T")
+
+
+class Place(NamedTuple):
+    """A moment in the driver's protocol (commit or recover): before, during or after a step, by its class."""
+
+    protocol: str
+    step: str
+    when: str
+
+    def __str__(self) -> str:
+        return f"{self.protocol}: {self.when} {self.step}"
+
+    def arm(self, folder: Path) -> None:
+        """Have the driver killed when it gets here."""
+        (folder / KILLED).unlink(missing_ok=True)
+        (folder / KILL).write_text(json.dumps(self))
+
+
+def last_kill(folder: Path) -> Place | None:
+    """Where a driver was killed since `Place.arm`, if it got there. Disarms."""
+    (folder / KILL).unlink(missing_ok=True)
+    file = folder / KILLED
+    return Place(*json.loads(file.read_text())) if file.exists() else None
+
+
+class TakenStep(NamedTuple):
+    """A step that a driver has carried out.
+
+    Attributes:
+        later_attempts: transactions of a written decision whose tasks had been tried before.
+        copied: aborted transactions that were copied.
+    """
+
+    protocol: str
+    step: str
+    ms: float
+    later_attempts: int
+    copied: int
+
+    @classmethod
+    def of(cls, protocol: str, step: Step, ms: float, result: Any) -> TakenStep:
+        later_attempts = copied = 0
+        match step:
+            case WriteDecision(decision) if result:
+                later_attempts = sum(not each.transactional_id.endswith("/0") for each in decision.transactions)
+            case WriteSettled(_, aborted) if result:
+                copied = len(aborted)
+        return cls(protocol, type(step).__name__, ms, later_attempts, copied)
+
+
+def taken_steps(folder: Path) -> list[TakenStep]:
+    file = folder / STEPS
+    return [TakenStep(*json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+class SteppedRunner(StepRunner):
+    """Records its steps in `folder`, and dies with its driver at the place that a file there names."""
+
+    folder: ClassVar[Path]
+    _protocol = ""
+
+    def carry_out(self, protocol: Protocol[T]) -> T:
+        self._protocol = protocol.gi_code.co_name
+        return super().carry_out(protocol)
+
+    def run(self, step: Step) -> Any:
+        self._die_if_here(step, "before")
+        self._die_if_here(step, "during", random.uniform(0, DURING_S))
+        began = time.perf_counter()
+        result = super().run(step)
+        taken = TakenStep.of(self._protocol, step, (time.perf_counter() - began) * 1000, result)
+        with (self.folder / STEPS).open("a") as file:
+            file.write(json.dumps(taken) + "\n")
+        self._die_if_here(step, "after")
+        return result
+
+    def _die_if_here(self, step: Step, when: str, after_s: float = 0.0) -> None:
+        place, armed = Place(self._protocol, type(step).__name__, when), self.folder / KILL
+        if not armed.exists() or Place(*json.loads(armed.read_text())) != place:
+            return
+        armed.replace(self.folder / KILLED)
+        if after_s:
+            threading.Timer(after_s, kill_session, [os.getsid(0)]).start()
+        else:
+            kill_session(os.getsid(0))
+
+
+class SteppedSource(KafkaMetaDataSource):
+    """Has two options of its own: the folder of `SteppedRunner`, and the probability that task 0 pauses."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        given = dict(options)
+        self._folder, self._pauses = Path(given.pop("folder")), float(given.pop("pauses"))
+        super().__init__(given)
+
+    @classmethod
+    def name(cls) -> str:
+        return "stepped"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        SteppedRunner.folder = self._folder
+        transaction_driver.StepRunner = SteppedRunner  # type: ignore[misc]
+        return PausingWriter(super().streamWriter(schema, overwrite), self._pauses)
+
+
+class PausingWriter(DataSourceStreamArrowWriter):
+    def __init__(self, writer: DataSourceStreamWriter, pauses: float) -> None:
+        self._writer, self._pauses = writer, pauses
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        task = TaskContext.get()
+        assert task is not None
+        is_paused = task.partitionId() == 0 and task.attemptNumber() == 0 and random.random() < self._pauses
+        return self._writer.write(_with_pause(iterator) if is_paused else iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        self._writer.commit(list(messages), batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        self._writer.abort(list(messages), batchId)
+
+
+def _with_pause(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for number, batch in enumerate(batches):
+        yield batch
+        if number == 0:
+            time.sleep(PAUSE_S)
