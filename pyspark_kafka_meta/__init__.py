@@ -10,9 +10,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark_kafka_meta.source import KafkaMetaDataSource
     from pyspark_kafka_meta.source import KafkaMetaDataSource as DefaultSource
-    from pyspark_kafka_meta.tables.dataframes import brokers, caches, lag, partitions, refresh_events
+    from pyspark_kafka_meta.tables.dataframes import brokers, caches, lag, partitions, refresh_events, transactions
 
-__all__ = ["DefaultSource", "KafkaMetaDataSource", "brokers", "caches", "lag", "partitions", "refresh_events"]
+__all__ = [
+    "DefaultSource",
+    "KafkaMetaDataSource",
+    "brokers",
+    "caches",
+    "lag",
+    "partitions",
+    "refresh_events",
+    "transactions",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -182,6 +182,42 @@ def caches(
 
 
 @app.command()
+def transactions(
+    bootstrap_servers: Servers = None,
+    settle: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Commit what the query with this kafka.transactional.id has decided, abort its other transactions.",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --settle.")] = False,
+    decisions_topic: Annotated[str, typer.Option(help="The decisionsTopic of the queries.")] = "kafkameta-decisions",
+    timeout_ms: TimeoutMs = 10_000,
+    as_json: JsonOrPipe = False,
+    option: Options = None,
+    config: Config = None,
+) -> None:
+    """Show the open transactions of the cluster, which read_committed readers wait for.
+
+    --settle ends those of a query that will not come back. Before Kafka 3.0, brokers cannot list transactions.
+    """
+    from pyspark_kafka_meta.cli.transactions_command import settle as settle_sink
+    from pyspark_kafka_meta.cli.transactions_command import show_transactions
+    from pyspark_kafka_meta.options import ClusterOptions
+    from pyspark_kafka_meta.tables.open_transactions import query_transactions
+
+    console = for_people(as_json)
+    with reporting():
+        cluster = cluster_options(bootstrap_servers, option, config)
+        given = ClusterOptions.parse({**cluster, **timeout_options(timeout_ms), "decisionsTopic": decisions_topic})
+        if settle is None:
+            show_transactions(query_transactions(given), console)
+        elif not settle_sink(given, settle, lambda question: yes or typer.confirm(question), console):
+            raise typer.Exit(1)
+
+
+@app.command()
 def doctor(
     bootstrap_servers: Servers = None,
     topic: Annotated[

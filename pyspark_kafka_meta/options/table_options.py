@@ -21,6 +21,7 @@ from pyspark_kafka_meta.options.option_definitions import (
 from pyspark_kafka_meta.options.security_options import SecurityOptions
 from pyspark_kafka_meta.options.source_options import OPTIONS, SourceOptions
 from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
+from pyspark_kafka_meta.options.transaction_options import TRANSACTION_OPTIONS
 
 
 class Table(StrEnum):
@@ -29,6 +30,7 @@ class Table(StrEnum):
     CACHES = "caches"
     BROKERS = "brokers"
     PARTITIONS = "partitions"
+    TRANSACTIONS = "transactions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class _TableOptions:
     table: Table = choice(  # noqa: RUF009
         "table",
         {table.value: table for table in Table},
-        "Table to read: records, or a side table: refresh_events, caches, brokers or partitions.",
+        "Table to read: records, or a side table: refresh_events, caches, brokers, partitions or transactions.",
     )
     max_files_per_trigger: int = whole(
         "maxFilesPerTrigger", "1000", "Maximum event files per micro-batch, for table refresh_events.", low=1
@@ -47,6 +49,9 @@ _TABLE_OPTIONS = table_of(_TableOptions)
 ALL_OPTIONS: Mapping[str, Option] = {**_TABLE_OPTIONS, **OPTIONS}
 """The options of all tables by field."""
 OPTION_NAMES = documented_names(ALL_OPTIONS)
+_DECISIONS_TOPIC = TRANSACTION_OPTIONS["decisions_topic"]
+"""An option of writing, and of the table of transactions."""
+_SIDE_TABLE_NAMES = documented_names({**ALL_OPTIONS, "decisions_topic": _DECISIONS_TOPIC})
 _FILE_OPTIONS = {
     name: ALL_OPTIONS[name] for name in ("metrics_path", "metrics_topic", "starting_offsets", "max_files_per_trigger")
 }
@@ -55,19 +60,30 @@ _FILE_OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """The options of a table of the live cluster. `topics` is None for all topics that are not internal."""
+    """The options of a table of the live cluster.
+
+    Attributes:
+        topics: None for all topics that are not internal.
+        decisions_topic: of the sinks.
+    """
 
     client: ClientOptions
     fetch: FetchOptions
     topics: tuple[str, ...] | None
+    decisions_topic: str
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ClusterOptions:
         """Raises OptionError: one line for each missing, unknown or invalid option."""
         options = CaseInsensitiveMap(options)
         topics = options.get("subscribe")
-        client = ClientOptions.parse(options.without("subscribe"))
-        return cls(client, FetchOptions.parse(options), None if topics is None else OPTIONS["topics"].value(topics))
+        client = ClientOptions.parse(options.without("subscribe", _DECISIONS_TOPIC.name))
+        return cls(
+            client,
+            FetchOptions.parse(options),
+            None if topics is None else OPTIONS["topics"].value(topics),
+            _DECISIONS_TOPIC.value(options.get(_DECISIONS_TOPIC.name, str(_DECISIONS_TOPIC.default))),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +126,8 @@ def choose_table(options: Mapping[str, str]) -> tuple[Table, dict[str, str]]:
     options = CaseInsensitiveMap(options)
     table: Table = _TABLE_OPTIONS["table"].value(options.get("table", Table.RECORDS))
     used, source = _used_options(table, options)
-    known = [OPTION_NAMES[name] for name in options if name in OPTION_NAMES]
+    names = OPTION_NAMES if table is Table.RECORDS else _SIDE_TABLE_NAMES
+    known = [names[name] for name in options if name in names]
     unused = [name for name in known if name not in {"table", *used}]
     option_checks.raise_problems([f"Option '{name}' is not used by {source}: remove it" for name in unused])
     return table, options.without("table")
@@ -126,6 +143,8 @@ def _used_options(table: Table, given: Collection[str]) -> tuple[Collection[str]
             return client, name
         case Table.PARTITIONS:
             return [*client, "subscribe"], name
+        case Table.TRANSACTIONS:
+            return [*client, _DECISIONS_TOPIC.name], name
     streamed = ["startingOffsets"] if table is Table.REFRESH_EVENTS else []
     if "metricsTopic" in given:
         limit = ["maxOffsetsPerTrigger"] if streamed else []

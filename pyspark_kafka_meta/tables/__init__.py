@@ -1,1 +1,1 @@
-"""The side tables: refresh events, the state of metadata caches, and the cluster's brokers and partitions."""
+"""The side tables: refresh events, metadata caches, and the brokers, partitions and transactions of a cluster."""

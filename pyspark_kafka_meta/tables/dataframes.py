@@ -46,6 +46,11 @@ def partitions(spark: SparkSession, **options: str) -> DataFrame:
     return _load(spark, Table.PARTITIONS, options)
 
 
+def transactions(spark: SparkSession, **options: str) -> DataFrame:
+    """The open transactions of a cluster now, and those of decided batches that are not settled."""
+    return _load(spark, Table.TRANSACTIONS, options)
+
+
 def lag(spark: SparkSession, progress: StreamingQuery | Mapping[str, Any] | None, **options: str) -> DataFrame:
     """The lag of a streaming query, in records and in seconds: a `LagRow` for each partition that it reads.
 

@@ -98,7 +98,7 @@ class CachesReader(DataSourceReader):
 
 @entry_points
 class ClusterReader(DataSourceReader):
-    """Reads the brokers or the partitions of the cluster, in one task."""
+    """Reads the brokers, partitions or transactions of the cluster, in one task."""
 
     def __init__(self, table: Table, options: ClusterOptions, columns: Columns) -> None:
         self._table = table
@@ -110,13 +110,17 @@ class ClusterReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from pyspark_kafka_meta.tables.cluster_query import broker_rows, describe_cluster, partition_rows
+        from pyspark_kafka_meta.tables.open_transactions import query_transactions
 
         options = self._options
-        rows: Sequence[Any] = (
-            broker_rows(describe_cluster(options.client, ()))
-            if self._table is Table.BROKERS
-            else partition_rows(options.client, options.topics, options.fetch.read_committed)
-        )
+        rows: Sequence[Any]
+        match self._table:
+            case Table.BROKERS:
+                rows = broker_rows(describe_cluster(options.client, ()))
+            case Table.TRANSACTIONS:
+                rows = query_transactions(options)
+            case _:
+                rows = partition_rows(options.client, options.topics, options.fetch.read_committed)
         return _row_batches(self._table, rows, self._columns)
 
 

@@ -108,6 +108,48 @@ class PartitionRow:
         return None if self.partition is None else TopicPartition(self.topic, self.partition)
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionPartition:
+    """A partition that a transaction has written to."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionRow:
+    """One open transaction of any producer, or one of an exactly-once batch that is decided but not settled.
+
+    Attributes:
+        sink: kafka.transactional.id of the query that writes; null for other producers.
+        transactional_id: of a task attempt, sink/task/attempt, or of the sink's driver.
+        state: as the coordinator names it, Ongoing, PrepareCommit or PrepareAbort if it is open; null if the
+            coordinator does not know the id any more.
+        started: when the transaction began, by the coordinator's clock; null if it is not open.
+        open_ms: time since then.
+        timeout_ms: after which the coordinator aborts it.
+        partitions: those written to.
+        is_decided: whether the transaction belongs to a decided batch: its records become visible, even if the
+            coordinator aborts it.
+        query_id: the streaming query of the decided batch.
+        batch_id: its micro-batch, or the txnVersion of a batch write.
+    """
+
+    cluster_id: str | None = None
+    sink: str | None
+    transactional_id: str
+    state: str | None
+    started: datetime | None
+    open_ms: int | None
+    timeout_ms: int | None
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TransactionPartition, ...]
+    is_decided: bool = False
+    query_id: str | None = None
+    batch_id: int | None = None
+
+
 RowT = TypeVar("RowT", CacheRow, PartitionRow)
 
 

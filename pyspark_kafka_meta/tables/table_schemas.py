@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_h
 from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import Table
-from pyspark_kafka_meta.tables.table_rows import BrokerRow, CacheRow, PartitionRow
+from pyspark_kafka_meta.tables.table_rows import BrokerRow, CacheRow, PartitionRow, TransactionRow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +29,7 @@ ROWS: Mapping[Table, type] = {
     Table.CACHES: CacheRow,
     Table.BROKERS: BrokerRow,
     Table.PARTITIONS: PartitionRow,
+    Table.TRANSACTIONS: TransactionRow,
 }
 
 

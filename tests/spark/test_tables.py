@@ -196,7 +196,7 @@ def test_lag_is_counted_in_records_and_seconds(scene: Scene, produce: Any) -> No
     assert behind[1].seconds_behind > 365 * 24 * 3600, "the age of the older record"
 
 
-@pytest.mark.parametrize("table", ["caches", "brokers", "partitions"])
+@pytest.mark.parametrize("table", ["caches", "brokers", "partitions", "transactions"])
 def test_a_stream_of_a_current_state_table_is_refused(scene: Scene, table: str) -> None:
     options = scene.metrics if table == "caches" else scene.cluster
     rows = scene.spark.readStream.format("kafkameta").option("table", table).options(**options)

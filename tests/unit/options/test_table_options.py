@@ -30,6 +30,7 @@ TOPIC = {**SERVERS, "metricsTopic": "events"}
         (TOPIC, "caches"),
         ({**SERVERS, "kafka.client.id": "me"}, "brokers"),
         ({**SERVERS, "subscribe": "t"}, "partitions"),
+        ({**SERVERS, "decisionsTopic": "d"}, "transactions"),
     ],
 )
 def test_table_accepts_its_options(options: dict[str, str], table: str) -> None:
@@ -46,6 +47,8 @@ def test_default_table_is_records() -> None:
         ({"table": "records", "maxfilespertrigger": "1"}, "'maxFilesPerTrigger' is not used by table records"),
         ({"table": "brokers", "subscribe": "t"}, "'subscribe' is not used by table brokers"),
         ({"table": "partitions", "metricsPath": "/e"}, "'metricsPath' is not used by table partitions"),
+        ({"table": "brokers", "DecisionsTopic": "d"}, "'decisionsTopic' is not used by table brokers"),
+        ({"table": "transactions", "subscribe": "t"}, "'subscribe' is not used by table transactions"),
         (
             {"table": "caches", "startingOffsets": "latest"},
             "'startingOffsets' is not used by table caches from files",
@@ -75,6 +78,7 @@ def test_option_of_another_table_is_refused(options: dict[str, str], unused: str
         ({}, ClusterOptions.parse, "'kafka.bootstrap.servers' must be specified"),
         ({**SERVERS, "subscribe": " "}, ClusterOptions.parse, "No topics to subscribe to"),
         ({**SERVERS, "colour": "red"}, ClusterOptions.parse, "Unknown option 'colour'"),
+        ({**SERVERS, "decisionsTopic": "a,b"}, ClusterOptions.parse, "'decisionsTopic' must be the name of one topic"),
         ({"colour": "red"}, EventsOptions.parse, "Unknown option 'colour'"),
         ({"metricTopic": "events"}, EventsOptions.parse, "Did you mean 'metricsTopic'?"),
         ({**TOPIC, "metricsTopics": "e"}, EventsOptions.parse, "Did you mean 'metricsTopic'?"),
@@ -112,6 +116,11 @@ def test_tables_of_the_cluster_take_options_of_reading() -> None:
     assert ClusterOptions.parse(options).fetch == FetchOptions.parse(options)
     with pytest.raises(OptionError, match=r"'kafka\.isolation\.level' must be"):
         ClusterOptions.parse({**SERVERS, "kafka.isolation.level": "zz"})
+
+
+def test_transactions_table_has_the_decisions_topic_of_sinks_by_default() -> None:
+    assert ClusterOptions.parse(SERVERS).decisions_topic == "kafkameta-decisions"
+    assert ClusterOptions.parse({**SERVERS, "decisionstopic": "d"}).decisions_topic == "d"
 
 
 def test_partitions_table_has_all_topics_by_default() -> None:

@@ -1,0 +1,122 @@
+"""`kafkameta transactions`: the open transactions of a cluster, and how those of one sink are ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+
+from rich.console import Console
+from rich.table import Table
+
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.errors import KafkaMetaError, UnsupportedBrokerError
+from pyspark_kafka_meta.model import TopicPartition, name_partitions
+from pyspark_kafka_meta.monitor.console import note, print_json
+from pyspark_kafka_meta.monitor.formatting import TABLE_STYLE, plain
+from pyspark_kafka_meta.options import ClusterOptions, SinkOptions
+from pyspark_kafka_meta.tables.open_transactions import (
+    SinkDecisions,
+    open_transactions,
+    read_decisions,
+    transaction_rows,
+)
+from pyspark_kafka_meta.tables.table_rows import TransactionRow
+from pyspark_kafka_meta.telemetry.event_origin import cli_origin
+from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
+from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
+
+
+def show_transactions(rows: Sequence[TransactionRow], console: Console | None) -> None:
+    """A table; without a console a JSON line for each row."""
+    if console is None:
+        for row in rows:
+            print_json(asdict(row))
+    elif rows:
+        console.print(_table(rows))
+    else:
+        note("no transaction is open")
+
+
+def settle(options: ClusterOptions, sink: str, is_confirmed: Callable[[str], bool], console: Console | None) -> bool:
+    """Settle what a sink has decided and abort its other transactions, as its next run would.
+
+    Args:
+        is_confirmed: answers a question to the user, which is asked if there is something to end.
+
+    Returns:
+        Whether nothing is left to do.
+
+    Raises:
+        KafkaMetaError: the sink is unknown, its decided records are gone, or as `TransactionDriver.plan`.
+    """
+    with closing(KafkaClient(options.client, EventPublisher((), cli_origin()))) as client:
+        decisions = read_decisions(client, options.decisions_topic)
+        rows = _rows(client, decisions)
+        chosen = [row for row in rows if row.sink == sink]
+        sinks = {name for name, _ in decisions} | {row.sink for row in rows if row.sink is not None}
+        if sink not in sinks:
+            raise KafkaMetaError(_unknown(sink, sinks))
+        if not chosen:
+            note(f"nothing to settle: no transaction of {sink} is known to be open")
+            return True
+        show_transactions(chosen, console)
+        decided = sum(row.is_decided for row in chosen)
+        question = f"Make {decided} decided transactions of {sink} visible, and abort {len(chosen) - decided} others?"
+        if not is_confirmed(f"{question} A query that still runs repeats its tasks."):
+            return False
+        TransactionDriver(client, _sink_options(options, sink)).plan()
+        note(f"settled {sink}: {decided} decided transactions are visible, {len(chosen) - decided} others aborted")
+        return True
+
+
+def _rows(client: KafkaClient, decisions: SinkDecisions) -> list[TransactionRow]:
+    """Before Kafka 3.0 only those of unsettled batches."""
+    try:
+        return open_transactions(client, decisions)
+    except UnsupportedBrokerError as error:
+        note(str(error))
+        return transaction_rows((), decisions, client.cache.snapshot.cluster_id, int(time.time() * 1000))
+
+
+def _sink_options(options: ClusterOptions, sink: str) -> SinkOptions:
+    servers = ",".join(map(str, options.client.bootstrap_servers))
+    parsed = SinkOptions.parse(
+        {
+            "kafka.bootstrap.servers": servers,
+            "kafka.transactional.id": sink,
+            "decisionsTopic": options.decisions_topic,
+        }
+    )
+    return replace(parsed, client=options.client)
+
+
+def _unknown(sink: str, sinks: Collection[str]) -> str:
+    known = ", ".join(sorted(sinks)) or "none"
+    return f"no query has written with kafka.transactional.id {sink}: correct --settle; known are {known}"
+
+
+def _table(rows: Sequence[TransactionRow]) -> Table:
+    table = Table("sink", "transactional id", "state", "open for", "timeout", "partitions", "decided", **TABLE_STYLE)
+    for row in rows:
+        table.add_row(
+            plain(row.sink),
+            plain(row.transactional_id),
+            plain(row.state),
+            plain(_seconds(row.open_ms)),
+            plain(_seconds(row.timeout_ms)),
+            plain(name_partitions([TopicPartition(each.topic, each.partition) for each in row.partitions])),
+            plain(_decided(row)),
+        )
+    return table
+
+
+def _seconds(value_ms: int | None) -> str:
+    return "" if value_ms is None else f"{value_ms / 1000:.1f} s"
+
+
+def _decided(row: TransactionRow) -> str:
+    if not row.is_decided:
+        return "no"
+    return f"version {row.batch_id}" if row.query_id is None else f"micro-batch {row.batch_id} of query {row.query_id}"

@@ -1,0 +1,146 @@
+"""Queries the open transactions of a cluster (KIP-664), and which of them belong to decided batches of sinks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.errors import UnknownTopicError, UnsupportedBrokerError
+from pyspark_kafka_meta.model import OpenTransaction
+from pyspark_kafka_meta.options import ClusterOptions
+from pyspark_kafka_meta.tables.table_rows import TransactionPartition, TransactionRow
+from pyspark_kafka_meta.telemetry.event_origin import planner_origin
+from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
+from pyspark_kafka_meta.transactions.decision import BatchId, Decision
+from pyspark_kafka_meta.transactions.decisions_topic import DecisionsTopic
+from pyspark_kafka_meta.transactions.plan import is_task_of
+from pyspark_kafka_meta.wire.messages import DescribedTransaction
+
+SinkDecisions = Mapping[tuple[str, str], Decision]
+"""As `DecisionsTopic.read_all`."""
+
+OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
+"""Read_committed readers wait for the end of these (Kafka's `TransactionState`)."""
+
+
+def query_transactions(options: ClusterOptions) -> list[TransactionRow]:
+    """The open transactions of a cluster, and those of unsettled batches, with a client of their own.
+
+    Raises:
+        KafkaMetaError: as `open_transactions`, or this user may not read the decisions topic.
+    """
+    with closing(KafkaClient(options.client, EventPublisher((), planner_origin()))) as client:
+        return open_transactions(client, read_decisions(client, options.decisions_topic))
+
+
+def read_decisions(client: KafkaClient, decisions_topic: str) -> SinkDecisions:
+    """The last decision of each sink and series; none without the topic, which the first sink creates."""
+    try:
+        client.partitions([decisions_topic], client.api_deadline())
+    except UnknownTopicError:
+        return {}
+    return DecisionsTopic(client, decisions_topic, None).read_all()
+
+
+def open_transactions(client: KafkaClient, decisions: SinkDecisions) -> list[TransactionRow]:
+    """The open transactions of a cluster, and those of unsettled batches, by sink and id.
+
+    Raises:
+        UnsupportedBrokerError: the brokers cannot list transactions (before Kafka 3.0).
+        AuthorizationError: this user may not describe an id of a decided transaction.
+        ConnectError: a broker did not respond.
+    """
+    deadline = client.api_deadline()
+    try:
+        listed = client.coordinators.list_transactions(deadline)
+    except UnsupportedBrokerError:
+        raise UnsupportedBrokerError(
+            "brokers before Kafka 3.0 cannot list transactions (KIP-664): a lost task attempt leaves its transaction "
+            "open until kafka.transaction.timeout.ms, or until its sink uses the id again"
+        ) from None
+    decided = {each.transactional_id for decision in decisions.values() for each in decision.transactions}
+    described = client.coordinators.describe_transactions(sorted({*listed, *decided}), deadline)
+    return transaction_rows(described, decisions, client.cache.snapshot.cluster_id, int(time.time() * 1000))
+
+
+def transaction_rows(
+    described: Iterable[DescribedTransaction], decisions: SinkDecisions, cluster_id: str | None, now_ms: int
+) -> list[TransactionRow]:
+    """The rows of open and of decided transactions, by sink and id; those of other producers come last.
+
+    Args:
+        now_ms: ms since 1970 UTC.
+    """
+    sinks = {sink for sink, _ in decisions}
+    decided = {
+        (each.transactional_id, each.producer): (each, sink, decision.batch)
+        for (sink, _), decision in decisions.items()
+        for each in decision.transactions
+    }
+    rows, states = [], {}
+    for transaction in described:
+        if transaction.state in OPEN_STATES:
+            _, _, batch = decided.pop((transaction.transactional_id, transaction.producer), (None, None, None))
+            rows.append(_open_row(transaction, _sink_of(transaction.transactional_id, sinks), batch, now_ms))
+        else:
+            states[transaction.transactional_id] = transaction.state
+    rows += [
+        _ended_row(transaction, states.get(transaction.transactional_id), sink, batch)
+        for transaction, sink, batch in decided.values()
+    ]
+    rows = [replace(row, cluster_id=cluster_id) for row in rows]
+    return sorted(rows, key=lambda row: (row.sink is None, row.sink or "", row.transactional_id))
+
+
+def _open_row(
+    transaction: DescribedTransaction, sink: str | None, batch: BatchId | None, now_ms: int
+) -> TransactionRow:
+    started_ms = transaction.started_ms
+    return TransactionRow(
+        sink=sink,
+        transactional_id=transaction.transactional_id,
+        state=transaction.state,
+        started=None if started_ms is None else datetime.fromtimestamp(started_ms / 1000, UTC),
+        open_ms=None if started_ms is None else max(now_ms - started_ms, 0),
+        timeout_ms=transaction.timeout_ms,
+        producer_id=transaction.producer.producer_id,
+        producer_epoch=transaction.producer.epoch,
+        partitions=tuple(TransactionPartition(*partition) for partition in sorted(transaction.partitions)),
+        **_batch(batch),
+    )
+
+
+def _ended_row(transaction: OpenTransaction, state: str | None, sink: str, batch: BatchId) -> TransactionRow:
+    """Of a decided transaction that is not open any more: committed or aborted, but its batch is not settled."""
+    partitions = sorted({(written.topic, written.partition) for written in transaction.written})
+    return TransactionRow(
+        sink=sink,
+        transactional_id=transaction.transactional_id,
+        state=state,
+        started=None,
+        open_ms=None,
+        timeout_ms=None,
+        producer_id=transaction.producer.producer_id,
+        producer_epoch=transaction.producer.epoch,
+        partitions=tuple(TransactionPartition(*partition) for partition in partitions),
+        **_batch(batch),
+    )
+
+
+def _batch(batch: BatchId | None) -> dict[str, Any]:
+    if batch is None:
+        return {"is_decided": False, "query_id": None, "batch_id": None}
+    return {"is_decided": True, "query_id": batch.owner if batch.is_stream else None, "batch_id": batch.version}
+
+
+def _sink_of(transactional_id: str, sinks: Collection[str]) -> str | None:
+    """The sink of a task attempt, or of a driver; None for the id of another producer."""
+    prefix = transactional_id.rsplit("/", 2)[0]
+    if is_task_of(transactional_id, prefix):
+        return prefix
+    return transactional_id if transactional_id in sinks else None

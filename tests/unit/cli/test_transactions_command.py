@@ -1,0 +1,142 @@
+"""`kafkameta transactions`: what it shows, and what it does to a sink only when told to."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from pyspark_kafka_meta.cli import transactions_command
+from pyspark_kafka_meta.cli.main import app
+from pyspark_kafka_meta.errors import UnsupportedBrokerError
+from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, TopicPartition, WrittenOffsets
+from pyspark_kafka_meta.tables import open_transactions
+from pyspark_kafka_meta.tables.open_transactions import SinkDecisions, transaction_rows
+from pyspark_kafka_meta.tables.table_rows import TransactionRow
+from pyspark_kafka_meta.transactions.decision import STREAM, BatchId, Decision
+from pyspark_kafka_meta.wire.messages import DescribedTransaction
+
+NOW_MS = 1_700_000_000_000
+PRODUCER = ProducerEpoch(7, 3)
+TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
+DECISIONS: SinkDecisions = {
+    ("orders", STREAM): Decision(
+        BatchId(STREAM, "query-1", 12, is_stream=True),
+        (OpenTransaction("orders/0/0", PRODUCER, (WrittenOffsets("t", 0, 5, 9, 4),)),),
+        NOW_MS,
+    )
+}
+ROWS = transaction_rows(
+    [
+        DescribedTransaction(transactional_id, "Ongoing", PRODUCER, 900_000, NOW_MS - 5_000, (TopicPartition("t", 0),))
+        for transactional_id in ("orders/0/0", "orders/1/0", "flink-\x1b[31m7")
+    ],
+    DECISIONS,
+    "c",
+    NOW_MS,
+)
+
+
+class Sinks:
+    """Stands for the cluster: what is open, and which sinks were settled with which decisions topic."""
+
+    def __init__(self) -> None:
+        self.rows: list[TransactionRow] | UnsupportedBrokerError = ROWS
+        self.settled: list[tuple[str | None, str]] = []
+
+    def open_transactions(self, *_: object) -> list[TransactionRow]:
+        if isinstance(self.rows, UnsupportedBrokerError):
+            raise self.rows
+        return self.rows
+
+    def driver(self, client: object, options: Any) -> Any:
+        self.options = options
+        return self
+
+    def plan(self) -> None:
+        transaction = self.options.transaction
+        self.settled.append((transaction.transactional_id, transaction.decisions_topic))
+
+
+@pytest.fixture
+def sinks(monkeypatch: pytest.MonkeyPatch) -> Sinks:
+    fake = Sinks()
+    for module in (transactions_command, open_transactions):
+        monkeypatch.setattr(module, "read_decisions", lambda *_: DECISIONS)
+        monkeypatch.setattr(module, "open_transactions", fake.open_transactions)
+    monkeypatch.setattr(transactions_command, "TransactionDriver", fake.driver)
+    return fake
+
+
+def run(*arguments: str, **others: Any) -> Result:
+    return CliRunner().invoke(app, ["transactions", "--bootstrap-servers", "127.0.0.1:1", *arguments], **others)
+
+
+def test_open_transactions_are_json_lines_without_a_terminal(sinks: Sinks) -> None:
+    rows = [json.loads(line) for line in run().stdout.splitlines()]
+
+    assert [(row["sink"], row["transactional_id"], row["is_decided"]) for row in rows] == [
+        ("orders", "orders/0/0", True),
+        ("orders", "orders/1/0", False),
+        (None, "flink-\x1b[31m7", False),
+    ]
+    assert rows[0]["partitions"] == [{"topic": "t", "partition": 0}]
+    assert rows[0]["started"] == "2023-11-14 22:13:15+00:00"
+
+
+def test_person_sees_ages_and_decisions_and_no_escapes_of_a_producer(sinks: Sinks) -> None:
+    shown = " ".join(run(env=TERMINAL).stdout.split())
+
+    assert "orders orders/0/0 Ongoing 5.0 s 900.0 s t-0 micro-batch 12 of query query-1" in shown
+    assert "orders orders/1/0 Ongoing 5.0 s 900.0 s t-0 no" in shown
+    assert "\x1b[31m" not in shown
+
+
+def test_person_is_told_that_nothing_is_open(sinks: Sinks) -> None:
+    sinks.rows = []
+    assert run(env=TERMINAL).stderr == "kafkameta: no transaction is open\n"
+
+
+def test_sink_is_settled_once_the_user_agrees(sinks: Sinks) -> None:
+    result = run("--settle", "orders", "--decisions-topic", "d", input="y\n")
+
+    assert (result.exit_code, sinks.settled) == (0, [("orders", "d")])
+    assert "Make 1 decided transactions of orders visible, and abort 1 others?" in result.stdout
+    assert "flink" not in result.stdout
+    assert "settled orders: 1 decided transactions are visible, 1 others aborted" in result.stderr
+
+
+@pytest.mark.parametrize("answer", ["n\n", "\n", ""])
+def test_nothing_is_ended_if_the_user_does_not_agree(sinks: Sinks, answer: str) -> None:
+    result = run("--settle", "orders", input=answer)
+    assert (result.exit_code, sinks.settled) == (1, [])
+
+
+def test_script_agrees_by_an_option(sinks: Sinks) -> None:
+    result = run("--settle", "orders", "--yes")
+    assert (result.exit_code, sinks.settled) == (0, [("orders", "kafkameta-decisions")])
+    assert "?" not in result.stdout
+
+
+def test_unknown_sink_is_refused_with_the_known_ones(sinks: Sinks) -> None:
+    result = run("--settle", "order", "--yes")
+    assert (result.exit_code, sinks.settled) == (1, [])
+    assert "no query has written with kafka.transactional.id order: correct --settle; known are orders" in result.stderr
+
+
+def test_sink_without_open_transactions_is_left_alone(sinks: Sinks) -> None:
+    sinks.rows = []
+    result = run("--settle", "orders", "--yes")
+    assert (result.exit_code, sinks.settled) == (0, [])
+    assert "nothing to settle" in result.stderr
+
+
+def test_decided_batches_are_settled_where_brokers_cannot_list(sinks: Sinks) -> None:
+    sinks.rows = UnsupportedBrokerError("brokers before Kafka 3.0 cannot list")
+    result = run("--settle", "orders", "--yes")
+
+    assert (result.exit_code, sinks.settled) == (0, [("orders", "kafkameta-decisions")])
+    assert "before Kafka 3.0" in result.stderr
+    assert run().exit_code == 1
