@@ -1,0 +1,279 @@
+"""`recover` and `commit`: the steps that follow each result, and the errors that a user sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from pyspark_kafka_meta.errors import DataLossError, FencedError
+from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, WrittenOffsets
+from pyspark_kafka_meta.transactions.commit_protocol import (
+    MAX_TAKEOVERS,
+    Protocol,
+    commit,
+    recover,
+    require_owner,
+)
+from pyspark_kafka_meta.transactions.decision import STREAM, BatchId, Decision, Decisions, is_written
+from pyspark_kafka_meta.transactions.steps import (
+    AbortOpen,
+    Commit,
+    Fence,
+    ReadDecisions,
+    ReadOutcomes,
+    Step,
+    WriteDecision,
+    WriteSettled,
+)
+
+NOW_MS = 1_764_000_000_000
+QUERY, OTHER_QUERY = "5f1c", "a20e"
+KNOWN = ("T/0/0", "T/0/1")
+
+
+def transaction(task: int) -> OpenTransaction:
+    return OpenTransaction(
+        f"T/{task}/0", ProducerEpoch(task, 3), (WrittenOffsets("t", 0, 10 * task, 10 * task + 5, 5),)
+    )
+
+
+A, B = transaction(0), transaction(1)
+
+
+def micro_batch(version: int, owner: str = QUERY) -> BatchId:
+    return BatchId(STREAM, owner, version, is_stream=True)
+
+
+def version_of_app(version: int) -> BatchId:
+    """txnAppId and txnVersion."""
+    return BatchId("app", "app", version, is_stream=False)
+
+
+def decision(batch: BatchId, *transactions: OpenTransaction) -> Decision:
+    return Decision(batch, transactions, NOW_MS)
+
+
+def by_series(*decisions: Decision) -> Decisions:
+    return {decision.batch.series: decision for decision in decisions}
+
+
+SETTLED = decision(micro_batch(6), A).settled()
+"""The batch before."""
+
+
+class Run:
+    """A protocol that ran to its end with results for its steps: by default nothing was decided, nobody takes over,
+    and all transactions are open."""
+
+    def __init__(self, protocol: Protocol[Any], results: Iterable[tuple[type[Step], Any]] = ()) -> None:
+        self.steps: list[Step] = []
+        self.returned: Any = None
+        expected = list(results)
+        result: Any = None
+        while True:
+            try:
+                step = protocol.send(result)
+            except StopIteration as end:
+                self.returned = end.value
+                assert not expected, f"steps that were not taken: {expected}"
+                return
+            self.steps.append(step)
+            is_expected = expected and isinstance(step, expected[0][0])
+            result = expected.pop(0)[1] if is_expected else _DEFAULTS.get(type(step))
+
+
+_DEFAULTS: dict[type[Step], Any] = {ReadDecisions: {}, WriteDecision: True, WriteSettled: True, Commit: ()}
+
+
+def error_of(protocol: Protocol[Any], error: type[Exception], **results: Any) -> str:
+    """The error's text, if every step has the same result each time, by the name of the step."""
+    result: Any = None
+    with pytest.raises(error) as raised:
+        while True:
+            step = protocol.send(result)
+            result = results.get(type(step).__name__, _DEFAULTS.get(type(step)))
+    return str(raised.value)
+
+
+# --- commit -----------------------------------------------------------------------------------------------------------
+
+
+def test_commit_decides_before_it_commits_and_aborts_losing_attempts_last() -> None:
+    decided = decision(micro_batch(7), A, B)
+    run = Run(commit(micro_batch(7), [A, B], NOW_MS, KNOWN), [(ReadDecisions, by_series(SETTLED))])
+
+    assert run.steps == [
+        Fence(),
+        ReadDecisions(),
+        WriteDecision(decided),
+        Commit((A, B)),
+        WriteSettled(decided, ()),
+        AbortOpen(KNOWN),
+    ]
+
+
+def test_transactions_that_coordinators_do_not_know_are_copied_if_the_log_says_that_they_were_aborted() -> None:
+    decided = decision(micro_batch(7), A, B)
+    run = Run(commit(micro_batch(7), [A, B], NOW_MS), [(Commit, (A, B)), (ReadOutcomes, (B,))])
+
+    assert run.steps[2:] == [
+        WriteDecision(decided),
+        Commit((A, B)),
+        ReadOutcomes((A, B)),
+        WriteSettled(decided, (B,)),
+        AbortOpen(),
+    ]
+
+
+def test_batch_that_an_earlier_run_has_decided_is_settled_with_the_transactions_of_that_run() -> None:
+    decided = decision(micro_batch(7), A)
+    run = Run(commit(micro_batch(7), [B], NOW_MS), [(ReadDecisions, by_series(decided))])
+
+    assert run.steps == [Fence(), ReadDecisions(), Commit((A,)), WriteSettled(decided, ()), AbortOpen()]
+
+
+def test_driver_that_was_fenced_before_its_decision_reads_what_the_other_driver_has_decided() -> None:
+    others = decision(micro_batch(7), B).settled()
+    run = Run(
+        commit(micro_batch(7), [A], NOW_MS),
+        [(ReadDecisions, {}), (WriteDecision, False), (ReadDecisions, by_series(others))],
+    )
+
+    assert run.steps[2:] == [WriteDecision(decision(micro_batch(7), A)), Fence(), ReadDecisions(), AbortOpen()]
+
+
+def test_driver_that_was_fenced_after_its_decision_does_not_decide_again() -> None:
+    decided = decision(micro_batch(7), A)
+    run = Run(
+        commit(micro_batch(7), [A], NOW_MS),
+        [(ReadDecisions, {}), (WriteSettled, False), (ReadDecisions, by_series(decided)), (WriteSettled, True)],
+    )
+
+    assert run.steps.count(WriteDecision(decided)) == 1
+    assert run.steps[-3:] == [Commit((A,)), WriteSettled(decided, ()), AbortOpen()]
+
+
+def test_batch_without_rows_is_decided_too() -> None:
+    run = Run(commit(micro_batch(7), [], NOW_MS))
+
+    assert WriteDecision(decision(micro_batch(7))) in run.steps
+
+
+def test_drivers_that_keep_taking_over_end_with_advice() -> None:
+    text = error_of(commit(micro_batch(7), [A], NOW_MS), FencedError, WriteDecision=False)
+
+    assert text == (
+        f"other drivers took over this kafka.transactional.id {MAX_TAKEOVERS} times in a row: stop the other query, or "
+        "give each query an id of its own"
+    )
+
+
+@pytest.mark.parametrize("protocol", [commit, recover])
+def test_drivers_that_are_fenced_each_time_before_they_settle_end_with_the_same_advice(protocol: Any) -> None:
+    arguments = (micro_batch(7), [A], NOW_MS) if protocol is commit else ()
+    unsettled = by_series(decision(micro_batch(6), B))
+    text = error_of(protocol(*arguments), FencedError, ReadDecisions=unsettled, WriteSettled=False)
+
+    assert f"{MAX_TAKEOVERS} times in a row" in text
+
+
+# --- recover ----------------------------------------------------------------------------------------------------------
+
+
+def test_recovery_settles_every_series_before_it_aborts_anything() -> None:
+    stream, app = decision(micro_batch(7), A), decision(version_of_app(3), B)
+    run = Run(recover(KNOWN), [(ReadDecisions, by_series(stream, app))])
+
+    assert run.steps == [
+        Fence(),
+        ReadDecisions(),
+        Commit((A,)),
+        WriteSettled(stream, ()),
+        Commit((B,)),
+        WriteSettled(app, ()),
+        AbortOpen(KNOWN),
+    ]
+    assert run.returned == by_series(stream.settled(), app.settled())
+
+
+def test_recovery_after_a_clean_end_changes_nothing() -> None:
+    run = Run(recover(), [(ReadDecisions, by_series(SETTLED))])
+
+    assert run.steps == [Fence(), ReadDecisions(), AbortOpen()]
+    assert run.returned == by_series(SETTLED)
+
+
+def test_fenced_recovery_reads_decisions_again() -> None:
+    decided = decision(micro_batch(7), A)
+    run = Run(
+        recover(),
+        [(ReadDecisions, by_series(decided)), (WriteSettled, False), (ReadDecisions, by_series(decided.settled()))],
+    )
+
+    assert run.steps[4:] == [Fence(), ReadDecisions(), AbortOpen()]
+    assert run.returned == by_series(decided.settled())
+
+
+def test_lost_records_of_a_decided_batch_abort_nothing() -> None:
+    protocol = recover()
+    assert isinstance(next(protocol), Fence)
+    protocol.send(None)
+    assert isinstance(protocol.send(by_series(decision(micro_batch(7), A))), Commit)
+    assert isinstance(protocol.send((A,)), ReadOutcomes)
+
+    with pytest.raises(DataLossError, match="the log has no marker"):
+        protocol.throw(DataLossError("the log has no marker"))
+
+
+# --- whose batch, and which ones are written --------------------------------------------------------------------------
+
+
+def test_micro_batch_is_written_if_it_is_the_last_of_its_query() -> None:
+    decisions = by_series(decision(micro_batch(7)))
+
+    assert [is_written(decisions, micro_batch(version)) for version in (6, 7, 8)] == [False, True, False]
+    assert not is_written(decisions, micro_batch(7, OTHER_QUERY))
+    assert not is_written({}, micro_batch(7))
+
+
+def test_all_versions_of_an_app_up_to_the_last_are_written() -> None:
+    decisions = by_series(decision(version_of_app(7)), SETTLED)
+
+    assert [is_written(decisions, version_of_app(version)) for version in (0, 7, 8)] == [True, True, False]
+    assert not is_written(decisions, BatchId("other", "other", 0, is_stream=False))
+
+
+def test_query_that_another_query_has_taken_over_is_fenced() -> None:
+    others = by_series(decision(micro_batch(0, OTHER_QUERY)).settled())
+    protocol = commit(micro_batch(7), [A], NOW_MS)
+
+    assert error_of(protocol, FencedError, ReadDecisions=others) == (
+        f"micro-batch 7 of query {QUERY} was fenced: micro-batch 0 of query {OTHER_QUERY} has written with the same "
+        "kafka.transactional.id since: stop one of the two queries, or give each an id of its own"
+    )
+
+
+def test_query_with_an_old_checkpoint_is_told_so() -> None:
+    protocol = commit(micro_batch(5), [A], NOW_MS)
+
+    assert error_of(protocol, FencedError, ReadDecisions=by_series(SETTLED)) == (
+        f"micro-batch 5 of query {QUERY} comes after micro-batch 6 of query {QUERY}: was an old checkpoint restored? "
+        "Start with the newest checkpoint, or with a new checkpoint and a new kafka.transactional.id"
+    )
+
+
+@pytest.mark.parametrize(
+    ("decisions", "batch"),
+    [
+        ({}, micro_batch(7)),
+        (by_series(SETTLED), micro_batch(7)),
+        (by_series(SETTLED), micro_batch(0, OTHER_QUERY)),
+        (by_series(SETTLED), BatchId(STREAM, "random", 0, is_stream=False)),
+        (by_series(decision(version_of_app(7))), version_of_app(8)),
+    ],
+    ids=["first of all", "next", "new query", "batch write", "next version"],
+)
+def test_owner_may_write(decisions: Decisions, batch: BatchId) -> None:
+    require_owner(decisions, batch)
