@@ -123,8 +123,9 @@ def transaction_driver(options: SinkOptions, batch: BatchId | None = None) -> It
     from pyspark_kafka_meta.telemetry.event_origin import committer_origin
     from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
 
-    micro_batch = batch if batch is not None and batch.is_stream else None
-    origin = committer_origin(micro_batch and micro_batch.owner, micro_batch and micro_batch.version)
+    origin = committer_origin(None, None)
+    if batch is not None and batch.is_stream:
+        origin = committer_origin(batch.owner, batch.version)
     with worker_clients.client(options.client, options.metrics, origin) as client:
         yield TransactionDriver.of(client, options)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.errors import FencedError, UnsupportedBrokerError
+from pyspark_kafka_meta.errors import ConnectError, FencedError, UnsupportedBrokerError
 from pyspark_kafka_meta.model import OpenTransaction, TopicPartition
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.records.encoder import EncodedBatch
@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+ABORT_S = 5.0
+"""Maximum wait for the abort of transactions that nobody needs."""
 MAX_DECISION_BYTES = 16 * 1024 * 1024
 _COLUMNS = SinkColumns(key=0, value=1, headers=None, topic=None, partition=None, timestamp=None)
 
@@ -142,14 +144,18 @@ class StepRunner:
         return tuple(each for each in transactions if ended[each.transactional_id].error_code != 0)
 
     def _abort(self, known: Sequence[str]) -> None:
-        """InitProducerId aborts an open transaction, and keeps an attempt that is still writing from going on."""
-        coordinators, deadline = self._client.coordinators, self._client.api_deadline()
+        """InitProducerId aborts an open transaction, and keeps an attempt that is still writing from going on. A broker
+        that does not respond is not waited for: its coordinators move, and the next batch aborts what is left."""
+        coordinators, deadline = self._client.coordinators, self._client.clock() + ABORT_S
         try:
-            listed = coordinators.list_transactions(deadline)
-            known = [each for each in listed if is_task_of(each, self._plan.transactional_id)]
-        except UnsupportedBrokerError:  # before Kafka 3.0
-            pass
-        for transactional_id in known:
-            logger.info("aborting the open transaction %s, which belongs to no decided batch", transactional_id)
-            coordinators.producer_id(deadline, transactional_id, self._plan.timeout_ms)
-        self.aborted += len(known)
+            try:
+                listed = coordinators.list_transactions(deadline)
+                known = [each for each in listed if is_task_of(each, self._plan.transactional_id)]
+            except UnsupportedBrokerError:  # before Kafka 3.0
+                pass
+            for transactional_id in known:
+                logger.info("aborting the open transaction %s, which belongs to no decided batch", transactional_id)
+                coordinators.producer_id(deadline, transactional_id, self._plan.timeout_ms)
+                self.aborted += 1
+        except ConnectError as error:
+            logger.warning("perhaps not all open transactions of undecided batches are aborted: %s", error)

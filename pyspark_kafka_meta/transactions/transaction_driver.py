@@ -16,7 +16,7 @@ from pyspark_kafka_meta.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import UnknownTopicError
 from pyspark_kafka_meta.metadata.refresh_events import EventKind
-from pyspark_kafka_meta.model import OpenTransaction
+from pyspark_kafka_meta.model import OpenTransaction, RefreshReason
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.transactions.commit_protocol import Protocol, commit, recover
 from pyspark_kafka_meta.transactions.decision import BatchId
@@ -112,13 +112,24 @@ class TransactionDriver:
         return TransactionPlan(self._transactional_id, timeout_ms, version)
 
     def _ensure_topic(self, admin: ClusterAdmin) -> None:
-        topic = self._options.transaction.decisions_topic
-        try:
-            self._client.partitions([topic], self._client.api_deadline())
-        except UnknownTopicError:
-            replicas = min(REPLICAS, len(self._client.cache.snapshot.brokers))
-            admin.create_topic(topic, replicas, {**TOPIC_CONFIG, "min.insync.replicas": str(max(replicas - 1, 1))})
-            self._client.partitions([topic], self._client.api_deadline())
+        topic, cache, deadline = (
+            self._options.transaction.decisions_topic,
+            self._client.cache,
+            self._client.api_deadline(),
+        )
+        cache.track([topic])
+        cache.refresh(RefreshReason.NEW_TOPIC, deadline)
+        if cache.snapshot.partitions(topic):
+            return
+        replicas = min(REPLICAS, len(cache.snapshot.brokers))
+        admin.create_topic(topic, replicas, {**TOPIC_CONFIG, "min.insync.replicas": str(max(replicas - 1, 1))})
+        failures = 0
+        while not cache.snapshot.partitions(topic):
+            if self._client.clock() >= deadline:
+                raise UnknownTopicError(f"no broker knows topic {topic}, which was just created: start the query again")
+            failures += 1
+            self._client.sleep(self._client.backoff_s(failures))
+            cache.refresh(RefreshReason.NEW_TOPIC, deadline)
 
 
 def _earlier_attempts(transactional_id: str) -> list[str]:
