@@ -52,11 +52,11 @@ class Producing:
     def _request_producer_id(self) -> list[int]:
         """Empty while the broker waits for the controller's next block of ids (COORDINATOR_LOAD_IN_PROGRESS)."""
         node_id = self.log.leader_id
-        self._wire.producer_ids.send(self.brokers[node_id], ProducerIdRequest(), time.monotonic() + PATIENCE_S)
-        answer = self._wire.producer_ids.receive([node_id], time.monotonic() + PATIENCE_S)
+        self._wire.transactions.send(self.brokers[node_id], ProducerIdRequest(), time.monotonic() + PATIENCE_S)
+        answer = self._wire.transactions.receive([node_id], time.monotonic() + PATIENCE_S)
         assert isinstance(answer, ProducerIdResponse), answer
-        assert (answer.error_code, answer.producer_epoch) in ((0, 0), (COORDINATOR_LOAD_IN_PROGRESS, -1))
-        return [answer.producer_id] if answer.error_code == 0 else []
+        assert (answer.error_code, answer.producer.epoch) in ((0, 0), (COORDINATOR_LOAD_IN_PROGRESS, -1))
+        return [answer.producer.producer_id] if answer.error_code == 0 else []
 
     def produce(self, topic_id: UUID | None, *batches: bytes, node_id: int | None = None) -> list[ProducedPartition]:
         """The results of one request for each batch, all in flight at the same time."""

@@ -25,9 +25,11 @@ from pyspark_kafka_meta.model import (
     TopicPartition,
 )
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchPartition, OffsetQuery, ProducePartition
+from tests.unit.fake_coordinators import FakeCoordinators
 
 REMEMBERED_BATCHES = 5
 MAX_SEQUENCE = 2**31 - 1
+TRANSACTIONAL = 0x10
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class ProducerBatch:
     epoch: int
     first_sequence: int
     last_sequence: int
+    is_transactional: bool
 
     @classmethod
     def of(cls, batch: bytes) -> ProducerBatch:
@@ -54,7 +57,8 @@ class ProducerBatch:
             int.from_bytes(batch[start:end], "big", signed=True) for start, end in ((43, 51), (51, 53), (53, 57))
         )
         count = int.from_bytes(batch[23:27], "big") + 1
-        return cls(producer_id, epoch, first, (first + count - 1) % (MAX_SEQUENCE + 1))
+        last = (first + count - 1) % (MAX_SEQUENCE + 1)
+        return cls(producer_id, epoch, first, last, bool(batch[22] & TRANSACTIONAL))
 
 
 @dataclass(slots=True)
@@ -74,7 +78,8 @@ class FakeCluster:
         logs: by partition. Remove batches at the front for retention, at the end for truncation.
         producers: by partition and producer id. Remove producers that the log shall forget.
         max_message_bytes: largest record batch that a Produce may append, by topic.
-        producer_ids: of the next idempotent producers.
+        producer_ids: of the next producers.
+        coordinators: of transactions.
     """
 
     def __init__(self, brokers: int = 3) -> None:
@@ -84,6 +89,7 @@ class FakeCluster:
         self.producers: dict[TopicPartition, dict[int, ProducerState]] = {}
         self.max_message_bytes: dict[str, int] = {}
         self.producer_ids = itertools.count(1000)
+        self.coordinators = FakeCoordinators(self)
 
     def create_topic(self, topic: str, partitions: int = 1) -> UUID:
         """Leaders in turn, epoch 0, empty logs. The same name again recreates the topic with a new id."""

@@ -1,4 +1,4 @@
-"""Produce and InitProducerId of a `FakeWire`."""
+"""Produce of a `FakeWire`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.kafka_errors import NOT_LEADER_OR_FOLLOWER
-from pyspark_kafka_meta.model import Broker
+from pyspark_kafka_meta.model import Broker, ProducerEpoch
 from pyspark_kafka_meta.wire.messages import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
-    ProducerIdRequest,
-    ProducerIdResponse,
     RequestFailure,
 )
+from tests.unit.fake_cluster import ProducerBatch
 from tests.unit.fake_requests import FakeRequests
 
 APPENDS = (ErrorCode.none, ErrorCode.request_timed_out, ErrorCode.not_enough_replicas_after_append)
@@ -56,26 +55,23 @@ class FakeProduce(FakeRequests[ProduceRequest, ProduceResponse]):
         return RequestFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
 
     def _handle(self, node_id: int, request: ProduceRequest) -> tuple[ProducedPartition, ...]:
-        return tuple(self._produced(node_id, entry) for entry in request.partitions)
+        return tuple(self._produced(node_id, entry, request) for entry in request.partitions)
 
-    def _produced(self, node_id: int, entry: ProducePartition) -> ProducedPartition:
+    def _produced(self, node_id: int, entry: ProducePartition, request: ProduceRequest) -> ProducedPartition:
         cluster, scripted = self.wire.cluster, self.wire.error_codes.get(entry.partition)
-        own = cluster.produce_error(node_id, entry)
+        own = cluster.produce_error(node_id, entry) or self._transaction_error(entry, request)
         code, base_offset = (scripted.popleft() if scripted else 0) or own, -1
         if own == 0 and code in APPENDS:
             base_offset = cluster.produce(entry.partition, bytes(entry.records))
         hint = cluster.leader_hint(entry.partition) if code == NOT_LEADER_OR_FOLLOWER else None
         return ProducedPartition(entry.partition, code, base_offset if code == 0 else -1, leader_hint=hint)
 
-
-class FakeProducerIds(FakeRequests[ProducerIdRequest, ProducerIdResponse]):
-    def _name(self, request: ProducerIdRequest) -> str:
-        return "InitProducerId"
-
-    def _ends_at(self, node_id: int) -> float:
-        return self.wire.clock()
-
-    def _response(self, node_id: int, request: ProducerIdRequest, sent_at: float) -> ProducerIdResponse:
-        if self.wire.producer_id_errors:
-            return ProducerIdResponse(node_id, self.wire.producer_id_errors.popleft(), -1, -1)
-        return ProducerIdResponse(node_id, 0, next(self.wire.cluster.producer_ids), 0)
+    def _transaction_error(self, entry: ProducePartition, request: ProduceRequest) -> int:
+        sent = ProducerBatch.of(bytes(entry.records))
+        assert sent.is_transactional is (request.transactional_id is not None), "the batch denies its transaction"
+        if request.transactional_id is None:
+            return 0
+        producer = ProducerEpoch(sent.producer_id, sent.epoch)
+        return self.wire.cluster.coordinators.append(
+            request.transactional_id, producer, entry.partition, request.transaction_version, self.wire.clock()
+        )

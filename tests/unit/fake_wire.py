@@ -6,7 +6,7 @@ Brokers die, hang, lag behind or return errors as a test demands.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -34,10 +34,12 @@ from pyspark_kafka_meta.wire.messages import (
     OffsetsResponse,
     PartitionOffset,
     ProduceRequest,
+    TransactionRequest,
 )
 from tests.unit.fake_cluster import FakeCluster
-from tests.unit.fake_produce import FakeProduce, FakeProducerIds
+from tests.unit.fake_produce import FakeProduce
 from tests.unit.fake_requests import FakeRequests
+from tests.unit.fake_transactions import FakeTransactions
 
 
 class FakeClock:
@@ -66,7 +68,9 @@ class FakeWire:
         hung_metadata: ids of brokers that respond to all requests but Metadata.
         failures: errors of the next requests to a broker, by node id.
         error_codes: codes in the next Fetch, ListOffsets or Produce responses, by partition.
-        producer_id_errors: codes of the next InitProducerId responses.
+        transaction_errors: codes of the next responses to requests of transactions, by API.
+        lost_transactions: number of next requests of transactions that a broker handles before it breaks the connection
+            instead of responding, by API.
         lost_responses: number of next Produce requests that a broker handles before it breaks the connection instead
             of responding, by node id.
         metadata_errors: code in Metadata responses, by topic.
@@ -77,7 +81,8 @@ class FakeWire:
         preferred_replicas: broker that leaders return to a Fetch with a rack (KIP-392), by partition.
         throttles: throttle_ms of the next Fetch or Produce responses, by node id. Such a response to a Fetch has no
             partitions, as Kafka's (`FetchContext.getThrottledResponse`).
-        fetches, produces: node id and request of each Fetch and Produce that reached a broker.
+        fetches, produces, transactions_sent: node id and request of each Fetch, Produce and request of a transaction
+            that reached a broker.
         requests: API name and address of each request, including failed requests.
         change: applied to every Fetch response.
     """
@@ -91,7 +96,8 @@ class FakeWire:
         self.hung_metadata: set[int] = set()
         self.failures: dict[int, deque[KafkaMetaError]] = {}
         self.error_codes: dict[TopicPartition, deque[int]] = {}
-        self.producer_id_errors: deque[int] = deque()
+        self.transaction_errors: defaultdict[str, deque[int]] = defaultdict(deque)
+        self.lost_transactions: Counter[str] = Counter()
         self.lost_responses: dict[int, int] = {}
         self.metadata_errors: dict[str, int] = {}
         self.metadata_refusals: dict[int, deque[int]] = {}
@@ -102,6 +108,7 @@ class FakeWire:
         self.throttles: dict[int, deque[int]] = {}
         self.fetches: list[tuple[int, FetchRequest]] = []
         self.produces: list[tuple[int, ProduceRequest]] = []
+        self.transactions_sent: list[tuple[int, TransactionRequest]] = []
         self.requests: list[tuple[str, Address]] = []
         self.change: Callable[[FetchResponse], FetchResponse] = lambda response: response
         self._cut_off: dict[int, tuple[dict[int, Broker], dict[str, TopicMetadata]]] = {}
@@ -109,7 +116,7 @@ class FakeWire:
         self.offsets = FakeOffsets(self)
         self.fetch = FakeFetch(self)
         self.produce = FakeProduce(self)
-        self.producer_ids = FakeProducerIds(self)
+        self.transactions = FakeTransactions(self)
 
     def cut_off(self, node_id: int) -> None:
         """This broker stops learning changes of the cluster."""
@@ -156,7 +163,7 @@ class FakeWire:
 
     def close(self) -> None:
         self._metadata = None
-        kinds: tuple[FakeRequests[Any, Any], ...] = (self.offsets, self.fetch, self.produce, self.producer_ids)
+        kinds: tuple[FakeRequests[Any, Any], ...] = (self.offsets, self.fetch, self.produce, self.transactions)
         for requests in kinds:
             requests.in_flight.clear()
             requests.not_sent.clear()
@@ -186,7 +193,11 @@ class FakeWire:
 
     def readable_end(self, node_id: int, partition: TopicPartition, read_committed: bool) -> int:
         end = self.replica_ends.get((node_id, partition), self.cluster.bounds(partition)[1])
-        return min(self.open_transactions.get(partition, end), end) if read_committed else end
+        if not read_committed:
+            return end
+        return min(
+            self.open_transactions.get(partition, end), self.cluster.coordinators.last_stable_offset(partition), end
+        )
 
     def take_error(self, node_id: int, entry: OffsetQuery | FetchPartition) -> int:
         scripted = self.error_codes.get(entry.partition)
@@ -280,7 +291,10 @@ class FakeFetch(FakeRequests[FetchRequest, FetchResponse]):
         high_watermark = wire.readable_end(node_id, entry.partition, read_committed=False)
         last_stable = wire.readable_end(node_id, entry.partition, read_committed=True)
         records = self._records(node_id, entry, request.read_committed)
-        return FetchedPartition(entry.partition, 0, records, high_watermark, last_stable)
+        aborted = wire.cluster.coordinators.aborted(entry.partition, entry.fetch_offset, last_stable)
+        return FetchedPartition(
+            entry.partition, 0, records, high_watermark, last_stable, aborted if request.read_committed else ()
+        )
 
     def _records(self, node_id: int, entry: FetchPartition, read_committed: bool) -> bytes:
         end = self.wire.readable_end(node_id, entry.partition, read_committed)

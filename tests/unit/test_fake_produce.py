@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
-from pyspark_kafka_meta.model import NO_LEADER, LeaderHint, TopicPartition
+from pyspark_kafka_meta.model import NO_LEADER, NO_PRODUCER, LeaderHint, ProducerEpoch, TopicPartition
 from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.records.record_batches import read_batch_headers
 from pyspark_kafka_meta.wire.messages import (
@@ -284,14 +284,14 @@ def test_metadata_that_is_there_interrupts_the_wait_for_a_hung_broker() -> None:
 
 def test_each_producer_id_is_given_once_by_any_broker_and_after_scripted_errors() -> None:
     wire = a_wire()
-    wire.producer_id_errors.append(14)
+    wire.transaction_errors["InitProducerId"].append(14)
     answers = []
     for node_id in (1, 2, 3):
-        wire.producer_ids.send(wire.cluster.brokers[node_id], ProducerIdRequest(), wire.clock() + 1)
-        answers.append(wire.producer_ids.receive([node_id], wire.clock() + 1))
+        wire.transactions.send(wire.cluster.brokers[node_id], ProducerIdRequest(), wire.clock() + 1)
+        answers.append(wire.transactions.receive([node_id], wire.clock() + 1))
 
     assert answers == [
-        ProducerIdResponse(1, 14, -1, -1),
-        ProducerIdResponse(2, 0, 1000, 0),
-        ProducerIdResponse(3, 0, 1001, 0),
+        ProducerIdResponse(1, 14, NO_PRODUCER),
+        ProducerIdResponse(2, 0, ProducerEpoch(1000, 0)),
+        ProducerIdResponse(3, 0, ProducerEpoch(1001, 0)),
     ]

@@ -13,7 +13,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -32,10 +32,10 @@ from pyspark_kafka_meta.wire import (
     translate_metadata,
     translate_offsets,
     translate_produce,
+    translate_transactions,
 )
 from pyspark_kafka_meta.wire.frame_codec import (
     FETCH,
-    INIT_PRODUCER_ID,
     LIST_OFFSETS,
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
@@ -46,12 +46,18 @@ from pyspark_kafka_meta.wire.frame_codec import (
 )
 from pyspark_kafka_meta.wire.messages import (
     LATEST_TIMESTAMP,
+    AddPartitionsRequest,
+    AddPartitionsResponse,
+    CoordinatorResponse,
+    DescribeTransactionsResponse,
     FetchPartition,
     FetchRequest,
+    FindCoordinatorRequest,
     OffsetQuery,
     OffsetsRequest,
     ProducePartition,
     ProduceRequest,
+    ProducerIdResponse,
 )
 from tests.unit.records.handmade import (
     COMPRESS,
@@ -66,7 +72,14 @@ from tests.unit.records.handmade import (
     rows_of,
 )
 from tests.unit.records.test_mutations import mutate
-from tests.unit.wire.answers import epochs_message, metadata_message, produce_message, producer_id_message, versions
+from tests.unit.wire.answers import (
+    TRANSACTION_REQUESTS,
+    epochs_message,
+    metadata_message,
+    produce_message,
+    transaction_message,
+    versions,
+)
 from tests.wire.scripted_broker import frame
 
 MORE_BYTES = 256 << 20
@@ -249,11 +262,27 @@ def read_produce(rng: random.Random) -> str:
     return "read"
 
 
-def read_producer_id(rng: random.Random) -> str:
-    version = rng.choice(versions(INIT_PRODUCER_ID))
-    data = mutate(frame(producer_id_message(version), CORRELATION_ID)[4:], rng)
-    answer = translate_produce.producer_id_response(exchange(INIT_PRODUCER_ID, version, data), 3)
-    assert min(answer.producer_id, answer.producer_epoch) >= (0 if answer.error_code == 0 else -1)
+def read_transaction(api: Api, rng: random.Random) -> str:
+    """Any version, as for Produce."""
+    version = rng.choice(versions(api))
+    data = mutate(frame(transaction_message(api, version), CORRELATION_ID)[4:], rng)
+    request = TRANSACTION_REQUESTS[api]
+    answer = translate_transactions.transaction_response(exchange(api, version, data), request, 3)
+    match answer:
+        case ProducerIdResponse(error_code=0, producer=producer):
+            assert min(producer) >= 0
+        case CoordinatorResponse(coordinators=coordinators):
+            assert isinstance(request, FindCoordinatorRequest)
+            assert coordinators
+            assert coordinators.keys() <= set(request.transactional_ids)
+            assert all((found.broker is None) is (found.error_code != 0) for found in coordinators.values())
+        case AddPartitionsResponse(errors=errors):
+            assert isinstance(request, AddPartitionsRequest)
+            assert errors.keys() <= set(request.partitions)
+        case DescribeTransactionsResponse(error_code=0, transaction=transaction):
+            assert transaction is not None
+            assert min(transaction.producer) >= 0
+            assert all(partition.partition >= 0 for partition in transaction.partitions)
     return "read"
 
 
@@ -263,7 +292,7 @@ READ: dict[str, Callable[[random.Random], str]] = {
     LIST_OFFSETS.name: read_offsets,
     OFFSET_FOR_LEADER_EPOCH.name: read_epochs,
     PRODUCE.name: read_produce,
-    INIT_PRODUCER_ID.name: read_producer_id,
+    **{api.name: partial(read_transaction, api) for api in TRANSACTION_REQUESTS},
 }
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from pyspark_kafka_meta.wire.frame_codec import (
     FETCH,
-    INIT_PRODUCER_ID,
     LIST_OFFSETS,
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
     PRODUCE,
 )
+from tests.unit.wire.answers import TRANSACTION_REQUESTS
 
 MUTATIONS = int(os.environ.get("KAFKAMETA_MUTATIONS", "1500"))
 """Per kind of response."""
@@ -36,7 +36,7 @@ ROOT = HERE.parent.parent
         (LIST_OFFSETS.name, {"read", "ProtocolError"}),
         (OFFSET_FOR_LEADER_EPOCH.name, {"read", "ProtocolError"}),
         (PRODUCE.name, {"read", "ProtocolError"}),
-        (INIT_PRODUCER_ID.name, {"read", "ProtocolError"}),
+        *((api.name, {"read", "ProtocolError"}) for api in TRANSACTION_REQUESTS),
     ],
 )
 def test_mutated_answers_end_in_typed_errors_or_in_what_was_written(api: str, ends: set[str]) -> None:

@@ -121,7 +121,7 @@ def test_producer_id_is_requested_if_writes_are_idempotent(
 
 
 def test_missing_right_to_write_idempotently_fails(wire: FakeWire) -> None:
-    wire.producer_id_errors.append(NO_CLUSTER_RIGHT)
+    wire.transaction_errors["InitProducerId"].append(NO_CLUSTER_RIGHT)
     found = findings(wire)["idempotence"]
 
     assert (found.verdict, "CLUSTER_AUTHORIZATION_FAILED (error 31)" in found.what) == (FAIL, True)
@@ -130,7 +130,7 @@ def test_missing_right_to_write_idempotently_fails(wire: FakeWire) -> None:
 
 
 def test_brokers_without_producer_ids_are_a_failure_in_time(wire: FakeWire) -> None:
-    wire.producer_id_errors.extend([LOADING] * 10_000)
+    wire.transaction_errors["InitProducerId"].extend([LOADING] * 10_000)
     started = wire.clock.now
     found = findings(wire, default_api_timeout_ms="10000")["idempotence"]
 

@@ -10,10 +10,18 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
+from pyspark_kafka_meta.model import ProducerEpoch, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.wire.describe_transactions import DescribeTransactionsResponse, TransactionState
 from pyspark_kafka_meta.wire.frame_codec import (
+    ADD_PARTITIONS_TO_TXN,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
+    FEATURES,
     FETCH,
+    FIND_COORDINATOR,
     INIT_PRODUCER_ID,
     LIST_OFFSETS,
+    LIST_TRANSACTIONS,
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
     PRODUCE,
@@ -23,9 +31,32 @@ from pyspark_kafka_meta.wire.frame_codec import (
     encode,
     milliseconds,
 )
+from pyspark_kafka_meta.wire.messages import (
+    AddPartitionsRequest,
+    DescribeTransactionsRequest,
+    EndTransactionRequest,
+    FindCoordinatorRequest,
+    ListTransactionsRequest,
+    ProducerIdRequest,
+    TransactionRequest,
+    TransactionVersionRequest,
+)
 
 T_ID, U_ID = UUID(int=7), UUID(int=8)
 CORRELATION_ID = 77
+PRODUCER = ProducerEpoch(2**40, 3)
+TRANSACTION_REQUESTS: dict[Api, TransactionRequest] = {
+    INIT_PRODUCER_ID: ProducerIdRequest("orders/1/0", 60_000),
+    FIND_COORDINATOR: FindCoordinatorRequest(("orders/1/0", "orders/2/0")),
+    ADD_PARTITIONS_TO_TXN: AddPartitionsRequest(
+        "orders/1/0", PRODUCER, (TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0))
+    ),
+    END_TXN: EndTransactionRequest("orders/1/0", PRODUCER, True, TransactionVersion.V2),
+    LIST_TRANSACTIONS: ListTransactionsRequest(),
+    DESCRIBE_TRANSACTIONS: DescribeTransactionsRequest("orders/1/0"),
+    FEATURES: TransactionVersionRequest(),
+}
+"""A request of each API, to which the message of `transaction_message` is the response."""
 
 
 def versions(api: Api) -> list[int]:
@@ -174,3 +205,87 @@ def producer_id_message(version: int = 5, **changed: Any) -> Any:
     fields = {"error_code": ErrorCode.none, "producer_id": 2**40, "producer_epoch": 3}
     kinds = schema(INIT_PRODUCER_ID, version, "response")
     return kinds.InitProducerIdResponse(throttle_time=milliseconds(1003), **(fields | changed))
+
+
+def transaction_message(api: Api, version: int, **changed: Any) -> Any:
+    """The response to the request in `TRANSACTION_REQUESTS`; `changed` are fields of its innermost part."""
+    return {
+        INIT_PRODUCER_ID: producer_id_message,
+        FIND_COORDINATOR: find_coordinator_message,
+        ADD_PARTITIONS_TO_TXN: add_partitions_message,
+        END_TXN: end_transaction_message,
+        LIST_TRANSACTIONS: list_transactions_message,
+        DESCRIBE_TRANSACTIONS: describe_transactions_message,
+        FEATURES: features_message,
+    }[api](version, **changed)
+
+
+def find_coordinator_message(version: int = 4, keys: Any = ("orders/1/0", "orders/2/0"), **changed: Any) -> Any:
+    kinds = schema(FIND_COORDINATOR, version, "response")
+    fields = {"error_code": ErrorCode.none, "error_message": None, "node_id": 4, "host": "kafka-4", "port": 9092}
+    found = fields | changed
+    if version < 4:
+        return kinds.FindCoordinatorResponse(throttle_time=milliseconds(1003), **found)
+    return kinds.FindCoordinatorResponse(
+        throttle_time=milliseconds(1003), coordinators=tuple(kinds.Coordinator(key=key, **found) for key in keys)
+    )
+
+
+def add_partitions_message(version: int = 3, partitions: Any = (("t", 0), ("t", 1), ("u", 0)), **changed: Any) -> Any:
+    kinds = schema(ADD_PARTITIONS_TO_TXN, version, "response")
+    fields = {"partition_error_code": ErrorCode.none} | changed
+    return kinds.AddPartitionsToTxnResponse(
+        throttle_time=milliseconds(1003),
+        results_by_topic_v3_and_below=tuple(
+            kinds.AddPartitionsToTxnTopicResult(
+                name=topic,
+                results_by_partition=(kinds.AddPartitionsToTxnPartitionResult(partition_index=number, **fields),),
+            )
+            for topic, number in partitions
+        ),
+    )
+
+
+def end_transaction_message(version: int = 5, **changed: Any) -> Any:
+    kinds = schema(END_TXN, version, "response")
+    producer = {"producer_id": PRODUCER.producer_id, "producer_epoch": 4} if version >= 5 else {}
+    fields = {"error_code": ErrorCode.none} | producer | changed
+    return kinds.EndTxnResponse(throttle_time=milliseconds(1003), **fields)
+
+
+def list_transactions_message(version: int = 0, ids: Any = ("orders/1/0", "orders/2/0"), **changed: Any) -> Any:
+    kinds = schema(LIST_TRANSACTIONS, version, "response")
+    states = tuple(
+        kinds.TransactionState(transactional_id=each, producer_id=9, transaction_state="Ongoing") for each in ids
+    )
+    fields = {"error_code": ErrorCode.none, "transaction_states": states} | changed
+    return kinds.ListTransactionsResponse(throttle_time=milliseconds(1003), **fields)
+
+
+def describe_transactions_message(version: int = 0, ids: Any = ("orders/1/0",), **changed: Any) -> Any:
+    kinds = schema(DESCRIBE_TRANSACTIONS, version, "response")
+    fields = {
+        "error_code": ErrorCode.none,
+        "transaction_state": "Ongoing",
+        "transaction_timeout": milliseconds(60_000),
+        "transaction_start_time": 1_700_000_000_123,
+        "producer_id": PRODUCER.producer_id,
+        "producer_epoch": PRODUCER.epoch,
+        "topics": (kinds.TopicData(topic="t", partitions=(1, 0)),),
+    }
+    states = tuple(TransactionState(transactional_id=each, **(fields | changed)) for each in ids)
+    return DescribeTransactionsResponse(throttle_time=milliseconds(1003), transaction_states=states)
+
+
+def features_message(version: int = 4, level: int = 2, **changed: Any) -> Any:
+    kinds = schema(FEATURES, version, "response")
+    features = tuple(
+        kinds.FinalizedFeatureKey(name=name, max_version_level=maximum, min_version_level=1)
+        for name, maximum in (("metadata.version", 27), ("transaction.version", level))
+    )
+    fields = {"error_code": ErrorCode.none, "finalized_features": features} | changed
+    return kinds.ApiVersionsResponse(
+        api_keys=(kinds.ApiVersion(api_key=0, min_version=0, max_version=13),),
+        throttle_time=milliseconds(1003),
+        **fields,
+    )

@@ -7,17 +7,18 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import ProtocolError
-from pyspark_kafka_meta.wire.frame_codec import FETCH, INIT_PRODUCER_ID, LIST_OFFSETS, METADATA, PRODUCE, Api, decode
+from pyspark_kafka_meta.wire.frame_codec import FETCH, LIST_OFFSETS, METADATA, PRODUCE, Api, decode
 from pyspark_kafka_meta.wire.frame_lengths import check_lengths
 from tests.unit.wire.answers import (
     CORRELATION_ID,
     T_ID,
+    TRANSACTION_REQUESTS,
     fetch_message,
     metadata_message,
     offsets_message,
     payload,
     produce_message,
-    producer_id_message,
+    transaction_message,
     versions,
 )
 
@@ -29,7 +30,7 @@ SPOKEN = [
         (PRODUCE, produce_message((T_ID if version >= 13 else "t", 1), version=version))
         for version in versions(PRODUCE)
     ),
-    *((INIT_PRODUCER_ID, producer_id_message(version)) for version in versions(INIT_PRODUCER_ID)),
+    *((api, transaction_message(api, version)) for api in TRANSACTION_REQUESTS for version in versions(api)),
 ]
 HUGE = (2**31 - 1).to_bytes(4, "big")
 HUGE_VARINT = b"\xff\xff\xff\xff\x07"
@@ -37,7 +38,7 @@ HUGE_VARINT = b"\xff\xff\xff\xff\x07"
 
 @pytest.mark.parametrize(("api", "message"), SPOKEN, ids=lambda one: getattr(one, "name", None))
 def test_every_answer_is_walked_to_its_end_and_no_shorter_one(api: Api, message: Any) -> None:
-    frame, position = memoryview(payload(message)), 5 if message.__flexible__ else 4
+    frame, position = memoryview(payload(message)), 5 if message.__header_schema__.__flexible__ else 4
 
     check_lengths(type(message), frame, position)
     for size in range(position, len(frame)):

@@ -16,7 +16,6 @@ from pyspark_kafka_meta.model import Address, Broker, LeaderHint, PartitionMetad
 from pyspark_kafka_meta.wire import translate_fetch, translate_metadata, translate_offsets, translate_produce
 from pyspark_kafka_meta.wire.frame_codec import (
     FETCH,
-    INIT_PRODUCER_ID,
     LIST_OFFSETS,
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
@@ -38,10 +37,12 @@ from pyspark_kafka_meta.wire.messages import (
     ProducePartition,
     ProduceRequest,
 )
+from pyspark_kafka_meta.wire.translate_transactions import transaction_response
 from tests.partitions import T0, T1, U0
 from tests.unit.wire.answers import (
     CORRELATION_ID,
     T_ID,
+    TRANSACTION_REQUESTS,
     U_ID,
     as_broker_reads,
     epochs_message,
@@ -51,8 +52,8 @@ from tests.unit.wire.answers import (
     offsets_message,
     payload,
     produce_message,
-    producer_id_message,
     schema,
+    transaction_message,
     versions,
 )
 
@@ -354,10 +355,10 @@ ANSWERS = {
     OFFSET_FOR_LEADER_EPOCH: payload(epochs_message(("t", 0), ("u", 0))),
     FETCH: payload(fetch_message((T_ID, 0), (U_ID, 0))),
     PRODUCE: payload(produce_message((T_ID, 0), (U_ID, 0))),
-    INIT_PRODUCER_ID: payload(producer_id_message()),
+    **{api: payload(transaction_message(api, api.max_version)) for api in TRANSACTION_REQUESTS},
 }
 PRODUCED = ProduceRequest((ProducePartition(T0, T_ID, b""), ProducePartition(U0, U_ID, b"")), -1, 1000)
-SPOKEN = {METADATA: 12, LIST_OFFSETS: 7, OFFSET_FOR_LEADER_EPOCH: 4, FETCH: 16, PRODUCE: 13, INIT_PRODUCER_ID: 5}
+SPOKEN = {api: api.max_version for api in ANSWERS} | {METADATA: 12, LIST_OFFSETS: 7}
 
 
 @pytest.mark.parametrize("api", ANSWERS)
@@ -389,10 +390,13 @@ def test_mutated_answer_is_read_or_refused_and_nothing_else(api: Api, changes: l
         OFFSET_FOR_LEADER_EPOCH: lambda one: translate_offsets.offsets_response(one, EPOCHS, 3),
         FETCH: lambda one: translate_fetch.fetch_response(one, fetch_request(), 3),
         PRODUCE: lambda one: translate_produce.produce_response(one, PRODUCED, 3),
-        INIT_PRODUCER_ID: lambda one: translate_produce.producer_id_response(one, 3),
     }
     try:
         answer = decode(api, SPOKEN[api], CORRELATION_ID, memoryview(frame))
-        read[api](Exchange(*answer, SPOKEN[api], CORRELATION_ID, 30, 60, 1.5))
+        received = Exchange(*answer, SPOKEN[api], CORRELATION_ID, 30, 60, 1.5)
+        if api in TRANSACTION_REQUESTS:
+            transaction_response(received, TRANSACTION_REQUESTS[api], 3)
+        else:
+            read[api](received)
     except ProtocolError as error:
         assert str(error).startswith("a broker")

@@ -1,7 +1,8 @@
-"""Produce and InitProducerId at every version that is spoken; answers that break the rules are not read."""
+"""Produce at every version that is spoken; answers that break the rules are not read."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -9,21 +10,19 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ProtocolError
-from pyspark_kafka_meta.model import Address, Broker, LeaderHint
-from pyspark_kafka_meta.wire.frame_codec import INIT_PRODUCER_ID, PRODUCE
+from pyspark_kafka_meta.model import Address, Broker, LeaderHint, TransactionVersion
+from pyspark_kafka_meta.wire.frame_codec import PRODUCE
 from pyspark_kafka_meta.wire.messages import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
-    ProducerIdResponse,
 )
 from pyspark_kafka_meta.wire.translate_produce import (
     MAX_RECORD_ERRORS,
+    produce_api,
     produce_request,
     produce_response,
-    producer_id_request,
-    producer_id_response,
 )
 from tests.partitions import T0, T1, U0
 from tests.unit.wire.answers import (
@@ -32,7 +31,6 @@ from tests.unit.wire.answers import (
     as_broker_reads,
     exchange,
     produce_message,
-    producer_id_message,
     schema,
     versions,
 )
@@ -137,33 +135,32 @@ def test_produce_answer_that_breaks_the_rules_is_not_read(message: Any, said: st
         answer_to(message)
 
 
-@pytest.mark.parametrize("version", versions(INIT_PRODUCER_ID))
-def test_producer_id_request_is_of_a_new_producer_without_transactions(version: int) -> None:
-    kind = schema(INIT_PRODUCER_ID, version, "request").InitProducerIdRequest
-    read = as_broker_reads(producer_id_request(version), kind)
-
-    assert (read.transactional_id, read.producer_id, read.producer_epoch) == (None, -1, -1)
+def in_transaction(version: TransactionVersion, by_id: bool = True) -> ProduceRequest:
+    return replace(request(by_id), transactional_id="orders/1/0", transaction_version=version)
 
 
-@pytest.mark.parametrize("version", versions(INIT_PRODUCER_ID))
-def test_producer_id_answer_is_read(version: int) -> None:
-    answer = producer_id_response(exchange(INIT_PRODUCER_ID, producer_id_message(version)), 3)
-    assert answer == ProducerIdResponse(3, 0, 2**40, 3, throttle_ms=1003)
+@pytest.mark.parametrize("version", versions(PRODUCE))
+def test_produce_request_names_its_transaction(version: int) -> None:
+    kind = schema(PRODUCE, version, "request").ProduceRequest
+    sent = in_transaction(TransactionVersion.V1, version >= 13)
 
-    failed = {"error_code": ErrorCode.coordinator_load_in_progress, "producer_id": -1, "producer_epoch": -1}
-    answer = producer_id_response(exchange(INIT_PRODUCER_ID, producer_id_message(version, **failed)), 3)
-    assert answer == ProducerIdResponse(3, 14, -1, -1, throttle_ms=1003)
+    assert as_broker_reads(produce_request(version, sent), kind).transactional_id == "orders/1/0"
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("sent", "oldest", "newest"),
     [
-        {"producer_id": -1},
-        {"producer_epoch": -1},
-        {"error_code": ErrorCode.coordinator_load_in_progress, "producer_id": -2},
-        {"error_code": ErrorCode.coordinator_load_in_progress, "producer_epoch": -2},
+        (request(), 8, 13),
+        (request(by_id=False), 8, 12),
+        (in_transaction(TransactionVersion.V1), 8, 11),
+        (in_transaction(TransactionVersion.V1, by_id=False), 8, 11),
+        (in_transaction(TransactionVersion.V2), 12, 13),
+        (in_transaction(TransactionVersion.V2, by_id=False), 12, 12),
     ],
 )
-def test_impossible_producer_id_or_epoch_is_not_read(changed: dict[str, Any]) -> None:
-    with pytest.raises(ProtocolError, match="a negative producer id or epoch"):
-        producer_id_response(exchange(INIT_PRODUCER_ID, producer_id_message(**changed)), 3)
+def test_produce_request_keeps_to_the_version_of_its_transaction(
+    sent: ProduceRequest, oldest: int, newest: int
+) -> None:
+    api = produce_api(sent)
+
+    assert (api.min_version, api.max_version) == (oldest, newest)

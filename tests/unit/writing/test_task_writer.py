@@ -446,14 +446,16 @@ def test_topic_that_is_recreated_during_a_task_fails_it(scene: WriterScene) -> N
 
 @pytest.mark.parametrize("code", [ErrorCode.cluster_authorization_failed, ErrorCode.invalid_request])
 def test_refused_producer_fails_at_once(scene: WriterScene, code: ErrorCode) -> None:
-    scene.wire.producer_id_errors.append(code)
+    scene.wire.transaction_errors["InitProducerId"].append(code)
 
     with pytest.raises(BrokerError, match=code.name.upper()):
         scene.write_task(numbered(3))
 
 
 def test_coordinator_that_loads_is_asked_again(scene: WriterScene) -> None:
-    scene.wire.producer_id_errors.extend([ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available])
+    scene.wire.transaction_errors["InitProducerId"].extend(
+        [ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available]
+    )
 
     scene.write_task(numbered(30))
 

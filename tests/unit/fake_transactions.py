@@ -1,0 +1,135 @@
+"""The requests of transactions of a `FakeWire`."""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka_meta.errors import ConnectError
+from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch
+from pyspark_kafka_meta.wire.messages import (
+    AddPartitionsRequest,
+    AddPartitionsResponse,
+    Coordinator,
+    CoordinatorResponse,
+    DescribedTransaction,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTransactionRequest,
+    EndTransactionResponse,
+    FindCoordinatorRequest,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    ProducerIdRequest,
+    ProducerIdResponse,
+    RequestFailure,
+    TransactionRequest,
+    TransactionResponse,
+    TransactionVersionRequest,
+    TransactionVersionResponse,
+)
+from tests.unit.fake_coordinators import ONGOING
+from tests.unit.fake_requests import FakeRequests
+
+NAMES: dict[type[TransactionRequest], str] = {
+    FindCoordinatorRequest: "FindCoordinator",
+    ProducerIdRequest: "InitProducerId",
+    AddPartitionsRequest: "AddPartitionsToTxn",
+    EndTransactionRequest: "EndTxn",
+    ListTransactionsRequest: "ListTransactions",
+    DescribeTransactionsRequest: "DescribeTransactions",
+    TransactionVersionRequest: "ApiVersions",
+}
+
+
+class FakeTransactions(FakeRequests[TransactionRequest, TransactionResponse]):
+    """A broker handles a request at the moment in which its response, or the loss of it, is received."""
+
+    def _name(self, request: TransactionRequest) -> str:
+        return NAMES[type(request)]
+
+    def _ends_at(self, node_id: int) -> float:
+        return self.wire.clock()
+
+    def _response(
+        self, node_id: int, request: TransactionRequest, sent_at: float
+    ) -> TransactionResponse | RequestFailure:
+        name = self._name(request)
+        self.wire.transactions_sent.append((node_id, request))
+        scripted = self.wire.transaction_errors.get(name)
+        code = scripted.popleft() if scripted else 0
+        if code == 0 and self._coordinator(request) not in (None, node_id):
+            code = ErrorCode.not_coordinator
+        response = self._handle(node_id, request, int(code))
+        lost = self.wire.lost_transactions.get(name, 0)
+        if lost > 0:
+            self.wire.lost_transactions[name] = lost - 1
+            return RequestFailure(node_id, ConnectError(f"broker {node_id} closed the connection"))
+        return response
+
+    def _coordinator(self, request: TransactionRequest) -> int | None:
+        """The broker that handles the request; None if any does."""
+        transactional_id = getattr(request, "transactional_id", None)
+        return None if transactional_id is None else self.wire.cluster.coordinators.node_id(transactional_id)
+
+    def _handle(self, node_id: int, request: TransactionRequest, code: int) -> TransactionResponse:
+        """The response of a broker, with `code` as its error unless it is 0."""
+        coordinators = self.wire.cluster.coordinators
+        match request:
+            case FindCoordinatorRequest(transactional_ids):
+                return CoordinatorResponse(node_id, {each: self._found(each, code) for each in transactional_ids})
+            case ProducerIdRequest(transactional_id, timeout_ms):
+                return self._initialised(node_id, transactional_id, timeout_ms, code)
+            case AddPartitionsRequest(transactional_id, producer, partitions):
+                code = code or coordinators.add(transactional_id, producer, set(partitions), self.wire.clock())
+                return AddPartitionsResponse(node_id, dict.fromkeys(partitions, code) if code else {})
+            case EndTransactionRequest(transactional_id, producer, committed, version):
+                ended = code or coordinators.end(transactional_id, producer, committed, version)
+                if isinstance(ended, int):
+                    return EndTransactionResponse(node_id, int(ended), NO_PRODUCER)
+                return EndTransactionResponse(node_id, 0, ended if version > 1 else NO_PRODUCER)
+            case ListTransactionsRequest():
+                return ListTransactionsResponse(node_id, code, () if code else self._listed(node_id))
+            case DescribeTransactionsRequest(transactional_id):
+                return self._described(node_id, transactional_id, code)
+            case TransactionVersionRequest():
+                return TransactionVersionResponse(node_id, code, coordinators.version)
+
+    def _found(self, transactional_id: str, code: int) -> Coordinator:
+        broker = self.wire.cluster.brokers[self.wire.cluster.coordinators.node_id(transactional_id)]
+        return Coordinator(code, None if code else broker)
+
+    def _initialised(
+        self, node_id: int, transactional_id: str | None, timeout_ms: int, code: int
+    ) -> ProducerIdResponse:
+        cluster = self.wire.cluster
+        result: int | ProducerEpoch = code
+        if code == 0 and transactional_id is None:
+            result = ProducerEpoch(next(cluster.producer_ids), 0)
+        elif code == 0 and transactional_id is not None:
+            result = cluster.coordinators.init(transactional_id, timeout_ms)
+        if isinstance(result, int):
+            return ProducerIdResponse(node_id, int(result), NO_PRODUCER)
+        return ProducerIdResponse(node_id, 0, result)
+
+    def _listed(self, node_id: int) -> tuple[str, ...]:
+        coordinators = self.wire.cluster.coordinators
+        return tuple(
+            each
+            for each, transaction in coordinators.transactions.items()
+            if transaction.state == ONGOING and coordinators.node_id(each) == node_id
+        )
+
+    def _described(self, node_id: int, transactional_id: str, code: int) -> DescribeTransactionsResponse:
+        known = self.wire.cluster.coordinators.transactions.get(transactional_id)
+        code = code or (ErrorCode.transactional_id_not_found if known is None else 0)
+        if known is None or code != 0:
+            return DescribeTransactionsResponse(node_id, int(code), None)
+        described = DescribedTransaction(
+            transactional_id,
+            known.state,
+            known.producer,
+            known.timeout_ms,
+            known.started_ms if known.state == ONGOING else None,
+            tuple(sorted(known.partitions)),
+        )
+        return DescribeTransactionsResponse(node_id, 0, described)
