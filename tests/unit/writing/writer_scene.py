@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.model import TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.records.record_batches import read_batch_headers
 from pyspark_kafka_meta.sink_schema import SinkColumns
-from pyspark_kafka_meta.writing.task_writer import TaskWriter
-from pyspark_kafka_meta.writing.written_range import WrittenRange
+from pyspark_kafka_meta.writing.task_transaction import TaskTransaction
+from pyspark_kafka_meta.writing.task_writer import TaskWriter, Written
 from tests.unit.scene import RecordingPublisher, Scene
 
-Written = Mapping[TopicPartition, list[WrittenRange]]
 NAMES = ("key", "value", "headers", "topic", "partition", "timestamp")
 TYPES = {
     "key": pa.binary(),
@@ -66,25 +65,45 @@ class WriterScene(Scene):
             )
         return self._worker
 
+    def transaction(self, transactional_id: str, version: TransactionVersion, timeout_ms: int) -> TaskTransaction:
+        return TaskTransaction(self.worker(self.sink_options()), transactional_id, timeout_ms, version)
+
     def write_task(self, *batches: pa.RecordBatch, **options: str) -> Written:
         """Write as one task with these options; `topic=""` is without the option."""
         return self.write_from(iter(batches), batches[0].schema.names, **options)
 
-    def write_from(self, batches: Iterator[pa.RecordBatch], names: Sequence[str], **options: str) -> Written:
+    def write_in(self, transaction: TaskTransaction, /, *batches: pa.RecordBatch, **options: str) -> Written:
+        """As `write_task`, in a transaction."""
+        return self.write_from(iter(batches), batches[0].schema.names, transaction, **options)
+
+    def write_from(
+        self,
+        batches: Iterator[pa.RecordBatch],
+        names: Sequence[str],
+        transaction: TaskTransaction | None = None,
+        /,
+        **options: str,
+    ) -> Written:
         """As `write_task`, from an iterator of rows with these columns."""
+        return self.task_writer(names, transaction, **options).write(batches)
+
+    def task_writer(
+        self, names: Sequence[str], transaction: TaskTransaction | None = None, /, **options: str
+    ) -> TaskWriter:
+        """A task that gets rows with these columns."""
         sink = self.sink_options(**options)
         positions: dict[str, Any] = {name: list(names).index(name) if name in names else None for name in NAMES}
         if sink.topic is not None:
             positions["topic"] = None
-        writer = TaskWriter(
+        return TaskWriter(
             self.worker(sink),
             sink.producer,
             SinkColumns(**positions),
             sink.topic,
+            transaction,
             wall_clock=lambda: 1_700_000_000.0,
             rng=random.Random(0),
         )
-        return writer.write(batches)
 
     def log(self, partition: TopicPartition, *columns: str) -> list[Any]:
         """The rows of a log; of one column, its values."""
