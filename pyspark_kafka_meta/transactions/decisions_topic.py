@@ -11,9 +11,10 @@ import json
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from pyspark_kafka_meta.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.errors import ProtocolError
-from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, TopicPartition, WrittenOffsets
+from pyspark_kafka_meta.errors import ProtocolError, UnknownTopicError
+from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, RefreshReason, TopicPartition, WrittenOffsets
 from pyspark_kafka_meta.records.aborted_transactions import is_abort_marker
 from pyspark_kafka_meta.records.decoder import decode
 from pyspark_kafka_meta.transactions.decision import BatchId, Decision, Decisions
@@ -31,6 +32,10 @@ KeyedDecisions: TypeAlias = dict[tuple[str, str], Decision]
 """Decisions by the sink's transactional id and series."""
 
 
+REPLICAS = 3
+"""As of Kafka's own topic of transactions. Fewer in a smaller cluster."""
+
+
 class DecisionsTopic:
     """Reads the decisions of one sink, or of all. Keeps what it has read: later reads continue there.
 
@@ -44,11 +49,34 @@ class DecisionsTopic:
             transactional_id: of the sink; None for all sinks.
         """
         self.partition = TopicPartition(topic, 0)
+        self._client = client
         self._transactional_id = transactional_id
         self._log = LogReader(client)
         self._next_offset: int | None = None
         self._decisions: KeyedDecisions = {}
         self._undecided: dict[int, KeyedDecisions] = {}  # of open transactions, by producer id
+
+    def ensure(self, admin: ClusterAdmin) -> None:
+        """Create the topic unless it exists.
+
+        Raises:
+            BrokerError: this user may not create it.
+            ConnectError, UnknownTopicError: no broker responds, or none knows the new topic in time.
+        """
+        topic, cache, deadline = self.partition.topic, self._client.cache, self._client.api_deadline()
+        cache.track([topic])
+        cache.refresh(RefreshReason.NEW_TOPIC, deadline)
+        if cache.snapshot.partitions(topic):
+            return
+        replicas = min(REPLICAS, len(cache.snapshot.brokers))
+        admin.create_topic(topic, replicas, {**TOPIC_CONFIG, "min.insync.replicas": str(max(replicas - 1, 1))})
+        failures = 0
+        while not cache.snapshot.partitions(topic):
+            if self._client.clock() >= deadline:
+                raise UnknownTopicError(f"no broker knows topic {topic}, which was just created: start the query again")
+            failures += 1
+            self._client.sleep(self._client.backoff_s(failures))
+            cache.refresh(RefreshReason.NEW_TOPIC, deadline)
 
     def read(self) -> Decisions:
         """The last committed decision of each series of the one sink.

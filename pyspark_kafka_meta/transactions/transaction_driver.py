@@ -14,13 +14,12 @@ from weakref import WeakKeyDictionary
 
 from pyspark_kafka_meta.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.errors import UnknownTopicError
 from pyspark_kafka_meta.metadata.refresh_events import EventKind
-from pyspark_kafka_meta.model import OpenTransaction, RefreshReason
+from pyspark_kafka_meta.model import OpenTransaction
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.transactions.commit_protocol import Protocol, commit, recover
 from pyspark_kafka_meta.transactions.decision import BatchId
-from pyspark_kafka_meta.transactions.decisions_topic import TOPIC_CONFIG, DecisionsTopic
+from pyspark_kafka_meta.transactions.decisions_topic import DecisionsTopic
 from pyspark_kafka_meta.transactions.plan import LISTED_ATTEMPTS, TransactionPlan
 from pyspark_kafka_meta.transactions.step_runner import StepRunner
 
@@ -28,8 +27,6 @@ T = TypeVar("T")
 
 DEFAULT_MAX_TIMEOUT_MS = 900_000
 """Kafka's default of transaction.max.timeout.ms, for a user who may not ask the brokers."""
-REPLICAS = 3
-"""Of the decisions topic, as of Kafka's own topic of transactions. Fewer in a smaller cluster."""
 
 _drivers: WeakKeyDictionary[KafkaClient, dict[str, TransactionDriver]] = WeakKeyDictionary()
 
@@ -103,33 +100,13 @@ class TransactionDriver:
     def _plan(self) -> TransactionPlan:
         """What does not change from batch to batch. Creates the decisions topic at the first use."""
         admin = ClusterAdmin(self._options.client)
-        self._ensure_topic(admin)
+        self._decisions.ensure(admin)
         timeout_ms = self._options.transaction.timeout_ms
         if timeout_ms is None:
             broker_id = next(iter(self._client.cache.snapshot.brokers))
             timeout_ms = admin.transaction_max_timeout_ms(broker_id) or DEFAULT_MAX_TIMEOUT_MS
         version = self._client.coordinators.transaction_version(self._client.api_deadline())
         return TransactionPlan(self._transactional_id, timeout_ms, version)
-
-    def _ensure_topic(self, admin: ClusterAdmin) -> None:
-        topic, cache, deadline = (
-            self._options.transaction.decisions_topic,
-            self._client.cache,
-            self._client.api_deadline(),
-        )
-        cache.track([topic])
-        cache.refresh(RefreshReason.NEW_TOPIC, deadline)
-        if cache.snapshot.partitions(topic):
-            return
-        replicas = min(REPLICAS, len(cache.snapshot.brokers))
-        admin.create_topic(topic, replicas, {**TOPIC_CONFIG, "min.insync.replicas": str(max(replicas - 1, 1))})
-        failures = 0
-        while not cache.snapshot.partitions(topic):
-            if self._client.clock() >= deadline:
-                raise UnknownTopicError(f"no broker knows topic {topic}, which was just created: start the query again")
-            failures += 1
-            self._client.sleep(self._client.backoff_s(failures))
-            cache.refresh(RefreshReason.NEW_TOPIC, deadline)
 
 
 def _earlier_attempts(transactional_id: str) -> list[str]:
