@@ -116,9 +116,14 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def local_kafka() -> Iterator[LocalKafka]:
     """One LocalKafka for all tests of a worker. Use `breakable_kafka` in a test that breaks it.
 
-    Its controller notices a dead broker after 3 s: later than readers give up a broker that hangs."""
+    Its controller notices a dead broker after 3 s: later than readers give up a broker that hangs. Its coordinators
+    abort a transaction within a second of its timeout."""
     find_java()
-    config = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+    config = {
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "500",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    }
     with LocalKafka(config=config) as cluster:
         yield cluster
 

@@ -1,6 +1,6 @@
 """The response to DescribeTransactions v0, in place of the protocol library's class, whose start time may not be -1.
 
-Brokers send -1 for an id without an open transaction, although Kafka's schema does not say so. The library reads the
+Brokers send -1 for a producer that has not begun a transaction yet, although Kafka's schema does not say so. The library reads the
 types of the fields: this module does not postpone annotations.
 """
 

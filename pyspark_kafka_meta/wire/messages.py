@@ -363,7 +363,8 @@ class DescribedTransaction:
 
     Attributes:
         state: as the broker names it: Ongoing, PrepareCommit ...
-        started_ms: of the open transaction, ms since 1970 UTC; None without one.
+        started_ms: ms since 1970 UTC; None if the producer has not begun a transaction yet.
+        partitions: of an open transaction, or without its marker yet.
     """
 
     transactional_id: str

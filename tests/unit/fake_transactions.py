@@ -129,7 +129,7 @@ class FakeTransactions(FakeRequests[TransactionRequest, TransactionResponse]):
             known.state,
             known.producer,
             known.timeout_ms,
-            known.started_ms if known.state == ONGOING else None,
+            known.started_ms or None,
             tuple(sorted(known.partitions)),
         )
         return DescribeTransactionsResponse(node_id, 0, described)

@@ -214,7 +214,7 @@ def test_errors_and_missing_features_are_read(api: Api, message: Any, answer: Tr
     assert answer_to(api, message) == answer
 
 
-def test_id_without_an_open_transaction_has_no_start() -> None:
+def test_producer_that_has_not_begun_a_transaction_has_no_start() -> None:
     message = describe_transactions_message(transaction_state="Empty", transaction_start_time=-1, topics=())
     answer = answer_to(DESCRIBE_TRANSACTIONS, message)
 
