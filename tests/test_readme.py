@@ -47,6 +47,7 @@ def test_python_runs(
             block = block.split("with LocalKafka()")[0]  # tests/kafka/test_local_kafka.py starts and kills brokers
         exec(block, names)
     assert {tuple(row) for row in spark.table("readme").collect()} == {("a", 2), ("b", 1)}
-    written = names["spark"].read.format("kafkameta").options(**names["kafka"] | {"subscribe": counts}).load()
-    assert [row.value for row in written.collect()] == [b"3"]
+    committed = {"subscribe": counts, "kafka.isolation.level": "read_committed"}
+    written = names["spark"].read.format("kafkameta").options(**names["kafka"] | committed).load()
+    assert [row.value for row in written.collect()] == [b"3", b"3"], "at least once, and exactly once"
     assert "|partition|count|" in capfd.readouterr().out

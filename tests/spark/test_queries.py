@@ -69,6 +69,15 @@ FOUND: dict[str, dict[str, Any]] = {
         "bytes": 6_000,
         "throttled_ms": 80,
     },
+    "How long do exactly-once commits take?": {
+        "transactional_id": "orders",
+        "kind": "transactions_committed",
+        "batches": 2,
+        "transactions": 5,
+        "p50_ms": 30.0,
+        "max_ms": 40.0,
+        "copied_records": 7,
+    },
     "What was lost, or recreated?": {
         "what": "lost",
         "topic": "t",
@@ -88,6 +97,8 @@ def events(now_ms: int) -> list[RefreshEvent]:
     recovered = {"recovery_ms": 4_000.0}
     lost = {"cause_topic": "t", "cause_partition": 1, "lost_from_offset": 5, "lost_until_offset": 9, "error": "aged"}
     loss = {"kind": EventKind.DATA_LOSS, "reason": RefreshReason.DATA_LOSS, **lost}
+    committed = {"kind": EventKind.TRANSACTIONS_COMMITTED, "reason": RefreshReason.TRANSACTION, "latency_ms": None}
+    orders = {**committed, "transactional_id": "orders", "broker_host": None}
     again = {"changes": SnapshotChanges(topics_recreated=(TopicRecreated("u", "old", "new"),))}
     return [
         made(OLD, 1, now_ms - 9_000, **learning("t", 1, 1), **FIRST),
@@ -100,6 +111,8 @@ def events(now_ms: int) -> list[RefreshEvent]:
         made(GAPS, 1, now_ms - 4_000, latency_ms=40.0, **slow),
         made(GAPS, 3, now_ms - 4_000, latency_ms=80.0, dropped_before=1, **slow),
         made(GAPS, 5, now_ms - 4_000, latency_ms=190.0, **slow),
+        made("e" * 32, 1, now_ms - 3_500, **orders, transactions=2, transactions_ms=20.0, copied_records=0),
+        made("e" * 32, 2, now_ms - 3_400, **orders, transactions=3, transactions_ms=40.0, copied_records=7),
         made("d" * 32, 1, now_ms - 3_000, fetches=(BrokerFetches(8, 1, 10),), fetch_throttle_ms=9, **OF_UNKNOWN_ID),
     ]
 
