@@ -39,7 +39,8 @@ class Disturbance(Enum):
     REPEAT = "the response is lost: the request is repeated"
     PAUSE = "a new run begins, but the old one goes on later"
     SPECULATE = "a further attempt begins, but the old one goes on later"
-    FAIL = "the task attempt dies after the request"
+    FAIL = "the response is lost: the task attempt aborts its transaction and fails"
+    KILL = "the task attempt dies after the request"
     SWITCH = "goes on"
     TIME_OUT = "times out"
 
@@ -149,6 +150,9 @@ class Actor:
         self.knowledge = hash((self.knowledge, result))
         self.next = self._actions.send(result)
 
+    def die(self) -> None:
+        raise Failure
+
     def fail(self, error: Exception) -> None:
         """Raises as `go_on`."""
         self.knowledge = hash((self.knowledge, "error"))
@@ -204,6 +208,7 @@ class World:
             yield Disturbance.ERROR
         else:
             yield Disturbance.FAIL
+            yield Disturbance.KILL
             if current.attempt.number == 0 and is_last_run:
                 yield Disturbance.SPECULATE
         if is_last_run and not self._is_complete:
@@ -231,6 +236,9 @@ class World:
                 current.request()
                 self._actors.remove(current)
                 self._begin_run()
+            case Disturbance.KILL:
+                current.request()
+                self._end(current, current.die)
             case Disturbance.ERROR | Disturbance.FAIL:
                 current.request()
                 self._end(current, lambda: current.fail(Failure(disturbance.value)))
@@ -335,9 +343,13 @@ class World:
     def _attempt(self, attempt: Attempt) -> Requests[None]:
         name = f"{SINK_ID}/{attempt.task}/{attempt.number}"
         producer: ProducerEpoch = yield self.kafka.init_producer, (name,)
-        for row in self.scenario.input_rows(attempt.batch, attempt.task):
-            if not (yield self.kafka.produce, (name, producer, (row,))):
-                raise Failure(f"{name} is fenced")
+        try:
+            for row in self.scenario.input_rows(attempt.batch, attempt.task):
+                if not (yield self.kafka.produce, (name, producer, (row,))):
+                    raise FencedError(f"{name} is fenced")
+        except Failure:
+            yield self.kafka.abort, (name, producer)
+            raise
         yield attempt.job.report, (attempt.task, OpenTransaction(name, producer, ()))
 
     # --- at the end --------------------------------------------------------------------------------------------------

@@ -144,6 +144,13 @@ class KafkaModel:
             return None
         return ProducerEpoch(producer.producer_id, self._producers[name].epoch)
 
+    def abort(self, name: str, producer: ProducerEpoch) -> None:
+        """What a failed task sends: with V1, InitProducerId, which takes over the id."""
+        if self._version == TransactionVersion.V1:
+            self.init_producer(name)
+        else:
+            self.end(name, producer, Outcome.ABORTED)
+
     def time_out(self, name: str) -> None:
         """A coordinator aborts a transaction after transaction.timeout.ms, and fences its producer."""
         self._end(name, Outcome.ABORTED)

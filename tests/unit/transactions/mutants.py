@@ -120,7 +120,7 @@ def copy_in_a_transaction_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Scenari
         return True
 
     monkeypatch.setattr(DriverModel, "_write", write_one_by_one)
-    return Scenario()
+    return Scenario(disturbances=frozenset({Disturbance.TIME_OUT, Disturbance.CRASH}))
 
 
 def begin_before_settling(_: pytest.MonkeyPatch) -> Scenario:

@@ -17,9 +17,7 @@ ID = "T/0/0"
 # --- every row exactly once -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "scenario", [Scenario(V1, rows=2), Scenario(V2, tasks=2)], ids=["v1, two rows", "v2, two tasks"]
-)
+@pytest.mark.parametrize("scenario", [Scenario(V1), Scenario(V2, tasks=2)], ids=["v1", "v2, two tasks"])
 def test_every_row_is_visible_exactly_once_after_any_two_disturbances(scenario: Scenario) -> None:
     found = explore(scenario, disturbances=2)
 
@@ -29,12 +27,11 @@ def test_every_row_is_visible_exactly_once_after_any_two_disturbances(scenario: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("version", TransactionVersion)
-def test_every_row_is_visible_exactly_once_after_any_three_disturbances(version: TransactionVersion) -> None:
-    found = explore(Scenario(version), disturbances=3)
+def test_every_row_is_visible_exactly_once_after_any_three_disturbances() -> None:
+    found = explore(Scenario(V1), disturbances=3)
 
     assert found.trace is None, found.trace
-    assert found.runs > 100_000, found
+    assert found.runs > 400_000, found
 
 
 @pytest.mark.parametrize("version", TransactionVersion)
@@ -48,7 +45,7 @@ def test_every_row_is_visible_exactly_once_after_many_random_disturbances(versio
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("version", TransactionVersion)
 def test_every_row_is_visible_exactly_once_after_very_many_random_disturbances(version: TransactionVersion) -> None:
-    found = walk(Scenario(version, batches=3, tasks=2, rows=2), seed=2, runs=50_000, disturbances=10, likelihood=0.1)
+    found = walk(Scenario(version, batches=3, tasks=2, rows=2), seed=2, runs=20_000, disturbances=10, likelihood=0.1)
 
     assert found.trace is None, found.trace
 
