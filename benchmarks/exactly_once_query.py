@@ -50,6 +50,10 @@ class Query:
     master: str = LOCAL
     pauses: float = 0.0
 
+    @property
+    def decisions_topic(self) -> str:
+        return f"{self.target}-decisions"
+
 
 class Run:
     """A run of the stream in a session of its own, with its JVM and Python processes."""
@@ -148,6 +152,7 @@ def start(spark: SparkSession, query: Query, folder: Path, **trigger: Any) -> St
         "topic": query.target,
         "kafka.transactional.id": query.transactional_id,
         "kafka.transaction.timeout.ms": str(query.transaction_timeout_ms),
+        "decisionsTopic": query.decisions_topic,
         "checkpointLocation": str(folder / "state"),
         "folder": str(folder),
         "pauses": str(query.pauses),

@@ -42,7 +42,6 @@ from benchmarks.soak import FAULT_EVERY_S, fault, inflict, told
 from benchmarks.stepped_sink import Place, last_kill, taken_steps
 from benchmarks.topics import new_topic
 from pyspark_kafka_meta.demo.demo_query import root_cause
-from pyspark_kafka_meta.options.transaction_options import TransactionOptions
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.spark.standalone import standalone_spark
 
@@ -223,8 +222,13 @@ class Soak:
             if place is None and has_failed:
                 run.ends_within(COMMIT_TIMEOUT_S)
                 self._seen.failures.append(root_cause(run.log))
+                print(f"the query ended: {self._seen.failures[-1]}", flush=True)
                 return False
-        self._seen.kills[str(place or (STOPPED if kill == STOPPED else AT_RANDOM))] += 1
+        killed = str(place or (STOPPED if kill == STOPPED else AT_RANDOM))
+        print(
+            f"kill {self._seen.kills.total() + 1} after {committed(self._folder)} micro-batches: {killed}", flush=True
+        )
+        self._seen.kills[killed] += 1
         return True
 
     def finish(self) -> None:
@@ -324,13 +328,12 @@ def main() -> None:
         first, *rounds = kill_plan(arguments.kills, arguments.executor_kills)
         soak.end_a_run(*first)
         time.sleep(away_s)
-        decisions = TransactionOptions().decisions_topic
-        with broker_faults(kafka, [source, target, decisions, "__transaction_state"], seen):
+        with broker_faults(kafka, [source, target, query.decisions_topic, "__transaction_state"], seen):
             for one in rounds:
                 soak.end_a_run(*one)
         acknowledged = feed.close()
         soak.finish()
-        held = held_back(servers, [target, decisions])
+        held = held_back(servers, [target, query.decisions_topic])
         if held:  # a consumer would not get to their ends
             time.sleep(away_s)
         verdict = Verdict.of(acknowledged, *committed_records(servers, target))
@@ -339,8 +342,6 @@ def main() -> None:
             f"Kafka {arguments.kafka}, {PARTITIONS} partitions, {RECORDS_PER_S} records a second, {minutes:.1f} minutes"
         )
         report("Exactly-once soak", result_rows(setting, seen, acknowledged, verdict, held, folder), arguments.json)
-    for failure in seen.failures:
-        print(f"the query ended: {failure}")
     sys.exit(not verdict.is_good or bool(held))
 
 

@@ -49,7 +49,7 @@ def turn_ms(
     source, target = topics
     rows = pipeline.reader.read_stream(spark, bootstrap_servers, source)
     rows = rows.selectExpr("CAST(key AS STRING) key", "CAST(value AS STRING) value")
-    options = {"kafka.bootstrap.servers": bootstrap_servers, "topic": target}
+    options = {"kafka.bootstrap.servers": bootstrap_servers, "topic": target, **pipeline.writer.options}
     return counted_ms(watch(rows, sink=pipeline.writer.sink, options=options), seconds)
 
 
