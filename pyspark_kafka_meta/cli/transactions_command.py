@@ -25,6 +25,7 @@ from pyspark_kafka_meta.tables.open_transactions import (
 from pyspark_kafka_meta.tables.table_rows import TransactionRow
 from pyspark_kafka_meta.telemetry.event_origin import cli_origin
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
+from pyspark_kafka_meta.transactions.plan import is_task_of
 from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
 
 
@@ -49,7 +50,7 @@ def settle(options: ClusterOptions, sink: str, is_confirmed: Callable[[str], boo
         Whether nothing is left to do.
 
     Raises:
-        KafkaMetaError: the sink is unknown, its decided records are gone, or as `TransactionDriver.plan`.
+        KafkaMetaError: the sink is unknown, transactions stay open, or as `TransactionDriver.plan`.
     """
     with closing(KafkaClient(options.client, EventPublisher((), cli_origin()))) as client:
         decisions = read_decisions(client, options.decisions_topic)
@@ -67,6 +68,11 @@ def settle(options: ClusterOptions, sink: str, is_confirmed: Callable[[str], boo
         if not is_confirmed(f"{question} A query that still runs repeats its tasks."):
             return False
         TransactionDriver(client, _sink_options(options, sink)).plan()
+        if left := _still_open(client, sink):
+            raise KafkaMetaError(
+                f"{len(left)} transactions of {sink} are open: its query runs, or a broker did not respond in time: "
+                "stop the query, and settle again"
+            )
         note(f"settled {sink}: {decided} decided transactions are visible, {len(chosen) - decided} others aborted")
         return True
 
@@ -78,6 +84,15 @@ def _rows(client: KafkaClient, decisions: SinkDecisions) -> list[TransactionRow]
     except UnsupportedBrokerError as error:
         note(str(error))
         return transaction_rows((), decisions, client.cache.snapshot.cluster_id, int(time.time() * 1000))
+
+
+def _still_open(client: KafkaClient, sink: str) -> list[str]:
+    """Open transactions of the sink's tasks; before Kafka 3.0 none is known."""
+    try:
+        listed = client.coordinators.list_transactions(client.api_deadline())
+    except UnsupportedBrokerError:
+        return []
+    return [each for each in listed if is_task_of(each, sink)]
 
 
 def _sink_options(options: ClusterOptions, sink: str) -> SinkOptions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,6 +46,20 @@ class Sinks:
     def __init__(self) -> None:
         self.rows: list[TransactionRow] | UnsupportedBrokerError = ROWS
         self.settled: list[tuple[str | None, str]] = []
+        self.left = ["orders-2/0/0", "flink/0"]  # once the sink is settled
+        self.coordinators = self
+        self.cache = SimpleNamespace(snapshot=SimpleNamespace(cluster_id="c"))
+
+    def api_deadline(self) -> float:
+        return 60.0
+
+    def list_transactions(self, deadline: float) -> list[str]:
+        if isinstance(self.rows, UnsupportedBrokerError):
+            raise self.rows
+        return self.left
+
+    def close(self) -> None:
+        pass
 
     def open_transactions(self, *_: object) -> list[TransactionRow]:
         if isinstance(self.rows, UnsupportedBrokerError):
@@ -66,6 +81,7 @@ def sinks(monkeypatch: pytest.MonkeyPatch) -> Sinks:
     for module in (transactions_command, open_transactions):
         monkeypatch.setattr(module, "read_decisions", lambda *_: DECISIONS)
         monkeypatch.setattr(module, "open_transactions", fake.open_transactions)
+        monkeypatch.setattr(module, "KafkaClient", lambda *_: fake)
     monkeypatch.setattr(transactions_command, "TransactionDriver", fake.driver)
     return fake
 
@@ -118,6 +134,13 @@ def test_script_agrees_by_an_option(sinks: Sinks) -> None:
     result = run("--settle", "orders", "--yes")
     assert (result.exit_code, sinks.settled) == (0, [("orders", "kafkameta-decisions")])
     assert "?" not in result.stdout
+
+
+def test_transactions_that_stay_open_are_an_error(sinks: Sinks) -> None:
+    sinks.left = ["orders/1/0"]
+    result = run("--settle", "orders", "--yes")
+    assert (result.exit_code, sinks.settled) == (1, [("orders", "kafkameta-decisions")])
+    assert "1 transactions of orders are open: its query runs" in result.stderr
 
 
 def test_unknown_sink_is_refused_with_the_known_ones(sinks: Sinks) -> None:
