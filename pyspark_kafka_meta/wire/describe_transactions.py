@@ -1,7 +1,7 @@
 """The response to DescribeTransactions v0, in place of the protocol library's class, whose start time may not be -1.
 
-Brokers send -1 for a producer that has not begun a transaction yet, although Kafka's schema does not say so. The library reads the
-types of the fields: this module does not postpone annotations.
+Brokers send -1 for a producer that has not begun a transaction yet, although Kafka's schema does not say so. The
+library reads the types of the fields: this module does not postpone annotations.
 """
 
 from dataclasses import dataclass, field

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.kafka_errors import Action, describe, read_action, refresh_reason, write_action
+from pyspark_kafka_meta.errors import AuthorizationError, BrokerError, FencedError, KafkaMetaError
+from pyspark_kafka_meta.kafka_errors import (
+    NOT_OPEN,
+    Action,
+    coordinator_may_recover,
+    describe,
+    read_action,
+    refresh_reason,
+    transaction_error,
+    write_action,
+)
 from pyspark_kafka_meta.model import RefreshReason
 
 REFRESHES = {
@@ -89,3 +99,32 @@ def test_code_is_described_by_its_name_in_kafka() -> None:
     assert describe(6) == "NOT_LEADER_OR_FOLLOWER (error 6)"
     assert describe(-1) == "UNKNOWN_SERVER_ERROR (error -1)"
     assert describe(4711) == "error 4711"
+
+
+@pytest.mark.parametrize("code", sorted({3, 7, 14, 15, 16, 51} | NOT_OPEN | {31, 42, 50, 53, 59, 105, 120}))
+def test_request_of_a_transaction_is_repeated_as_in_kafkas_producer(code: int) -> None:
+    """TransactionManager's handlers retry all exceptions that are a RetriableException."""
+    assert coordinator_may_recover(code) is ErrorCode(code).retriable
+
+
+@pytest.mark.parametrize("code", sorted(NOT_OPEN))
+def test_codes_of_a_transaction_that_is_not_open_are_not_retriable(code: int) -> None:
+    assert not coordinator_may_recover(code)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "text"),
+    [
+        (47, FencedError, "or another query, uses transactional id i/0/0 by now"),
+        (90, FencedError, "give each query a kafka.transactional.id of its own"),
+        (53, AuthorizationError, "allow this user WRITE on all transactional ids that begin with"),
+        (29, AuthorizationError, "allow it WRITE, which includes DESCRIBE"),
+        (48, BrokerError, "INVALID_TXN_STATE"),
+    ],
+)
+def test_error_of_a_transaction_says_what_to_do(code: int, kind: type[KafkaMetaError], text: str) -> None:
+    error = transaction_error("i/0/0 cannot write", code, "i/0/0", "t")
+
+    assert type(error) is kind
+    assert str(error).startswith(f"i/0/0 cannot write: {describe(code)}: ")
+    assert text in str(error)

@@ -161,6 +161,19 @@ def test_header_of_a_batch(codec: Codec) -> None:
     assert (header.record_count, header.last_offset_delta) == (4, 3)
 
 
+@given(rows=some_rows(st.integers(BASE_MS - 10**7, BASE_MS + 10**7), min_size=1), codec=st.sampled_from(Codec))
+@settings(max_examples=50, deadline=None)
+def test_batch_of_a_transaction_differs_in_its_attributes_alone(rows: list[Row], codec: Codec) -> None:
+    (encoded,) = encode_rows(rows, codec)
+    plain, transactional = (encoded.to_bytes(ProducerEpoch(77, 3), 5, is_transactional=each) for each in (False, True))
+    (plain_header,), (header,) = read_batch_headers(plain), read_batch_headers(transactional)
+
+    assert (header.is_transactional, plain_header.is_transactional) == (True, False)
+    assert header.attributes == plain_header.attributes | 0x10
+    assert header._replace(attributes=0, crc=0) == plain_header._replace(attributes=0, crc=0)
+    assert rows_of(fetched(transactional)) == rows_of(fetched(plain))
+
+
 def test_batch_of_no_producer_has_no_sequence() -> None:
     (header,) = read_batch_headers(encode_rows(MIXED)[0].to_bytes(NO_PRODUCER, -1))
 

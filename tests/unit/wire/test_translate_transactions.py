@@ -147,7 +147,7 @@ ANSWERS: dict[Api, TransactionResponse] = {
 }
 OLDER: dict[tuple[Api, int], TransactionResponse] = {
     (FIND_COORDINATOR, 3): CoordinatorResponse(3, {"orders/1/0": COORDINATOR}, 1003),
-    **{(END_TXN, version): EndTransactionResponse(3, 0, NO_PRODUCER, 1003) for version in (2, 3, 4)},
+    **{(END_TXN, version): EndTransactionResponse(3, 0, NO_PRODUCER, 1003) for version in (1, 2, 3, 4)},
 }
 
 

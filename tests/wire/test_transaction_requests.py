@@ -1,0 +1,79 @@
+"""The requests of transactions over sockets, to mock brokers, which know the first version of transactions alone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.errors import UnsupportedBrokerError
+from pyspark_kafka_meta.model import ProducerEpoch, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.options import SinkOptions
+from pyspark_kafka_meta.testing import MockCluster
+from pyspark_kafka_meta.wire.messages import ProducePartition, ProduceRequest, RequestFailure
+from tests.transaction_cases import write
+from tests.unit.scene import RecordingPublisher
+
+V1, V2 = TransactionVersion.V1, TransactionVersion.V2
+IDS = [f"orders/{number}/0" for number in range(8)]
+PARTITION = TopicPartition("t", 0)
+TIMEOUT_MS = 60_000
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def client(mock_cluster: MockCluster) -> Iterator[KafkaClient]:
+    mock_cluster.create_topic("t", 1)
+    options = SinkOptions.parse({"kafka.bootstrap.servers": mock_cluster.bootstrap_servers, "topic": "t"})
+    with contextlib.closing(KafkaClient(options.client, RecordingPublisher([]))) as made:
+        yield made
+
+
+def soon(client: KafkaClient) -> float:
+    return client.clock() + PATIENCE_S
+
+
+def test_transactions_are_begun_written_and_ended(client: KafkaClient) -> None:
+    producers = {each: client.coordinators.producer_id(soon(client), each, TIMEOUT_MS) for each in IDS}
+    for each, producer in producers.items():
+        client.coordinators.add_partitions(each, producer, [PARTITION], soon(client))
+        assert write(client, PARTITION, each, producer, V1).error_code == 0
+    ended = client.coordinators.end_transactions(producers, True, V1, soon(client))
+
+    assert {each: response.error_code for each, response in ended.items()} == dict.fromkeys(IDS, 0)
+
+
+def test_brokers_without_features_have_the_first_version(client: KafkaClient) -> None:
+    assert client.coordinators.transaction_version(soon(client)) is V1
+
+
+def test_brokers_that_lack_an_api_are_told_which_kafka_has_it(client: KafkaClient) -> None:
+    producer = client.coordinators.producer_id(soon(client), IDS[0], TIMEOUT_MS)
+
+    with pytest.raises(UnsupportedBrokerError, match=r"ListTransactions .* Apache Kafka 3\.0 or later"):
+        client.coordinators.list_transactions(soon(client))
+    with pytest.raises(UnsupportedBrokerError, match=r"DescribeTransactions .* Apache Kafka 3\.0 or later"):
+        client.coordinators.describe_transactions([IDS[0]], soon(client))
+    with pytest.raises(UnsupportedBrokerError, match=r"EndTxn .* Apache Kafka 4\.0 or later"):
+        client.coordinators.end_transactions({IDS[0]: producer}, True, V2, soon(client))
+
+
+def test_records_of_the_second_version_are_not_sent_to_brokers_that_lack_it(client: KafkaClient) -> None:
+    client.coordinators.producer_id(soon(client), IDS[0], TIMEOUT_MS)
+    broker = next(iter(client.cache.snapshot.brokers.values()))
+    request = ProduceRequest((ProducePartition(PARTITION, None, b""),), -1, 1000, IDS[0], V2)
+    client.wire.produce.send(broker, request, soon(client))
+    failure = client.wire.produce.receive([broker.node_id], soon(client))
+
+    assert isinstance(failure, RequestFailure)
+    assert isinstance(failure.error, UnsupportedBrokerError)
+    assert "needed is v12 to v12: use brokers of Apache Kafka 4.0 or later" in str(failure.error)
+
+
+def test_idempotent_producers_need_no_coordinator(client: KafkaClient) -> None:
+    first, second = (client.coordinators.producer_id(soon(client)) for _ in range(2))
+
+    assert isinstance(first, ProducerEpoch)
+    assert first != second
