@@ -1,0 +1,138 @@
+"""Tasks that write in transactions on a real cluster: what a failed or fenced task leaves behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.errors import FencedError, InvalidRowError
+from pyspark_kafka_meta.kafka_errors import NOT_OPEN
+from pyspark_kafka_meta.model import TopicPartition, TransactionVersion
+from pyspark_kafka_meta.options import SinkOptions
+from pyspark_kafka_meta.sink_schema import SinkColumns
+from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP, ProducePartition, ProduceRequest, ProduceResponse
+from pyspark_kafka_meta.writing.task_transaction import TaskTransaction
+from pyspark_kafka_meta.writing.task_writer import TaskWriter
+from tests.kafka.cluster_tools import poll_until
+from tests.spark.consumer import consume
+from tests.unit.scene import RecordingPublisher
+from tests.unit.writing.batches import encoded_batch
+
+pytestmark = [pytest.mark.kafka]
+
+COLUMNS = SinkColumns(key=None, value=0, headers=None, topic=None, partition=1, timestamp=None)
+TIMEOUT_MS = 60_000
+
+
+class Task:
+    """An attempt of a task, in a worker of its own."""
+
+    def __init__(self, servers: str, topic: str, version: TransactionVersion, stack: ExitStack) -> None:
+        given = {"kafka.bootstrap.servers": servers, "topic": topic, "kafka.buffer.memory": "1"}
+        self._options = SinkOptions.parse(given)
+        self.client = KafkaClient(self._options.client, RecordingPublisher([]))
+        stack.callback(self.client.close)
+        self.first = TopicPartition(topic, 0)
+        self.transaction = TaskTransaction(self.client, f"{topic}/0/0", TIMEOUT_MS, version)
+
+    def writer(self) -> TaskWriter:
+        return TaskWriter(self.client, self._options.producer, COLUMNS, self._options.topic, self.transaction)
+
+    def commit(self) -> None:
+        self.transaction.commit(self.client.api_deadline())
+
+    def end_offset(self, read_committed: bool) -> int:
+        wanted = {self.first: LATEST_TIMESTAMP}
+        return self.client.list_offsets(wanted, self.client.api_deadline(), read_committed)[self.first].offset
+
+    def produce_late(self) -> int:
+        """A Produce that was on its way when the task failed. Returns the error code."""
+        opened, leader = self.transaction.opened(()), self.client.cache.leader(self.first)
+        assert opened is not None
+        assert leader is not None
+        sequence = self.transaction.sequence(self.first).next_sequence
+        records = encoded_batch(1).to_bytes(opened.producer, sequence, is_transactional=True)
+        entry = ProducePartition(self.first, self.client.cache.snapshot.topic_id(self.first.topic), records)
+        request = ProduceRequest((entry,), -1, 10_000, opened.transactional_id, self.transaction.version)
+        self.client.wire.produce.send(leader.broker, request, time.monotonic() + 30)
+        answer = self.client.wire.produce.receive([leader.broker.node_id], time.monotonic() + 30)
+        assert isinstance(answer, ProduceResponse), answer
+        return answer.partitions[0].error_code
+
+
+def batch(*values: int, partition: int | None = None) -> pa.RecordBatch:
+    """One row for each value, in two partitions in turn."""
+    partitions = [value % 2 if partition is None else partition for value in values]
+    columns = [pa.array([str(value).encode() for value in values], pa.binary()), pa.array(partitions, pa.int32())]
+    return pa.record_batch(columns, names=["value", "partition"])
+
+
+OpenTask = Callable[[], Task]
+
+
+@pytest.fixture
+def topic(make_topic: Callable[..., str]) -> str:
+    return make_topic(partitions=2, config={"retention.ms": "-1"})  # encoded batches are of 1970
+
+
+@pytest.fixture(params=list(TransactionVersion))
+def open_task(request: pytest.FixtureRequest, kafka: Any, topic: str) -> Iterator[OpenTask]:
+    with ExitStack() as stack:
+        yield lambda: Task(kafka.bootstrap_servers, topic, request.param, stack)
+
+
+def visible(kafka: Any, topic: str) -> list[int]:
+    return sorted(
+        int(str(message.value(), "utf-8")) for message in consume(kafka.bootstrap_servers, topic, "read_committed")
+    )
+
+
+def test_one_transaction_after_the_other(kafka: Any, topic: str, open_task: OpenTask) -> None:
+    """As of the driver: under V1 all have one epoch, and sequence numbers that continue."""
+    task = open_task()
+    for number in range(3):
+        writer = task.writer()
+        writer.write_encoded([(task.first, encoded_batch(2))])
+        writer.write([batch(*range(10 * number, 10 * number + 6))])
+        assert task.end_offset(read_committed=True) < task.end_offset(read_committed=False)
+        task.commit()
+
+    assert visible(kafka, topic) == sorted([0, 1] * 3 + [10 * number + n for number in range(3) for n in range(6)])
+
+
+def test_failed_task_leaves_nothing_open_and_nothing_of_it_is_appended_later(
+    kafka: Any, topic: str, open_task: OpenTask
+) -> None:
+    """A request that comes after the abort would become part of the next transaction of the id (KAFKA-14402)."""
+    task, successor = open_task(), open_task()
+    with pytest.raises(InvalidRowError):
+        task.writer().write([batch(1, 2, 3), batch(4, partition=-1)])
+
+    poll_until(lambda: task.end_offset(read_committed=True) == task.end_offset(read_committed=False))
+    late = task.produce_late()
+    successor.writer().write([batch(5, 6)])
+    successor.commit()
+
+    assert late in NOT_OPEN
+    assert visible(kafka, topic) == [5, 6]
+
+
+def test_fenced_task_leaves_its_successor_alone(kafka: Any, topic: str, open_task: OpenTask) -> None:
+    task, successor = open_task(), open_task()
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield batch(1, 2)
+        successor.writer().write([batch(3, 4)])
+        yield batch(5, 6)
+
+    with pytest.raises(FencedError, match=f"uses transactional id {topic}/0/0"):
+        task.writer().write(rows())
+    successor.commit()
+
+    assert visible(kafka, topic) == [3, 4]
