@@ -107,8 +107,8 @@ def test_one_transaction_after_the_other(kafka: Any, topic: str, open_task: Open
 def test_failed_task_leaves_nothing_open_and_nothing_of_it_is_appended_later(
     kafka: Any, topic: str, open_task: OpenTask
 ) -> None:
-    """A request that comes after the abort would become part of the next transaction of the id (KAFKA-14402), as on Kafka
-    2.8.2 after EndTxn."""
+    """A request that comes after the abort would become part of the next transaction of the id (KAFKA-14402), as on
+    Kafka 2.8.2 after EndTxn."""
     task, successor = open_task(), open_task()
     with pytest.raises(InvalidRowError):
         task.writer().write([batch(1, 2, 3), batch(4, partition=-1)])
