@@ -61,7 +61,7 @@ SETTLING_STEPS = ("Commit", "WriteSettled")
 DECIDED = Place("commit", "WriteDecision", "after")
 """All transactions of the batch are open, and must become visible."""
 STOPPED, AT_RANDOM = "query.stop()", "random moment"
-STEP_TIMEOUT_S = 45.0
+STEP_TIMEOUT_S = 120.0
 COMMIT_TIMEOUT_S = 60.0
 MAX_FAILURES = 50
 RANDOM_S = 1.5

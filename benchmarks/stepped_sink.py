@@ -1,7 +1,7 @@
 """`SteppedSource`: this sink, with a driver that records each step of the commit protocol, and can be killed there.
 
-The first attempt of task 0 can pause amid its rows, at random, so that Spark starts a speculative copy, or that a kill
-finds an open transaction.
+The first attempt of task 0 can pause, at random, amid its rows or with all of them in its open transaction: Spark
+starts a speculative copy, or a kill comes.
 """
 
 from __future__ import annotations
@@ -147,7 +147,11 @@ class PausingWriter(DataSourceStreamArrowWriter):
         task = TaskContext.get()
         assert task is not None
         is_paused = task.partitionId() == 0 and task.attemptNumber() == 0 and random.random() < self._pauses
-        return self._writer.write(_with_pause(iterator) if is_paused else iterator)
+        is_amid = random.random() < 0.5
+        message = self._writer.write(_with_pause(iterator) if is_paused and is_amid else iterator)
+        if is_paused and not is_amid:
+            time.sleep(PAUSE_S)
+        return message
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._writer.commit(list(messages), batchId)
