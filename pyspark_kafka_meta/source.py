@@ -106,7 +106,7 @@ class KafkaMetaDataSource(DataSource):
             )
         from pyspark_kafka_meta.spark.stream_writer import KafkaMetaStreamWriter
 
-        options = SinkOptions.parse(self._own)
+        options = SinkOptions.parse(self._own).for_stream()
         return KafkaMetaStreamWriter(options, sink_columns(schema, options.topic), plans=self._plans_writes)
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:

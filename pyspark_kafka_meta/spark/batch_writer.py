@@ -100,7 +100,9 @@ def write_task(
         if plan is not None:
             assert origin.task_partition_id is not None and origin.task_attempt is not None
             transactional_id = plan.task_id(origin.task_partition_id, origin.task_attempt)
-            transaction = TaskTransaction(client, transactional_id, plan.timeout_ms, plan.version)
+            transaction = TaskTransaction(
+                client, transactional_id, plan.timeout_ms, plan.version, options.producer.max_block_ms
+            )
         written = _offsets(TaskWriter(client, options.producer, columns, options.topic, transaction).write(batches))
         return TaskCommit(written, None if transaction is None else transaction.opened(written), batch)
 

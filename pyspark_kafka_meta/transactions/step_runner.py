@@ -107,7 +107,13 @@ class StepRunner:
 
     def _transaction(self) -> TaskTransaction:
         plan = self._plan
-        return TaskTransaction(self._client, plan.transactional_id, plan.timeout_ms, plan.version)
+        return TaskTransaction(
+            self._client,
+            plan.transactional_id,
+            plan.timeout_ms,
+            plan.version,
+            self._producer_options.max_block_ms,
+        )
 
     def _write(self, decision: Decision, aborted: Sequence[OpenTransaction]) -> bool:
         """Write a decision, and copies of aborted records, in one transaction of the sink's own id."""
