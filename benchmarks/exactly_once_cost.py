@@ -124,7 +124,7 @@ def commit_row(bootstrap_servers: str, topic: str, tasks: int, commits: int) -> 
             plan_ms.append((time.perf_counter() - began) * 1000)
             transactions = [write_task(of_tasks, options, plan, task) for task in range(tasks)]
             began = time.perf_counter()
-            driver.commit(BatchId(STREAM, "cost", version, is_stream=True), transactions, int(time.time() * 1000))
+            driver.commit(BatchId(STREAM, "cost", version), transactions, int(time.time() * 1000))
             commit_ms.append((time.perf_counter() - began) * 1000)
         steps = [step for step in taken_steps(SteppedRunner.folder) if step.protocol == "commit"]
     return {

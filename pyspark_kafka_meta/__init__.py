@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark_kafka_meta.source import KafkaMetaDataSource
     from pyspark_kafka_meta.source import KafkaMetaDataSource as DefaultSource
-    from pyspark_kafka_meta.tables.dataframes import brokers, caches, lag, partitions, refresh_events, transactions
+    from pyspark_kafka_meta.tables.dataframes import brokers, caches, lag, open_transactions, partitions, refresh_events
 
 __all__ = [
     "DefaultSource",
@@ -18,9 +18,9 @@ __all__ = [
     "brokers",
     "caches",
     "lag",
+    "open_transactions",
     "partitions",
     "refresh_events",
-    "transactions",
 ]
 
 

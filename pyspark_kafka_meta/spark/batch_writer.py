@@ -20,7 +20,7 @@ from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.spark.task_commit import TaskCommit, log_abort, log_commit
 from pyspark_kafka_meta.spark.task_latency import PromptTask
 from pyspark_kafka_meta.spark.user_errors import entry_points
-from pyspark_kafka_meta.transactions.decision import STREAM, BatchId, is_written
+from pyspark_kafka_meta.transactions.decision import BATCH, BatchId, is_written
 from pyspark_kafka_meta.transactions.plan import TransactionPlan
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def _batch_id(options: SinkOptions) -> BatchId:
     """Without txnAppId, a batch of its own, which nothing can repeat."""
     app_id, version = options.transaction.txn_app_id, options.transaction.txn_version
     if app_id is None or version is None:
-        return BatchId(STREAM, str(uuid.uuid4()), 0, is_stream=False)
-    return BatchId(app_id, app_id, version, is_stream=False)
+        return BatchId(BATCH, str(uuid.uuid4()), 0)
+    return BatchId.of_app(app_id, version)
 
 
 def with_driver(options: SinkOptions) -> SinkOptions:

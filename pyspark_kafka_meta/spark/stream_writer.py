@@ -63,4 +63,4 @@ def _micro_batch() -> BatchId:
 
     origin = task_origin(Role.WRITER)
     assert origin.query_id is not None and origin.batch_id is not None, "Spark tells the tasks of a stream"
-    return BatchId(STREAM, origin.query_id, origin.batch_id, is_stream=True)
+    return BatchId(STREAM, origin.query_id, origin.batch_id)

@@ -46,7 +46,7 @@ def partitions(spark: SparkSession, **options: str) -> DataFrame:
     return _load(spark, Table.PARTITIONS, options)
 
 
-def transactions(spark: SparkSession, **options: str) -> DataFrame:
+def open_transactions(spark: SparkSession, **options: str) -> DataFrame:
     """The open transactions of a cluster now, and those of decided batches that are not settled."""
     return _load(spark, Table.TRANSACTIONS, options)
 

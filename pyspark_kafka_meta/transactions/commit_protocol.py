@@ -34,6 +34,7 @@ T = TypeVar("T")
 Protocol: TypeAlias = Generator[Step, Any, T]
 """Yields steps, is sent their results, and returns T."""
 
+MAX_FORMER_OWNERS = 100
 MAX_TAKEOVERS = 10
 """Two drivers that keep fencing each other would do so forever."""
 
@@ -71,7 +72,8 @@ def commit(
         decisions = yield from _settle_all()
         if not is_written(decisions, batch):
             require_owner(decisions, batch)
-            decision = Decision(batch, tuple(transactions), now_ms)
+            former = former_owners(decisions, batch)
+            decision = Decision(batch, tuple(transactions), now_ms, former_owners=former)
             written = yield WriteDecision(decision)
             if not written or not (yield from _settle(decision)):
                 continue  # read what the driver that took over has decided
@@ -86,7 +88,7 @@ def require_owner(decisions: Decisions, batch: BatchId) -> None:
     last = decisions.get(batch.series)
     if last is None or not batch.is_stream:
         return
-    if last.batch.owner != batch.owner and batch.version > 0:
+    if last.batch.owner != batch.owner and (batch.version > 0 or batch.owner in last.former_owners):
         raise FencedError(
             f"{batch} was fenced: {last.batch} has written with the same kafka.transactional.id since: stop one of the "
             "two queries, or give each an id of its own"
@@ -96,6 +98,16 @@ def require_owner(decisions: Decisions, batch: BatchId) -> None:
             f"{batch} comes after {last.batch}: was an old checkpoint restored? Start with the newest checkpoint, or "
             "with a new checkpoint and a new kafka.transactional.id"
         )
+
+
+def former_owners(decisions: Decisions, batch: BatchId) -> tuple[str, ...]:
+    """The queries that wrote the stream before this batch's query."""
+    last = decisions.get(batch.series)
+    if last is None or not batch.is_stream:
+        return ()
+    if last.batch.owner == batch.owner:
+        return last.former_owners
+    return (*last.former_owners, last.batch.owner)[-MAX_FORMER_OWNERS:]
 
 
 def _settle_all() -> Protocol[Decisions]:
@@ -112,17 +124,23 @@ def _settle_all() -> Protocol[Decisions]:
 
 
 def _settle(decision: Decision) -> Protocol[bool]:
-    """Make a decided batch visible. False if another driver has fenced this one."""
+    """Make a decided batch visible. False if another driver has been at work meanwhile."""
     if decision.is_settled:
         return True
     unknown = yield Commit(decision.transactions)
     aborted = (yield ReadOutcomes(unknown)) if unknown else ()
+    if aborted:
+        # In an epoch of their own: under V1, a late EndTxn of what was written before would commit half of the copies.
+        yield Fence()
+        decisions: Decisions = yield ReadDecisions()
+        if decisions.get(decision.batch.series) != decision:
+            return False
     is_settled: bool = yield WriteSettled(decision, aborted)
     return is_settled
 
 
 def _taken_over() -> FencedError:
     return FencedError(
-        f"other drivers took over this kafka.transactional.id {MAX_TAKEOVERS} times in a row: stop the other query, or "
-        "give each query an id of its own"
+        f"other drivers took over this kafka.transactional.id, or its own transaction timed out, {MAX_TAKEOVERS} times "
+        "in a row: stop the other query, or raise kafka.transaction.timeout.ms"
     )

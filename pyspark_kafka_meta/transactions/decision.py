@@ -12,8 +12,10 @@ from typing import TypeAlias
 
 from pyspark_kafka_meta.model import OpenTransaction
 
-STREAM = ""
-"""The series of a sink's streaming query, and of batch writes without txnAppId."""
+STREAM = "stream"
+"""The series of micro-batches."""
+BATCH = "batch"
+"""The series of batch writes without txnAppId."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +23,22 @@ class BatchId:
     """What a batch of rows is known by, across restarts.
 
     Attributes:
-        series: versions grow within a series: `STREAM`, or the txnAppId of a batch write.
+        series: versions grow within a series: `STREAM`, `BATCH`, or that of a txnAppId.
         owner: the streaming query, or the txnAppId. A batch write without it has a random one, and so no predecessor.
         version: the id of the micro-batch, or txnVersion.
-        is_stream: whether a further owner must start with version 0.
     """
 
     series: str
     owner: str
     version: int
-    is_stream: bool
+
+    @classmethod
+    def of_app(cls, txn_app_id: str, txn_version: int) -> BatchId:
+        return cls(f"app {txn_app_id}", txn_app_id, txn_version)
+
+    @property
+    def is_stream(self) -> bool:
+        return self.series == STREAM
 
     def __str__(self) -> str:
         return f"micro-batch {self.version} of query {self.owner}" if self.is_stream else f"version {self.version}"
@@ -43,12 +51,14 @@ class Decision:
     Attributes:
         is_settled: whether all its records are visible: nothing is left to do.
         time_ms: of the decision, ms since 1970 UTC.
+        former_owners: queries that wrote the series before this one, the latest last: they are over.
     """
 
     batch: BatchId
     transactions: tuple[OpenTransaction, ...]
     time_ms: int
     is_settled: bool = False
+    former_owners: tuple[str, ...] = ()
 
     def settled(self) -> Decision:
         """The decision once nothing is left to do: without its transactions, which nobody needs any more."""

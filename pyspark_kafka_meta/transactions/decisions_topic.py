@@ -128,9 +128,9 @@ def decision_to_json(decision: Decision) -> bytes:
             "format": FORMAT_VERSION,
             "owner": batch.owner,
             "version": batch.version,
-            "is_stream": batch.is_stream,
             "time_ms": decision.time_ms,
             "is_settled": decision.is_settled,
+            "former_owners": decision.former_owners,
             "transactions": [
                 (transaction.transactional_id, transaction.producer, transaction.written)
                 for transaction in decision.transactions
@@ -151,5 +151,5 @@ def decision_from_json(series: str, text: bytes) -> Decision:
         OpenTransaction(transactional_id, ProducerEpoch(*producer), tuple(WrittenOffsets(*each) for each in written))
         for transactional_id, producer, written in fields["transactions"]
     )
-    batch = BatchId(series, fields["owner"], fields["version"], fields["is_stream"])
-    return Decision(batch, transactions, fields["time_ms"], fields["is_settled"])
+    batch = BatchId(series, fields["owner"], fields["version"])
+    return Decision(batch, transactions, fields["time_ms"], fields["is_settled"], tuple(fields["former_owners"]))

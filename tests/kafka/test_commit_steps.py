@@ -82,7 +82,9 @@ class Sink:
 
     def visible(self) -> list[str]:
         """What a read_committed reader sees, without waiting for open transactions."""
-        return sorted(str(message.value(), "utf-8") for message in consume(self.servers, self.topic, "read_committed"))
+        return sorted(
+            (message.value() or b"").decode() for message in consume(self.servers, self.topic, "read_committed")
+        )
 
     def open_transactions(self) -> list[str]:
         client = self.client()
@@ -97,7 +99,7 @@ def sink(request: pytest.FixtureRequest, kafka: Any, make_topic: Callable[..., s
 
 
 def micro_batch(number: int, query: str = "query") -> BatchId:
-    return BatchId(STREAM, query, number, is_stream=True)
+    return BatchId(STREAM, query, number)
 
 
 def rows(*batches: int, tasks: int = 1) -> list[str]:

@@ -83,7 +83,7 @@ def test_a_place_is_armed_until_a_driver_gets_there(tmp_path: Path) -> None:
 
 def test_steps_tell_of_later_attempts_and_copies() -> None:
     transactions = tuple(OpenTransaction(f"sink/{task}", ProducerEpoch(1, 0), ()) for task in ("0/0", "1/2"))
-    decision = Decision(BatchId(STREAM, "query", 7, is_stream=True), transactions, time_ms=0)
+    decision = Decision(BatchId(STREAM, "query", 7), transactions, time_ms=0)
     written, refused = (TakenStep.of("commit", WriteDecision(decision), 1.5, result) for result in (True, False))
     assert written == TakenStep("commit", "WriteDecision", 1.5, later_attempts=1, copied=0)
     assert refused.later_attempts == 0

@@ -24,7 +24,7 @@ PRODUCER = ProducerEpoch(7, 3)
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
 DECISIONS: SinkDecisions = {
     ("orders", STREAM): Decision(
-        BatchId(STREAM, "query-1", 12, is_stream=True),
+        BatchId(STREAM, "query-1", 12),
         (OpenTransaction("orders/0/0", PRODUCER, (WrittenOffsets("t", 0, 5, 9, 4),)),),
         NOW_MS,
     )

@@ -102,7 +102,7 @@ class Cycle:
 
 def new_stream_writer() -> KafkaMetaStreamWriter:
     options = SinkOptions.parse({"kafka.bootstrap.servers": "broker:9092", "topic": "t"})
-    return KafkaMetaStreamWriter(options, sink_columns(StructType().add("value", "string"), "t"))
+    return KafkaMetaStreamWriter(options, sink_columns(StructType().add("value", "string"), "t"), plans=True)
 
 
 @pytest.mark.parametrize("begin", [lambda: pickle.loads(READER), new_stream_writer], ids=["task", "plan or commit"])

@@ -35,8 +35,8 @@ def written(transactional_id: str, producer: ProducerEpoch = PRODUCER) -> OpenTr
     )
 
 
-def decided(*transactions: OpenTransaction, is_stream: bool = True, series: str = STREAM) -> Decision:
-    return Decision(BatchId(series, "query-1", 12, is_stream), transactions, NOW_MS)
+def decided(*transactions: OpenTransaction, series: str = STREAM) -> Decision:
+    return Decision(BatchId(series, "query-1", 12), transactions, NOW_MS)
 
 
 def rows(*given: DescribedTransaction, **decisions: Decision) -> list[TransactionRow]:
@@ -69,7 +69,7 @@ def test_decided_transaction_names_query_and_micro_batch() -> None:
 
 
 def test_decided_batch_write_has_a_version_and_no_query() -> None:
-    decision = decided(written("orders/0/0"), is_stream=False, series="nightly")
+    decision = decided(written("orders/0/0"), series="nightly")
     (row,) = rows(described("orders/0/0"), orders=decision)
     assert (row.is_decided, row.query_id, row.batch_id) == (True, None, 12)
 

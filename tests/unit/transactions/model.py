@@ -70,7 +70,7 @@ def text(value: Any) -> str:
 
 
 def batch_id(number: int) -> BatchId:
-    return BatchId(STREAM, "query", number, is_stream=True)
+    return BatchId(STREAM, "query", number)
 
 
 class Outcome(Enum):

@@ -16,7 +16,7 @@ from pyspark_kafka_meta.transactions.commit_protocol import (
     recover,
     require_owner,
 )
-from pyspark_kafka_meta.transactions.decision import STREAM, BatchId, Decision, Decisions, is_written
+from pyspark_kafka_meta.transactions.decision import BATCH, STREAM, BatchId, Decision, Decisions, is_written
 from pyspark_kafka_meta.transactions.steps import (
     AbortOpen,
     Commit,
@@ -43,12 +43,12 @@ A, B = transaction(0), transaction(1)
 
 
 def micro_batch(version: int, owner: str = QUERY) -> BatchId:
-    return BatchId(STREAM, owner, version, is_stream=True)
+    return BatchId(STREAM, owner, version)
 
 
 def version_of_app(version: int) -> BatchId:
     """txnAppId and txnVersion."""
-    return BatchId("app", "app", version, is_stream=False)
+    return BatchId("app", "app", version)
 
 
 def decision(batch: BatchId, *transactions: OpenTransaction) -> Decision:
@@ -116,15 +116,27 @@ def test_commit_decides_before_it_commits_and_aborts_losing_attempts_last() -> N
 
 def test_transactions_that_coordinators_do_not_know_are_copied_if_the_log_says_that_they_were_aborted() -> None:
     decided = decision(micro_batch(7), A, B)
-    run = Run(commit(micro_batch(7), [A, B], NOW_MS), [(Commit, (A, B)), (ReadOutcomes, (B,))])
+    results = [(ReadDecisions, {}), (Commit, (A, B)), (ReadOutcomes, (B,)), (ReadDecisions, by_series(decided))]
+    run = Run(commit(micro_batch(7), [A, B], NOW_MS), results)
 
     assert run.steps[2:] == [
         WriteDecision(decided),
         Commit((A, B)),
         ReadOutcomes((A, B)),
+        Fence(),
+        ReadDecisions(),
         WriteSettled(decided, (B,)),
         AbortOpen(),
     ]
+
+
+def test_records_are_not_copied_that_another_driver_has_copied_meanwhile() -> None:
+    decided = decision(micro_batch(7), A)
+    settled = by_series(decided.settled())
+    results = [(ReadDecisions, {}), (Commit, (A,)), (ReadOutcomes, (A,)), (ReadDecisions, settled)]
+    run = Run(commit(micro_batch(7), [A], NOW_MS), [*results, (ReadDecisions, settled)])
+
+    assert run.steps[5:] == [Fence(), ReadDecisions(), Fence(), ReadDecisions(), AbortOpen()]
 
 
 def test_batch_that_an_earlier_run_has_decided_is_settled_with_the_transactions_of_that_run() -> None:
@@ -242,7 +254,7 @@ def test_all_versions_of_an_app_up_to_the_last_are_written() -> None:
     decisions = by_series(decision(version_of_app(7)), SETTLED)
 
     assert [is_written(decisions, version_of_app(version)) for version in (0, 7, 8)] == [True, True, False]
-    assert not is_written(decisions, BatchId("other", "other", 0, is_stream=False))
+    assert not is_written(decisions, BatchId("other", "other", 0))
 
 
 def test_query_that_another_query_has_taken_over_is_fenced() -> None:
@@ -264,13 +276,24 @@ def test_query_with_an_old_checkpoint_is_told_so() -> None:
     )
 
 
+def test_query_that_another_has_replaced_does_not_begin_again() -> None:
+    """Its first batch may be written already: it died before Spark noted so."""
+    first = Run(commit(micro_batch(0), [A], NOW_MS)).steps[2]
+    assert isinstance(first, WriteDecision)
+    replaced = [(ReadDecisions, by_series(first.decision.settled()))]
+    second = Run(commit(micro_batch(0, OTHER_QUERY), [B], NOW_MS), replaced).steps[2]
+    assert isinstance(second, WriteDecision)
+    with pytest.raises(FencedError, match="same kafka.transactional.id"):
+        require_owner(by_series(second.decision.settled()), micro_batch(0))
+
+
 @pytest.mark.parametrize(
     ("decisions", "batch"),
     [
         ({}, micro_batch(7)),
         (by_series(SETTLED), micro_batch(7)),
         (by_series(SETTLED), micro_batch(0, OTHER_QUERY)),
-        (by_series(SETTLED), BatchId(STREAM, "random", 0, is_stream=False)),
+        (by_series(SETTLED), BatchId(BATCH, "random", 0)),
         (by_series(decision(version_of_app(7))), version_of_app(8)),
     ],
     ids=["first of all", "next", "new query", "batch write", "next version"],

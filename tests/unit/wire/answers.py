@@ -264,7 +264,7 @@ def list_transactions_message(version: int = 0, ids: Any = ("orders/1/0", "order
 
 def describe_transactions_message(version: int = 0, ids: Any = ("orders/1/0",), **changed: Any) -> Any:
     kinds = schema(DESCRIBE_TRANSACTIONS, version, "response")
-    fields = {
+    fields: dict[str, Any] = {
         "error_code": ErrorCode.none,
         "transaction_state": "Ongoing",
         "transaction_timeout": milliseconds(60_000),
