@@ -177,8 +177,8 @@ def test_drivers_that_keep_taking_over_end_with_advice() -> None:
     text = error_of(commit(micro_batch(7), [A], NOW_MS), FencedError, WriteDecision=False)
 
     assert text == (
-        f"other drivers took over this kafka.transactional.id {MAX_TAKEOVERS} times in a row: stop the other query, or "
-        "give each query an id of its own"
+        f"other drivers took over this kafka.transactional.id, or its own transaction timed out, {MAX_TAKEOVERS} times "
+        "in a row: stop the other query, or raise kafka.transaction.timeout.ms"
     )
 
 
