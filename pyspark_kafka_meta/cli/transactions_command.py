@@ -64,16 +64,17 @@ def settle(options: ClusterOptions, sink: str, is_confirmed: Callable[[str], boo
             return True
         show_transactions(chosen, console)
         decided = sum(row.is_decided for row in chosen)
-        question = f"Make {decided} decided transactions of {sink} visible, and abort {len(chosen) - decided} others?"
+        others = len(chosen) - decided
+        question = f"Make the decided transactions of {sink} visible ({decided}), and abort the others ({others})?"
         if not is_confirmed(f"{question} A query that still runs repeats its tasks."):
             return False
         TransactionDriver(client, _sink_options(options, sink)).plan()
         if left := _still_open(client, sink):
             raise KafkaMetaError(
-                f"{len(left)} transactions of {sink} are open: its query runs, or a broker did not respond in time: "
+                f"transactions of {sink} are open ({len(left)}): its query runs, or a broker did not respond in time: "
                 "stop the query, and settle again"
             )
-        note(f"settled {sink}: {decided} decided transactions are visible, {len(chosen) - decided} others aborted")
+        note(f"settled {sink}: the decided transactions are visible ({decided}), the others are aborted ({others})")
         return True
 
 

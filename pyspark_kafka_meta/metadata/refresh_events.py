@@ -162,7 +162,7 @@ class RefreshEvent:
         fetch_throttle_ms: total Fetch throttle time since the previous event (KIP-219).
         produces: Produce responses since the previous event, by broker.
         produce_throttle_ms: total Produce throttle time since the previous event (KIP-219).
-        transactions_begun: transactions that tasks began since the previous event.
+        transactions_begun: transactions since the previous event, of tasks, or of a committer for its decisions.
         lost_from_offset: first lost offset, None unless kind is data_loss.
         lost_until_offset: exclusive end of the lost offsets, None if unknown. Reading continues there, or in a
             truncated log at lost_from_offset.

@@ -202,7 +202,7 @@ def _transactions(event: Event) -> Iterator[str]:
     if event["transactional_id"] is not None:
         done = str(event["kind"] or UNKNOWN).removeprefix("transactions_")
         took = ms_text(event["transactions_ms"])
-        yield f"{done} {event['transactions']} transactions of {event['transactional_id']} in {took} ms"
+        yield f"transactions {done}: {event['transactions']} of {event['transactional_id']} in {took} ms"
     if event["copied_records"]:
         yield f"{event['copied_records']} records copied"
 

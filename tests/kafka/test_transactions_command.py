@@ -68,7 +68,7 @@ def test_open_and_decided_transactions_are_shown_and_settled(sink: Sink, other_p
     result = run(sink, "--settle", sink.topic, "--yes")
 
     assert (result.exit_code, result.exception) == (0, None)
-    assert "1 decided transactions are visible, 1 others aborted" in result.stderr
+    assert "the decided transactions are visible (1), the others are aborted (1)" in result.stderr
     assert sink.visible() == rows(4)
     assert shown(sink).keys() == {other_producer}
     assert "nothing to settle" in run(sink, "--settle", sink.topic, "--yes").stderr

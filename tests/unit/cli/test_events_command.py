@@ -140,7 +140,7 @@ def test_transactions_that_a_committer_ended_are_said_to_a_person(tmp_path: Path
     shown = " ".join(run(tmp_path, "--role", "committer", "--reason", "transaction", env=TERMINAL).stdout.split())
 
     assert "(transactions_recovered)" in shown
-    assert "recovered 3 transactions of orders in 12.3 ms, 40 records copied" in shown
+    assert "transactions recovered: 3 of orders in 12.3 ms, 40 records copied" in shown
 
 
 def test_a_cache_that_is_born_tells_a_person_of_those_that_died(tmp_path: Path) -> None:

@@ -119,9 +119,9 @@ def test_sink_is_settled_once_the_user_agrees(sinks: Sinks) -> None:
     result = run("--settle", "orders", "--decisions-topic", "d", input="y\n")
 
     assert (result.exit_code, sinks.settled) == (0, [("orders", "d")])
-    assert "Make 1 decided transactions of orders visible, and abort 1 others?" in result.stdout
+    assert "Make the decided transactions of orders visible (1), and abort the others (1)?" in result.stdout
     assert "flink" not in result.stdout
-    assert "settled orders: 1 decided transactions are visible, 1 others aborted" in result.stderr
+    assert "settled orders: the decided transactions are visible (1), the others are aborted (1)" in result.stderr
 
 
 @pytest.mark.parametrize("answer", ["n\n", "\n", ""])
@@ -140,7 +140,7 @@ def test_transactions_that_stay_open_are_an_error(sinks: Sinks) -> None:
     sinks.left = ["orders/1/0"]
     result = run("--settle", "orders", "--yes")
     assert (result.exit_code, sinks.settled) == (1, [("orders", "kafkameta-decisions")])
-    assert "1 transactions of orders are open: its query runs" in result.stderr
+    assert "transactions of orders are open (1): its query runs" in result.stderr
 
 
 def test_unknown_sink_is_refused_with_the_known_ones(sinks: Sinks) -> None:
