@@ -28,7 +28,7 @@ T = TypeVar("T")
 DEFAULT_MAX_TIMEOUT_MS = 900_000
 """Kafka's default of transaction.max.timeout.ms, for a user who may not ask the brokers."""
 
-_drivers: WeakKeyDictionary[KafkaClient, dict[str, TransactionDriver]] = WeakKeyDictionary()
+_drivers: WeakKeyDictionary[KafkaClient, dict[SinkOptions, TransactionDriver]] = WeakKeyDictionary()
 
 
 class TransactionDriver:
@@ -44,10 +44,9 @@ class TransactionDriver:
     def of(cls, client: KafkaClient, options: SinkOptions) -> TransactionDriver:
         """The driver of this client, which remembers what it has read of the decisions topic."""
         drivers = _drivers.setdefault(client, {})
-        transactional_id = str(options.transaction.transactional_id)
-        if transactional_id not in drivers:
-            drivers[transactional_id] = cls(client, options)
-        return drivers[transactional_id]
+        if options not in drivers:
+            drivers[options] = cls(client, options)
+        return drivers[options]
 
     def plan(self) -> TransactionPlan:
         """Settle what earlier runs have decided, abort what they have not, and return what the tasks need.
