@@ -26,7 +26,7 @@ from benchmarks import peers
 from benchmarks.harness import argument_parser, brokers, report, spark_session
 from benchmarks.kafka_to_kafka import RECORDS_PER_S, Pipeline, turn_ms
 from benchmarks.peers import take_turns
-from benchmarks.stepped_sink import SteppedRunner, taken_steps
+from benchmarks.stepped_sink import record_steps, taken_steps
 from benchmarks.topics import delete, new_topic, record_count, trickle
 from benchmarks.write_peers import JVM, OURS, Writer
 from benchmarks.write_throughput import CONFIG, PARTITIONS, cached_rows
@@ -36,7 +36,6 @@ from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.telemetry.event_origin import planner_origin
 from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
-from pyspark_kafka_meta.transactions import transaction_driver
 from pyspark_kafka_meta.transactions.decision import STREAM, BatchId
 from pyspark_kafka_meta.transactions.plan import TransactionPlan
 from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
@@ -112,13 +111,13 @@ def commit_row(bootstrap_servers: str, topic: str, tasks: int, commits: int) -> 
     options = SinkOptions.parse(
         {"kafka.bootstrap.servers": bootstrap_servers, "topic": topic, "kafka.transactional.id": f"commit-{tasks}"}
     )
-    transaction_driver.StepRunner = SteppedRunner  # type: ignore[misc]
     clients = [KafkaClient(options.client, new_publisher(None, planner_origin())) for _ in range(2)]
     with closing(clients[0]) as client, closing(clients[1]) as of_tasks, TemporaryDirectory() as folder:
         driver, plan_ms, commit_ms = TransactionDriver.of(client, options), [], []
         for version in range(commits + 1):
-            SteppedRunner.folder = Path(folder, str(version > 0))
-            SteppedRunner.folder.mkdir(exist_ok=True)
+            counted = Path(folder, str(version > 0))
+            counted.mkdir(exist_ok=True)
+            record_steps(counted)
             began = time.perf_counter()
             plan = driver.plan()
             plan_ms.append((time.perf_counter() - began) * 1000)
@@ -126,7 +125,7 @@ def commit_row(bootstrap_servers: str, topic: str, tasks: int, commits: int) -> 
             began = time.perf_counter()
             driver.commit(BatchId(STREAM, "cost", version), transactions, int(time.time() * 1000))
             commit_ms.append((time.perf_counter() - began) * 1000)
-        steps = [step for step in taken_steps(SteppedRunner.folder) if step.protocol == "commit"]
+        steps = [step for step in taken_steps(counted) if step.protocol == "commit"]
     return {
         "case": "commit",
         "tasks": tasks,

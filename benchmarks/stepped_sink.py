@@ -13,7 +13,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from types import GeneratorType
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -48,15 +49,18 @@ class Place(NamedTuple):
 
     def arm(self, folder: Path) -> None:
         """Have the driver killed when it gets here."""
-        (folder / KILLED).unlink(missing_ok=True)
         (folder / KILL).write_text(json.dumps(self))
 
 
 def last_kill(folder: Path) -> Place | None:
-    """Where a driver was killed since `Place.arm`, if it got there. Disarms."""
+    """Where a driver was killed since the last call, if it got to the armed place. Disarms."""
     (folder / KILL).unlink(missing_ok=True)
     file = folder / KILLED
-    return Place(*json.loads(file.read_text())) if file.exists() else None
+    if not file.exists():
+        return None
+    place = Place(*json.loads(file.read_text()))
+    file.unlink()
+    return place
 
 
 class TakenStep(NamedTuple):
@@ -96,7 +100,7 @@ class SteppedRunner(StepRunner):
     _protocol = ""
 
     def carry_out(self, protocol: Protocol[T]) -> T:
-        self._protocol = protocol.gi_code.co_name
+        self._protocol = cast("GeneratorType[Step, Any, T]", protocol).__name__
         return super().carry_out(protocol)
 
     def run(self, step: Step) -> Any:
@@ -121,6 +125,12 @@ class SteppedRunner(StepRunner):
             kill_session(os.getsid(0))
 
 
+def record_steps(folder: Path) -> None:
+    """Let the drivers of this process run their steps by `SteppedRunner`."""
+    SteppedRunner.folder = folder
+    transaction_driver.StepRunner = SteppedRunner  # type: ignore[attr-defined]
+
+
 class SteppedSource(KafkaMetaDataSource):
     """Has two options of its own: the folder of `SteppedRunner`, and the probability that task 0 pauses."""
 
@@ -134,8 +144,7 @@ class SteppedSource(KafkaMetaDataSource):
         return "stepped"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        SteppedRunner.folder = self._folder
-        transaction_driver.StepRunner = SteppedRunner  # type: ignore[misc]
+        record_steps(self._folder)
         return PausingWriter(super().streamWriter(schema, overwrite), self._pauses)
 
 
