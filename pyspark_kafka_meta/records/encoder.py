@@ -26,6 +26,7 @@ from pyspark_kafka_meta.records.varints import varint_bytes, varints
 MAX_CHUNK_BYTES = 2**31 - 1
 """Limit for the records of one call of `encode`: offsets of Arrow's binary type are int32."""
 
+_ATTRIBUTES = np.zeros(1, np.int32)
 _ATTRIBUTES_BYTES = 1
 _MAX_RECORD_OVERHEAD = 5 + _ATTRIBUTES_BYTES + 10 + 5
 """As in Kafka's `DefaultRecord`: length, attributes, timestamp delta, offset delta."""
@@ -202,13 +203,12 @@ def _batch_bounds(partition: Ints, sizes: Longs, room_bytes: int) -> Longs:
 
 def _encode_records(records: Records, sizes: Longs, starts: Longs, ends: Longs) -> pa.BinaryArray:
     """The records of batches with these bounds. `record_fields.py` has the layout."""
-    first = np.repeat(starts, ends - starts)
-    offset_delta = np.arange(len(sizes)) - first
-    timestamp_delta = records.timestamp_ms - records.timestamp_ms[first]
+    counts = ends - starts
+    offset_delta = np.arange(len(sizes), dtype=np.int32) - np.repeat(starts.astype(np.int32), counts)
+    timestamp_delta = records.timestamp_ms - np.repeat(records.timestamp_ms[starts], counts)
     varying_bytes = _ATTRIBUTES_BYTES + varint_bytes(timestamp_delta) + varint_bytes(offset_delta)
-    length = sizes - _MAX_RECORD_OVERHEAD + varying_bytes
-    attributes = np.zeros_like(length)
-    before_key = varints(length, attributes, timestamp_delta, offset_delta, _lengths(records.key))
+    length = (sizes - _MAX_RECORD_OVERHEAD + varying_bytes).astype(np.int32)
+    before_key = varints(length, _ATTRIBUTES, timestamp_delta, offset_delta, _lengths(records.key))
     before_value = varints(_lengths(records.value))
     return _join(before_key, records.key, before_value, records.value, *_encode_headers(records.headers))
 
@@ -240,8 +240,9 @@ def _flatten_headers(headers: pa.ListArray, first_row: int = 0) -> tuple[Ints, p
 
 def _lengths(column: pa.BinaryArray) -> Ints:
     """-1 for null."""
-    lengths: Ints = pc.fill_null(pc.binary_length(column), -1).to_numpy()
-    return lengths
+    lengths = pc.binary_length(column)
+    filled: Ints = (lengths.fill_null(-1) if lengths.null_count else lengths).to_numpy()
+    return filled
 
 
 def _field_bytes(column: pa.BinaryArray) -> Longs:

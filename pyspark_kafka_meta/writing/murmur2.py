@@ -25,7 +25,9 @@ _WORD_BYTES = 4
 def murmur2(keys: pa.BinaryArray) -> npt.NDArray[np.int32]:
     """The hash of each key; for a null key, of the empty key."""
     length = pc.fill_null(pc.binary_length(keys), 0).to_numpy()
-    longest_first = np.argsort(-length, kind="stable")
+    shorter_by = length.max(initial=0) - length
+    # numpy sorts numbers of up to 16 bits by radix, which is faster unless they are in order.
+    longest_first = np.argsort(shorter_by.astype(np.min_scalar_type(shorter_by.max(initial=0))), kind="stable")
     length = length[longest_first]
     offsets, data = offsets_of(keys), np.frombuffer(b"".join((data_of(keys), bytes(_WORD_BYTES))), np.uint8)
     starts = (offsets[:-1] - offsets[0])[longest_first].astype(np.intp)
