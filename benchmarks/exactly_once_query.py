@@ -30,6 +30,7 @@ from tests.spark.speculative_copy import BOTH_WORKERS, EAGER_SPECULATION
 ROOT = Path(__file__).parent.parent
 LOCAL = "local[2,4]"
 """Tasks may fail three times."""
+TASKS = 4
 BEGUN = "begun\n"
 END_TIMEOUT_S = 120.0
 
@@ -39,7 +40,7 @@ class Query:
     """What all runs of the stream have in common.
 
     Attributes:
-        pauses: see `stepped_sink`.
+        pauses: the probability that task 0 pauses for `pause_s`; see `stepped_sink`.
     """
 
     bootstrap_servers: str
@@ -49,6 +50,7 @@ class Query:
     transaction_timeout_ms: int
     master: str = LOCAL
     pauses: float = 0.0
+    pause_s: float = 4.0
 
     @property
     def decisions_topic(self) -> str:
@@ -156,8 +158,10 @@ def start(spark: SparkSession, query: Query, folder: Path, **trigger: Any) -> St
         "checkpointLocation": str(folder / "state"),
         "folder": str(folder),
         "pauses": str(query.pauses),
+        "pause_s": str(query.pause_s),
     }
     rows = spark.readStream.format("kafkameta").options(**source).load().select("key", "value")
+    rows = rows.repartition(TASKS, "key")  # keeps the order of each key, which one task has read
     return rows.writeStream.format(SteppedSource.name()).options(**sink).trigger(**trigger).start()
 
 

@@ -30,7 +30,6 @@ from pyspark_kafka_meta.transactions.steps import Step, WriteDecision, WriteSett
 
 DURING_S = 0.02
 """A kill during a step comes at most this long after its start. About as long as a step takes."""
-PAUSE_S = 4.0
 KILL, KILLED, STEPS = "kill.json", "killed.json", "steps.jsonl"
 """Files: the place of the next kill, of the last one, and the steps of all runs."""
 
@@ -132,11 +131,12 @@ def record_steps(folder: Path) -> None:
 
 
 class SteppedSource(KafkaMetaDataSource):
-    """Has two options of its own: the folder of `SteppedRunner`, and the probability that task 0 pauses."""
+    """Has options of its own: the folder of `SteppedRunner`, and the probability and the length of pauses."""
 
     def __init__(self, options: dict[str, str]) -> None:
         given = dict(options)
-        self._folder, self._pauses = Path(given.pop("folder")), float(given.pop("pauses"))
+        self._folder = Path(given.pop("folder"))
+        self._pauses, self._pause_s = float(given.pop("pauses")), float(given.pop("pause_s"))
         super().__init__(given)
 
     @classmethod
@@ -145,21 +145,21 @@ class SteppedSource(KafkaMetaDataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         record_steps(self._folder)
-        return PausingWriter(super().streamWriter(schema, overwrite), self._pauses)
+        return PausingWriter(super().streamWriter(schema, overwrite), self._pauses, self._pause_s)
 
 
 class PausingWriter(DataSourceStreamArrowWriter):
-    def __init__(self, writer: DataSourceStreamWriter, pauses: float) -> None:
-        self._writer, self._pauses = writer, pauses
+    def __init__(self, writer: DataSourceStreamWriter, pauses: float, pause_s: float) -> None:
+        self._writer, self._pauses, self._pause_s = writer, pauses, pause_s
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = TaskContext.get()
         assert task is not None
         is_paused = task.partitionId() == 0 and task.attemptNumber() == 0 and random.random() < self._pauses
         is_amid = random.random() < 0.5
-        message = self._writer.write(_with_pause(iterator) if is_paused and is_amid else iterator)
+        message = self._writer.write(_with_pause(iterator, self._pause_s) if is_paused and is_amid else iterator)
         if is_paused and not is_amid:
-            time.sleep(PAUSE_S)
+            time.sleep(self._pause_s)
         return message
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -169,8 +169,8 @@ class PausingWriter(DataSourceStreamArrowWriter):
         self._writer.abort(list(messages), batchId)
 
 
-def _with_pause(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _with_pause(batches: Iterator[pa.RecordBatch], seconds: float) -> Iterator[pa.RecordBatch]:
     for number, batch in enumerate(batches):
         yield batch
         if number == 0:
-            time.sleep(PAUSE_S)
+            time.sleep(seconds)

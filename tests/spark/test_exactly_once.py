@@ -44,6 +44,7 @@ def numbered(spark: SparkSession, value: str = "CAST(id AS STRING)") -> DataFram
     return spark.range(0, ROWS, 1, TASKS).selectExpr("CAST(id AS STRING) AS key", f"{value} AS value")
 
 
+KEYED_ROWS = [{"key": str(number), "value": str(number)} for number in range(ROWS)]
 ALL_ROWS = sorted(b"%d" % number for number in range(ROWS))
 
 
@@ -127,7 +128,7 @@ def test_a_driver_killed_between_decision_and_commit_costs_no_record_and_repeats
 ) -> None:
     source, target = make_topic(3), make_topic(3)
     query = Query(kafka.bootstrap_servers, source, target, target, TIMEOUT_MS)
-    produce(source, map(str, range(ROWS)))
+    produce(source, KEYED_ROWS)
     DECIDED.arm(tmp_path)
     with running(tmp_path, query, available_now=True) as run:
         assert run.wait_until_begun(), run.log[-3000:]
@@ -147,11 +148,11 @@ def test_a_driver_killed_between_decision_and_commit_costs_no_record_and_repeats
 def test_a_speculative_copy_that_overtakes_its_task_writes_no_row_twice(
     kafka: Any, make_topic: Any, produce: Any, tmp_path: Path
 ) -> None:
-    """The first attempt of task 0 pauses amid its rows: its copy commits, while it goes on as a zombie."""
+    """The first attempt of task 0 pauses, amid its rows or with all in its open transaction. Its copy commits."""
     source, target = make_topic(3), make_topic(3)
-    produce(source, map(str, range(ROWS)))
+    produce(source, KEYED_ROWS)
     with standalone_spark(tmp_path) as master:
-        query = Query(kafka.bootstrap_servers, source, target, target, TIMEOUT_MS, master, pauses=1.0)
+        query = Query(kafka.bootstrap_servers, source, target, target, TIMEOUT_MS, master, pauses=1.0, pause_s=120)
         with running(tmp_path, query, available_now=True) as run:
             assert run.ends_within(150), "the query did not end"
             assert run.exit_code == 0, run.log[-3000:]
