@@ -283,7 +283,7 @@ def test_query_that_another_has_replaced_does_not_begin_again() -> None:
     replaced = [(ReadDecisions, by_series(first.decision.settled()))]
     second = Run(commit(micro_batch(0, OTHER_QUERY), [B], NOW_MS), replaced).steps[2]
     assert isinstance(second, WriteDecision)
-    with pytest.raises(FencedError, match="same kafka.transactional.id"):
+    with pytest.raises(FencedError, match=r"same kafka\.transactional\.id"):
         require_owner(by_series(second.decision.settled()), micro_batch(0))
 
 
