@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 BENCH := .venv-bench/bin
 BENCH_INSTALLED := .venv-bench/.installed
-BENCHMARKS ?= throughput write_throughput micro_batches kafka_to_kafka end_to_end cold_start planning memory requests events_cost
+BENCHMARKS ?= throughput write_throughput micro_batches kafka_to_kafka exactly_once_cost end_to_end cold_start planning memory requests events_cost
 RELEASES ?= 2.8.2 3.3.2 3.9.1 4.0.2 4.1.1 4.4.0
 # Two workers, each with its own clusters and Spark session, which take whole files in the order of tests/conftest.py.
 PARALLEL_TESTS = $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
