@@ -65,8 +65,8 @@ class TransactionVersion(IntEnum):
 
 
 class WrittenOffsets(NamedTuple):
-    """Acknowledged records of one task in [from_offset, until_offset) of a partition. Other writers may have records
-    there, unless it holds as many offsets as records. Both offsets are -1 where the broker does not say them."""
+    """Acknowledged records of one task in [from_offset, until_offset) of a partition. Others may have records there,
+    unless it holds as many offsets as records. Both offsets are -1 where the broker does not say them."""
 
     topic: str
     partition: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
@@ -13,6 +13,8 @@ from pyspark_kafka_meta.wire.security.librdkafka_config import new_client
 from pyspark_kafka_meta.wire.security.sasl_login import shown
 
 TIMEOUT_S = 30.0
+CONFIG_TIMEOUT_S = 5.0
+"""For questions that need no answer."""
 MAX_TIMEOUT_CONFIG = "transaction.max.timeout.ms"
 
 
@@ -32,7 +34,7 @@ class ClusterAdmin:
         """
         topic = NewTopic(name, num_partitions=1, replication_factor=replicas, config=dict(config))
         try:
-            self._admin.create_topics([topic], request_timeout=TIMEOUT_S)[name].result(TIMEOUT_S)
+            self._admin.create_topics([topic], request_timeout=TIMEOUT_S)[name].result()
         except KafkaException as exception:
             error: KafkaError = exception.args[0]
             if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
@@ -42,11 +44,22 @@ class ClusterAdmin:
                     error.code(),
                 ) from None
 
-    def transaction_max_timeout_ms(self, broker_id: int) -> int | None:
-        """The longest transaction timeout that a broker allows; None if it does not say."""
-        resource = ConfigResource(ResourceType.BROKER, str(broker_id))
+    def transaction_max_timeout_ms(self, broker_ids: Collection[int]) -> int | None:
+        """The longest transaction timeout that the brokers allow; None if none of them says."""
+        for broker_id in broker_ids:
+            text = self._config(ConfigResource(ResourceType.BROKER, str(broker_id)), MAX_TIMEOUT_CONFIG)
+            if text is not None:
+                return int(text)
+        return None
+
+    def topic_config(self, topic: str, name: str) -> str | None:
+        """None if this user may not ask, or the cluster does not respond."""
+        return self._config(ConfigResource(ResourceType.TOPIC, topic), name)
+
+    def _config(self, resource: ConfigResource, name: str) -> str | None:
         try:
-            found = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource].result(TIMEOUT_S)
-            return int(found[MAX_TIMEOUT_CONFIG].value)
-        except (KafkaException, KeyError, ValueError, TypeError):
+            found = self._admin.describe_configs([resource], request_timeout=CONFIG_TIMEOUT_S)[resource].result()
+        except KafkaException:
             return None
+        entry = found.get(name)
+        return None if entry is None else entry.value

@@ -251,7 +251,7 @@ class Coordinators:
                 return responses
         names = sorted(requests.keys() - responses.keys())
         raise ConnectError(
-            f"no response in time for transactional id {names[0]}"
+            f"not done in time for transactional id {names[0]}"
             f"{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {self._problem}"
         )
 
@@ -378,7 +378,7 @@ def _producer_id_error(code: int, request: ProducerIdRequest) -> KafkaMetaError:
     if code == INVALID_TRANSACTION_TIMEOUT:
         return BrokerError(
             f"{problem}: {describe(code)}: brokers do not accept a timeout of {request.transaction_timeout_ms} ms: "
-            "lower kafka.transaction.timeout.ms, or raise transaction.max.timeout.ms of the brokers",
+            "set kafka.transaction.timeout.ms to at most transaction.max.timeout.ms of the brokers",
             code,
         )
     return transaction_error(problem, code, str(request.transactional_id))

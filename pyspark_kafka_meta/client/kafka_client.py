@@ -9,6 +9,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from pyspark_kafka_meta.client.coordinators import Coordinators
 from pyspark_kafka_meta.client.leader_offsets import LeaderOffsets
@@ -39,6 +40,7 @@ class KafkaClient:
         replicas, throttles: preferred read replicas, and brokers that throttle the client.
         producer: sequence numbers of idempotent writes.
         coordinators: producer ids and transactions.
+        attached: what other packages keep for as long as this client lives.
         clock, sleep: seconds; all deadlines are of this clock, which never goes back.
     """
 
@@ -65,6 +67,7 @@ class KafkaClient:
         self.replicas = ReadReplicas(options.metadata_max_age_ms)
         self.throttles = Throttles()
         self.producer = ProducerState()
+        self.attached: dict[object, Any] = {}
         self.wire: Wire = KafkaWire(ConnectionSettings.of(options)) if wire is None else wire
         self._rng = rng or random.Random()
         self._settings = PolicySettings(

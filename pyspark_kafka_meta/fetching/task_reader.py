@@ -73,7 +73,10 @@ class TaskReader:
         """The record batches that `ranges` are in, as brokers store them, with control batches. Each is valid until the
         next. Raises as `read`."""
         for _, records in self._fetched(ranges, ()):
+            left_at = self._client.clock()
             yield from records
+            self._stalls.exclude(self._client.clock() - left_at)
+            del records
 
     def _fetched(
         self, ranges: Sequence[OffsetRange], topics: Collection[str]

@@ -1,6 +1,6 @@
 """The options of exactly-once writes: `kafka.transactional.id` turns them on.
 
-`txnAppId` and `txnVersion` are named and meant as those of Delta Lake's writer.
+`txnAppId` and `txnVersion` have the names and the meaning of Delta Lake's options.
 """
 
 from __future__ import annotations

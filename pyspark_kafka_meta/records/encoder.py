@@ -180,7 +180,7 @@ def split(batch: EncodedBatch) -> tuple[EncodedBatch, EncodedBatch]:
     """The batch as two with half of the records each. It has at least two records."""
     data, count = batch.to_bytes(NO_PRODUCER, -1), batch.record_count
     part = FetchedRecords(TopicPartition("", batch.partition), data, read_batch_headers(data, False), 0, count)
-    (rows,) = decode([part], ["key", "value", HEADERS_COLUMN, "timestamp"], batch.records_bytes)
+    (rows,) = decode([part], ["key", "value", HEADERS_COLUMN, "timestamp"])
     timestamp_ms = rows["timestamp"].cast(pa.int64()).to_numpy() // 1000
     records = Records(rows["key"], rows["value"], rows[HEADERS_COLUMN], timestamp_ms)
     half = (np.arange(count) >= count // 2).astype(np.int32)

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyspark
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from pyspark_kafka_meta.model import TopicPartition, WrittenOffsets
+from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.model import WrittenOffsets
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.spark.task_commit import TaskCommit, log_abort, log_commit
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
-    from pyspark_kafka_meta.writing.written_range import WrittenRange
+    from pyspark_kafka_meta.writing.task_writer import Written
 
 
 @entry_points
@@ -89,6 +91,8 @@ def write_task(
     from pyspark_kafka_meta.writing.task_writer import TaskWriter
 
     origin = task_origin(Role.WRITER)
+    if plan is None and options.transaction.transactional_id is not None:
+        raise KafkaMetaError(f"this task has no transaction: pyspark {pyspark.__version__} is not supported")
     if plan is not None and batch is not None:
         if is_written(plan.decisions, batch):
             for _ in batches:
@@ -103,15 +107,24 @@ def write_task(
             transaction = TaskTransaction(
                 client, transactional_id, plan.timeout_ms, plan.version, options.producer.max_block_ms
             )
-        written = _offsets(TaskWriter(client, options.producer, columns, options.topic, transaction).write(batches))
-        return TaskCommit(written, None if transaction is None else transaction.opened(written), batch)
+        written = TaskWriter(client, options.producer, columns, options.topic, transaction).write(batches)
+        opened = None if transaction is None else transaction.opened(_spans(written))
+        return TaskCommit(_offsets(written), opened, batch)
 
 
-def _offsets(written: Mapping[TopicPartition, Sequence[WrittenRange]]) -> tuple[WrittenOffsets, ...]:
+def _offsets(written: Written) -> tuple[WrittenOffsets, ...]:
     return tuple(
         WrittenOffsets(partition.topic, partition.partition, *written_range)
         for partition, ranges in sorted(written.items())
         for written_range in ranges
+    )
+
+
+def _spans(written: Written) -> tuple[WrittenOffsets, ...]:
+    """One for each partition, which holds records of others too: a decision with all ranges could be too large."""
+    return tuple(
+        WrittenOffsets(*partition, ranges[0].from_offset, ranges[-1].until_offset, sum(each.records for each in ranges))
+        for partition, ranges in sorted(written.items())
     )
 
 
@@ -137,7 +150,8 @@ def commit_transactions(options: SinkOptions, messages: Sequence[WriterCommitMes
     commits = [message for message in messages if isinstance(message, TaskCommit)]
     transactions = [commit.transaction for commit in commits if commit.transaction is not None]
     batch = next((commit.batch for commit in commits if commit.batch is not None), None)
-    if transactions and batch is not None:
+    # The first micro-batch of a query takes over the sink, also without rows.
+    if batch is not None and (transactions or (batch.is_stream and batch.version == 0)):
         with transaction_driver(options, batch) as driver:
             driver.commit(batch, transactions, int(time.time() * 1000))
 

@@ -62,5 +62,5 @@ def _micro_batch() -> BatchId:
     from pyspark_kafka_meta.telemetry.event_origin import task_origin
 
     origin = task_origin(Role.WRITER)
-    assert origin.query_id is not None and origin.batch_id is not None, "Spark tells the tasks of a stream"
+    assert origin.query_id is not None and origin.batch_id is not None, "Spark sets both in each task of a stream"
     return BatchId(STREAM, origin.query_id, origin.batch_id)

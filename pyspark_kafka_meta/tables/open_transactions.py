@@ -17,7 +17,7 @@ from pyspark_kafka_meta.tables.table_rows import TransactionPartition, Transacti
 from pyspark_kafka_meta.telemetry.event_origin import planner_origin
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 from pyspark_kafka_meta.transactions.decision import BatchId, Decision
-from pyspark_kafka_meta.transactions.decisions_topic import DecisionsTopic
+from pyspark_kafka_meta.transactions.decisions_topic import DecisionsTopic, require_one_partition
 from pyspark_kafka_meta.transactions.plan import is_task_of
 from pyspark_kafka_meta.wire.messages import DescribedTransaction
 
@@ -41,7 +41,7 @@ def query_transactions(options: ClusterOptions) -> list[TransactionRow]:
 def read_decisions(client: KafkaClient, decisions_topic: str) -> SinkDecisions:
     """The last decision of each sink and series; none without the topic, which the first sink creates."""
     try:
-        client.partitions([decisions_topic], client.api_deadline())
+        require_one_partition(client.partitions([decisions_topic], client.api_deadline()))
     except UnknownTopicError:
         return {}
     return DecisionsTopic(client, decisions_topic, None).read_all()

@@ -20,7 +20,7 @@ BATCH = "batch"
 
 @dataclass(frozen=True, slots=True)
 class BatchId:
-    """What a batch of rows is known by, across restarts.
+    """Identifies a batch of rows across restarts.
 
     Attributes:
         series: versions grow within a series: `STREAM`, `BATCH`, or that of a txnAppId.

@@ -8,12 +8,12 @@ do not matter: records are read up to the high watermark, and count if the marke
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
 from pyspark_kafka_meta.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.errors import ProtocolError, UnknownTopicError
+from pyspark_kafka_meta.errors import KafkaMetaError, ProtocolError, UnknownTopicError
 from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, RefreshReason, TopicPartition, WrittenOffsets
 from pyspark_kafka_meta.records.aborted_transactions import is_abort_marker
 from pyspark_kafka_meta.records.decoder import decode
@@ -21,9 +21,11 @@ from pyspark_kafka_meta.transactions.decision import BatchId, Decision, Decision
 from pyspark_kafka_meta.transactions.log_reader import LogReader
 
 FORMAT_VERSION = 1
+MAX_DECISION_BYTES = 16 * 1024 * 1024
+"""Compressed. A decision names each partition of each task."""
 TOPIC_CONFIG = {
     "cleanup.policy": "compact",
-    "max.message.bytes": str(16 * 1024 * 1024),  # a decision names each partition of each task
+    "max.message.bytes": str(MAX_DECISION_BYTES),
     "segment.bytes": str(16 * 1024 * 1024),  # the active segment, which is not compacted, is read at each start
     "unclean.leader.election.enable": "false",
 }
@@ -62,11 +64,19 @@ class DecisionsTopic:
         Raises:
             BrokerError: this user may not create it.
             ConnectError, UnknownTopicError: no broker responds, or none knows the new topic in time.
+            KafkaMetaError: it has several partitions, or is not compacted.
         """
         topic, cache, deadline = self.partition.topic, self._client.cache, self._client.api_deadline()
         cache.track([topic])
         cache.refresh(RefreshReason.NEW_TOPIC, deadline)
-        if cache.snapshot.partitions(topic):
+        if partitions := cache.snapshot.partitions(topic):
+            require_one_partition(partitions)
+            policy = admin.topic_config(topic, "cleanup.policy")
+            if policy is not None and "compact" not in policy:
+                raise KafkaMetaError(
+                    f"topic {topic} has cleanup.policy={policy}, which removes decisions: set it to compact, or set "
+                    "decisionsTopic to another topic"
+                )
             return
         replicas = min(REPLICAS, len(cache.snapshot.brokers))
         admin.create_topic(topic, replicas, {**TOPIC_CONFIG, "min.insync.replicas": str(max(replicas - 1, 1))})
@@ -92,9 +102,19 @@ class DecisionsTopic:
         Raises:
             KafkaMetaError: the topic cannot be read.
         """
+        self._read_until(self._log.end_offset(self.partition))
+        return self._decisions
+
+    def is_unchanged_until(self, offset: int) -> bool:
+        """Whether no decision was committed between the last read and this offset. A broker that does not know yet that
+        it has lost the partition reports an end of the log that is too low; an acknowledged offset is right."""
+        before = dict(self._decisions)
+        self._read_until(offset)
+        return self._decisions == before
+
+    def _read_until(self, until_offset: int) -> None:
         if self._next_offset is None:
             self._next_offset = self._log.start_offset(self.partition)
-        until_offset = self._log.end_offset(self.partition)
         for fetched in self._log.batches(self.partition, self._next_offset, until_offset):
             (header,) = fetched.headers
             if not header.is_control:
@@ -105,8 +125,7 @@ class DecisionsTopic:
                 written = self._undecided.pop(header.producer_id, {})
                 if not is_abort_marker(header, fetched.records):
                     self._decisions |= written
-        self._next_offset = until_offset
-        return self._decisions
+        self._next_offset = max(self._next_offset, until_offset)
 
     def _parsed(self, keys: list[bytes], values: list[bytes]) -> KeyedDecisions:
         decisions = {}
@@ -115,6 +134,16 @@ class DecisionsTopic:
             if self._transactional_id in (None, transactional_id):
                 decisions[transactional_id, series] = decision_from_json(series, value)
         return decisions
+
+
+def require_one_partition(partitions: Collection[TopicPartition]) -> None:
+    """Raises KafkaMetaError if these partitions of the decisions topic are not one."""
+    if len(partitions) != 1:
+        topic = next(iter(partitions)).topic
+        raise KafkaMetaError(
+            f"topic {topic} has {len(partitions)} partitions, and decisions need one: set decisionsTopic to another "
+            "topic, which is created if it does not exist"
+        )
 
 
 def decision_key(transactional_id: str, decision: Decision) -> bytes:

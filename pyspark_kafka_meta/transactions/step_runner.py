@@ -17,7 +17,12 @@ from pyspark_kafka_meta.records.encoder import EncodedBatch
 from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.transactions.commit_protocol import Protocol
 from pyspark_kafka_meta.transactions.decision import Decision
-from pyspark_kafka_meta.transactions.decisions_topic import DecisionsTopic, decision_key, decision_to_json
+from pyspark_kafka_meta.transactions.decisions_topic import (
+    MAX_DECISION_BYTES,
+    DecisionsTopic,
+    decision_key,
+    decision_to_json,
+)
 from pyspark_kafka_meta.transactions.plan import TransactionPlan, is_task_of
 from pyspark_kafka_meta.transactions.steps import (
     AbortOpen,
@@ -39,8 +44,7 @@ T = TypeVar("T")
 
 ABORT_S = 5.0
 """Maximum wait for the abort of transactions that nobody needs."""
-MAX_DECISION_BYTES = 16 * 1024 * 1024
-_COLUMNS = SinkColumns(key=0, value=1, headers=None, topic=None, partition=None, timestamp=None)
+_COLUMNS = SinkColumns(key=0, value=1, headers=None, topic=None, partition=2, timestamp=None)
 
 
 class StepRunner:
@@ -60,6 +64,7 @@ class StepRunner:
         self._producer_options = replace(
             options.producer,
             compression_type="zstd",
+            zstd_level=None,
             batch_bytes=MAX_DECISION_BYTES,
             max_request_bytes=MAX_DECISION_BYTES,
         )
@@ -122,12 +127,19 @@ class StepRunner:
         try:
             writer = TaskWriter(self._client, self._producer_options, _COLUMNS, self._topic, transaction=own)
             writer.write_encoded(self._copies(aborted))
-            row = [decision_key(self._plan.transactional_id, decision)], [decision_to_json(decision)]
-            writer.write([pa.record_batch([pa.array(column, pa.binary()) for column in row], names=["key", "value"])])
+            written = writer.write([self._row(decision)])[self._decisions.partition]
+            if not self._decisions.is_unchanged_until(written[-1].from_offset):
+                own.abort()
+                return False
             own.commit(self._client.api_deadline())
         except FencedError:
             return False
         return True
+
+    def _row(self, decision: Decision) -> pa.RecordBatch:
+        key, value = decision_key(self._plan.transactional_id, decision), decision_to_json(decision)
+        columns = pa.array([key], pa.binary()), pa.array([value], pa.binary()), pa.array([0], pa.int32())
+        return pa.record_batch(columns, names=["key", "value", "partition"])
 
     def _copies(self, aborted: Sequence[OpenTransaction]) -> Iterator[tuple[TopicPartition, EncodedBatch]]:
         for transaction in aborted:
@@ -146,8 +158,9 @@ class StepRunner:
             self._plan.version,
             self._client.api_deadline(),
         )
-        self.committed += len(transactions)
-        return tuple(each for each in transactions if ended[each.transactional_id].error_code != 0)
+        unknown = tuple(each for each in transactions if ended[each.transactional_id].error_code != 0)
+        self.committed += len(transactions) - len(unknown)
+        return unknown
 
     def _abort(self, known: Sequence[str]) -> None:
         """InitProducerId aborts an open transaction, and keeps an attempt that is still writing from going on. A broker

@@ -1,4 +1,4 @@
-"""The steps of the commit protocol that need a broker: what `commit_protocol` yields, and what it is sent for each.
+"""The steps of the commit protocol that need a broker, and their results.
 
 `step_runner.StepRunner` carries them out in Kafka; tests carry them out in a model. A step may be repeated: a driver
 that dies within a step, or does not see its response, repeats it in its next run.
@@ -16,7 +16,7 @@ from pyspark_kafka_meta.transactions.decision import Decision
 @dataclass(frozen=True, slots=True)
 class Fence:
     """Take over the sink's own transactional id (InitProducerId): no other driver can write a decision any more, and
-    what it left unfinished is aborted. Result: None."""
+    its open transaction is aborted. Result: None."""
 
 
 @dataclass(frozen=True, slots=True)

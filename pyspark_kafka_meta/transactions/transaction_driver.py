@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
-from weakref import WeakKeyDictionary
 
 from pyspark_kafka_meta.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
@@ -28,8 +27,6 @@ T = TypeVar("T")
 DEFAULT_MAX_TIMEOUT_MS = 900_000
 """Kafka's default of transaction.max.timeout.ms, for a user who may not ask the brokers."""
 
-_drivers: WeakKeyDictionary[KafkaClient, dict[SinkOptions, TransactionDriver]] = WeakKeyDictionary()
-
 
 class TransactionDriver:
     """A sink with `kafka.transactional.id`."""
@@ -43,10 +40,10 @@ class TransactionDriver:
     @classmethod
     def of(cls, client: KafkaClient, options: SinkOptions) -> TransactionDriver:
         """The driver of this client, which remembers what it has read of the decisions topic."""
-        drivers = _drivers.setdefault(client, {})
-        if options not in drivers:
-            drivers[options] = cls(client, options)
-        return drivers[options]
+        of_any_batch = replace(options.transaction, txn_app_id=None, txn_version=None)
+        key = replace(options, transaction=of_any_batch)
+        driver: TransactionDriver = client.attached.setdefault(key, cls(client, options))
+        return driver
 
     def plan(self) -> TransactionPlan:
         """Settle what earlier runs have decided, abort what they have not, and return what the tasks need.
@@ -102,8 +99,8 @@ class TransactionDriver:
         self._decisions.ensure(admin)
         timeout_ms = self._options.transaction.timeout_ms
         if timeout_ms is None:
-            broker_id = next(iter(self._client.cache.snapshot.brokers))
-            timeout_ms = admin.transaction_max_timeout_ms(broker_id) or DEFAULT_MAX_TIMEOUT_MS
+            brokers = self._client.cache.snapshot.brokers
+            timeout_ms = admin.transaction_max_timeout_ms(brokers) or DEFAULT_MAX_TIMEOUT_MS
         version = self._client.coordinators.transaction_version(self._client.api_deadline())
         return TransactionPlan(self._transactional_id, timeout_ms, version)
 

@@ -1,4 +1,4 @@
-"""What the log tells about a transaction that its coordinator does not know any more: how it ended, and its records.
+"""Reads from the log how a transaction ended that its coordinator does not know any more, and its records.
 
 The records of an aborted transaction stay in the log, invisible to read_committed readers, until retention or
 compaction removes them.
@@ -7,6 +7,7 @@ compaction removes them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 
@@ -29,14 +30,21 @@ class WrittenRecords:
         self._log = LogReader(client)
 
     def is_committed(self, transaction: OpenTransaction, deadline: float) -> bool:
-        """Whether the marker behind the transaction's records commits them. Waits for the marker if the transaction is
-        just ending.
+        """Whether the marker behind the transaction's records, in any of its partitions, commits them. Waits for the
+        marker if the transaction is just ending.
 
         Raises:
-            DataLossError: the log does not hold what is behind the records any more, or there is no marker by
-                `deadline`.
+            DataLossError: no log has a marker behind its records, or has it by `deadline`.
         """
-        written = transaction.written[0]
+        for written in transaction.written:
+            with suppress(DataLossError):
+                return self._is_committed(transaction, written, deadline)
+        raise DataLossError(
+            f"nobody knows whether the transaction {transaction.transactional_id} was committed: no marker follows its "
+            f"records. {_advice(transaction)}"
+        )
+
+    def _is_committed(self, transaction: OpenTransaction, written: WrittenOffsets, deadline: float) -> bool:
         partition, next_offset = TopicPartition(written.topic, written.partition), written.until_offset
         failures = 0
         while True:
@@ -49,10 +57,7 @@ class WrittenRecords:
             next_offset = max(next_offset, until_offset)
             failures += 1
             if self._client.clock() >= deadline:
-                raise DataLossError(
-                    f"nobody knows whether the transaction {transaction.transactional_id} was committed: the log of "
-                    f"{partition} has no marker after offset {written.until_offset}. {_advice(transaction)}"
-                )
+                raise DataLossError(f"{partition} has no marker after offset {written.until_offset}")
             self._client.sleep(min(self._client.backoff_s(failures), max(deadline - self._client.clock(), 0)))
 
     def copies(self, transaction: OpenTransaction) -> Iterator[tuple[TopicPartition, EncodedBatch]]:
@@ -63,12 +68,13 @@ class WrittenRecords:
         """
         for written in transaction.written:
             partition, records = TopicPartition(written.topic, written.partition), 0
-            for fetched in self._log.batches(partition, written.from_offset, written.until_offset):
-                (header,) = fetched.headers
-                is_written = (header.producer_id, header.producer_epoch) == transaction.producer
-                if is_written and not header.is_control and header.record_count == header.last_offset_delta + 1:
-                    records += header.record_count
-                    yield partition, _copy(fetched)
+            with suppress(DataLossError):  # told below
+                for fetched in self._log.batches(partition, written.from_offset, written.until_offset):
+                    (header,) = fetched.headers
+                    is_written = (header.producer_id, header.producer_epoch) == transaction.producer
+                    if is_written and not header.is_control and header.record_count == header.last_offset_delta + 1:
+                        records += header.record_count
+                        yield partition, _copy(fetched)
             if records != written.records:
                 raise DataLossError(_incomplete(written, records, transaction))
 
@@ -101,6 +107,7 @@ def _advice(transaction: OpenTransaction) -> str:
         f"{each.topic}-{each.partition} {each.from_offset} to {each.until_offset}" for each in transaction.written
     )
     return (
-        f"Not visible are perhaps the records at {ranges}. To go on without them, use a new kafka.transactional.id; to "
-        "prevent it, restart queries within the retention of their topics"
+        f"Its records are at {ranges}. The batch cannot become whole any more. With a new kafka.transactional.id it is "
+        "written again, also the part that is visible; to prevent this, restart queries within the retention of their "
+        "topics"
     )

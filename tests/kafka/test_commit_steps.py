@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import TopicPartition as Partition
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.errors import DataLossError, FencedError
+from pyspark_kafka_meta.errors import DataLossError, FencedError, KafkaMetaError
 from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion, WrittenOffsets
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.sink_schema import SinkColumns
@@ -189,9 +189,17 @@ def test_records_that_are_gone_are_named(sink: Sink, kafka: Any) -> None:
     admin = admin_client(kafka)
     for future in admin.delete_records([Partition(sink.topic, 1, 1)]).values():
         future.result(30)
-    with pytest.raises(DataLossError, match=f"{sink.topic}-1"):
+    with pytest.raises(DataLossError, match=f"1 of 1 records of a decided batch are gone from {sink.topic}-1"):
         sink.driver().plan()
     assert sink.visible() == []
+
+
+def test_decisions_topic_with_several_partitions_is_refused(sink: Sink, make_topic: Callable[..., str]) -> None:
+    """Decisions would be read from one of them alone."""
+    with pytest.raises(KafkaMetaError, match="has 2 partitions, and decisions need one"):
+        sink.driver(decisionsTopic=make_topic(partitions=2)).plan()
+    with pytest.raises(KafkaMetaError, match=r"cleanup\.policy=delete, which removes decisions"):
+        sink.driver(decisionsTopic=make_topic(partitions=1)).plan()
 
 
 def test_the_older_of_two_queries_is_fenced(sink: Sink) -> None:

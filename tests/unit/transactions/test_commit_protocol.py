@@ -136,14 +136,24 @@ def test_records_are_not_copied_that_another_driver_has_copied_meanwhile() -> No
     results = [(ReadDecisions, {}), (Commit, (A,)), (ReadOutcomes, (A,)), (ReadDecisions, settled)]
     run = Run(commit(micro_batch(7), [A], NOW_MS), [*results, (ReadDecisions, settled)])
 
-    assert run.steps[5:] == [Fence(), ReadDecisions(), Fence(), ReadDecisions(), AbortOpen()]
+    ours = AbortOpen((A.transactional_id,))
+    assert run.steps[5:] == [Fence(), ReadDecisions(), Fence(), ReadDecisions(), ours]
 
 
 def test_batch_that_an_earlier_run_has_decided_is_settled_with_the_transactions_of_that_run() -> None:
     decided = decision(micro_batch(7), A)
-    run = Run(commit(micro_batch(7), [B], NOW_MS), [(ReadDecisions, by_series(decided))])
+    reads = [(ReadDecisions, by_series(decided)), (ReadDecisions, by_series(decided.settled()))]
+    run = Run(commit(micro_batch(7), [B], NOW_MS, KNOWN), reads)
 
-    assert run.steps == [Fence(), ReadDecisions(), Commit((A,)), WriteSettled(decided, ()), AbortOpen()]
+    assert run.steps == [
+        Fence(),
+        ReadDecisions(),
+        Commit((A,)),
+        WriteSettled(decided, ()),
+        Fence(),
+        ReadDecisions(),
+        AbortOpen((*KNOWN, B.transactional_id)),
+    ]
 
 
 def test_driver_that_was_fenced_before_its_decision_reads_what_the_other_driver_has_decided() -> None:
@@ -153,18 +163,24 @@ def test_driver_that_was_fenced_before_its_decision_reads_what_the_other_driver_
         [(ReadDecisions, {}), (WriteDecision, False), (ReadDecisions, by_series(others))],
     )
 
-    assert run.steps[2:] == [WriteDecision(decision(micro_batch(7), A)), Fence(), ReadDecisions(), AbortOpen()]
+    ours = AbortOpen((A.transactional_id,))
+    assert run.steps[2:] == [WriteDecision(decision(micro_batch(7), A)), Fence(), ReadDecisions(), ours]
 
 
 def test_driver_that_was_fenced_after_its_decision_does_not_decide_again() -> None:
     decided = decision(micro_batch(7), A)
     run = Run(
         commit(micro_batch(7), [A], NOW_MS),
-        [(ReadDecisions, {}), (WriteSettled, False), (ReadDecisions, by_series(decided)), (WriteSettled, True)],
+        [
+            (ReadDecisions, {}),
+            (WriteSettled, False),
+            (ReadDecisions, by_series(decided)),
+            (ReadDecisions, by_series(decided.settled())),
+        ],
     )
 
     assert run.steps.count(WriteDecision(decided)) == 1
-    assert run.steps[-3:] == [Commit((A,)), WriteSettled(decided, ()), AbortOpen()]
+    assert run.steps[-5:-3] == [Commit((A,)), WriteSettled(decided, ())]
 
 
 def test_batch_without_rows_is_decided_too() -> None:
@@ -196,7 +212,8 @@ def test_drivers_that_are_fenced_each_time_before_they_settle_end_with_the_same_
 
 def test_recovery_settles_every_series_before_it_aborts_anything() -> None:
     stream, app = decision(micro_batch(7), A), decision(version_of_app(3), B)
-    run = Run(recover(KNOWN), [(ReadDecisions, by_series(stream, app))])
+    settled = by_series(stream.settled(), app.settled())
+    run = Run(recover(KNOWN), [(ReadDecisions, by_series(stream, app)), (ReadDecisions, settled)])
 
     assert run.steps == [
         Fence(),
@@ -205,9 +222,11 @@ def test_recovery_settles_every_series_before_it_aborts_anything() -> None:
         WriteSettled(stream, ()),
         Commit((B,)),
         WriteSettled(app, ()),
+        Fence(),  # what a commit decides next is in an epoch of its own
+        ReadDecisions(),
         AbortOpen(KNOWN),
     ]
-    assert run.returned == by_series(stream.settled(), app.settled())
+    assert run.returned == settled
 
 
 def test_recovery_after_a_clean_end_changes_nothing() -> None:

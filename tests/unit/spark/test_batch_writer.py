@@ -1,0 +1,72 @@
+"""What the driver commits of the messages of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, WrittenOffsets
+from pyspark_kafka_meta.options import SinkOptions
+from pyspark_kafka_meta.sink_schema import SinkColumns
+from pyspark_kafka_meta.spark import batch_writer
+from pyspark_kafka_meta.spark.task_commit import TaskCommit
+from pyspark_kafka_meta.transactions.decision import BATCH, STREAM, BatchId
+
+OPTIONS = SinkOptions.parse(
+    {"kafka.bootstrap.servers": "broker:9092", "topic": "t", "kafka.transactional.id": "orders"}
+)
+WRITTEN = (WrittenOffsets("t", 0, 5, 8, 3),)
+TRANSACTION = OpenTransaction("orders/0/0", ProducerEpoch(7, 1), WRITTEN)
+
+
+class Driver:
+    def __init__(self) -> None:
+        self.committed: list[tuple[BatchId, Sequence[OpenTransaction]]] = []
+
+    def commit(self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int) -> None:
+        self.committed.append((batch, transactions))
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    made = Driver()
+
+    @contextmanager
+    def of_this_process(options: SinkOptions, batch: BatchId | None = None) -> Iterator[Driver]:
+        yield made
+
+    monkeypatch.setattr(batch_writer, "transaction_driver", of_this_process)
+    return made
+
+
+def micro_batch(version: int) -> BatchId:
+    return BatchId(STREAM, "query", version)
+
+
+def test_transactions_of_all_tasks_with_rows_are_committed(driver: Driver) -> None:
+    batch = micro_batch(4)
+    messages = [TaskCommit(WRITTEN, TRANSACTION, batch), TaskCommit((), None, batch)]
+    batch_writer.commit_transactions(OPTIONS, messages)
+    assert driver.committed == [(batch, [TRANSACTION])]
+
+
+def test_first_micro_batch_takes_over_the_sink_although_it_has_no_rows(driver: Driver) -> None:
+    """A later micro-batch may not: its query would count as one that another has replaced."""
+    batch_writer.commit_transactions(OPTIONS, [TaskCommit((), None, micro_batch(0))])
+    assert driver.committed == [(micro_batch(0), [])]
+
+
+@pytest.mark.parametrize("batch", [micro_batch(1), BatchId(BATCH, "random", 0)], ids=["micro-batch", "batch"])
+def test_another_batch_without_rows_commits_nothing(driver: Driver, batch: BatchId) -> None:
+    batch_writer.commit_transactions(OPTIONS, [TaskCommit((), None, batch)])
+    assert driver.committed == []
+
+
+def test_task_without_a_plan_writes_nothing_rather_than_at_least_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark_kafka_meta.telemetry.event_origin.task_origin", lambda role: None)
+    columns = SinkColumns(key=None, value=0, headers=None, topic=None, partition=None, timestamp=None)
+    with pytest.raises(KafkaMetaError, match="has no transaction"):
+        batch_writer.write_task(OPTIONS, columns, iter(()))
