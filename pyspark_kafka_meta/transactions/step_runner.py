@@ -138,7 +138,7 @@ class StepRunner:
 
     def _row(self, decision: Decision) -> pa.RecordBatch:
         key, value = decision_key(self._plan.transactional_id, decision), decision_to_json(decision)
-        columns = pa.array([key], pa.binary()), pa.array([value], pa.binary()), pa.array([0], pa.int32())
+        columns = [pa.array([key], pa.binary()), pa.array([value], pa.binary()), pa.array([0], pa.int32())]
         return pa.record_batch(columns, names=["key", "value", "partition"])
 
     def _copies(self, aborted: Sequence[OpenTransaction]) -> Iterator[tuple[TopicPartition, EncodedBatch]]:
