@@ -149,7 +149,7 @@ def test_another_attempt_fences_the_producer(
 
 
 def test_timeout_above_the_limit_of_the_brokers_is_refused(client: KafkaClient, partition: TopicPartition) -> None:
-    with pytest.raises(BrokerError, match=r"raise transaction\.max\.timeout\.ms"):
+    with pytest.raises(BrokerError, match=r"at most transaction\.max\.timeout\.ms"):
         client.coordinators.producer_id(soon(client), f"{partition.topic}/0/0", 16 * 60_000)
 
 

@@ -585,13 +585,17 @@ def test_wrong_answer_is_one_failure_of_the_requests_behind_it(
 
 
 def test_answer_to_a_request_that_is_not_sent_yet_is_a_failure(wire: KafkaWire) -> None:
+    has_failed = threading.Event()
+
     def answer_too_early(peer: socket.socket) -> None:
         answer_versions(peer)
         peer.sendall(acknowledgement(2, 0))
+        has_failed.wait(LATER_S)  # the broker reads nothing until then
 
     with scripted_broker(answer_too_early) as address:
         send(wire, address, records(0, 32 * MEGABYTE))
         error = failure(wire)
+        has_failed.set()
 
     assert isinstance(error, ProtocolError)
     assert str(error) == f"{address} answered Produce before it had the whole request"
