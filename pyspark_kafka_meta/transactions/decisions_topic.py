@@ -105,12 +105,16 @@ class DecisionsTopic:
         self._read_until(self._log.end_offset(self.partition))
         return self._decisions
 
-    def is_unchanged_until(self, offset: int) -> bool:
-        """Whether no decision was committed between the last read and this offset. A broker that does not know yet that
-        it has lost the partition reports an end of the log that is too low; an acknowledged offset is right."""
-        before = dict(self._decisions)
+    def is_unchanged_until(self, offset: int, own: Decisions) -> bool:
+        """Whether only `own` decisions were committed between the last read and this offset.
+
+        A broker that does not know yet that it has lost the partition reports an end of the log that is too low. An
+        acknowledged offset is right.
+        """
+        assert self._transactional_id is not None
+        expected = self._decisions | {(self._transactional_id, series): own[series] for series in own}
         self._read_until(offset)
-        return self._decisions == before
+        return self._decisions == expected
 
     def _read_until(self, until_offset: int) -> None:
         if self._next_offset is None:

@@ -72,6 +72,7 @@ class StepRunner:
         self._decisions = decisions
         self._records = WrittenRecords(client)
         self._own: TaskTransaction | None = None  # since the last `Fence`
+        self._written: dict[str, Decision] = {}  # since the last `ReadDecisions`
         self.committed = self.aborted = self.copied_records = 0
 
     def carry_out(self, protocol: Protocol[T]) -> T:
@@ -96,6 +97,7 @@ class StepRunner:
                 self._own = self._transaction()
                 self._own.begin()
             case ReadDecisions():
+                self._written.clear()
                 return self._decisions.read()
             case WriteDecision(decision):
                 return self._write(decision, ())
@@ -128,10 +130,11 @@ class StepRunner:
             writer = TaskWriter(self._client, self._producer_options, _COLUMNS, self._topic, transaction=own)
             writer.write_encoded(self._copies(aborted))
             written = writer.write([self._row(decision)])[self._decisions.partition]
-            if not self._decisions.is_unchanged_until(written[-1].from_offset):
+            if not self._decisions.is_unchanged_until(written[-1].from_offset, self._written):
                 own.abort()
                 return False
             own.commit(self._client.api_deadline())
+            self._written[decision.batch.series] = decision
         except FencedError:
             return False
         return True

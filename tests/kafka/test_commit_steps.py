@@ -19,7 +19,8 @@ from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.transactions.commit_protocol import commit
 from pyspark_kafka_meta.transactions.decision import STREAM, BatchId, is_written
 from pyspark_kafka_meta.transactions.plan import TransactionPlan
-from pyspark_kafka_meta.transactions.steps import WriteDecision
+from pyspark_kafka_meta.transactions.step_runner import StepRunner
+from pyspark_kafka_meta.transactions.steps import Step, WriteDecision
 from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
 from pyspark_kafka_meta.writing.task_transaction import TaskTransaction
 from pyspark_kafka_meta.writing.task_writer import TaskWriter
@@ -126,6 +127,21 @@ def test_rows_are_visible_after_the_commit_alone(sink: Sink) -> None:
     driver.commit(micro_batch(0), [first, second], 0)
     assert sink.visible() == rows(0, tasks=2)
     assert sink.open_transactions() == []
+
+
+def test_an_undisturbed_commit_takes_each_step_once(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, taken = sink.driver(), list[str]()
+    driver.commit(micro_batch(0), [sink.write(driver.plan(), 0)], 0)
+    written = sink.write(driver.plan(), 1)
+    run = StepRunner.run
+
+    def recorded(runner: StepRunner, step: Step) -> Any:
+        taken.append(type(step).__name__)
+        return run(runner, step)
+
+    monkeypatch.setattr(StepRunner, "run", recorded)
+    driver.commit(micro_batch(1), [written], 0)
+    assert taken == ["Fence", "ReadDecisions", "WriteDecision", "Commit", "WriteSettled", "AbortOpen"]
 
 
 def test_batches_follow_each_other_under_the_same_ids(sink: Sink) -> None:
