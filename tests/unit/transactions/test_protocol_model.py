@@ -25,15 +25,6 @@ def test_every_row_is_visible_exactly_once_after_any_two_disturbances(scenario: 
     assert found.runs > 5_000, found
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_every_row_is_visible_exactly_once_after_any_three_disturbances() -> None:
-    found = explore(Scenario(V1), disturbances=3)
-
-    assert found.trace is None, found.trace
-    assert found.runs > 400_000, found
-
-
 @pytest.mark.parametrize("version", TransactionVersion)
 def test_every_row_is_visible_exactly_once_after_many_random_disturbances(version: TransactionVersion) -> None:
     found = walk(Scenario(version, batches=3, tasks=2, rows=2), seed=1, runs=1_000, disturbances=10, likelihood=0.1)
