@@ -75,10 +75,16 @@ FEATURES = Api("api_versions", 18, 4, 4, since="3.9")
 """ApiVersions for the finalized features of a cluster (KIP-584). The header of its response is never flexible."""
 
 
+def schema(api: Api, version: int) -> Any:
+    """The package of both messages, which imports their modules. It is imported as a whole: threads that import one
+    module each, as while connections open, can end in a deadlock of their import locks, which Python raises."""
+    return import_module(f"kio.schema.{api.name}.v{version}")
+
+
 @cache
 def request_schema(api: Api, version: int) -> Any:
     """The module of the request's message classes."""
-    return import_module(f"kio.schema.{api.name}.v{version}.request")
+    return schema(api, version).request
 
 
 class _Parts(io.BytesIO):
@@ -161,10 +167,9 @@ def response_schema(api: Api, version: int) -> Any:
     """The message class of the response."""
     if api == DESCRIBE_TRANSACTIONS:
         return DescribeTransactionsResponse
-    module = import_module(f"kio.schema.{api.name}.v{version}.response")
     return next(
         entity
-        for entity in vars(module).values()
+        for entity in vars(schema(api, version).response).values()
         if isinstance(entity, type) and getattr(entity, "__type__", None) is EntityType.response
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from importlib import import_module
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from pyspark_kafka_meta.model import ProducerEpoch, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.wire import frame_codec
 from pyspark_kafka_meta.wire.describe_transactions import DescribeTransactionsResponse, TransactionState
 from pyspark_kafka_meta.wire.frame_codec import (
     ADD_PARTITIONS_TO_TXN,
@@ -64,7 +64,7 @@ def versions(api: Api) -> list[int]:
 
 
 def schema(api: Api, version: int, kind: str) -> Any:
-    return import_module(f"kio.schema.{api.name}.v{version}.{kind}")
+    return getattr(frame_codec.schema(api, version), kind)
 
 
 def payload(message: Any) -> bytes:
