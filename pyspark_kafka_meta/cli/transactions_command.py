@@ -25,7 +25,7 @@ from pyspark_kafka_meta.tables.open_transactions import (
 from pyspark_kafka_meta.tables.table_rows import TransactionRow
 from pyspark_kafka_meta.telemetry.event_origin import cli_origin
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
-from pyspark_kafka_meta.transactions.plan import is_task_of
+from pyspark_kafka_meta.transactions.step_runner import open_task_transactions
 from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
 
 
@@ -90,10 +90,9 @@ def _rows(client: KafkaClient, decisions: SinkDecisions) -> list[TransactionRow]
 def _still_open(client: KafkaClient, sink: str) -> list[str]:
     """Open transactions of the sink's tasks; before Kafka 3.0 none is known."""
     try:
-        listed = client.coordinators.list_transactions(client.api_deadline())
+        return open_task_transactions(client, sink, client.api_deadline())
     except UnsupportedBrokerError:
         return []
-    return [each for each in listed if is_task_of(each, sink)]
 
 
 def _sink_options(options: ClusterOptions, sink: str) -> SinkOptions:

@@ -22,12 +22,13 @@ from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.spark.task_commit import TaskCommit, log_abort, log_commit
 from pyspark_kafka_meta.spark.task_latency import PromptTask
 from pyspark_kafka_meta.spark.user_errors import entry_points
-from pyspark_kafka_meta.transactions.decision import BATCH, BatchId, is_written
+from pyspark_kafka_meta.transactions.decision import BATCH, STREAM, BatchId, is_written
 from pyspark_kafka_meta.transactions.plan import TransactionPlan
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_kafka_meta.metadata.refresh_events import Origin
     from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
     from pyspark_kafka_meta.writing.task_writer import Written
 
@@ -39,11 +40,8 @@ class KafkaMetaWriter(PromptTask, DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         self._options = with_driver(options)
         self._columns = columns
-        self._plan: TransactionPlan | None = None
         self._batch = _batch_id(options)
-        if options.transaction.transactional_id is not None:
-            with transaction_driver(self._options) as driver:
-                self._plan = driver.plan()
+        self._plan = plan_transactions(self._options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return write_task(self._options, self._columns, iterator, self._plan, self._batch)
@@ -82,7 +80,11 @@ def write_task(
     batch: BatchId | None = None,
 ) -> TaskCommit:
     """Write the rows of one task; returns once all are acknowledged. With a plan they are in a transaction, which the
-    driver ends; a batch that was decided before is not written again."""
+    driver ends; a batch that was decided before is not written again.
+
+    Args:
+        batch: None for the micro-batch of the running task.
+    """
     from pyspark_kafka_meta.client.client_pool import worker_clients
     from pyspark_kafka_meta.metadata.refresh_events import Role
     from pyspark_kafka_meta.telemetry.event_origin import task_origin
@@ -93,7 +95,8 @@ def write_task(
     origin = task_origin(Role.WRITER)
     if plan is None and options.transaction.transactional_id is not None:
         raise KafkaMetaError(f"this task has no transaction: pyspark {pyspark.__version__} is not supported")
-    if plan is not None and batch is not None:
+    if plan is not None:
+        batch = batch or _micro_batch(origin)
         if is_written(plan.decisions, batch):
             for _ in batches:
                 pass  # Spark expects tasks to read their rows
@@ -110,6 +113,12 @@ def write_task(
         written = TaskWriter(client, options.producer, columns, options.topic, transaction).write(batches)
         opened = None if transaction is None else transaction.opened(_spans(written))
         return TaskCommit(_offsets(written), opened, batch)
+
+
+def _micro_batch(origin: Origin) -> BatchId:
+    """The micro-batch of the running task: only tasks are told its query."""
+    assert origin.query_id is not None and origin.batch_id is not None, "Spark sets both in each task of a stream"
+    return BatchId(STREAM, origin.query_id, origin.batch_id)
 
 
 def _offsets(written: Written) -> tuple[WrittenOffsets, ...]:
@@ -143,6 +152,14 @@ def transaction_driver(options: SinkOptions, batch: BatchId | None = None) -> It
         origin = committer_origin(batch.owner, batch.version)
     with worker_clients.client(options.client, options.metrics, origin) as client:
         yield TransactionDriver.of(client, options)
+
+
+def plan_transactions(options: SinkOptions) -> TransactionPlan | None:
+    """Settle earlier batches, and return what tasks need to write in transactions; None if they write in none."""
+    if options.transaction.transactional_id is None:
+        return None
+    with transaction_driver(options) as driver:
+        return driver.plan()
 
 
 def commit_transactions(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -12,15 +12,13 @@ from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.spark.batch_writer import (
     abort_batch,
     commit_transactions,
-    transaction_driver,
+    plan_transactions,
     with_driver,
     write_task,
 )
 from pyspark_kafka_meta.spark.task_commit import log_commit
 from pyspark_kafka_meta.spark.task_latency import PromptTask, begin_promptly
 from pyspark_kafka_meta.spark.user_errors import entry_points
-from pyspark_kafka_meta.transactions.decision import STREAM, BatchId
-from pyspark_kafka_meta.transactions.plan import TransactionPlan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,14 +37,10 @@ class KafkaMetaStreamWriter(PromptTask, DataSourceStreamArrowWriter):
         begin_promptly()
         self._options = with_driver(options)
         self._columns = columns
-        self._plan: TransactionPlan | None = None
-        if plans and options.transaction.transactional_id is not None:
-            with transaction_driver(self._options) as driver:
-                self._plan = driver.plan()
+        self._plan = plan_transactions(self._options) if plans else None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        batch = None if self._plan is None else _micro_batch()
-        return write_task(self._options, self._columns, iterator, self._plan, batch)
+        return write_task(self._options, self._columns, iterator, self._plan)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         commit_transactions(self._options, messages)
@@ -54,13 +48,3 @@ class KafkaMetaStreamWriter(PromptTask, DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         abort_batch(self._options, messages, f"micro-batch {batchId}")
-
-
-def _micro_batch() -> BatchId:
-    """The micro-batch of the running task: only tasks are told its query."""
-    from pyspark_kafka_meta.metadata.refresh_events import Role
-    from pyspark_kafka_meta.telemetry.event_origin import task_origin
-
-    origin = task_origin(Role.WRITER)
-    assert origin.query_id is not None and origin.batch_id is not None, "Spark sets both in each task of a stream"
-    return BatchId(STREAM, origin.query_id, origin.batch_id)

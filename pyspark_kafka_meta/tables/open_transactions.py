@@ -18,7 +18,7 @@ from pyspark_kafka_meta.telemetry.event_origin import planner_origin
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 from pyspark_kafka_meta.transactions.decision import BatchId, Decision
 from pyspark_kafka_meta.transactions.decisions_topic import DecisionsTopic, require_one_partition
-from pyspark_kafka_meta.transactions.plan import is_task_of
+from pyspark_kafka_meta.transactions.plan import sink_of_task
 from pyspark_kafka_meta.wire.messages import DescribedTransaction
 
 SinkDecisions = Mapping[tuple[str, str], Decision]
@@ -140,7 +140,4 @@ def _batch(batch: BatchId | None) -> dict[str, Any]:
 
 def _sink_of(transactional_id: str, sinks: Collection[str]) -> str | None:
     """The sink of a task attempt, or of a driver; None for the id of another producer."""
-    prefix = transactional_id.rsplit("/", 2)[0]
-    if is_task_of(transactional_id, prefix):
-        return prefix
-    return transactional_id if transactional_id in sinks else None
+    return sink_of_task(transactional_id) or (transactional_id if transactional_id in sinks else None)

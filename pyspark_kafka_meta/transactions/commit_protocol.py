@@ -72,7 +72,7 @@ def commit(
         decisions = yield from _settle_all()
         if not is_written(decisions, batch):
             require_owner(decisions, batch)
-            former = former_owners(decisions, batch)
+            former = _former_owners(decisions, batch)
             decision = Decision(batch, tuple(transactions), now_ms, former_owners=former)
             written = yield WriteDecision(decision)
             if not written or not (yield from _settle(decision)):
@@ -102,7 +102,7 @@ def require_owner(decisions: Decisions, batch: BatchId) -> None:
         )
 
 
-def former_owners(decisions: Decisions, batch: BatchId) -> tuple[str, ...]:
+def _former_owners(decisions: Decisions, batch: BatchId) -> tuple[str, ...]:
     """The queries that wrote the stream before this batch's query."""
     last = decisions.get(batch.series)
     if last is None or not batch.is_stream:
@@ -132,7 +132,7 @@ def _settle(decision: Decision) -> Protocol[bool]:
     unknown = yield Commit(decision.transactions)
     aborted = (yield ReadOutcomes(unknown)) if unknown else ()
     if aborted:
-        # In an epoch of their own, too.
+        # The copies are in an epoch of their own, too.
         yield Fence()
         decisions: Decisions = yield ReadDecisions()
         if decisions.get(decision.batch.series) != decision:

@@ -31,7 +31,13 @@ class TransactionPlan:
         return f"{self.transactional_id}/{task}/{attempt}"
 
 
-def is_task_of(transactional_id: str, sink: str) -> bool:
-    """Whether a transactional id is one of the task attempts of a sink."""
-    prefix, *numbers = transactional_id.rsplit("/", 2)
-    return prefix == sink and len(numbers) == 2 and all(number.isdecimal() for number in numbers)
+def sink_of_task(transactional_id: str) -> str | None:
+    """The sink whose task attempt has this transactional id; None if it is not the id of a task attempt."""
+    sink, *numbers = transactional_id.rsplit("/", 2)
+    return sink if len(numbers) == 2 and all(number.isdecimal() for number in numbers) else None
+
+
+def earlier_attempts(transactional_id: str) -> list[str]:
+    """The transactional ids of the attempts of the same task before this one."""
+    task, _, attempt = transactional_id.rpartition("/")
+    return [f"{task}/{earlier}" for earlier in range(int(attempt))]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -23,7 +25,7 @@ from pyspark_kafka_meta.transactions.decisions_topic import (
     decision_key,
     decision_to_json,
 )
-from pyspark_kafka_meta.transactions.plan import TransactionPlan, is_task_of
+from pyspark_kafka_meta.transactions.plan import TransactionPlan, sink_of_task
 from pyspark_kafka_meta.transactions.steps import (
     AbortOpen,
     Commit,
@@ -35,15 +37,13 @@ from pyspark_kafka_meta.transactions.steps import (
     WriteSettled,
 )
 from pyspark_kafka_meta.transactions.written_records import WrittenRecords
-from pyspark_kafka_meta.writing.task_transaction import TaskTransaction
+from pyspark_kafka_meta.writing.task_transaction import ABORT_S, TaskTransaction
 from pyspark_kafka_meta.writing.task_writer import TaskWriter
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ABORT_S = 5.0
-"""Maximum wait for the abort of transactions that nobody needs."""
 _COLUMNS = SinkColumns(key=0, value=1, headers=None, topic=None, partition=2, timestamp=None)
 
 
@@ -60,7 +60,7 @@ class StepRunner:
     ) -> None:
         self._client = client
         self._plan = plan
-        # A decision can hold thousands of offset ranges, in one record.
+        # A decision is one record, which names each partition of each task.
         self._producer_options = replace(
             options.producer,
             compression_type="zstd",
@@ -70,7 +70,6 @@ class StepRunner:
         )
         self._topic = options.transaction.decisions_topic
         self._decisions = decisions
-        self._records = WrittenRecords(client)
         self._own: TaskTransaction | None = None  # since the last `Fence`
         self._written: dict[str, Decision] = {}  # since the last `ReadDecisions`
         self.committed = self.aborted = self.copied_records = 0
@@ -94,7 +93,10 @@ class StepRunner:
         """Carry out one step; returns its result."""
         match step:
             case Fence():
-                self._own = self._transaction()
+                max_block_ms = self._producer_options.max_block_ms
+                self._own = TaskTransaction(
+                    self._client, self._plan.transactional_id, self._plan.timeout_ms, self._plan.version, max_block_ms
+                )
                 self._own.begin()
             case ReadDecisions():
                 self._written.clear()
@@ -112,15 +114,9 @@ class StepRunner:
                 self._abort(known)
         return None
 
-    def _transaction(self) -> TaskTransaction:
-        plan = self._plan
-        return TaskTransaction(
-            self._client,
-            plan.transactional_id,
-            plan.timeout_ms,
-            plan.version,
-            self._producer_options.max_block_ms,
-        )
+    @cached_property
+    def _records(self) -> WrittenRecords:
+        return WrittenRecords(self._client)
 
     def _write(self, decision: Decision, aborted: Sequence[OpenTransaction]) -> bool:
         """Write a decision, and copies of aborted records, in one transaction of the sink's own id."""
@@ -168,16 +164,18 @@ class StepRunner:
     def _abort(self, known: Sequence[str]) -> None:
         """InitProducerId aborts an open transaction, and keeps an attempt that is still writing from going on. A broker
         that does not respond is not waited for: its coordinators move, and the next batch aborts what is left."""
-        coordinators, deadline = self._client.coordinators, self._client.clock() + ABORT_S
+        deadline = self._client.clock() + ABORT_S
         try:
-            try:
-                listed = coordinators.list_transactions(deadline)
-                known = [each for each in listed if is_task_of(each, self._plan.transactional_id)]
-            except UnsupportedBrokerError:  # before Kafka 3.0
-                pass
+            with suppress(UnsupportedBrokerError):  # before Kafka 3.0
+                known = open_task_transactions(self._client, self._plan.transactional_id, deadline)
             for transactional_id in known:
                 logger.info("aborting the open transaction %s, which belongs to no decided batch", transactional_id)
-                coordinators.producer_id(deadline, transactional_id, self._plan.timeout_ms)
+                self._client.coordinators.producer_id(deadline, transactional_id, self._plan.timeout_ms)
                 self.aborted += 1
         except ConnectError as error:
             logger.warning("perhaps not all open transactions of undecided batches are aborted: %s", error)
+
+
+def open_task_transactions(client: KafkaClient, sink: str, deadline: float) -> list[str]:
+    """The transactional ids of a sink's task attempts that are open. Raises as `Coordinators.list_transactions`."""
+    return [each for each in client.coordinators.list_transactions(deadline) if sink_of_task(each) == sink]

@@ -19,7 +19,7 @@ from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.transactions.commit_protocol import Protocol, commit, recover
 from pyspark_kafka_meta.transactions.decision import BatchId
 from pyspark_kafka_meta.transactions.decisions_topic import DecisionsTopic
-from pyspark_kafka_meta.transactions.plan import LISTED_ATTEMPTS, TransactionPlan
+from pyspark_kafka_meta.transactions.plan import LISTED_ATTEMPTS, TransactionPlan, earlier_attempts
 from pyspark_kafka_meta.transactions.step_runner import StepRunner
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class TransactionDriver:
 
     def commit(self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int) -> None:
         """Make a batch visible; see `commit_protocol.commit`."""
-        lost = [earlier for each in transactions for earlier in _earlier_attempts(each.transactional_id)]
+        lost = [earlier for each in transactions for earlier in earlier_attempts(each.transactional_id)]
         self._carry_out(commit(batch, transactions, now_ms, lost), EventKind.TRANSACTIONS_COMMITTED)
 
     def abort(self, tasks: int) -> None:
@@ -103,9 +103,3 @@ class TransactionDriver:
             timeout_ms = admin.transaction_max_timeout_ms(brokers) or DEFAULT_MAX_TIMEOUT_MS
         version = self._client.coordinators.transaction_version(self._client.api_deadline())
         return TransactionPlan(self._transactional_id, timeout_ms, version)
-
-
-def _earlier_attempts(transactional_id: str) -> list[str]:
-    """The ids of the attempts of the same task before this one."""
-    task, _, attempt = transactional_id.rpartition("/")
-    return [f"{task}/{earlier}" for earlier in range(int(attempt))]

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 LATE_SHARE = 0.8
 """Of the timeout. An older transaction is given up, so that the driver has time to commit the others."""
 ABORT_S = 5.0
-"""Maximum wait of a failed task for the abort of its transaction, which the driver repeats."""
+"""Maximum wait for the abort of transactions, which the driver repeats for its next batch."""
 
 
 class TaskTransaction:
