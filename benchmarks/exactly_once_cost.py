@@ -31,7 +31,7 @@ from benchmarks.topics import delete, new_topic, record_count, trickle
 from benchmarks.write_peers import JVM, OURS, Writer
 from benchmarks.write_throughput import CONFIG, PARTITIONS, cached_rows
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.model import OpenTransaction, WrittenOffsets
+from pyspark_kafka_meta.model import OpenTransaction
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.telemetry.event_origin import planner_origin
@@ -39,8 +39,8 @@ from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
 from pyspark_kafka_meta.transactions.decision import STREAM, BatchId
 from pyspark_kafka_meta.transactions.plan import TransactionPlan
 from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
-from pyspark_kafka_meta.writing.task_transaction import TaskTransaction
 from pyspark_kafka_meta.writing.task_writer import TaskWriter
+from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
 
 EXACTLY_ONCE = Writer("kafkameta, exactly once", "kafkameta", {"kafka.transactional.id": "cost"})
 WRITERS = (OURS, EXACTLY_ONCE, JVM)
@@ -137,16 +137,11 @@ def commit_row(bootstrap_servers: str, topic: str, tasks: int, commits: int) -> 
 
 
 def write_task(client: KafkaClient, options: SinkOptions, plan: TransactionPlan, task: int) -> OpenTransaction:
-    transaction = TaskTransaction(client, plan.task_id(task, 0), plan.timeout_ms, plan.version)
+    transaction = TransactionalProducer(client, plan.task_id(task, 0), plan.timeout_ms, plan.version)
     values, partitions = pa.array([b"v"] * PARTITIONS, pa.binary()), pa.array(range(PARTITIONS), pa.int32())
     rows = pa.record_batch([values, partitions], names=["value", "partition"])
     written = TaskWriter(client, options.producer, COLUMNS, options.topic, transaction).write([rows])
-    offsets = [
-        WrittenOffsets(partition.topic, partition.partition, *each)
-        for partition, ranges in written.items()
-        for each in ranges
-    ]
-    opened = transaction.opened(offsets)
+    opened = transaction.opened(written)
     assert opened is not None
     return opened
 

@@ -88,7 +88,7 @@ def end_codes(
     steps, _ = CASES[case]
     coordinators, transactional_id = client.coordinators, f"{partition.topic}/{case}/{version}"
     timeout_ms = SHORT_MS if Do.TIME_OUT in steps else TIMEOUT_MS
-    producer = coordinators.producer_id(client.clock() + PATIENCE_S, transactional_id, timeout_ms)
+    producer = coordinators.fence([transactional_id], timeout_ms, client.clock() + PATIENCE_S)[transactional_id]
     codes: list[int] = []
     for step in steps:
         deadline = client.clock() + PATIENCE_S
@@ -98,7 +98,7 @@ def end_codes(
                     coordinators.add_partitions(transactional_id, producer, [partition], deadline)
                 assert write(client, partition, transactional_id, producer, version).error_code == 0
             case Do.INIT:
-                coordinators.producer_id(deadline, transactional_id, timeout_ms)
+                coordinators.fence([transactional_id], timeout_ms, deadline)
             case Do.TIME_OUT:
                 time_out(transactional_id)
             case Do.COMMIT | Do.ABORT:

@@ -25,7 +25,7 @@ from pyspark_kafka_meta.tables.open_transactions import (
 from pyspark_kafka_meta.tables.table_rows import TransactionRow
 from pyspark_kafka_meta.telemetry.event_origin import cli_origin
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
-from pyspark_kafka_meta.transactions.step_runner import open_task_transactions
+from pyspark_kafka_meta.transactions.plan import tasks_of_sink
 from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
 
 
@@ -68,7 +68,7 @@ def settle(options: ClusterOptions, sink: str, is_confirmed: Callable[[str], boo
         question = f"Make the decided transactions of {sink} visible ({decided}), and abort the others ({others})?"
         if not is_confirmed(f"{question} A query that still runs repeats its tasks."):
             return False
-        TransactionDriver(client, _sink_options(options, sink)).plan()
+        TransactionDriver(client, _sink_options(options, sink)).recover()
         if left := _still_open(client, sink):
             raise KafkaMetaError(
                 f"transactions of {sink} are open ({len(left)}): its query runs, or a broker did not respond in time: "
@@ -87,12 +87,12 @@ def _rows(client: KafkaClient, decisions: SinkDecisions) -> list[TransactionRow]
         return transaction_rows((), decisions, client.cache.snapshot.cluster_id, int(time.time() * 1000))
 
 
-def _still_open(client: KafkaClient, sink: str) -> list[str]:
+def _still_open(client: KafkaClient, sink: str) -> tuple[str, ...]:
     """Open transactions of the sink's tasks; before Kafka 3.0 none is known."""
     try:
-        return open_task_transactions(client, sink, client.api_deadline())
+        return tasks_of_sink(client.coordinators.list_transactions(client.api_deadline()), sink)
     except UnsupportedBrokerError:
-        return []
+        return ()
 
 
 def _sink_options(options: ClusterOptions, sink: str) -> SinkOptions:

@@ -45,21 +45,22 @@ class ClusterAdmin:
                 ) from None
 
     def transaction_max_timeout_ms(self, broker_ids: Collection[int]) -> int | None:
-        """The longest transaction timeout that the brokers allow; None if none of them says."""
-        for broker_id in broker_ids:
-            text = self._config(ConfigResource(ResourceType.BROKER, str(broker_id)), MAX_TIMEOUT_CONFIG)
-            if text is not None:
-                return int(text)
-        return None
+        """The longest transaction timeout that all brokers allow; None if none of them says."""
+        resources = [ConfigResource(ResourceType.BROKER, str(broker_id)) for broker_id in broker_ids]
+        configs = self._configs(resources)
+        return min((int(each[MAX_TIMEOUT_CONFIG]) for each in configs if MAX_TIMEOUT_CONFIG in each), default=None)
 
-    def topic_config(self, topic: str, name: str) -> str | None:
-        """None if this user may not ask, or the cluster does not respond."""
-        return self._config(ConfigResource(ResourceType.TOPIC, topic), name)
+    def topic_config(self, topic: str) -> Mapping[str, str]:
+        """By name; empty if this user may not ask, or the cluster does not respond."""
+        (config,) = self._configs([ConfigResource(ResourceType.TOPIC, topic)])
+        return config
 
-    def _config(self, resource: ConfigResource, name: str) -> str | None:
-        try:
-            found = self._admin.describe_configs([resource], request_timeout=CONFIG_TIMEOUT_S)[resource].result()
-        except KafkaException:
-            return None
-        entry = found.get(name)
-        return None if entry is None else entry.value
+    def _configs(self, resources: list[ConfigResource]) -> list[dict[str, str]]:
+        """Of each resource."""
+        configs = []
+        for response in self._admin.describe_configs(resources, request_timeout=CONFIG_TIMEOUT_S).values():
+            try:
+                configs.append({name: entry.value for name, entry in response.result().items()})
+            except KafkaException:
+                configs.append({})
+        return configs

@@ -90,29 +90,39 @@ class Coordinators:
         self._unanswered: Counter[int] = Counter()  # failures in a row by node id
         self._problem = ""  # the last
 
-    def producer_id(self, deadline: float, transactional_id: str | None = None, timeout_ms: int = 0) -> ProducerEpoch:
-        """A producer id: a new id for idempotent writes, or the next epoch of a transactional id, which fences earlier
-        producers and aborts the transaction that they left open.
+    def producer_id(self, deadline: float) -> ProducerEpoch:
+        """A new producer id, for idempotent writes.
+
+        Raises:
+            AuthorizationError: this user may not write idempotently.
+            BrokerError: another error that is not retriable.
+            ConnectError: no broker gave an id by `deadline`.
+        """
+        request = ProducerIdRequest()
+        response = self._ask_any(request, deadline, "gave a producer id")
+        if response.error_code != 0:
+            raise _idempotence_error(response.error_code)
+        producer: ProducerEpoch = response.producer
+        return producer
+
+    def fence(self, transactional_ids: Collection[str], timeout_ms: int, deadline: float) -> dict[str, ProducerEpoch]:
+        """The next epoch of each transactional id, which fences its earlier producers and aborts the transaction that
+        they left open: all coordinators at a time.
 
         Args:
             timeout_ms: after which the coordinator aborts a transaction.
 
         Raises:
-            AuthorizationError: this user may not write idempotently, or not use the transactional id.
+            AuthorizationError: this user may not use an id.
             BrokerError: another error that is not retriable, such as a timeout that is too long.
-            ConnectError: no broker gave an id by `deadline`.
+            ConnectError: a coordinator did not give its epochs by `deadline`; others may have.
         """
-        request = ProducerIdRequest(transactional_id, timeout_ms)
-        if transactional_id is None:
-            response = self._ask_any(request, deadline, "gave a producer id")
+        requests = {each: ProducerIdRequest(each, timeout_ms) for each in transactional_ids}
+        responses = self._ask_coordinators(requests, deadline)
+        for transactional_id, response in responses.items():
             if response.error_code != 0:
-                raise _idempotence_error(response.error_code)
-        else:
-            response = self._ask_coordinators({transactional_id: request}, deadline)[transactional_id]
-            if response.error_code != 0:
-                raise _producer_id_error(response.error_code, request)
-        producer: ProducerEpoch = response.producer
-        return producer
+                raise _producer_id_error(response.error_code, requests[transactional_id])
+        return {transactional_id: response.producer for transactional_id, response in responses.items()}
 
     def add_partitions(
         self, transactional_id: str, producer: ProducerEpoch, partitions: Collection[TopicPartition], deadline: float
@@ -152,9 +162,12 @@ class Coordinators:
                 raise transaction_error(problem, response.error_code, transactional_id)
         return responses
 
-    def list_transactions(self, deadline: float) -> list[str]:
+    def list_transactions(self, deadline: float, *, of_all_brokers: bool = True) -> list[str]:
         """The transactional ids with an open transaction that this user may describe. An id whose coordinator moves at
         the moment may be missing.
+
+        Args:
+            of_all_brokers: False to do without brokers that do not respond by `deadline`.
 
         Raises:
             UnsupportedBrokerError: a broker is older than Kafka 3.0.
@@ -173,8 +186,11 @@ class Coordinators:
                 if response is not None:
                     found[broker.node_id] = response.transactional_ids
             if all(broker.node_id in found for broker in self._brokers(deadline)):
-                return sorted({each for ids in found.values() for each in ids})
-        raise ConnectError(f"not every broker listed its transactions in time: {self._problem}")
+                break
+        else:
+            if of_all_brokers:
+                raise ConnectError(f"not every broker listed its transactions in time: {self._problem}")
+        return sorted({each for ids in found.values() for each in ids})
 
     def describe_transactions(self, transactional_ids: Collection[str], deadline: float) -> list[DescribedTransaction]:
         """The last transactions of these ids, in this order, without ids that the cluster does not know.

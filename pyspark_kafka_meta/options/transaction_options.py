@@ -5,11 +5,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from pyspark_kafka_meta.options.option_definitions import row, table_of, whole
 from pyspark_kafka_meta.options.option_parsers import parse_id
 from pyspark_kafka_meta.validators import INT64_MAX, topic_name
+
+
+def _parse_sink_id(text: str) -> str:
+    sink_id = parse_id(text)
+    if re.search(r"/\d+/\d+$", sink_id):
+        raise ValueError
+    return sink_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +33,9 @@ class TransactionOptions:
     transactional_id: str | None = row(
         "kafka.transactional.id",
         None,
-        parse_id,
-        "Option 'kafka.transactional.id' must be 1 to 255 printable characters",
+        _parse_sink_id,
+        "Option 'kafka.transactional.id' must be 1 to 255 printable characters, and not end with two numbers after "
+        "slashes (/0/0), as the ids of tasks do",
         "Writes exactly once, for readers with isolation level read_committed. A name of the sink that stays the same "
         "across restarts, and that no other query uses.",
     )

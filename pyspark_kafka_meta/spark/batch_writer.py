@@ -5,6 +5,7 @@ Spark unpickles the writer in each worker, so it holds only options; heavy modul
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 
     from pyspark_kafka_meta.metadata.refresh_events import Origin
     from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
-    from pyspark_kafka_meta.writing.task_writer import Written
+    from pyspark_kafka_meta.writing.written_range import Written
+
+logger = logging.getLogger(__name__)
 
 
 @entry_points
@@ -42,6 +45,12 @@ class KafkaMetaWriter(PromptTask, DataSourceArrowWriter):
         self._columns = columns
         self._batch = _batch_id(options)
         self._plan = plan_transactions(self._options)
+        if self._plan is not None and is_written(self._plan.decisions, self._batch):
+            logger.warning(
+                "%s of txnAppId %s was written before with this kafka.transactional.id: its rows are not written again",
+                self._batch,
+                self._batch.owner,
+            )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return write_task(self._options, self._columns, iterator, self._plan, self._batch)
@@ -89,8 +98,8 @@ def write_task(
     from pyspark_kafka_meta.metadata.refresh_events import Role
     from pyspark_kafka_meta.telemetry.event_origin import task_origin
     from pyspark_kafka_meta.transactions.commit_protocol import require_owner
-    from pyspark_kafka_meta.writing.task_transaction import TaskTransaction
     from pyspark_kafka_meta.writing.task_writer import TaskWriter
+    from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
 
     origin = task_origin(Role.WRITER)
     if plan is None and options.transaction.transactional_id is not None:
@@ -107,11 +116,11 @@ def write_task(
         if plan is not None:
             assert origin.task_partition_id is not None and origin.task_attempt is not None
             transactional_id = plan.task_id(origin.task_partition_id, origin.task_attempt)
-            transaction = TaskTransaction(
+            transaction = TransactionalProducer(
                 client, transactional_id, plan.timeout_ms, plan.version, options.producer.max_block_ms
             )
         written = TaskWriter(client, options.producer, columns, options.topic, transaction).write(batches)
-        opened = None if transaction is None else transaction.opened(_spans(written))
+        opened = None if transaction is None else transaction.opened(written)
         return TaskCommit(_offsets(written), opened, batch)
 
 
@@ -126,14 +135,6 @@ def _offsets(written: Written) -> tuple[WrittenOffsets, ...]:
         WrittenOffsets(partition.topic, partition.partition, *written_range)
         for partition, ranges in sorted(written.items())
         for written_range in ranges
-    )
-
-
-def _spans(written: Written) -> tuple[WrittenOffsets, ...]:
-    """One for each partition, which holds records of others too: a decision with all ranges could be too large."""
-    return tuple(
-        WrittenOffsets(*partition, ranges[0].from_offset, ranges[-1].until_offset, sum(each.records for each in ranges))
-        for partition, ranges in sorted(written.items())
     )
 
 
@@ -179,4 +180,4 @@ def abort_batch(options: SinkOptions, messages: Sequence[WriterCommitMessage | N
         log_abort(messages, what)
     else:
         with transaction_driver(options) as driver:
-            driver.abort(len(messages))
+            driver.abort(len(messages), all_ended=all(message is not None for message in messages))

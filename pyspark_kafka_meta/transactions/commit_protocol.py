@@ -103,9 +103,9 @@ def require_owner(decisions: Decisions, batch: BatchId) -> None:
 
 
 def _former_owners(decisions: Decisions, batch: BatchId) -> tuple[str, ...]:
-    """The queries that wrote the stream before this batch's query."""
+    """Whose batches were decided in the series before this owner's."""
     last = decisions.get(batch.series)
-    if last is None or not batch.is_stream:
+    if last is None:
         return ()
     if last.batch.owner == batch.owner:
         return last.former_owners

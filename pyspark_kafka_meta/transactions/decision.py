@@ -51,7 +51,8 @@ class Decision:
     Attributes:
         is_settled: whether all its records are visible: nothing is left to do.
         time_ms: of the decision, ms since 1970 UTC.
-        former_owners: queries that wrote the series before this one, the latest last: they are over.
+        former_owners: queries, or batch writes without txnAppId, that were decided in this series before, the latest
+            last.
     """
 
     batch: BatchId
@@ -73,6 +74,10 @@ def is_written(decisions: Decisions, batch: BatchId) -> bool:
     """Whether the batch was decided before: its rows must not be written again. As in Delta, txnVersion is that of a
     series of writes: all versions up to the last count as written."""
     last = decisions.get(batch.series)
-    if last is None or last.batch.owner != batch.owner:
+    if last is None:
         return False
-    return batch.version == last.batch.version if batch.is_stream else batch.version <= last.batch.version
+    if batch.is_stream:
+        return batch == last.batch
+    return batch.owner in last.former_owners or (
+        batch.owner == last.batch.owner and batch.version <= last.batch.version
+    )

@@ -22,7 +22,7 @@ from pyspark_kafka_meta.transactions.log_reader import LogReader
 
 FORMAT_VERSION = 1
 MAX_DECISION_BYTES = 16 * 1024 * 1024
-"""Compressed. A decision names each partition of each task."""
+"""Before compression. A decision names each partition of each task."""
 TOPIC_CONFIG = {
     "cleanup.policy": "compact",
     "max.message.bytes": str(MAX_DECISION_BYTES),
@@ -64,19 +64,14 @@ class DecisionsTopic:
         Raises:
             BrokerError: this user may not create it.
             ConnectError, UnknownTopicError: no broker responds, or none knows the new topic in time.
-            KafkaMetaError: it has several partitions, or is not compacted.
+            KafkaMetaError: it has several partitions, or a configuration that loses decisions.
         """
         topic, cache, deadline = self.partition.topic, self._client.cache, self._client.api_deadline()
         cache.track([topic])
         cache.refresh(RefreshReason.NEW_TOPIC, deadline)
         if partitions := cache.snapshot.partitions(topic):
             require_one_partition(partitions)
-            policy = admin.topic_config(topic, "cleanup.policy")
-            if policy is not None and "compact" not in policy:
-                raise KafkaMetaError(
-                    f"topic {topic} has cleanup.policy={policy}, which removes decisions: set it to compact, or set "
-                    "decisionsTopic to another topic"
-                )
+            require_durable(topic, admin.topic_config(topic))
             return
         replicas = min(REPLICAS, len(cache.snapshot.brokers))
         admin.create_topic(topic, replicas, {**TOPIC_CONFIG, "min.insync.replicas": str(max(replicas - 1, 1))})
@@ -123,21 +118,31 @@ class DecisionsTopic:
             (header,) = fetched.headers
             if not header.is_control:
                 written = self._undecided.setdefault(header.producer_id, {})
-                for rows in decode([fetched], ["key", "value"]):
-                    written |= self._parsed(rows["key"].to_pylist(), rows["value"].to_pylist())
+                for rows in decode([fetched], ["key", "value", "offset"]):
+                    for row in rows.to_pylist():
+                        written |= self._parsed(**row)
             elif header.record_count:
                 written = self._undecided.pop(header.producer_id, {})
                 if not is_abort_marker(header, fetched.records):
                     self._decisions |= written
         self._next_offset = max(self._next_offset, until_offset)
 
-    def _parsed(self, keys: list[bytes], values: list[bytes]) -> KeyedDecisions:
-        decisions = {}
-        for key, value in zip(keys, values, strict=True):
+    def _parsed(self, key: bytes, value: bytes, offset: int) -> KeyedDecisions:
+        """The decision of a record; none if it is of another sink, or of somebody who does not write decisions."""
+        try:
             transactional_id, series = json.loads(key)
-            if self._transactional_id in (None, transactional_id):
-                decisions[transactional_id, series] = decision_from_json(series, value)
-        return decisions
+        except (TypeError, ValueError):
+            return {}
+        if self._transactional_id not in (None, transactional_id):
+            return {}
+        try:
+            return {(transactional_id, series): decision_from_json(series, value)}
+        except (TypeError, ValueError, KeyError) as error:
+            raise KafkaMetaError(
+                f"the last decision of {transactional_id}, at offset {offset} of {self.partition}, cannot be read "
+                f"({error}): only sinks may write to this topic: use a new kafka.transactional.id, and settle the rows "
+                "of the last batch by hand"
+            ) from None
 
 
 def require_one_partition(partitions: Collection[TopicPartition]) -> None:
@@ -148,6 +153,16 @@ def require_one_partition(partitions: Collection[TopicPartition]) -> None:
             f"topic {topic} has {len(partitions)} partitions, and decisions need one: set decisionsTopic to another "
             "topic, which is created if it does not exist"
         )
+
+
+def require_durable(topic: str, config: Mapping[str, str]) -> None:
+    """Raises KafkaMetaError if this configuration of the decisions topic loses decisions."""
+    for name in ("cleanup.policy", "unclean.leader.election.enable"):
+        if config.get(name, TOPIC_CONFIG[name]) != TOPIC_CONFIG[name]:
+            raise KafkaMetaError(
+                f"topic {topic} has {name}={config[name]}, which loses decisions: set it to {TOPIC_CONFIG[name]}, or "
+                "set decisionsTopic to another topic"
+            )
 
 
 def decision_key(transactional_id: str, decision: Decision) -> bytes:

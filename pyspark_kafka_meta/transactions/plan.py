@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pyspark_kafka_meta.model import TransactionVersion
 from pyspark_kafka_meta.transactions.decision import Decisions
 
-LISTED_ATTEMPTS = 4
+GUESSED_ATTEMPTS = 4
 """Attempts of a task whose transactions are looked for where brokers cannot list them (spark.task.maxFailures)."""
 
 
@@ -17,12 +18,14 @@ class TransactionPlan:
 
     Attributes:
         transactional_id: of the sink. Those of its task attempts begin with it.
-        timeout_ms: of each transaction.
+        timeout_ms: of each task's transaction.
+        driver_timeout_ms: of the driver's own: it may copy what all tasks of a batch have written.
         decisions: all settled.
     """
 
     transactional_id: str
     timeout_ms: int
+    driver_timeout_ms: int
     version: TransactionVersion
     decisions: Decisions = field(default_factory=dict)
 
@@ -35,6 +38,11 @@ def sink_of_task(transactional_id: str) -> str | None:
     """The sink whose task attempt has this transactional id; None if it is not the id of a task attempt."""
     sink, *numbers = transactional_id.rsplit("/", 2)
     return sink if len(numbers) == 2 and all(number.isdecimal() for number in numbers) else None
+
+
+def tasks_of_sink(transactional_ids: Iterable[str], sink: str) -> tuple[str, ...]:
+    """Those of the sink's task attempts."""
+    return tuple(each for each in transactional_ids if sink_of_task(each) == sink)
 
 
 def earlier_attempts(transactional_id: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.errors import ConnectError, FencedError, UnsupportedBrokerError
+from pyspark_kafka_meta.errors import FencedError, KafkaMetaError, UnsupportedBrokerError
 from pyspark_kafka_meta.model import OpenTransaction, TopicPartition
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.records.encoder import EncodedBatch
@@ -25,7 +25,7 @@ from pyspark_kafka_meta.transactions.decisions_topic import (
     decision_key,
     decision_to_json,
 )
-from pyspark_kafka_meta.transactions.plan import TransactionPlan, sink_of_task
+from pyspark_kafka_meta.transactions.plan import TransactionPlan, tasks_of_sink
 from pyspark_kafka_meta.transactions.steps import (
     AbortOpen,
     Commit,
@@ -37,8 +37,8 @@ from pyspark_kafka_meta.transactions.steps import (
     WriteSettled,
 )
 from pyspark_kafka_meta.transactions.written_records import WrittenRecords
-from pyspark_kafka_meta.writing.task_transaction import ABORT_S, TaskTransaction
 from pyspark_kafka_meta.writing.task_writer import TaskWriter
+from pyspark_kafka_meta.writing.transactional_producer import ABORT_S, TransactionalProducer
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +51,9 @@ class StepRunner:
     """Runs one protocol of one sink.
 
     Attributes:
-        committed, aborted: how many transactions of tasks it ended.
-        copied_records: of transactions that were aborted although they were decided.
+        committed: how many transactions of tasks became visible: committed, or copied.
+        aborted: how many of them it aborted.
+        copied_records: of decided transactions that were aborted by others.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class StepRunner:
         )
         self._topic = options.transaction.decisions_topic
         self._decisions = decisions
-        self._own: TaskTransaction | None = None  # since the last `Fence`
+        self._own: TransactionalProducer | None = None  # since the last `Fence`
         self._written: dict[str, Decision] = {}  # since the last `ReadDecisions`
         self.committed = self.aborted = self.copied_records = 0
 
@@ -94,8 +95,9 @@ class StepRunner:
         match step:
             case Fence():
                 max_block_ms = self._producer_options.max_block_ms
-                self._own = TaskTransaction(
-                    self._client, self._plan.transactional_id, self._plan.timeout_ms, self._plan.version, max_block_ms
+                plan = self._plan
+                self._own = TransactionalProducer(
+                    self._client, plan.transactional_id, plan.driver_timeout_ms, plan.version, max_block_ms
                 )
                 self._own.begin()
             case ReadDecisions():
@@ -109,7 +111,9 @@ class StepRunner:
                 deadline = self._client.api_deadline()
                 return tuple(each for each in transactions if not self._records.is_committed(each, deadline))
             case WriteSettled(decision, aborted):
-                return self._write(decision.settled(), aborted)
+                written = self._write(decision.settled(), aborted)
+                self.committed += len(aborted) if written else 0
+                return written
             case AbortOpen(known):
                 self._abort(known)
         return None
@@ -164,18 +168,14 @@ class StepRunner:
     def _abort(self, known: Sequence[str]) -> None:
         """InitProducerId aborts an open transaction, and keeps an attempt that is still writing from going on. A broker
         that does not respond is not waited for: its coordinators move, and the next batch aborts what is left."""
-        deadline = self._client.clock() + ABORT_S
+        coordinators, clock = self._client.coordinators, self._client.clock
         try:
             with suppress(UnsupportedBrokerError):  # before Kafka 3.0
-                known = open_task_transactions(self._client, self._plan.transactional_id, deadline)
-            for transactional_id in known:
-                logger.info("aborting the open transaction %s, which belongs to no decided batch", transactional_id)
-                self._client.coordinators.producer_id(deadline, transactional_id, self._plan.timeout_ms)
-                self.aborted += 1
-        except ConnectError as error:
+                listed = coordinators.list_transactions(clock() + ABORT_S, of_all_brokers=False)
+                known = tasks_of_sink(listed, self._plan.transactional_id)
+            if known:
+                logger.info("aborting transactions that belong to no decided batch: %s", ", ".join(known))
+            coordinators.fence(known, self._plan.timeout_ms, clock() + ABORT_S)
+            self.aborted += len(known)
+        except KafkaMetaError as error:  # what is decided is visible
             logger.warning("perhaps not all open transactions of undecided batches are aborted: %s", error)
-
-
-def open_task_transactions(client: KafkaClient, sink: str, deadline: float) -> list[str]:
-    """The transactional ids of a sink's task attempts that are open. Raises as `Coordinators.list_transactions`."""
-    return [each for each in client.coordinators.list_transactions(deadline) if sink_of_task(each) == sink]

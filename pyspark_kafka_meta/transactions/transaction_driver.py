@@ -17,13 +17,15 @@ from pyspark_kafka_meta.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import OpenTransaction
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.transactions.commit_protocol import Protocol, commit, recover
-from pyspark_kafka_meta.transactions.decision import BatchId
+from pyspark_kafka_meta.transactions.decision import BatchId, Decisions
 from pyspark_kafka_meta.transactions.decisions_topic import DecisionsTopic
-from pyspark_kafka_meta.transactions.plan import LISTED_ATTEMPTS, TransactionPlan, earlier_attempts
+from pyspark_kafka_meta.transactions.plan import GUESSED_ATTEMPTS, TransactionPlan, earlier_attempts
 from pyspark_kafka_meta.transactions.step_runner import StepRunner
 
 T = TypeVar("T")
 
+KILLED_TASK_S = 3.0
+"""A Python worker lives on for `spark.python.task.killTimeout`, by default 2 s, after Spark has killed its task."""
 DEFAULT_MAX_TIMEOUT_MS = 900_000
 """Kafka's default of transaction.max.timeout.ms, for a user who may not ask the brokers."""
 
@@ -46,43 +48,52 @@ class TransactionDriver:
         return driver
 
     def plan(self) -> TransactionPlan:
-        """Settle what earlier runs have decided, abort what they have not, and return what the tasks need.
+        """Recover, and return what the tasks of the next batch need. Raises as `recover`."""
+        return replace(self._plan, decisions=self.recover())
+
+    def recover(self, known: Sequence[str] = ()) -> Decisions:
+        """Settle what earlier runs have decided, abort what they have not, and return the decisions.
 
         Raises:
             FencedError, DataLossError, BrokerError, ConnectError: see `commit_protocol.recover`.
         """
-        return replace(self._plan, decisions=self._carry_out(recover(), EventKind.TRANSACTIONS_RECOVERED))
+        return self._carry_out(recover(known), EventKind.TRANSACTIONS_RECOVERED)
 
     def commit(self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int) -> None:
         """Make a batch visible; see `commit_protocol.commit`."""
         lost = [earlier for each in transactions for earlier in earlier_attempts(each.transactional_id)]
         self._carry_out(commit(batch, transactions, now_ms, lost), EventKind.TRANSACTIONS_COMMITTED)
 
-    def abort(self, tasks: int) -> None:
+    def abort(self, tasks: int, *, all_ended: bool) -> None:
         """Settle a batch that is decided nevertheless, else abort its transactions.
 
         Args:
             tasks: of the batch, as far as Spark says.
+            all_ended: False if some may still run for a moment, and begin a transaction.
         """
-        known = [self._plan.task_id(task, attempt) for task in range(tasks) for attempt in range(LISTED_ATTEMPTS)]
-        self._carry_out(recover(known), EventKind.TRANSACTIONS_RECOVERED)
+        if not all_ended:
+            self._client.sleep(KILLED_TASK_S)
+        self.recover(
+            [self._plan.task_id(task, attempt) for task in range(tasks) for attempt in range(GUESSED_ATTEMPTS)]
+        )
 
     def _carry_out(self, protocol: Protocol[T], committed_as: EventKind) -> T:
-        """Run a protocol, and report the transactions that it has ended."""
+        """Run a protocol, and report the transactions that it has ended, also if it fails later."""
         started = self._client.clock()
         runner = self.step_runner()
-        result = runner.carry_out(protocol)
-        latency_ms = (self._client.clock() - started) * 1000
-        ended = {
-            committed_as: (runner.committed, runner.copied_records),
-            EventKind.TRANSACTIONS_ABORTED: (runner.aborted, 0),
-        }
-        for kind, (transactions, copied_records) in ended.items():
-            if transactions:
-                self._client.cache.report_transactions(
-                    kind, self._transactional_id, transactions, latency_ms, copied_records
-                )
-        return result
+        try:
+            return runner.carry_out(protocol)
+        finally:
+            latency_ms = (self._client.clock() - started) * 1000
+            ended = {
+                committed_as: (runner.committed, runner.copied_records),
+                EventKind.TRANSACTIONS_ABORTED: (runner.aborted, 0),
+            }
+            for kind, (transactions, copied_records) in ended.items():
+                if transactions:
+                    self._client.cache.report_transactions(
+                        kind, self._transactional_id, transactions, latency_ms, copied_records
+                    )
 
     def step_runner(self) -> StepRunner:
         """Of one protocol."""
@@ -97,9 +108,7 @@ class TransactionDriver:
         """What does not change from batch to batch. Creates the decisions topic at the first use."""
         admin = ClusterAdmin(self._options.client)
         self._decisions.ensure(admin)
-        timeout_ms = self._options.transaction.timeout_ms
-        if timeout_ms is None:
-            brokers = self._client.cache.snapshot.brokers
-            timeout_ms = admin.transaction_max_timeout_ms(brokers) or DEFAULT_MAX_TIMEOUT_MS
+        max_timeout_ms = admin.transaction_max_timeout_ms(self._client.cache.snapshot.brokers)
+        timeout_ms = self._options.transaction.timeout_ms or max_timeout_ms or DEFAULT_MAX_TIMEOUT_MS
         version = self._client.coordinators.transaction_version(self._client.api_deadline())
-        return TransactionPlan(self._transactional_id, timeout_ms, version)
+        return TransactionPlan(self._transactional_id, timeout_ms, max_timeout_ms or timeout_ms, version)

@@ -12,7 +12,7 @@ from contextlib import suppress
 import numpy as np
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.errors import DataLossError
+from pyspark_kafka_meta.errors import DataLossError, UnknownTopicError
 from pyspark_kafka_meta.model import OpenTransaction, TopicPartition, WrittenOffsets
 from pyspark_kafka_meta.records.aborted_transactions import is_abort_marker
 from pyspark_kafka_meta.records.compression import Compression
@@ -37,7 +37,7 @@ class WrittenRecords:
             DataLossError: no log has a marker behind its records, or has it by `deadline`.
         """
         for written in transaction.written:
-            with suppress(DataLossError):
+            with suppress(DataLossError, UnknownTopicError):
                 return self._is_committed(transaction, written, deadline)
         raise DataLossError(
             f"nobody knows whether the transaction {transaction.transactional_id} was committed: no marker follows its "
@@ -68,7 +68,7 @@ class WrittenRecords:
         """
         for written in transaction.written:
             partition, records = TopicPartition(written.topic, written.partition), 0
-            with suppress(DataLossError):  # told below
+            with suppress(DataLossError, UnknownTopicError):  # told below
                 for fetched in self._log.batches(partition, written.from_offset, written.until_offset):
                     (header,) = fetched.headers
                     is_written = (header.producer_id, header.producer_epoch) == transaction.producer
@@ -97,8 +97,8 @@ def _copy(fetched: FetchedRecords) -> EncodedBatch:
 def _incomplete(written: WrittenOffsets, found: int, transaction: OpenTransaction) -> str:
     return (
         f"{written.records - found} of {written.records} records of a decided batch are gone from "
-        f"{written.topic}-{written.partition}, offsets {written.from_offset} to {written.until_offset}: retention or "
-        f"compaction has removed them after their transaction timed out. {_advice(transaction)}"
+        f"{written.topic}-{written.partition}, offsets {written.from_offset} to {written.until_offset}: retention, "
+        f"compaction or somebody has removed them after their transaction timed out. {_advice(transaction)}"
     )
 
 

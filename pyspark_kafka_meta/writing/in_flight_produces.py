@@ -27,7 +27,7 @@ from pyspark_kafka_meta.options import ProducerOptions
 from pyspark_kafka_meta.wire.messages import ProducePartition, ProduceRequest, ProduceResponse, RequestFailure
 from pyspark_kafka_meta.writing.partition_queue import PartitionQueue, QueuedBatch
 from pyspark_kafka_meta.writing.queue_instructions import Fail
-from pyspark_kafka_meta.writing.task_transaction import TaskTransaction
+from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
 
 THROTTLED_CHECK_S = 1.0
 """A broker may throttle for a minute. Meanwhile the leaders of its partitions are looked up this often."""
@@ -52,7 +52,7 @@ class InFlightProduces:
     """The Produce requests of one task."""
 
     def __init__(
-        self, client: KafkaClient, options: ProducerOptions, transaction: TaskTransaction | None = None
+        self, client: KafkaClient, options: ProducerOptions, transaction: TransactionalProducer | None = None
     ) -> None:
         self._client = client
         self._options = options

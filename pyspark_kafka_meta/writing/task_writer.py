@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -30,15 +30,13 @@ from pyspark_kafka_meta.writing.input_rows import CHUNK_BYTES, InputRows, read_r
 from pyspark_kafka_meta.writing.partition_queue import PartitionQueue
 from pyspark_kafka_meta.writing.partitioner import Partitioner
 from pyspark_kafka_meta.writing.produce_responses import ProduceResponses
-from pyspark_kafka_meta.writing.task_transaction import TaskTransaction
-from pyspark_kafka_meta.writing.written_range import WrittenRange
+from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
+from pyspark_kafka_meta.writing.written_range import Written
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
-Written: TypeAlias = Mapping[TopicPartition, list[WrittenRange]]
-"""What a task wrote, by partition in the order of writing."""
 
 
 class TaskWriter:
@@ -50,7 +48,7 @@ class TaskWriter:
         options: ProducerOptions,
         columns: SinkColumns,
         topic: str | None,
-        transaction: TaskTransaction | None = None,
+        transaction: TransactionalProducer | None = None,
         *,
         wall_clock: Callable[[], float] = time.time,
         rng: random.Random | None = None,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+from pyspark_kafka_meta.model import TopicPartition
 
 UNKNOWN_OFFSET = -1
 """Base offset of records that the log held already, when the broker does not say where."""
@@ -15,6 +18,10 @@ class WrittenRange(NamedTuple):
     from_offset: int
     until_offset: int
     records: int
+
+
+Written: TypeAlias = Mapping[TopicPartition, list[WrittenRange]]
+"""What a task wrote, by partition in the order of writing."""
 
 
 def add_range(ranges: list[WrittenRange], base_offset: int, records: int) -> None:

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Partition
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import DataLossError, FencedError, KafkaMetaError
-from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion, WrittenOffsets
+from pyspark_kafka_meta.metadata.refresh_events import EventKind, RefreshEvent
+from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.transactions.commit_protocol import commit
-from pyspark_kafka_meta.transactions.decision import STREAM, BatchId, is_written
+from pyspark_kafka_meta.transactions.decision import BATCH, STREAM, BatchId, is_written
 from pyspark_kafka_meta.transactions.plan import TransactionPlan
 from pyspark_kafka_meta.transactions.step_runner import StepRunner
 from pyspark_kafka_meta.transactions.steps import Step, WriteDecision
 from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
-from pyspark_kafka_meta.writing.task_transaction import TaskTransaction
 from pyspark_kafka_meta.writing.task_writer import TaskWriter
+from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
+from pyspark_kafka_meta.writing.written_range import Written
 from tests.conftest import admin_client
 from tests.kafka.cluster_tools import poll_until
 from tests.spark.consumer import consume
@@ -41,13 +45,14 @@ class Sink:
     def __init__(self, servers: str, topic: str, version: TransactionVersion, stack: ExitStack) -> None:
         self.servers, self.topic = servers, topic
         self._version, self._stack = version, stack
+        self.events: list[RefreshEvent] = []
 
     def options(self, **options: str) -> SinkOptions:
         given = {"kafka.bootstrap.servers": self.servers, "topic": self.topic, "kafka.transactional.id": self.topic}
         return SinkOptions.parse({**given, **options})
 
     def client(self) -> KafkaClient:
-        client = KafkaClient(self.options().client, RecordingPublisher([]))
+        client = KafkaClient(self.options().client, RecordingPublisher(self.events))
         self._stack.callback(client.close)
         return client
 
@@ -59,27 +64,27 @@ class Sink:
 
     def write(self, plan: TransactionPlan, batch: int, task: int = 0, attempt: int = 0) -> OpenTransaction:
         """An attempt of a task, which writes a row to each partition."""
+        writer, producer = self._writer(plan, task, attempt)
+        return _opened(producer, writer.write([self._rows(batch, task)]))
+
+    def _writer(self, plan: TransactionPlan, task: int, attempt: int = 0) -> tuple[TaskWriter, TransactionalProducer]:
         client = self.client()
-        transaction = TaskTransaction(client, plan.task_id(task, attempt), plan.timeout_ms, plan.version)
-        rows = pa.record_batch(
-            [
-                pa.array([f"{batch}-{task}-{partition}".encode() for partition in range(PARTITIONS)], pa.binary()),
-                pa.array(range(PARTITIONS), pa.int32()),
-            ],
-            names=["value", "partition"],
+        producer = TransactionalProducer(client, plan.task_id(task, attempt), plan.timeout_ms, plan.version)
+        return TaskWriter(client, self.options().producer, COLUMNS, self.topic, transaction=producer), producer
+
+    @staticmethod
+    def _rows(batch: int, task: int) -> pa.RecordBatch:
+        values = [f"{batch}-{task}-{partition}".encode() for partition in range(PARTITIONS)]
+        return pa.record_batch(
+            [pa.array(values, pa.binary()), pa.array(range(PARTITIONS), pa.int32())], names=["value", "partition"]
         )
-        written = TaskWriter(client, self.options().producer, COLUMNS, self.topic, transaction=transaction).write(
-            [rows]
-        )
-        opened = transaction.opened(
-            tuple(
-                WrittenOffsets(partition.topic, partition.partition, *each)
-                for partition, ranges in written.items()
-                for each in ranges
-            )
-        )
-        assert opened is not None
-        return opened
+
+    def write_in_turns(self, plan: TransactionPlan, tasks: int) -> list[OpenTransaction]:
+        """Two writes of each task, in turns, each with a row to each partition."""
+        writers = [self._writer(plan, task) for task in range(tasks)]
+        for _ in range(2):
+            written = [writer.write([self._rows(0, task)]) for task, (writer, _) in enumerate(writers)]
+        return [_opened(producer, each) for (_, producer), each in zip(writers, written, strict=True)]
 
     def visible(self) -> list[str]:
         """What a read_committed reader sees, without waiting for open transactions."""
@@ -91,6 +96,12 @@ class Sink:
         client = self.client()
         listed = client.coordinators.list_transactions(client.api_deadline())
         return [each for each in listed if each.startswith(f"{self.topic}/")]
+
+
+def _opened(producer: TransactionalProducer, written: Written) -> OpenTransaction:
+    opened = producer.opened(written)
+    assert opened is not None
+    return opened
 
 
 @pytest.fixture(params=list(TransactionVersion))
@@ -107,8 +118,8 @@ def rows(*batches: int, tasks: int = 1) -> list[str]:
     return sorted(f"{batch}-{task}-{partition}" for batch in batches for task in range(tasks) for partition in range(3))
 
 
-def decide_alone(driver: TransactionDriver, batch: BatchId, transactions: list[OpenTransaction]) -> None:
-    """A commit whose driver dies once its decision is written."""
+def decide_alone(driver: TransactionDriver, batch: BatchId, transactions: list[OpenTransaction]) -> Callable[[], None]:
+    """A commit whose driver stops once its decision is written. What is returned lets it go on."""
     protocol, runner = commit(batch, transactions, 0), driver.step_runner()
     result: Any = None
     while True:
@@ -116,7 +127,15 @@ def decide_alone(driver: TransactionDriver, batch: BatchId, transactions: list[O
         result = runner.run(step)
         if isinstance(step, WriteDecision):
             assert result is True
-            return
+            break
+
+    def go_on() -> None:
+        with suppress(StopIteration):
+            step = protocol.send(True)
+            while True:
+                step = protocol.send(runner.run(step))
+
+    return go_on
 
 
 def test_rows_are_visible_after_the_commit_alone(sink: Sink) -> None:
@@ -187,7 +206,7 @@ def test_decided_records_whose_transaction_was_aborted_are_copied(sink: Sink) ->
     first, second = sink.write(plan, 0), sink.write(plan, 0, task=1)
     decide_alone(driver, micro_batch(0), [first, second])
     client = sink.client()
-    client.coordinators.producer_id(client.api_deadline(), first.transactional_id, plan.timeout_ms)
+    client.coordinators.fence([first.transactional_id], plan.timeout_ms, client.api_deadline())
     sink.driver().plan()
     assert sink.visible() == rows(0, tasks=2)
     sink.driver().plan()
@@ -200,7 +219,7 @@ def test_records_that_are_gone_are_named(sink: Sink, kafka: Any) -> None:
     written = sink.write(plan, 0)
     decide_alone(driver, micro_batch(0), [written])
     client = sink.client()
-    client.coordinators.producer_id(client.api_deadline(), written.transactional_id, plan.timeout_ms)
+    client.coordinators.fence([written.transactional_id], plan.timeout_ms, client.api_deadline())
     poll_until(lambda: not sink.open_transactions())
     admin = admin_client(kafka)
     for future in admin.delete_records([Partition(sink.topic, 1, 1)]).values():
@@ -214,8 +233,37 @@ def test_decisions_topic_with_several_partitions_is_refused(sink: Sink, make_top
     """Decisions would be read from one of them alone."""
     with pytest.raises(KafkaMetaError, match="has 2 partitions, and decisions need one"):
         sink.driver(decisionsTopic=make_topic(partitions=2)).plan()
-    with pytest.raises(KafkaMetaError, match=r"cleanup\.policy=delete, which removes decisions"):
+    with pytest.raises(KafkaMetaError, match=r"cleanup\.policy=delete, which loses decisions"):
         sink.driver(decisionsTopic=make_topic(partitions=1)).plan()
+
+
+def test_foreign_records_among_the_decisions_do_not_matter_but_a_lost_decision_does(sink: Sink, kafka: Any) -> None:
+    decisions = {"decisionsTopic": f"{sink.topic}-decisions"}
+    driver = sink.driver(**decisions)
+    driver.commit(micro_batch(0), [sink.write(driver.plan(), 0)], 0)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"{sink.topic}-foreign"})
+    producer.init_transactions(30)
+
+    def write(key: str) -> None:
+        producer.begin_transaction()
+        producer.produce(decisions["decisionsTopic"], key=key)
+        producer.commit_transaction(30)
+
+    write("a key")
+    assert is_written(sink.driver(**decisions).plan().decisions, micro_batch(0))
+    write(json.dumps([sink.topic, STREAM]))
+    with pytest.raises(KafkaMetaError, match=rf"the last decision of {sink.topic}, at offset \d+ of .* cannot be read"):
+        sink.driver(**decisions).plan()
+
+
+def test_overlapping_batch_writes_with_one_id_are_each_visible_once(sink: Sink) -> None:
+    """Each recognises its own decision, also behind that of the other."""
+    slow, quick = sink.driver(), sink.driver()
+    go_on = decide_alone(slow, BatchId(BATCH, "slow", 0), [sink.write(slow.plan(), 0)])
+    quick.commit(BatchId(BATCH, "quick", 0), [sink.write(quick.plan(), 1)], 0)
+    go_on()
+    assert sink.visible() == rows(0, 1)
+    assert sink.open_transactions() == []
 
 
 def test_the_older_of_two_queries_is_fenced(sink: Sink) -> None:
@@ -225,7 +273,7 @@ def test_the_older_of_two_queries_is_fenced(sink: Sink) -> None:
     written = sink.write(older.plan(), 6)
     with pytest.raises(FencedError, match=r"micro-batch 0 of query newer .* stop one of the two"):
         older.commit(micro_batch(6, "older"), [written], 0)
-    older.abort(1)
+    older.abort(1, all_ended=True)
     assert sink.visible() == rows(5, 0)
 
 
@@ -248,6 +296,20 @@ def test_transactions_that_time_out_are_copied(sink: Sink) -> None:
     poll_until(lambda: not sink.open_transactions(), 60)
     sink.driver().plan()
     assert sink.visible() == rows(0)
+    (recovered,) = [event for event in sink.events if event.kind is EventKind.TRANSACTIONS_RECOVERED]
+    assert (recovered.transactions, recovered.copied_records) == (1, PARTITIONS)
+
+
+def test_copies_leave_out_what_others_have_written_between_the_records(sink: Sink) -> None:
+    """A decision names one span of offsets for each partition."""
+    driver = sink.driver()
+    plan = driver.plan()
+    written = sink.write_in_turns(plan, tasks=2)
+    decide_alone(driver, micro_batch(0), [written[0]])
+    client = sink.client()
+    client.coordinators.fence([each.transactional_id for each in written], plan.timeout_ms, client.api_deadline())
+    sink.driver().plan()
+    assert sink.visible() == sorted(rows(0) * 2)
 
 
 def test_a_slow_commit_is_no_reason_to_write_again(sink: Sink) -> None:

@@ -17,8 +17,8 @@ from pyspark_kafka_meta.model import TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP, ProducePartition, ProduceRequest, ProduceResponse
-from pyspark_kafka_meta.writing.task_transaction import TaskTransaction
 from pyspark_kafka_meta.writing.task_writer import TaskWriter
+from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
 from tests.kafka.cluster_tools import poll_until
 from tests.spark.consumer import consume
 from tests.unit.scene import RecordingPublisher
@@ -39,7 +39,7 @@ class Task:
         self.client = KafkaClient(self._options.client, RecordingPublisher([]))
         stack.callback(self.client.close)
         self.first = TopicPartition(topic, 0)
-        self.transaction = TaskTransaction(self.client, f"{topic}/0/0", TIMEOUT_MS, version)
+        self.transaction = TransactionalProducer(self.client, f"{topic}/0/0", TIMEOUT_MS, version)
 
     def writer(self) -> TaskWriter:
         return TaskWriter(self.client, self._options.producer, COLUMNS, self._options.topic, self.transaction)
@@ -53,7 +53,7 @@ class Task:
 
     def produce_late(self) -> int:
         """A Produce that was on its way when the task failed. Returns the error code."""
-        opened, leader = self.transaction.opened(()), self.client.cache.leader(self.first)
+        opened, leader = self.transaction.opened({}), self.client.cache.leader(self.first)
         assert opened is not None
         assert leader is not None
         sequence = self.transaction.sequence(self.first).next_sequence

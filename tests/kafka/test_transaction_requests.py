@@ -50,7 +50,7 @@ def opened(
     """An open transaction with one record for each id."""
     producers = {}
     for each in ids:
-        producers[each] = client.coordinators.producer_id(soon(client), each, TIMEOUT_MS)
+        producers[each] = client.coordinators.fence([each], TIMEOUT_MS, soon(client))[each]
         if version is V1:
             client.coordinators.add_partitions(each, producers[each], [partition], soon(client))
         assert write(client, partition, each, producers[each], version).error_code == 0
@@ -126,7 +126,7 @@ def test_id_without_a_transaction_is_described_and_an_unknown_id_is_left_out(
     client: KafkaClient, partition: TopicPartition
 ) -> None:
     transactional_id = f"{partition.topic}/0/0"
-    producer = client.coordinators.producer_id(soon(client), transactional_id, TIMEOUT_MS)
+    producer = client.coordinators.fence([transactional_id], TIMEOUT_MS, soon(client))[transactional_id]
     (described,) = client.coordinators.describe_transactions([transactional_id, "nobody's"], soon(client))
 
     assert (described.transactional_id, described.state, described.producer) == (transactional_id, "Empty", producer)
@@ -139,7 +139,7 @@ def test_another_attempt_fences_the_producer(
 ) -> None:
     transactional_id = f"{partition.topic}/0/0"
     producer = opened(client, partition, version, transactional_id)[transactional_id]
-    next_producer = client.coordinators.producer_id(soon(client), transactional_id, TIMEOUT_MS)
+    next_producer = client.coordinators.fence([transactional_id], TIMEOUT_MS, soon(client))[transactional_id]
 
     assert next_producer.producer_id == producer.producer_id
     assert next_producer.epoch > producer.epoch
@@ -150,14 +150,14 @@ def test_another_attempt_fences_the_producer(
 
 def test_timeout_above_the_limit_of_the_brokers_is_refused(client: KafkaClient, partition: TopicPartition) -> None:
     with pytest.raises(BrokerError, match=r"at most transaction\.max\.timeout\.ms"):
-        client.coordinators.producer_id(soon(client), f"{partition.topic}/0/0", 16 * 60_000)
+        client.coordinators.fence([f"{partition.topic}/0/0"], 16 * 60_000, soon(client))
 
 
 def test_records_of_the_first_version_need_their_partition_in_the_transaction(
     client: KafkaClient, partition: TopicPartition
 ) -> None:
     transactional_id = f"{partition.topic}/0/0"
-    producer = client.coordinators.producer_id(soon(client), transactional_id, TIMEOUT_MS)
+    producer = client.coordinators.fence([transactional_id], TIMEOUT_MS, soon(client))[transactional_id]
 
     assert write(client, partition, transactional_id, producer, V1).error_code in (48, 120)
 

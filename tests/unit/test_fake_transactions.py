@@ -36,7 +36,7 @@ def client(scene: Scene) -> KafkaClient:
 
 
 def begun(scene: Scene, client: KafkaClient) -> ProducerEpoch:
-    return client.coordinators.producer_id(scene.clock() + 10, ID, TIMEOUT_MS)
+    return client.coordinators.fence([ID], TIMEOUT_MS, scene.clock() + 10)[ID]
 
 
 def produced(client: KafkaClient, producer: ProducerEpoch, base_sequence: int = 0) -> ProducedPartition:

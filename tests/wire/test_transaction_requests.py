@@ -36,7 +36,7 @@ def soon(client: KafkaClient) -> float:
 
 
 def test_transactions_are_begun_written_and_ended(client: KafkaClient) -> None:
-    producers = {each: client.coordinators.producer_id(soon(client), each, TIMEOUT_MS) for each in IDS}
+    producers = client.coordinators.fence(IDS, TIMEOUT_MS, soon(client))
     for each, producer in producers.items():
         client.coordinators.add_partitions(each, producer, [PARTITION], soon(client))
         assert write(client, PARTITION, each, producer, V1).error_code == 0
@@ -50,7 +50,7 @@ def test_brokers_without_features_have_the_first_version(client: KafkaClient) ->
 
 
 def test_brokers_that_lack_an_api_are_told_which_kafka_has_it(client: KafkaClient) -> None:
-    producer = client.coordinators.producer_id(soon(client), IDS[0], TIMEOUT_MS)
+    producer = client.coordinators.fence(IDS[:1], TIMEOUT_MS, soon(client))[IDS[0]]
 
     with pytest.raises(UnsupportedBrokerError, match=r"ListTransactions .* Apache Kafka 3\.0 or later"):
         client.coordinators.list_transactions(soon(client))
@@ -61,7 +61,7 @@ def test_brokers_that_lack_an_api_are_told_which_kafka_has_it(client: KafkaClien
 
 
 def test_records_of_the_second_version_are_not_sent_to_brokers_that_lack_it(client: KafkaClient) -> None:
-    client.coordinators.producer_id(soon(client), IDS[0], TIMEOUT_MS)
+    client.coordinators.fence(IDS[:1], TIMEOUT_MS, soon(client))
     broker = next(iter(client.cache.snapshot.brokers.values()))
     request = ProduceRequest((ProducePartition(PARTITION, None, b""),), -1, 1000, IDS[0], V2)
     client.wire.produce.send(broker, request, soon(client))

@@ -70,7 +70,7 @@ class Sinks:
         self.options = options
         return self
 
-    def plan(self) -> None:
+    def recover(self) -> None:
         transaction = self.options.transaction
         self.settled.append((transaction.transactional_id, transaction.decisions_topic))
 

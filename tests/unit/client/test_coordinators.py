@@ -52,9 +52,15 @@ def soon(scene: Scene) -> float:
     return scene.clock() + DEADLINE_S
 
 
+def initialised(coordinators: Coordinators, transactional_id: str | None, deadline: float) -> ProducerEpoch:
+    if transactional_id is None:
+        return coordinators.producer_id(deadline)
+    return coordinators.fence([transactional_id], TIMEOUT_MS, deadline)[transactional_id]
+
+
 def open_transactions(scene: Scene, client: KafkaClient, *ids: str) -> dict[str, ProducerEpoch]:
     """A transaction of each id with a record in T0."""
-    producers = {each: client.coordinators.producer_id(soon(scene), each, TIMEOUT_MS) for each in ids}
+    producers = client.coordinators.fence(ids, TIMEOUT_MS, soon(scene))
     for each, producer in producers.items():
         assert write(client, T0, each, producer, V2).error_code == 0
     scene.wire.requests.clear()
@@ -75,7 +81,7 @@ def test_idempotent_producer_needs_no_coordinator(scene: Scene, coordinators: Co
 
 
 def test_transactional_id_keeps_its_producer_and_raises_the_epoch(scene: Scene, coordinators: Coordinators) -> None:
-    producers = [coordinators.producer_id(soon(scene), ID, TIMEOUT_MS) for _ in range(3)]
+    producers = [coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID] for _ in range(3)]
 
     assert producers == [ProducerEpoch(1000, epoch) for epoch in range(3)]
     assert scene.sent("InitProducerId") == [1, 1, 1]
@@ -85,7 +91,7 @@ def test_transactional_id_keeps_its_producer_and_raises_the_epoch(scene: Scene, 
 def test_client_without_metadata_asks_for_the_brokers_first(scene: Scene) -> None:
     client = scene.client()
 
-    assert client.coordinators.producer_id(soon(scene), ID, TIMEOUT_MS) == ProducerEpoch(1000, 0)
+    assert client.coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID] == ProducerEpoch(1000, 0)
     assert scene.reasons() == [RefreshReason.BOOTSTRAP]
 
 
@@ -96,17 +102,17 @@ def test_coordinator_that_cannot_answer_yet_is_asked_again(
 ) -> None:
     scene.wire.transaction_errors["InitProducerId"].extend([code] * 3)
 
-    assert coordinators.producer_id(soon(scene), transactional_id, TIMEOUT_MS) == ProducerEpoch(1000, 0)
+    assert initialised(coordinators, transactional_id, soon(scene)) == ProducerEpoch(1000, 0)
     assert len(scene.sent("InitProducerId")) == 4
 
 
 def test_end_of_the_transaction_before_is_waited_for_briefly(scene: Scene, coordinators: Coordinators) -> None:
     began = scene.clock()
     scene.wire.transaction_errors["InitProducerId"].append(51)
-    coordinators.producer_id(soon(scene), ID, TIMEOUT_MS)
+    coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
     concurrent_s, began = scene.clock() - began, scene.clock()
     scene.wire.transaction_errors["InitProducerId"].append(14)
-    coordinators.producer_id(soon(scene), ID, TIMEOUT_MS)
+    coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
 
     assert 0 < concurrent_s < (scene.clock() - began) / 2
 
@@ -139,7 +145,7 @@ def test_refused_producer_fails_at_once(
     scene.wire.transaction_errors["InitProducerId"].append(code)
 
     with pytest.raises(kind, match=text):
-        coordinators.producer_id(soon(scene), transactional_id, TIMEOUT_MS)
+        initialised(coordinators, transactional_id, soon(scene))
     assert scene.clock() == began
 
 
@@ -147,7 +153,7 @@ def test_timeout_above_the_limit_of_the_brokers_is_refused(scene: Scene, coordin
     scene.cluster.coordinators.max_timeout_ms = TIMEOUT_MS - 1
 
     with pytest.raises(BrokerError, match="INVALID_TRANSACTION_TIMEOUT") as refused:
-        coordinators.producer_id(soon(scene), ID, TIMEOUT_MS)
+        coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
     assert refused.value.code == 50
 
 
@@ -160,7 +166,7 @@ def test_brokers_that_do_not_answer_are_an_error_at_the_deadline(
     deadline = soon(scene)
 
     with pytest.raises(ConnectError, match="in time"):
-        coordinators.producer_id(deadline, transactional_id, TIMEOUT_MS)
+        initialised(coordinators, transactional_id, deadline)
     assert deadline <= scene.clock() < deadline + 1
 
 
@@ -170,7 +176,7 @@ def test_two_of_three_brokers_may_be_gone(scene: Scene, coordinators: Coordinato
     scene.cluster.coordinators.nodes[ID] = 3
     began = scene.clock()
 
-    assert coordinators.producer_id(soon(scene), ID, TIMEOUT_MS) == ProducerEpoch(1000, 0)
+    assert coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID] == ProducerEpoch(1000, 0)
     assert scene.clock() - began < 10
 
 
@@ -179,14 +185,14 @@ def test_error_that_is_not_retriable_is_raised_at_once(scene: Scene, coordinator
         scene.fail(node_id, AuthenticationError("wrong password"))
 
     with pytest.raises(AuthenticationError):
-        coordinators.producer_id(soon(scene), ID, TIMEOUT_MS)
+        coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
 
 
 # --- coordinators -----------------------------------------------------------------------------------------------------
 
 
 def test_coordinators_of_all_ids_are_found_by_one_request(scene: Scene, client: KafkaClient) -> None:
-    producers = {each: client.coordinators.producer_id(soon(scene), each, TIMEOUT_MS) for each in NODES}
+    producers = client.coordinators.fence(NODES, TIMEOUT_MS, soon(scene))
     fresh = scene.warm_client()
     fresh.coordinators.end_transactions(producers, True, V2, soon(scene))
 
@@ -217,7 +223,7 @@ def test_coordinator_that_is_not_elected_yet_is_looked_up_again(
 ) -> None:
     scene.wire.transaction_errors["FindCoordinator"].extend([code] * 2)
 
-    assert coordinators.producer_id(soon(scene), ID, TIMEOUT_MS) == ProducerEpoch(1000, 0)
+    assert coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID] == ProducerEpoch(1000, 0)
     assert len(scene.sent("FindCoordinator")) == 3
 
 
@@ -227,7 +233,7 @@ def test_id_that_may_not_be_used_is_refused_with_the_right_that_is_missing(
     scene.wire.transaction_errors["FindCoordinator"].append(53)
 
     with pytest.raises(AuthorizationError, match=f"transactional id {ID} cannot be used: .*WRITE"):
-        coordinators.producer_id(soon(scene), ID, TIMEOUT_MS)
+        coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
 
 
 def test_coordinator_that_moves_is_found_again(scene: Scene, client: KafkaClient) -> None:
@@ -257,7 +263,7 @@ def test_coordinator_that_dies_is_replaced_and_others_do_not_wait(
 
 
 def test_partitions_are_added_before_the_first_produce(scene: Scene, client: KafkaClient) -> None:
-    producer = client.coordinators.producer_id(soon(scene), ID, TIMEOUT_MS)
+    producer = client.coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
 
     assert write(client, T0, ID, producer, V1).error_code == ErrorCode.invalid_txn_state
     client.coordinators.add_partitions(ID, producer, [T1, T0], soon(scene))
@@ -265,8 +271,8 @@ def test_partitions_are_added_before_the_first_produce(scene: Scene, client: Kaf
 
 
 def test_producer_of_another_attempt_is_fenced(scene: Scene, client: KafkaClient) -> None:
-    producer = client.coordinators.producer_id(soon(scene), ID, TIMEOUT_MS)
-    client.coordinators.producer_id(soon(scene), ID, TIMEOUT_MS)
+    producer = client.coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
+    client.coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
 
     with pytest.raises(FencedError, match=f"or another query, uses transactional id {ID}"):
         client.coordinators.add_partitions(ID, producer, [T0], soon(scene))
@@ -275,7 +281,7 @@ def test_producer_of_another_attempt_is_fenced(scene: Scene, client: KafkaClient
 def test_topic_that_may_not_be_written_is_named(
     scene: Scene, client: KafkaClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    producer = client.coordinators.producer_id(soon(scene), ID, TIMEOUT_MS)
+    producer = client.coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
     errors = {T0: int(ErrorCode.operation_not_attempted), T1: int(ErrorCode.topic_authorization_failed)}
     monkeypatch.setattr(scene.wire.transactions, "_handle", lambda *_: AddPartitionsResponse(1, errors))
 
@@ -285,7 +291,7 @@ def test_topic_that_may_not_be_written_is_named(
 
 @pytest.mark.parametrize("code", [3, 7, 14, 16, 51])
 def test_partitions_are_added_after_errors_that_pass(scene: Scene, client: KafkaClient, code: int) -> None:
-    producer = client.coordinators.producer_id(soon(scene), ID, TIMEOUT_MS)
+    producer = client.coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
     scene.wire.transaction_errors["AddPartitionsToTxn"].append(code)
     client.coordinators.add_partitions(ID, producer, [T0], soon(scene))
 
@@ -380,7 +386,7 @@ def test_nothing_to_end_needs_no_request(scene: Scene, coordinators: Coordinator
 
 def test_open_transactions_of_all_brokers_are_listed(scene: Scene, client: KafkaClient) -> None:
     open_transactions(scene, client, *NODES)
-    client.coordinators.producer_id(soon(scene), OTHER, TIMEOUT_MS)
+    client.coordinators.fence([OTHER], TIMEOUT_MS, soon(scene))[OTHER]
 
     assert client.coordinators.list_transactions(soon(scene)) == [ID, THIRD]
     assert sorted(scene.sent("ListTransactions")) == [1, 2, 3]
@@ -413,6 +419,13 @@ def test_broker_that_does_not_list_is_an_error_at_the_deadline(scene: Scene, coo
     assert deadline <= scene.clock() < deadline + 1
 
 
+def test_broker_that_does_not_list_can_be_left_out(scene: Scene, client: KafkaClient) -> None:
+    open_transactions(scene, client, *NODES)
+    scene.wire.down.add(2)
+
+    assert client.coordinators.list_transactions(soon(scene), of_all_brokers=False) == [ID, THIRD]
+
+
 def test_brokers_that_cannot_list_are_named(scene: Scene, coordinators: Coordinators) -> None:
     scene.fail(2, UnsupportedBrokerError("use brokers of Apache Kafka 3.0 or later"))
 
@@ -429,7 +442,7 @@ def test_refusal_to_list_is_an_error(scene: Scene, coordinators: Coordinators) -
 
 def test_transactions_are_described_by_their_coordinators(scene: Scene, client: KafkaClient) -> None:
     producers = open_transactions(scene, client, ID)
-    other = client.coordinators.producer_id(soon(scene), OTHER, TIMEOUT_MS)
+    other = client.coordinators.fence([OTHER], TIMEOUT_MS, soon(scene))[OTHER]
     opened, ready = client.coordinators.describe_transactions([ID, THIRD, OTHER], soon(scene))
 
     assert (opened.transactional_id, opened.state, opened.producer) == (ID, "Ongoing", producers[ID])

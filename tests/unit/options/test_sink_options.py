@@ -180,6 +180,7 @@ BAD = [
     ("kafka.partitioner.ignore.keys", "", "must be false or true"),
     ("kafka.transactional.id", "  ", "must be 1 to 255 printable characters"),
     ("kafka.transactional.id", "a\nb", "must be 1 to 255 printable characters"),
+    ("kafka.transactional.id", "clicks/2026/11", "not end with two numbers after slashes"),
     ("kafka.client.id", "a\nb", "must be at most 255 printable characters"),
     ("metricsTopic", "a,b", "must be the name of one topic"),
 ]

@@ -19,7 +19,7 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.model import ProducerEpoch, TransactionVersion
 from pyspark_kafka_meta.wire.messages import AddPartitionsRequest, EndTransactionRequest
-from pyspark_kafka_meta.writing.task_transaction import TaskTransaction
+from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
 from pyspark_kafka_meta.writing.written_range import WrittenRange
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_coordinators import ONGOING
@@ -46,7 +46,7 @@ def scene(monkeypatch: pytest.MonkeyPatch, version: TransactionVersion) -> Write
 
 
 @pytest.fixture
-def transaction(scene: WriterScene, version: TransactionVersion) -> TaskTransaction:
+def transaction(scene: WriterScene, version: TransactionVersion) -> TransactionalProducer:
     return scene.transaction(ID, version, TIMEOUT_MS)
 
 
@@ -58,14 +58,14 @@ def is_open(scene: WriterScene) -> bool:
 
 
 def test_all_rows_are_in_one_open_transaction(
-    scene: WriterScene, transaction: TaskTransaction, version: TransactionVersion
+    scene: WriterScene, transaction: TransactionalProducer, version: TransactionVersion
 ) -> None:
     written = scene.write_in(transaction, numbered(COUNT), **SMALL_BATCHES)
 
     assert scene.numbers() == in_turn(COUNT)
     assert written == {partition: [WrittenRange(0, 100, 100)] for partition in (T0, T1, T2)}
     assert is_open(scene)
-    opened = transaction.opened(())
+    opened = transaction.opened({})
     assert opened is not None
     assert opened.producer == scene.cluster.coordinators.transactions[ID].producer
     headers = [header for partition in (T0, T1, T2) for header in scene.batch_headers(partition)]
@@ -76,7 +76,7 @@ def test_all_rows_are_in_one_open_transaction(
 
 
 def test_version_1_adds_each_partition_once(
-    scene: WriterScene, transaction: TaskTransaction, version: TransactionVersion
+    scene: WriterScene, transaction: TransactionalProducer, version: TransactionVersion
 ) -> None:
     scene.write_in(transaction, rows(value=[b"1"], partition=[1]))
     scene.write_in(transaction, numbered(COUNT), **SMALL_BATCHES)
@@ -86,14 +86,14 @@ def test_version_1_adds_each_partition_once(
     assert added == ([(T1,), (T0, T2)] if version is V1 else [])
 
 
-def test_no_rows_need_no_transaction(scene: WriterScene, transaction: TaskTransaction) -> None:
+def test_no_rows_need_no_transaction(scene: WriterScene, transaction: TransactionalProducer) -> None:
     assert scene.write_in(transaction, numbered(0)) == {}
-    assert transaction.opened(()) is None
+    assert transaction.opened({}) is None
     assert scene.wire.requests == []
 
 
 def test_tasks_of_a_worker_have_separate_producers(
-    scene: WriterScene, transaction: TaskTransaction, version: TransactionVersion
+    scene: WriterScene, transaction: TransactionalProducer, version: TransactionVersion
 ) -> None:
     other = scene.transaction("orders/4/0", version, TIMEOUT_MS)
     scene.write_task(numbered(30))
@@ -105,7 +105,7 @@ def test_tasks_of_a_worker_have_separate_producers(
     assert [header.base_sequence for header in scene.batch_headers(T0)] == [0, 0, 0, 10]
 
 
-def test_driver_writes_one_transaction_after_the_other(scene: WriterScene, transaction: TaskTransaction) -> None:
+def test_driver_writes_one_transaction_after_the_other(scene: WriterScene, transaction: TransactionalProducer) -> None:
     """Under V1 in the same epoch, in which brokers take repeated sequence numbers for repeated batches."""
     for start in range(0, 90, 30):
         scene.write_in(transaction, numbered(30, start=start))
@@ -115,7 +115,7 @@ def test_driver_writes_one_transaction_after_the_other(scene: WriterScene, trans
     assert len(scene.sent("InitProducerId")) == 1
 
 
-def test_batches_are_written_as_they_are(scene: WriterScene, transaction: TaskTransaction) -> None:
+def test_batches_are_written_as_they_are(scene: WriterScene, transaction: TransactionalProducer) -> None:
     copies = [(partition, encoded_batch(count)) for partition, count in ((T1, 3), (T0, 5), (T1, 2), (T1, 7))]
 
     writer = scene.task_writer(["value", "partition"], transaction, **{"kafka.buffer.memory": "100"})
@@ -143,7 +143,7 @@ RETRIABLE = [
 @pytest.mark.parametrize("code", RETRIABLE)
 @pytest.mark.parametrize("times", [1, 7])
 def test_retriable_error_neither_loses_nor_repeats_nor_reorders(
-    scene: WriterScene, transaction: TaskTransaction, code: ErrorCode, times: int
+    scene: WriterScene, transaction: TransactionalProducer, code: ErrorCode, times: int
 ) -> None:
     scene.script(T1, *[code] * times)
 
@@ -155,7 +155,7 @@ def test_retriable_error_neither_loses_nor_repeats_nor_reorders(
 
 @pytest.mark.parametrize("handled", [1, 3, 5])
 def test_lost_responses_are_no_reason_to_write_twice(
-    scene: WriterScene, transaction: TaskTransaction, handled: int
+    scene: WriterScene, transaction: TransactionalProducer, handled: int
 ) -> None:
     scene.wire.lost_responses = {2: handled, 3: handled}
 
@@ -166,7 +166,7 @@ def test_lost_responses_are_no_reason_to_write_twice(
 
 @pytest.mark.parametrize("api", ["InitProducerId", "AddPartitionsToTxn"])
 def test_lost_responses_of_the_coordinator_are_repeated(
-    scene: WriterScene, transaction: TaskTransaction, api: str
+    scene: WriterScene, transaction: TransactionalProducer, api: str
 ) -> None:
     scene.wire.lost_transactions[api] = 2
 
@@ -182,7 +182,7 @@ def failing_rows() -> Iterator[pa.RecordBatch]:
     yield rows(value=[b"1"], partition=[-1])
 
 
-def test_failed_task_aborts_its_transaction(scene: WriterScene, transaction: TaskTransaction) -> None:
+def test_failed_task_aborts_its_transaction(scene: WriterScene, transaction: TransactionalProducer) -> None:
     with pytest.raises(InvalidRowError):
         scene.write_from(failing_rows(), ["value", "partition"], transaction, **{"kafka.buffer.memory": "1"})
 
@@ -191,7 +191,7 @@ def test_failed_task_aborts_its_transaction(scene: WriterScene, transaction: Tas
 
 
 def test_what_a_failed_task_has_sent_is_not_appended_after_its_abort(
-    scene: WriterScene, transaction: TaskTransaction, version: TransactionVersion
+    scene: WriterScene, transaction: TransactionalProducer, version: TransactionVersion
 ) -> None:
     """A request that comes late would be part of the next transaction of this id."""
     with pytest.raises(InvalidRowError):
@@ -204,7 +204,7 @@ def test_what_a_failed_task_has_sent_is_not_appended_after_its_abort(
 
 
 def test_abort_that_gets_no_response_delays_the_error_a_few_seconds(
-    scene: WriterScene, transaction: TaskTransaction
+    scene: WriterScene, transaction: TransactionalProducer
 ) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield numbered(30)
@@ -219,7 +219,7 @@ def test_abort_that_gets_no_response_delays_the_error_a_few_seconds(
 
 
 def test_fenced_task_fails_and_leaves_its_successor_alone(
-    scene: WriterScene, transaction: TaskTransaction, version: TransactionVersion
+    scene: WriterScene, transaction: TransactionalProducer, version: TransactionVersion
 ) -> None:
     successor = scene.transaction(ID, version, TIMEOUT_MS)
 
@@ -231,13 +231,13 @@ def test_fenced_task_fails_and_leaves_its_successor_alone(
     with pytest.raises(FencedError, match=r"uses transactional id orders/3/0 by now"):
         scene.write_from(batches(), ["value", "partition"], transaction, **{"kafka.buffer.memory": "1"})
 
-    opened = successor.opened(())
+    opened = successor.opened({})
     assert opened is not None
     assert is_open(scene)
     assert scene.cluster.coordinators.transactions[ID].producer == opened.producer
 
 
-def test_transaction_that_timed_out_fails_the_task(scene: WriterScene, transaction: TaskTransaction) -> None:
+def test_transaction_that_timed_out_fails_the_task(scene: WriterScene, transaction: TransactionalProducer) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield numbered(30)
         scene.cluster.coordinators.time_out(ID)
@@ -249,14 +249,16 @@ def test_transaction_that_timed_out_fails_the_task(scene: WriterScene, transacti
     assert not is_open(scene)
 
 
-def test_task_that_writes_too_long_fails_before_the_timeout(scene: WriterScene, transaction: TaskTransaction) -> None:
+def test_task_that_writes_too_long_fails_before_the_timeout(
+    scene: WriterScene, transaction: TransactionalProducer
+) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         for start in range(0, COUNT, 30):
             yield numbered(30, start=start)
             scene.clock.sleep(10)
 
     began = scene.clock()
-    with pytest.raises(TransactionTimeoutError, match=r"in transaction orders/3/0, whose timeout is 60 s"):
+    with pytest.raises(TransactionTimeoutError, match=r"orders/3/0 has been written for .* timeout is 60 s"):
         scene.write_from(batches(), ["value", "partition"], transaction, **{"kafka.buffer.memory": "1"})
 
     assert scene.clock() - began < TIMEOUT_MS / 1000
@@ -264,7 +266,7 @@ def test_task_that_writes_too_long_fails_before_the_timeout(scene: WriterScene, 
 
 
 def test_task_that_waits_too_long_for_a_leader_fails_before_the_timeout(
-    scene: WriterScene, transaction: TaskTransaction
+    scene: WriterScene, transaction: TransactionalProducer
 ) -> None:
     scene.script(T1, *[ErrorCode.not_enough_replicas] * 1_000)
     began = scene.clock()
@@ -287,7 +289,7 @@ REFUSALS: dict[ErrorCode, type[KafkaMetaError]] = {
 
 @pytest.mark.parametrize("code", REFUSALS)
 def test_refused_batch_aborts_the_transaction(
-    scene: WriterScene, transaction: TaskTransaction, code: ErrorCode
+    scene: WriterScene, transaction: TransactionalProducer, code: ErrorCode
 ) -> None:
     scene.script(T1, code)
 
@@ -309,7 +311,7 @@ def test_rows_that_are_not_acknowledged_in_time_abort_the_transaction(
     assert not is_open(scene)
 
 
-def test_transactional_id_that_may_not_be_used_is_named(scene: WriterScene, transaction: TaskTransaction) -> None:
+def test_transactional_id_that_may_not_be_used_is_named(scene: WriterScene, transaction: TransactionalProducer) -> None:
     scene.wire.transaction_errors["InitProducerId"].append(ErrorCode.transactional_id_authorization_failed)
 
     with pytest.raises(BrokerError, match="allow this user WRITE on all transactional ids"):
@@ -321,7 +323,7 @@ def test_transactional_id_that_may_not_be_used_is_named(scene: WriterScene, tran
 
 def test_unreachable_coordinator_fails_the_task(scene: WriterScene, version: TransactionVersion) -> None:
     worker = scene.worker(scene.sink_options())
-    transaction = TaskTransaction(worker, ID, TIMEOUT_MS, version, max_block_ms=5_000)
+    transaction = TransactionalProducer(worker, ID, TIMEOUT_MS, version, max_block_ms=5_000)
     scene.wire.transaction_errors["FindCoordinator"].extend([ErrorCode.coordinator_not_available] * 1_000)
     began = scene.clock()
 

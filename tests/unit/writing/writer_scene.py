@@ -15,8 +15,9 @@ from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.records.record_batches import read_batch_headers
 from pyspark_kafka_meta.sink_schema import SinkColumns
-from pyspark_kafka_meta.writing.task_transaction import TaskTransaction
-from pyspark_kafka_meta.writing.task_writer import TaskWriter, Written
+from pyspark_kafka_meta.writing.task_writer import TaskWriter
+from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
+from pyspark_kafka_meta.writing.written_range import Written
 from tests.unit.scene import RecordingPublisher, Scene
 
 NAMES = ("key", "value", "headers", "topic", "partition", "timestamp")
@@ -65,14 +66,14 @@ class WriterScene(Scene):
             )
         return self._worker
 
-    def transaction(self, transactional_id: str, version: TransactionVersion, timeout_ms: int) -> TaskTransaction:
-        return TaskTransaction(self.worker(self.sink_options()), transactional_id, timeout_ms, version)
+    def transaction(self, transactional_id: str, version: TransactionVersion, timeout_ms: int) -> TransactionalProducer:
+        return TransactionalProducer(self.worker(self.sink_options()), transactional_id, timeout_ms, version)
 
     def write_task(self, *batches: pa.RecordBatch, **options: str) -> Written:
         """Write as one task with these options; `topic=""` is without the option."""
         return self.write_from(iter(batches), batches[0].schema.names, **options)
 
-    def write_in(self, transaction: TaskTransaction, /, *batches: pa.RecordBatch, **options: str) -> Written:
+    def write_in(self, transaction: TransactionalProducer, /, *batches: pa.RecordBatch, **options: str) -> Written:
         """As `write_task`, in a transaction."""
         return self.write_from(iter(batches), batches[0].schema.names, transaction, **options)
 
@@ -80,7 +81,7 @@ class WriterScene(Scene):
         self,
         batches: Iterator[pa.RecordBatch],
         names: Sequence[str],
-        transaction: TaskTransaction | None = None,
+        transaction: TransactionalProducer | None = None,
         /,
         **options: str,
     ) -> Written:
@@ -88,7 +89,7 @@ class WriterScene(Scene):
         return self.task_writer(names, transaction, **options).write(batches)
 
     def task_writer(
-        self, names: Sequence[str], transaction: TaskTransaction | None = None, /, **options: str
+        self, names: Sequence[str], transaction: TransactionalProducer | None = None, /, **options: str
     ) -> TaskWriter:
         """A task that gets rows with these columns."""
         sink = self.sink_options(**options)

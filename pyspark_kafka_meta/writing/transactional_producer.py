@@ -1,4 +1,4 @@
-"""`TaskTransaction`: the transactions of one transactional id, one after the other (KIP-98).
+"""`TransactionalProducer`: the transactions of one transactional id, one after the other (KIP-98).
 
 A task attempt begins a transaction with its first rows and leaves it open, for the driver to commit or abort. The
 driver's own transactions, which hold its decisions, it commits itself.
@@ -11,8 +11,8 @@ from collections.abc import Collection
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.client.producer_state import PartitionSequence
-from pyspark_kafka_meta.errors import KafkaMetaError, TransactionTimeoutError
-from pyspark_kafka_meta.kafka_errors import transaction_error
+from pyspark_kafka_meta.errors import FencedError, KafkaMetaError, TransactionTimeoutError
+from pyspark_kafka_meta.kafka_errors import describe
 from pyspark_kafka_meta.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import (
     NO_PRODUCER,
@@ -23,6 +23,7 @@ from pyspark_kafka_meta.model import (
     WrittenOffsets,
 )
 from pyspark_kafka_meta.wire.messages import EndTransactionResponse
+from pyspark_kafka_meta.writing.written_range import Written
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ ABORT_S = 5.0
 """Maximum wait for the abort of transactions, which the driver repeats for its next batch."""
 
 
-class TaskTransaction:
+class TransactionalProducer:
     """The transactions of one transactional id. Not thread-safe.
 
     Attributes:
@@ -68,12 +69,10 @@ class TaskTransaction:
         the transaction that they left open.
 
         Raises:
-            AuthorizationError, BrokerError, ConnectError: as `Coordinators.producer_id`.
+            AuthorizationError, BrokerError, ConnectError: as `Coordinators.fence`.
         """
         if self._producer == NO_PRODUCER:
-            self._start(
-                self._client.coordinators.producer_id(self._deadline(), self.transactional_id, self._timeout_ms)
-            )
+            self._start(self._fence(self._deadline()))
 
     def add(self, partitions: Collection[TopicPartition]) -> None:
         """Make partitions part of the transaction. Call it before the first Produce to them.
@@ -98,24 +97,36 @@ class TaskTransaction:
         the end of this one raises the epoch."""
         return self._sequences.setdefault(partition, PartitionSequence(self._producer))
 
-    def opened(self, written: Collection[WrittenOffsets]) -> OpenTransaction | None:
-        """The open transaction, which has written these records, for the driver; None if nothing was written."""
+    def opened(self, written: Written) -> OpenTransaction | None:
+        """The open transaction, which has written these records, for the driver; None if nothing was written.
+
+        Of each partition it names one span, which may hold records of others too: all ranges could be too many for the
+        driver's decision.
+        """
         if self._began_at is None:
             return None
-        return OpenTransaction(self.transactional_id, self._producer, tuple(written))
+        spans = (
+            WrittenOffsets(
+                *partition, ranges[0].from_offset, ranges[-1].until_offset, sum(each.records for each in ranges)
+            )
+            for partition, ranges in sorted(written.items())
+        )
+        return OpenTransaction(self.transactional_id, self._producer, tuple(spans))
 
     def commit(self, deadline: float) -> None:
         """Commit what was written. Further records are in another transaction.
 
         Raises:
-            FencedError: another producer uses the transactional id.
-            BrokerError: the transaction has ended, or may not be ended by this user.
+            FencedError: another producer uses the transactional id, or the transaction has timed out.
+            BrokerError: this user may not end it.
             ConnectError: the coordinator did not respond by `deadline`.
         """
         ended = self._end(True, deadline)
         if ended.error_code != 0:
-            problem = f"transaction {self.transactional_id} cannot be committed"
-            raise transaction_error(problem, ended.error_code, self.transactional_id)
+            raise FencedError(
+                f"transaction {self.transactional_id} cannot be committed: {describe(ended.error_code)}: another "
+                "producer uses its id by now, or it timed out"
+            )
         self._partitions.clear()
         self._began_at = None
         if ended.producer != NO_PRODUCER:
@@ -132,9 +143,9 @@ class TaskTransaction:
         began, deadline = self._client.clock(), self._client.clock() + ABORT_S
         try:
             if self.version is TransactionVersion.V1:
-                self._client.coordinators.producer_id(deadline, self.transactional_id, self._timeout_ms)
-            else:
-                self._end(False, deadline)
+                self._fence(deadline)
+            elif self._end(False, deadline).error_code != 0:
+                return  # it timed out, or another producer has aborted it
         except KafkaMetaError as error:
             logger.warning("transaction %s stays open for the driver to abort: %s", self.transactional_id, error)
             return
@@ -145,7 +156,7 @@ class TaskTransaction:
         """Raises TransactionTimeoutError if the coordinator may abort the transaction before the driver commits it."""
         if self._began_at is not None and now >= self._began_at + LATE_SHARE * self._timeout_ms / 1000:
             raise TransactionTimeoutError(
-                f"the task has written for {now - self._began_at:.0f} s in transaction {self.transactional_id}, whose "
+                f"transaction {self.transactional_id} has been written for {now - self._began_at:.0f} s, and its "
                 f"timeout is {self._timeout_ms / 1000:.0f} s: write smaller batches (maxOffsetsPerTrigger, or more "
                 "tasks), or raise kafka.transaction.timeout.ms and transaction.max.timeout.ms of the brokers"
             )
@@ -153,6 +164,11 @@ class TaskTransaction:
     def _start(self, producer: ProducerEpoch) -> None:
         """Another producer, whose sequences start at 0."""
         self._producer, self._sequences = producer, {}
+
+    def _fence(self, deadline: float) -> ProducerEpoch:
+        return self._client.coordinators.fence([self.transactional_id], self._timeout_ms, deadline)[
+            self.transactional_id
+        ]
 
     def _end(self, committed: bool, deadline: float) -> EndTransactionResponse:
         producers = {self.transactional_id: self._producer}

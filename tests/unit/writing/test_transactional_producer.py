@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.errors import BrokerError, ConnectError, FencedError, KafkaMetaError, TransactionTimeoutError
+from pyspark_kafka_meta.errors import ConnectError, FencedError, KafkaMetaError, TransactionTimeoutError
 from pyspark_kafka_meta.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import (
     NO_PRODUCER,
@@ -20,12 +20,14 @@ from pyspark_kafka_meta.model import (
     WrittenOffsets,
 )
 from pyspark_kafka_meta.wire.messages import EndTransactionResponse
-from pyspark_kafka_meta.writing.task_transaction import TaskTransaction
+from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
+from pyspark_kafka_meta.writing.written_range import WrittenRange
 from tests.partitions import T0, T1, T2
 
 V1, V2 = TransactionVersion.V1, TransactionVersion.V2
 ID = "orders/3/0"
-WRITTEN = (WrittenOffsets("t", 0, 5, 7, 2),)
+WRITTEN = {T1: [WrittenRange(0, 1, 1)], T0: [WrittenRange(5, 7, 2), WrittenRange(9, 10, 1)]}
+SPANS = (WrittenOffsets("t", 0, 5, 10, 3), WrittenOffsets("t", 1, 0, 1, 1))
 
 
 class FakeClient:
@@ -63,10 +65,11 @@ class FakeClient:
             error, self.error = self.error, None
             raise error
 
-    def producer_id(self, deadline: float, transactional_id: str, timeout_ms: int) -> ProducerEpoch:
+    def fence(self, transactional_ids: Collection[str], timeout_ms: int, deadline: float) -> dict[str, ProducerEpoch]:
+        (transactional_id,) = transactional_ids
         self._respond("InitProducerId", transactional_id, timeout_ms, deadline - self.now)
         self.epoch += 1
-        return ProducerEpoch(7, self.epoch)
+        return {transactional_id: ProducerEpoch(7, self.epoch)}
 
     def add_partitions(
         self, transactional_id: str, producer: ProducerEpoch, partitions: Collection[TopicPartition], deadline: float
@@ -92,14 +95,14 @@ def client() -> FakeClient:
     return FakeClient()
 
 
-def transaction(client: Any, version: TransactionVersion = V2, timeout_ms: int = 60_000) -> TaskTransaction:
-    return TaskTransaction(client, ID, timeout_ms, version, max_block_ms=9_000)
+def transaction(client: Any, version: TransactionVersion = V2, timeout_ms: int = 60_000) -> TransactionalProducer:
+    return TransactionalProducer(client, ID, timeout_ms, version, max_block_ms=9_000)
 
 
 def test_task_without_rows_begins_no_transaction(client: FakeClient) -> None:
     made = transaction(client)
 
-    assert made.opened(()) is None
+    assert made.opened({}) is None
     made.abort()
     assert client.requests == []
 
@@ -111,7 +114,7 @@ def test_first_rows_begin_the_transaction_that_the_driver_gets(client: FakeClien
 
     assert client.requests == [("InitProducerId", ID, 60_000, 9.0)]
     assert client.begun == 1
-    assert made.opened(WRITTEN) == OpenTransaction(ID, ProducerEpoch(7, 0), WRITTEN)
+    assert made.opened(WRITTEN) == OpenTransaction(ID, ProducerEpoch(7, 0), SPANS)
 
 
 def test_version_1_adds_each_partition_once_and_several_in_one_request(client: FakeClient) -> None:
@@ -156,7 +159,7 @@ def test_next_transaction_continues_the_sequences_of_its_epoch(
     made.sequence(T0).take(5)
 
     made.commit(client.now + 30)
-    assert made.opened(()) is None
+    assert made.opened({}) is None
     made.add({T0})
 
     assert (made.sequence(T0).producer, made.sequence(T0).next_sequence) == expected
@@ -179,7 +182,7 @@ def test_transaction_that_timed_out_is_not_committed(client: FakeClient) -> None
     made.add({T0})
     client.end_code = ErrorCode.invalid_txn_state
 
-    with pytest.raises(BrokerError, match="INVALID_TXN_STATE"):
+    with pytest.raises(FencedError, match=r"INVALID_TXN_STATE.* or it timed out"):
         made.commit(client.now + 30)
 
 
@@ -222,7 +225,7 @@ def test_transaction_is_given_up_before_it_times_out(client: FakeClient) -> None
     made.fail_if_late(client.now)
 
     client.now += 0.1
-    with pytest.raises(TransactionTimeoutError, match=r"for 48 s in transaction orders/3/0, whose timeout is 60 s: .*"):
+    with pytest.raises(TransactionTimeoutError, match=r"has been written for 48 s, and its timeout is 60 s: "):
         made.fail_if_late(client.now)
     made.commit(client.now + 30)
     made.fail_if_late(client.now)
