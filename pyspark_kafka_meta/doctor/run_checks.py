@@ -33,7 +33,7 @@ def run_checks(
     from pyspark_kafka_meta.options import ClientOptions, FetchOptions
 
     addresses: Sequence[Address] = ()
-    cluster, producer = split_options(cluster) if checks_writes else (cluster, None)
+    cluster, writing = split_options(cluster) if checks_writes else (cluster, None)
     if cluster:
         options, fetch = ClientOptions.parse(cluster), FetchOptions.parse(cluster)
         addresses = options.bootstrap_servers
@@ -46,8 +46,8 @@ def run_checks(
             yield "Brokers", broker_findings(brokers, results, fetch.client_rack)
             if topics:
                 options = replace(options, bootstrap_servers=tuple(reached))
-                yield "Topics", topic_findings(topics, brokers, options, fetch, must_read=producer is None)
-                if producer is not None:
-                    yield "Writes", write_findings(topics, options, producer)
+                yield "Topics", topic_findings(topics, brokers, options, fetch, must_read=writing is None)
+                if writing is not None:
+                    yield "Writes", write_findings(topics, options, writing)
     if checks_executors:
         yield "Executors", executor_findings(cluster, addresses)

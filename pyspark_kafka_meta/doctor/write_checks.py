@@ -27,17 +27,20 @@ from pyspark_kafka_meta.kafka_errors import (
 )
 from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.model import NO_PRODUCER, Broker, RefreshReason, TopicPartition, name_partitions
-from pyspark_kafka_meta.options import ClientOptions, ProducerOptions, SinkOptions
+from pyspark_kafka_meta.options import ClientOptions, SinkOptions
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
 from pyspark_kafka_meta.options.fetch_options import FETCH_OPTIONS
 from pyspark_kafka_meta.options.option_definitions import documented_names
 from pyspark_kafka_meta.options.producer_options import PRODUCER_OPTIONS
+from pyspark_kafka_meta.options.transaction_options import TRANSACTION_OPTIONS
 from pyspark_kafka_meta.records.compression import Codec
 from pyspark_kafka_meta.records.record_batches import write_batch
 from pyspark_kafka_meta.telemetry.event_origin import cli_origin
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 from pyspark_kafka_meta.wire.messages import ProducePartition, ProduceRequest, ProduceResponse, RequestFailure
 
+CHECKED_TIMEOUT_MS = 1_000
+"""Without `kafka.transaction.timeout.ms`: brokers accept it whatever their maximum. No transaction begins."""
 _RECORD_COUNT = slice(57, 61)
 """In a record batch: `records/record_batches.py` has the layout."""
 
@@ -49,29 +52,33 @@ def damaged_batch() -> bytes:
     return bytes(batch)
 
 
-def split_options(cluster: Mapping[str, str]) -> tuple[dict[str, str], ProducerOptions]:
-    """The `kafka.*` options without those of writing alone, and the latter parsed.
+def split_options(cluster: Mapping[str, str]) -> tuple[dict[str, str], SinkOptions]:
+    """The `kafka.*` options without those of writing alone, and all parsed for writing.
 
     Raises:
         OptionError: an option is invalid, or is neither of reading nor of writing.
     """
     given = CaseInsensitiveMap(cluster)
     writing = SinkOptions.parse(given.without(*documented_names(FETCH_OPTIONS)))
-    return given.without(*documented_names(PRODUCER_OPTIONS)), writing.producer
+    return given.without(*documented_names(PRODUCER_OPTIONS | TRANSACTION_OPTIONS)), writing
 
 
-def write_findings(topics: Collection[str], options: ClientOptions, producer: ProducerOptions) -> Iterator[Finding]:
+def write_findings(topics: Collection[str], options: ClientOptions, writing: SinkOptions) -> Iterator[Finding]:
     """Findings on writes to these topics.
 
     Args:
         options: with bootstrap addresses that respond.
     """
     with closing(KafkaClient(options, EventPublisher((), cli_origin()))) as client:
-        yield from check_writes(client, topics, producer)
+        yield from check_writes(client, topics, writing)
 
 
-def check_writes(client: KafkaClient, topics: Collection[str], producer: ProducerOptions) -> Iterator[Finding]:
-    """As `write_findings`. Topics and partitions without a leader have no finding: the check of topics reports them."""
+def check_writes(client: KafkaClient, topics: Collection[str], writing: SinkOptions) -> Iterator[Finding]:
+    """As `write_findings`. Topics and partitions without a leader have no finding: the check of topics reports them,
+    and the first exactly-once write creates the topic of decisions."""
+    producer, transaction = writing.producer, writing.transaction
+    if transaction.transactional_id is not None:
+        topics = {*topics, transaction.decisions_topic}
     client.cache.track(topics)
     try:
         snapshot = client.cache.refresh(RefreshReason.BOOTSTRAP, client.api_deadline())
@@ -83,7 +90,9 @@ def check_writes(client: KafkaClient, topics: Collection[str], producer: Produce
             entries = (ProducePartition(each, snapshot.topic_id(topic), damaged_batch()) for each in partitions)
             request = ProduceRequest(tuple(entries), producer.acks, client.options.request_timeout_ms)
             yield from _probe(client, topic, leader, request)
-    if producer.idempotent:
+    if transaction.transactional_id is not None:
+        yield _transaction_finding(client, transaction.transactional_id, transaction.timeout_ms)
+    elif producer.idempotent:
         yield _producer_id_finding(client)
 
 
@@ -128,6 +137,19 @@ def _probe(client: KafkaClient, topic: str, leader: Broker, request: ProduceRequ
             yield from judge_refusals(check, topic, response)
         case RequestFailure(error=reason):
             yield failure(check, reason)
+
+
+def _transaction_finding(client: KafkaClient, sink: str, timeout_ms: int | None) -> Finding:
+    """With an id of its own, beside those of tasks, which it would fence."""
+    check, transactional_id = "exactly-once", f"{sink}/doctor"
+    try:
+        client.coordinators.fence([transactional_id], timeout_ms or CHECKED_TIMEOUT_MS, client.api_deadline())
+    except AuthorizationError as error:
+        fix = f"allow this user WRITE on transactional ids that begin with {sink} (prefixed)"
+        return fail(check, str(error), fix)
+    except KafkaMetaError as error:
+        return fail(check, str(error), "see the log of the brokers, which coordinate transactions")
+    return ok(check, f"this user may write in transactions, responded for transactional id {transactional_id}")
 
 
 def _producer_id_finding(client: KafkaClient) -> Finding:

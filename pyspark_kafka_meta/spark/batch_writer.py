@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @entry_points
 class KafkaMetaWriter(PromptTask, DataSourceArrowWriter):
-    """Appends the rows of a DataFrame to topics; with `kafka.transactional.id` all of them or none."""
+    """Appends the rows of a DataFrame to topics. With `kafka.transactional.id`, all become visible or none."""
 
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         self._options = with_driver(options)

@@ -77,6 +77,7 @@ def transaction_rows(
         now_ms: ms since 1970 UTC.
     """
     sinks = {sink for sink, _ in decisions}
+    queries = {sink: decision.batch.owner for (sink, _), decision in decisions.items() if decision.batch.is_stream}
     decided = {
         (each.transactional_id, each.producer): (each, sink, decision.batch)
         for (sink, _), decision in decisions.items()
@@ -93,7 +94,10 @@ def transaction_rows(
         _ended_row(transaction, states.get(transaction.transactional_id), sink, batch)
         for transaction, sink, batch in decided.values()
     ]
-    rows = [replace(row, cluster_id=cluster_id) for row in rows]
+    rows = [
+        replace(row, cluster_id=cluster_id, query_id=row.query_id if row.is_decided else queries.get(row.sink or ""))
+        for row in rows
+    ]
     return sorted(rows, key=lambda row: (row.sink is None, row.sink or "", row.transactional_id))
 
 

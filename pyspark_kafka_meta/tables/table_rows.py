@@ -131,8 +131,8 @@ class TransactionRow:
         partitions: those written to.
         is_decided: whether the transaction belongs to a decided batch: its records become visible, even if the
             coordinator aborts it.
-        query_id: the streaming query of the decided batch.
-        batch_id: its micro-batch, or the txnVersion of a batch write.
+        query_id: the streaming query of the decided batch; without a decision that which wrote last with this sink.
+        batch_id: micro-batch of the decided batch, or the txnVersion of a batch write.
     """
 
     cluster_id: str | None = None

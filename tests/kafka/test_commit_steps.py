@@ -16,7 +16,7 @@ from confluent_kafka import TopicPartition as Partition
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import DataLossError, FencedError, KafkaMetaError
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, RefreshEvent
-from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
+from pyspark_kafka_meta.model import OpenTransaction, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.transactions.commit_protocol import commit
@@ -25,6 +25,7 @@ from pyspark_kafka_meta.transactions.plan import TransactionPlan
 from pyspark_kafka_meta.transactions.step_runner import StepRunner
 from pyspark_kafka_meta.transactions.steps import Step, WriteDecision
 from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
+from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP
 from pyspark_kafka_meta.writing.task_writer import TaskWriter
 from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
 from pyspark_kafka_meta.writing.written_range import Written
@@ -42,7 +43,11 @@ PARTITIONS = 3
 class Sink:
     """One sink: a new client for each driver and task, as in new processes."""
 
-    def __init__(self, servers: str, topic: str, version: TransactionVersion, stack: ExitStack) -> None:
+    def __init__(self, servers: str, topic: str, version: TransactionVersion | None, stack: ExitStack) -> None:
+        """
+        Args:
+            version: None for what the cluster has finalized.
+        """
         self.servers, self.topic = servers, topic
         self._version, self._stack = version, stack
         self.events: list[RefreshEvent] = []
@@ -91,6 +96,13 @@ class Sink:
         return sorted(
             (message.value() or b"").decode() for message in consume(self.servers, self.topic, "read_committed")
         )
+
+    def is_readable(self) -> bool:
+        """Whether no open transaction holds read_committed readers back."""
+        client, partitions = self.client(), [TopicPartition(self.topic, number) for number in range(PARTITIONS)]
+        latest = dict.fromkeys(partitions, LATEST_TIMESTAMP)
+        ends = [client.list_offsets(latest, client.api_deadline(), read_committed) for read_committed in (True, False)]
+        return ends[0] == ends[1]
 
     def open_transactions(self) -> list[str]:
         client = self.client()

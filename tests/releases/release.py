@@ -1,11 +1,11 @@
 """Tests for each release of Kafka, by `make kafka-releases`: rows equal to a consumer's, an exact stream through
-faults, a recreated topic that is refused, a login, and the sink. The imported tests run unchanged."""
+faults, a recreated topic that is refused, a login, and the sink, also in transactions. Imported tests run unchanged."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.wire.frame_codec import FETCH, LIST_OFFSETS, METADATA, PRODUCE
 from tests.kafka.cluster_tools import all_brokers_know, in_sync, leads_once_elected
 from tests.kafka.harness import SteadyProducer, Stream, running
+from tests.kafka.test_commit_steps import PARTITIONS, Sink, decide_alone, micro_batch, rows
 from tests.kafka.test_fault_matrix_data_loss import (
     make_again,
     open_stream,
@@ -121,6 +122,30 @@ def test_a_batch_that_is_refused_keeps_its_place(
         wait_for(lambda: not worker.wire.faults)
         attempt.write_on()
     worker.assert_written()
+
+
+def test_batches_are_visible_once_after_crashes_lost_attempts_and_time_outs(
+    kafka: LocalKafka, make_topic: Callable[..., str], wait_for: Callable[..., Any]
+) -> None:
+    """Brokers before Kafka 3.0 cannot list what a lost attempt left open: the driver knows its id."""
+    with ExitStack() as stack:
+        sink = Sink(kafka.bootstrap_servers, make_topic(partitions=PARTITIONS), None, stack)
+        driver = sink.driver()
+        decide_alone(driver, micro_batch(0), [sink.write(driver.plan(), 0)])
+        plan = sink.driver().plan()
+        assert sink.visible() == rows(0)
+
+        sink.write(plan, 1, attempt=0)
+        driver = sink.driver()
+        driver.commit(micro_batch(1), [sink.write(plan, 1, attempt=1)], 0)
+        assert sink.is_readable()
+        assert sink.visible() == rows(0, 1)
+
+        driver = sink.driver(**{"kafka.transaction.timeout.ms": "1000"})
+        decide_alone(driver, micro_batch(2), [sink.write(driver.plan(), 2)])
+        wait_for(sink.is_readable, timeout_s=60)
+        sink.driver().plan()
+        assert sink.visible() == rows(0, 1, 2)
 
 
 def test_a_login_by_plain_gets_in_and_a_wrong_password_does_not(

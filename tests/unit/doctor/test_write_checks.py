@@ -23,6 +23,7 @@ from tests.unit.fake_wire import FakeClock, FakeWire
 OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
 SERVERS = {"kafka.bootstrap.servers": "broker-1:9092"}
 CORRUPT, NOT_LEADER, NOT_ENOUGH, STORAGE, DENIED, NO_CLUSTER_RIGHT, LOADING, POLICY = 2, 6, 19, 56, 29, 31, 14, 44
+TRANSACTION_DENIED, BAD_TIMEOUT = 53, 50
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def wire() -> FakeWire:
 
 def findings(wire: FakeWire, *topics: str, **options: str) -> dict[str, Finding]:
     named = {f"kafka.{name.replace('_', '.')}": value for name, value in options.items()}
-    cluster, producer = split_options({**SERVERS, **named})
+    cluster, writing = split_options({**SERVERS, **named})
     client = KafkaClient(
         ClientOptions.parse(cluster),
         EventPublisher((), cli_origin()),
@@ -46,7 +47,7 @@ def findings(wire: FakeWire, *topics: str, **options: str) -> dict[str, Finding]
         sleep=wire.clock.sleep,
         rng=random.Random(0),
     )
-    found = list(check_writes(client, topics or ("t",), producer))
+    found = list(check_writes(client, topics or ("t",), writing))
     client.close()
     assert all(finding.fix for finding in found if finding.verdict is not OK), found
     return {finding.check: finding for finding in found}
@@ -168,10 +169,33 @@ def test_batch_is_whole_but_for_its_checksum_and_holds_no_record() -> None:
 
 def test_options_of_reading_and_writing_are_told_apart_in_any_case() -> None:
     reading = {**SERVERS, "kafka.client.rack": "r1"}
-    rest, producer = split_options({**reading, "kafka.ACKS": "1", "kafka.compression.type": "zstd"})
+    rest, writing = split_options({**reading, "kafka.ACKS": "1", "kafka.compression.type": "zstd"})
+    producer = writing.producer
 
     assert rest == reading
     assert (producer.acks, producer.compression_type, producer.idempotent) == (1, "zstd", False)
+
+
+def test_transactions_are_checked_with_an_id_that_no_task_has(wire: FakeWire) -> None:
+    wire.cluster.create_topic("kafkameta-decisions", partitions=1)
+    wire.error_codes[TopicPartition("kafkameta-decisions", 0)] = deque([DENIED])
+    found = findings(wire, transactional_id="orders", transaction_timeout_ms="20000")
+
+    assert found["exactly-once"].verdict is OK
+    assert "idempotence" not in found
+    assert list(wire.cluster.coordinators.transactions) == ["orders/doctor"]
+    assert [each.verdict for check, each in found.items() if "kafkameta-decisions" in check] == [FAIL]
+
+
+@pytest.mark.parametrize(
+    ("code", "fix"), [(TRANSACTION_DENIED, "WRITE on transactional ids that begin with orders"), (BAD_TIMEOUT, "log")]
+)
+def test_transactions_that_are_refused_are_a_failure(wire: FakeWire, code: int, fix: str) -> None:
+    wire.transaction_errors["InitProducerId"].append(code)
+    found = findings(wire, transactional_id="orders")["exactly-once"]
+
+    assert found.verdict is FAIL
+    assert fix in (found.fix or "")
 
 
 @pytest.mark.parametrize(

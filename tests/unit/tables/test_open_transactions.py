@@ -68,6 +68,11 @@ def test_decided_transaction_names_query_and_micro_batch() -> None:
     assert (row.is_decided, row.query_id, row.batch_id, row.state) == (True, "query-1", 12, "Ongoing")
 
 
+def test_open_transaction_of_a_task_names_the_query_that_wrote_last_with_its_sink() -> None:
+    (row,) = rows(described("orders/0/0"), orders=decided().settled())
+    assert (row.is_decided, row.query_id, row.batch_id) == (False, "query-1", None)
+
+
 def test_decided_batch_write_has_a_version_and_no_query() -> None:
     decision = decided(written("orders/0/0"), series="nightly")
     (row,) = rows(described("orders/0/0"), orders=decision)
