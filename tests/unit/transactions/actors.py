@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from pyspark_kafka_meta.errors import FencedError
 from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, TransactionVersion
 from pyspark_kafka_meta.transactions.commit_protocol import Protocol, commit, recover
-from pyspark_kafka_meta.transactions.decision import Decisions, is_written
+from pyspark_kafka_meta.transactions.decision import BATCH, STREAM, BatchId, Decisions, is_written
 from tests.unit.transactions.model import (
     SINK_ID,
     DriverModel,
@@ -23,7 +23,6 @@ from tests.unit.transactions.model import (
     Requests,
     Row,
     Violation,
-    batch_id,
     text,
 )
 
@@ -63,18 +62,24 @@ class Scenario:
     """What is explored.
 
     Attributes:
+        overlapping: the batches are batch writes without txnAppId, each of a driver of its own, all at once. Nobody
+            repeats one that fails: all of its rows must be visible, or none. Else they are micro-batches of one query.
         rows: of each task of each batch.
         may_copy: whether records may be copied although none of the disturbances aborts transactions.
     """
 
     version: TransactionVersion = TransactionVersion.V2
     batches: int = 2
+    overlapping: bool = False
     tasks: int = 1
     rows: int = 1
     disturbances: frozenset[Disturbance] = frozenset(Disturbance)
     may_copy: bool = True
     recover: Callable[[], Protocol[Decisions]] = recover
     commit: Callable[..., Protocol[None]] = commit
+
+    def batch_id(self, number: int) -> BatchId:
+        return BatchId(BATCH, f"write {number}", number) if self.overlapping else BatchId(STREAM, "query", number)
 
     def input_rows(self, batch: int, task: int) -> list[Row]:
         return [Row(batch, task, number) for number in range(self.rows)]
@@ -172,12 +177,18 @@ class World:
         self.scenario = scenario
         self.kafka = KafkaModel(scenario.version)
         self.spark_log: set[int] = set()
-        """Batches in the commit log of the checkpoint."""
+        """Batches in the commit log of the checkpoint, or whose write has returned."""
         self._actors: list[Actor] = []
         self._runs = 0
         self._is_closing = False
         self._current: Actor
-        self._begin_run()
+        if scenario.overlapping:
+            self._runs = scenario.batches
+            for number in range(scenario.batches):
+                self._actors.append(Actor(f"write {number}", self._runs, self._run(number + 1, number)))
+            self._choose()
+        else:
+            self._begin_run()
 
     # --- what can happen next ----------------------------------------------------------------------------------------
 
@@ -212,7 +223,8 @@ class World:
             if current.attempt.number == 0 and is_last_run:
                 yield Disturbance.SPECULATE
         if is_last_run and not self._is_complete:
-            yield Disturbance.PAUSE
+            if not self.scenario.overlapping:
+                yield Disturbance.PAUSE
             if current.attempt is None:
                 yield Disturbance.CRASH
 
@@ -294,29 +306,28 @@ class World:
             self._current = min((actor for actor in self._actors if actor.can_go_on), key=lambda actor: actor.order)
 
     def _begin_run(self) -> None:
-        """Begin a run of the query, if there is anything left to do."""
-        if not self._is_complete:
+        """Begin a run of the query, if there is anything left to do. Nobody repeats a batch write."""
+        if not self._is_complete and not self.scenario.overlapping:
             self._runs += 1
             if self._runs > MAX_RUNS:
                 raise Violation("the query fails again and again")
-            self._actors.append(Actor(f"run {self._runs}", self._runs, self._run(self._runs)))
+            self._actors.append(Actor(f"run {self._runs}", self._runs, self._run(self._runs, len(self.spark_log))))
         self._choose()
 
-    def _run(self, run: int) -> Actions:
+    def _run(self, run: int, first_batch: int) -> Actions:
         driver = DriverModel(self.kafka)
-        batch = len(self.spark_log)
+        last_batch = first_batch if self.scenario.overlapping else self.scenario.batches - 1
         try:
-            while batch < self.scenario.batches:
-                yield from self._micro_batch(driver, run, batch)
-                batch += 1
+            for batch in range(first_batch, last_batch + 1):
+                yield from self._batch(driver, run, batch)
         except (Failure, FencedError):
             yield from driver.carry_out(self.scenario.recover())  # Spark calls abort
             raise
 
-    def _micro_batch(self, driver: DriverModel, run: int, batch: int) -> Actions:
+    def _batch(self, driver: DriverModel, run: int, batch: int) -> Actions:
         decisions = yield from driver.carry_out(self.scenario.recover())
         transactions: tuple[OpenTransaction, ...] = ()
-        if not is_written(decisions, batch_id(batch)):
+        if not is_written(decisions, self.scenario.batch_id(batch)):
             job = Job(self.scenario.tasks)
             for task in range(job.tasks):
                 self._begin_attempt(Attempt(run, job, batch, task, 0))
@@ -324,7 +335,7 @@ class World:
             if len(messages) < job.tasks:
                 raise Failure("a task failed too often")
             transactions = tuple(message for _, message in messages)
-        yield from driver.carry_out(self.scenario.commit(batch_id(batch), transactions, 0))
+        yield from driver.carry_out(self.scenario.commit(self.scenario.batch_id(batch), transactions, 0))
         yield self.spark_log.add, (batch,)
 
     def _begin_attempt(self, attempt: Attempt) -> Actor:
@@ -356,10 +367,11 @@ class World:
 
     def require_exactly_once(self) -> None:
         """After the last recovery. Raises Violation."""
-        rows = {record.value for record in self.kafka.visible()}
+        rows = {record.value for record in self.kafka.visible() if isinstance(record.value, Row)}
         missing = [
             row
             for batch in range(self.scenario.batches)
+            if not self.scenario.overlapping or batch in self.spark_log or any(row.batch == batch for row in rows)
             for task in range(self.scenario.tasks)
             for row in self.scenario.input_rows(batch, task)
             if row not in rows

@@ -64,6 +64,11 @@ def decide_again(monkeypatch: pytest.MonkeyPatch) -> Scenario:
     return Scenario()
 
 
+def forget_who_wrote_before(monkeypatch: pytest.MonkeyPatch) -> Scenario:
+    monkeypatch.setattr(commit_protocol, "_former_owners", lambda *_: ())
+    return Scenario(overlapping=True, disturbances=frozenset({Disturbance.SWITCH, Disturbance.TIME_OUT}))
+
+
 def ignore_being_fenced(_: pytest.MonkeyPatch) -> Scenario:
     def mutation(step: Step) -> Protocol[Any]:
         result = yield step
@@ -166,6 +171,7 @@ def abort_before_settling(_: pytest.MonkeyPatch) -> Scenario:
 MUTANTS: dict[Mutant, str] = {
     fence_after_reading: "rows are visible twice",
     decide_again: "rows are visible twice",
+    forget_who_wrote_before: "rows are visible twice",
     ignore_being_fenced: "rows are visible although their batch is undecided",
     commit_before_deciding: "rows are visible although their batch is undecided",
     settle_before_committing: "rows are missing",

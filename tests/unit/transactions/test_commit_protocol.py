@@ -276,6 +276,15 @@ def test_all_versions_of_an_app_up_to_the_last_are_written() -> None:
     assert not is_written(decisions, BatchId("other", "other", 0))
 
 
+def test_batch_write_recognises_its_decision_behind_that_of_another() -> None:
+    mine, other = BatchId(BATCH, "mine", 0), BatchId(BATCH, "other", 0)
+    behind = [(ReadDecisions, by_series(decision(mine, A).settled()))]
+    written = next(step for step in Run(commit(other, [B], NOW_MS), behind).steps if isinstance(step, WriteDecision))
+
+    assert is_written(by_series(written.decision), mine)
+    assert not is_written(by_series(decision(other, B)), mine)
+
+
 def test_query_that_another_query_has_taken_over_is_fenced() -> None:
     others = by_series(decision(micro_batch(0, OTHER_QUERY)).settled())
     protocol = commit(micro_batch(7), [A], NOW_MS)

@@ -26,6 +26,14 @@ def test_every_row_is_visible_exactly_once_after_any_two_disturbances(scenario: 
 
 
 @pytest.mark.parametrize("version", TransactionVersion)
+def test_overlapping_batch_writes_are_visible_once_each_or_not_at_all(version: TransactionVersion) -> None:
+    found = explore(Scenario(version, overlapping=True), disturbances=2)
+
+    assert found.trace is None, found.trace
+    assert found.runs > 1_000, found
+
+
+@pytest.mark.parametrize("version", TransactionVersion)
 def test_every_row_is_visible_exactly_once_after_many_random_disturbances(version: TransactionVersion) -> None:
     found = walk(Scenario(version, batches=3, tasks=2, rows=2), seed=1, runs=1_000, disturbances=10, likelihood=0.1)
 
