@@ -59,7 +59,11 @@ OPTION_SECTIONS = {
 }
 """The patterns of each section's option names. An option is in the first section that matches."""
 ENUMS: dict[str, type[StrEnum]] = {enum.__name__: enum for enum in (EventKind, RefreshReason, Outcome, Role)}
-BENCHMARK_HEADERS = {"krec_s": "thousand records a second", "kafkameta_is_faster_by": "kafkameta relative to it"}
+BENCHMARK_HEADERS = {
+    "krec_s": "thousand records a second",
+    "kafkameta_is_faster_by": "kafkameta relative to it",
+    "times_at_least_once": "time relative to at least once",
+}
 NO_DECIMALS_FROM = 100
 
 
