@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,23 @@ def side_tables() -> str:
     return "".join(lines)
 
 
+def public_names(module_name: str) -> str:
+    """The public names of a module, each with the first sentence of its docstring."""
+    members = public_members(module_name)
+    return "".join(f"- `{name}`: {first_sentence(member.__doc__ or '')}\n" for name, member in members.items())
+
+
+def public_members(module_name: str) -> dict[str, Any]:
+    """The members in `__all__`, else the classes that the module defines."""
+    module = import_module(module_name)
+    defined = [name for name, member in vars(module).items() if getattr(member, "__module__", None) == module_name]
+    return {name: getattr(module, name) for name in getattr(module, "__all__", defined)}
+
+
+def first_sentence(doc: str) -> str:
+    return re.split(r"(?<=[^.][.])\s", f"{' '.join(doc.split())} ")[0].strip()
+
+
 def benchmark(name: str, *columns: str) -> str:
     """The rows of docs/benchmarks/NAME.json with all columns; the first argument may choose a case (`200B:`)."""
     rows = results(name)
@@ -161,6 +179,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "enum": enum_values,
     "event-fields": event_fields,
     "side-tables": side_tables,
+    "public-names": public_names,
     "benchmark": benchmark,
 }
 

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from pyspark_kafka_meta.source import KafkaMetaDataSource as DefaultSource
     from pyspark_kafka_meta.tables.dataframes import brokers, caches, lag, open_transactions, partitions, refresh_events
 
+    __version__: str
+    """The version in setup.cfg, as pip recorded it."""
+
 __all__ = [
     "DefaultSource",
     "KafkaMetaDataSource",
@@ -25,8 +28,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in ("DefaultSource", "KafkaMetaDataSource"):
         return import_module(f"{__name__}.source").KafkaMetaDataSource
-    return getattr(import_module(f"{__name__}.tables.dataframes"), name)
+    if name in __all__:
+        return getattr(import_module(f"{__name__}.tables.dataframes"), name)
+    if name == "__version__":
+        machine = import_module(f"{__name__}.doctor.machine_checks")
+        if (version := machine.version_of(machine.DISTRIBUTION)) is not None:
+            return version
+        raise AttributeError(f"the version of {__name__} is unknown, because it was not installed by pip")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
