@@ -10,7 +10,7 @@ RELEASES ?= 2.8.2 3.3.2 3.9.1 4.0.2 4.1.1 4.4.0
 PARALLEL_TESTS = $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all kafka-releases lint docs bench recovery simulate compat connect archive java
+.PHONY: help demo test test-slow test-all kafka-releases lint docs dist bench recovery simulate compat connect archive java
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -37,6 +37,13 @@ lint: $(INSTALLED) ## check style, formatting and types
 
 docs: $(INSTALLED) ## write the generated parts of the documentation
 	$(BIN)/python -m docs.generate
+
+dist: java $(INSTALLED) ## build sdist and wheel, and try the wheel with the lowest and highest dependencies on each Python
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+	$(BIN)/python tests/compat/installed.py dist/*.whl
 
 bench: java $(BENCH_INSTALLED) ## measure speed beside the JVM source and sink, for two hours; BENCHMARKS="throughput ..." chooses
 	for one in $(BENCHMARKS); do $(BENCH)/python -m benchmarks.$$one --json docs/benchmarks/$$one.json || exit 1; done
@@ -78,7 +85,7 @@ java:
 
 # Measured is what a user has, without the tests' packages: the protocol library imports one of them, hypothesis, wherever
 # it finds it, which costs each new process 0.1 s.
-$(INSTALLED): EXTRAS := test,lint
+$(INSTALLED): EXTRAS := test,lint,dist
 $(BENCH_INSTALLED): EXTRAS := bench
 
 # The package must lie on sys.path as a folder: Spark looks for data sources with pkgutil, which sees no import hooks.
