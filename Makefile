@@ -6,6 +6,8 @@ BENCH := .venv-bench/bin
 BENCH_INSTALLED := .venv-bench/.installed
 BENCHMARKS ?= throughput write_throughput micro_batches kafka_to_kafka exactly_once_cost end_to_end cold_start planning memory requests events_cost
 RELEASES ?= 2.8.2 3.3.2 3.9.1 4.0.2 4.1.1 4.4.0
+# By Go, because the package on PyPI downloads a program from elsewhere.
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 # Two workers, each with its own clusters and Spark session, which take whole files in the order of tests/conftest.py.
 PARALLEL_TESTS = $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
@@ -34,6 +36,7 @@ lint: $(INSTALLED) ## check style, formatting and types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@if command -v go >/dev/null; then go run $(ACTIONLINT); else echo "No Go here: the workflows are not checked" >&2; fi
 
 docs: $(INSTALLED) ## write the generated parts of the documentation
 	$(BIN)/python -m docs.generate
