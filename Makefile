@@ -5,6 +5,7 @@ INSTALLED := .venv/.installed
 BENCH := .venv-bench/bin
 BENCH_INSTALLED := .venv-bench/.installed
 BENCHMARKS ?= throughput write_throughput micro_batches kafka_to_kafka exactly_once_cost end_to_end cold_start planning memory requests events_cost
+PYTHONS ?= 3.11 3.12 3.13
 RELEASES ?= 2.8.2 3.3.2 3.9.1 4.0.2 4.1.1 4.4.0
 # By Go, because the package on PyPI downloads a program from elsewhere.
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
@@ -41,12 +42,12 @@ lint: $(INSTALLED) ## check style, formatting and types
 docs: $(INSTALLED) ## write the generated parts of the documentation
 	$(BIN)/python -m docs.generate
 
-dist: java $(INSTALLED) ## build sdist and wheel, and try the wheel with the lowest and highest dependencies on each Python
+dist: java $(INSTALLED) ## build sdist and wheel, and try the wheel with the lowest and highest dependencies; PYTHONS="3.11 ..." chooses
 	rm -rf dist
 	$(BIN)/python -m build
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
-	$(BIN)/python tests/compat/installed.py dist/*.whl
+	$(BIN)/python tests/compat/installed.py dist/*.whl $(PYTHONS)
 
 bench: java $(BENCH_INSTALLED) ## measure speed beside the JVM source and sink, for two hours; BENCHMARKS="throughput ..." chooses
 	for one in $(BENCHMARKS); do $(BENCH)/python -m benchmarks.$$one --json docs/benchmarks/$$one.json || exit 1; done

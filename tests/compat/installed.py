@@ -1,6 +1,6 @@
 """The wheel in new environments, on each Python at hand, with the highest and the lowest dependencies: `make dist`.
 
-    python tests/compat/installed.py WHEEL
+    python tests/compat/installed.py WHEEL PYTHON_VERSION...
 
 pip chooses the highest dependencies, as for a user. It cannot choose the lowest: uv does. `tests/compat/smoke.py` and
 `kafkameta demo` run in a folder without the checkout.
@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from importlib.metadata import PathDistribution
 from pathlib import Path
 
-PYTHONS = ("3.11", "3.12", "3.13")
 UV = str(Path(sys.executable).with_name("uv"))
 # The lowest release with a wheel for this Python: no compilers are needed. pyspark has no wheels.
 WHEELS = ("--only-binary", ":all:", "--no-binary", "pyspark")
@@ -44,10 +43,10 @@ REFUSAL = "streams need pyspark 4.2 or later"
 TIMEOUT_S = 900
 
 
-def main(wheel: Path) -> None:
+def main(wheel: Path, *pythons: str) -> None:
     packages = [str(wheel.resolve()), *requirements(wheel)]
     print("python | dependencies | pyspark pyarrow numpy | install | first rows | smoke test | demo")  # noqa: T201
-    for version in PYTHONS:
+    for version in pythons:
         python = find_python(version)
         if python is None:
             print(f"{version} | not on the PATH: not tried")  # noqa: T201
@@ -108,4 +107,4 @@ def run(folder: Path, *command: str, answers: str = "", exit_code: int = 0) -> s
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])
