@@ -19,6 +19,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from pyspark_kafka_meta.exporter.metric_table import METRICS
+from pyspark_kafka_meta.exporter.series_bound import EXAMPLE, max_series
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent, Role
 from pyspark_kafka_meta.metadata.snapshot_changes import SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
@@ -145,6 +147,32 @@ def first_sentence(doc: str) -> str:
     return re.split(r"(?<=[^.][.])\s", f"{' '.join(doc.split())} ")[0].strip()
 
 
+def metrics() -> str:
+    """The metrics of the exporter."""
+    rows = [
+        (f"`{each.name}`", each.kind, ", ".join(f"`{label}`" for label in each.labels), each.doc) for each in METRICS
+    ]
+    return table(("metric", "type", "labels", "description"), rows)
+
+
+def series() -> str:
+    """How many series an exporter of the size `EXAMPLE` has at most."""
+    counts = {metric: max_series(metric, EXAMPLE) for metric in METRICS}
+    by_label = {
+        label: sum(count for metric, count in counts.items() if label in metric.labels)
+        for label in ("executor", "broker", "partition")
+    }
+    always = sum(counts.values()) - by_label["partition"]
+    rows = [
+        ("by executor", by_label["executor"]),
+        ("by broker", by_label["broker"]),
+        ("others", always - by_label["executor"] - by_label["broker"]),
+        ("together", always),
+        ("by partition, with `--per-partition`", by_label["partition"]),
+    ]
+    return table(("metrics", "series"), rows)
+
+
 def benchmark(name: str, *columns: str) -> str:
     """The rows of docs/benchmarks/NAME.json with all columns; the first argument may choose a case (`200B:`)."""
     rows = results(name)
@@ -181,6 +209,8 @@ PARTS: dict[str, Callable[..., str]] = {
     "side-tables": side_tables,
     "public-names": public_names,
     "benchmark": benchmark,
+    "metrics": metrics,
+    "series": series,
 }
 
 

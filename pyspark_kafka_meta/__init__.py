@@ -8,6 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyspark_kafka_meta.exporter.driver_exporter import start_exporter
+    from pyspark_kafka_meta.exporter.query_listener import QueryListener
     from pyspark_kafka_meta.source import KafkaMetaDataSource
     from pyspark_kafka_meta.source import KafkaMetaDataSource as DefaultSource
     from pyspark_kafka_meta.tables.dataframes import brokers, caches, lag, open_transactions, partitions, refresh_events
@@ -18,18 +20,23 @@ if TYPE_CHECKING:
 __all__ = [
     "DefaultSource",
     "KafkaMetaDataSource",
+    "QueryListener",
     "brokers",
     "caches",
     "lag",
     "open_transactions",
     "partitions",
     "refresh_events",
+    "start_exporter",
 ]
+_EXPORTER_MODULES = {"QueryListener": "query_listener", "start_exporter": "driver_exporter"}
 
 
 def __getattr__(name: str) -> Any:
     if name in ("DefaultSource", "KafkaMetaDataSource"):
         return import_module(f"{__name__}.source").KafkaMetaDataSource
+    if name in _EXPORTER_MODULES:
+        return getattr(import_module(f"{__name__}.exporter.{_EXPORTER_MODULES[name]}"), name)
     if name in __all__:
         return getattr(import_module(f"{__name__}.tables.dataframes"), name)
     if name == "__version__":
