@@ -19,6 +19,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import typer.main
+
+from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.exporter.metric_table import METRICS
 from pyspark_kafka_meta.exporter.series_bound import EXAMPLE, max_series
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent, Role
@@ -147,6 +150,23 @@ def first_sentence(doc: str) -> str:
     return re.split(r"(?<=[^.][.])\s", f"{' '.join(doc.split())} ")[0].strip()
 
 
+def commands() -> str:
+    """The commands of `kafkameta` with their arguments and options."""
+    found = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    return "\n".join(
+        f"## kafkameta {name}\n\n{command.help}\n\n{parameters(command)}" for name, command in found.items()
+    )
+
+
+def parameters(command: Any) -> str:
+    rows = []
+    for parameter in command.params:
+        is_option = parameter.param_type_name == "option"
+        name = " ".join(filter(None, [*parameter.opts, parameter.metavar])) if is_option else parameter.name.upper()
+        rows.append((f"`{name}`", str(parameter.default or ""), parameter.help))
+    return table(("option", "default", "description"), rows)
+
+
 def metrics() -> str:
     """The metrics of the exporter."""
     rows = [
@@ -207,6 +227,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "enum": enum_values,
     "event-fields": event_fields,
     "side-tables": side_tables,
+    "commands": commands,
     "public-names": public_names,
     "benchmark": benchmark,
     "metrics": metrics,
