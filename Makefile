@@ -4,13 +4,18 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 BENCH := .venv-bench/bin
 BENCH_INSTALLED := .venv-bench/.installed
+SITE := .venv-site/bin
+SITE_INSTALLED := .venv-site/.installed
 BENCHMARKS ?= throughput write_throughput micro_batches kafka_to_kafka exactly_once_cost end_to_end cold_start planning memory requests events_cost
+PYTHONS ?= 3.11 3.12 3.13
 RELEASES ?= 2.8.2 3.3.2 3.9.1 4.0.2 4.1.1 4.4.0
+# By Go, because the package on PyPI downloads a program from elsewhere.
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 # Two workers, each with its own clusters and Spark session, which take whole files in the order of tests/conftest.py.
 PARALLEL_TESTS = $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all kafka-releases lint docs bench recovery simulate compat connect archive java
+.PHONY: help demo test test-slow test-all kafka-releases lint docs site dist bench recovery simulate compat connect archive java
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -34,9 +39,21 @@ lint: $(INSTALLED) ## check style, formatting and types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@if command -v go >/dev/null; then go run $(ACTIONLINT); else echo "No Go here: the workflows are not checked" >&2; fi
 
 docs: $(INSTALLED) ## write the generated parts of the documentation
 	$(BIN)/python -m docs.generate
+
+site: $(SITE_INSTALLED) $(INSTALLED) ## build the pages and an API reference in build/site, and check them in a browser
+	$(SITE)/mkdocs build --strict
+	$(BIN)/python -m pytest tests/site/built_site.py
+
+dist: java $(INSTALLED) ## build sdist and wheel, and try the wheel with the lowest and highest dependencies; PYTHONS="3.11 ..." chooses
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+	$(BIN)/python tests/compat/installed.py dist/*.whl $(PYTHONS)
 
 bench: java $(BENCH_INSTALLED) ## measure speed beside the JVM source and sink, for two hours; BENCHMARKS="throughput ..." chooses
 	for one in $(BENCHMARKS); do $(BENCH)/python -m benchmarks.$$one --json docs/benchmarks/$$one.json || exit 1; done
@@ -78,12 +95,13 @@ java:
 
 # Measured is what a user has, without the tests' packages: the protocol library imports one of them, hypothesis, wherever
 # it finds it, which costs each new process 0.1 s.
-$(INSTALLED): EXTRAS := test,lint
+$(INSTALLED): EXTRAS := test,lint,dist
 $(BENCH_INSTALLED): EXTRAS := bench
+$(SITE_INSTALLED): EXTRAS := site
 
 # The package must lie on sys.path as a folder: Spark looks for data sources with pkgutil, which sees no import hooks.
 # setup.cfg names package_dir for that.
-$(INSTALLED) $(BENCH_INSTALLED): setup.cfg
+$(INSTALLED) $(BENCH_INSTALLED) $(SITE_INSTALLED): setup.cfg
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	echo "Python 3.11 or later is needed, and '$(PYTHON)' is not: name one, as in make PYTHON=python3.12 ..." >&2; exit 1; }
 	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)

@@ -14,10 +14,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import typer.main
+
+from pyspark_kafka_meta.cli.main import app
+from pyspark_kafka_meta.exporter.metric_table import METRICS
+from pyspark_kafka_meta.exporter.series_bound import EXAMPLE, max_series
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent, Role
 from pyspark_kafka_meta.metadata.snapshot_changes import SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
@@ -131,6 +137,66 @@ def side_tables() -> str:
     return "".join(lines)
 
 
+def public_names(module_name: str) -> str:
+    """The public names of a module, each with the first sentence of its docstring."""
+    members = public_members(module_name)
+    return "".join(f"- `{name}`: {first_sentence(member.__doc__ or '')}\n" for name, member in members.items())
+
+
+def public_members(module_name: str) -> dict[str, Any]:
+    """The members in `__all__`, else the classes that the module defines."""
+    module = import_module(module_name)
+    defined = [name for name, member in vars(module).items() if getattr(member, "__module__", None) == module_name]
+    return {name: getattr(module, name) for name in getattr(module, "__all__", defined)}
+
+
+def first_sentence(doc: str) -> str:
+    return re.split(r"(?<=[^.][.])\s", f"{' '.join(doc.split())} ")[0].strip()
+
+
+def commands() -> str:
+    """The commands of `kafkameta` with their arguments and options."""
+    found = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    return "\n".join(
+        f"## kafkameta {name}\n\n{command.help}\n\n{parameters(command)}" for name, command in found.items()
+    )
+
+
+def parameters(command: Any) -> str:
+    rows = []
+    for parameter in command.params:
+        is_option = parameter.param_type_name == "option"
+        name = " ".join(filter(None, [*parameter.opts, parameter.metavar])) if is_option else parameter.name.upper()
+        rows.append((f"`{name}`", str(parameter.default or ""), parameter.help))
+    return table(("option", "default", "description"), rows)
+
+
+def metrics() -> str:
+    """The metrics of the exporter."""
+    rows = [
+        (f"`{each.name}`", each.kind, ", ".join(f"`{label}`" for label in each.labels), each.doc) for each in METRICS
+    ]
+    return table(("metric", "type", "labels", "description"), rows)
+
+
+def series() -> str:
+    """How many series an exporter of the size `EXAMPLE` has at most."""
+    counts = {metric: max_series(metric, EXAMPLE) for metric in METRICS}
+    by_label = {
+        label: sum(count for metric, count in counts.items() if label in metric.labels)
+        for label in ("executor", "broker", "partition")
+    }
+    always = sum(counts.values()) - by_label["partition"]
+    rows = [
+        ("by executor", by_label["executor"]),
+        ("by broker", by_label["broker"]),
+        ("others", always - by_label["executor"] - by_label["broker"]),
+        ("together", always),
+        ("by partition, with `--per-partition`", by_label["partition"]),
+    ]
+    return table(("metrics", "series"), rows)
+
+
 def benchmark(name: str, *columns: str) -> str:
     """The rows of docs/benchmarks/NAME.json with all columns; the first argument may choose a case (`200B:`)."""
     rows = results(name)
@@ -165,7 +231,11 @@ PARTS: dict[str, Callable[..., str]] = {
     "enum": enum_values,
     "event-fields": event_fields,
     "side-tables": side_tables,
+    "commands": commands,
+    "public-names": public_names,
     "benchmark": benchmark,
+    "metrics": metrics,
+    "series": series,
 }
 
 

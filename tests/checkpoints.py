@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from pathlib import Path
 
 from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
+
+SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":1800000000000,"conf":{}}'
+"""The second line of an offsets file."""
 
 
 def text(offset: SourceOffset) -> str:
@@ -19,3 +24,21 @@ def parsed(stored: str) -> SourceOffset:
 def restored(offset: SourceOffset) -> SourceOffset:
     """As Spark hands it back."""
     return parsed(text(offset))
+
+
+def write_checkpoint(folder: Path, batches: Mapping[int, SourceOffset | str], finished: int | None) -> str:
+    """Write the checkpoint of query-1 as Spark does, and return its location.
+
+    Args:
+        batches: the end of each planned micro-batch, or the text of its file.
+        finished: the last finished micro-batch; None before the first.
+    """
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True)
+    (folder / "metadata").write_text('{"id":"query-1"}')
+    for batch, end in batches.items():
+        content = end if isinstance(end, str) else f"v1\n{SETTINGS}\n{text(end)}"
+        (folder / "offsets" / str(batch)).write_text(content)
+        if finished is not None and batch <= finished:
+            (folder / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+    return str(folder)

@@ -28,6 +28,7 @@ HEAVY = {
     "cramjam",
     "crc32c",
     "nicegui",
+    "prometheus_client",
     "rich",
     "typer",
     "scramp",

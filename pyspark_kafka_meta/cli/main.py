@@ -16,6 +16,7 @@ from pyspark_kafka_meta.cli.parameters import (
     Application,
     AsJson,
     Config,
+    DecisionsTopic,
     EventsPath,
     EventsTopic,
     JsonOrPipe,
@@ -30,10 +31,12 @@ from pyspark_kafka_meta.cli.parameters import (
 from pyspark_kafka_meta.demo import DemoCluster
 from pyspark_kafka_meta.doctor.machine_checks import DISTRIBUTION, version_of
 from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.exporter.defaults import HOST, INTERVAL_S, PORT
 from pyspark_kafka_meta.metadata.refresh_events import Role
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.monitor.cluster_access import timeout_options
 from pyspark_kafka_meta.monitor.console import WARNINGS, end_in_good_order, for_people, reporting
+from pyspark_kafka_meta.options.transaction_options import DECISIONS_TOPIC
 
 app = typer.Typer(
     name="kafkameta",
@@ -192,7 +195,7 @@ def transactions(
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --settle.")] = False,
-    decisions_topic: Annotated[str, typer.Option(help="The decisionsTopic of the queries.")] = "kafkameta-decisions",
+    decisions_topic: DecisionsTopic = DECISIONS_TOPIC,
     timeout_ms: TimeoutMs = 10_000,
     as_json: JsonOrPipe = False,
     option: Options = None,
@@ -215,6 +218,89 @@ def transactions(
             show_transactions(query_transactions(given), console)
         elif not settle_sink(given, settle, lambda question: yes or typer.confirm(question), console):
             raise typer.Exit(1)
+
+
+@app.command()
+def lag(
+    checkpoint: Annotated[str, typer.Argument(help="checkpointLocation of a query: a path, or a URI of pyarrow.")],
+    bootstrap_servers: Servers = None,
+    watch: Annotated[
+        float | None, typer.Option(min=0.1, max=86_400, metavar="SECONDS", help="Repeat every SECONDS.")
+    ] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Stop --watch after COUNT times.")] = None,
+    timeout_ms: TimeoutMs = 10_000,
+    as_json: JsonOrPipe = False,
+    option: Options = None,
+    config: Config = None,
+) -> None:
+    """Show how many records and seconds a streaming query is behind, in each partition.
+
+    A micro-batch counts as read once the checkpoint records it as finished. The seconds are the age of the next
+    unread record, by its timestamp.
+    """
+    from pyspark_kafka_meta.cli.lag_command import look_at, show
+    from pyspark_kafka_meta.cli.lag_command import watch as keep_watch
+
+    console = for_people(as_json)
+    with reporting(until_ended=watch is not None and count is None):
+        if count is not None and watch is None:
+            raise OptionError("--count needs --watch")
+        cluster = {**cluster_options(bootstrap_servers, option, config), **timeout_options(timeout_ms)}
+        if watch is None:
+            show(look_at(checkpoint, cluster), console)
+        elif not keep_watch(lambda: look_at(checkpoint, cluster), console, watch, count):
+            raise typer.Exit(1)
+
+
+@app.command()
+def exporter(
+    path: EventsPath = None,
+    topic: EventsTopic = None,
+    bootstrap_servers: Servers = None,
+    checkpoint: Annotated[
+        list[str] | None,
+        typer.Option(help="checkpointLocation of a query, for its lag: a path or a URI; may be given several times."),
+    ] = None,
+    per_partition: Annotated[
+        bool, typer.Option("--per-partition", help="Also export the lag of each partition.")
+    ] = False,
+    application: Application = None,
+    all_applications: AllApplications = False,
+    decisions_topic: DecisionsTopic = DECISIONS_TOPIC,
+    interval: Annotated[
+        float, typer.Option(min=1, max=86_400, metavar="SECONDS", help="Poll events and cluster every SECONDS.")
+    ] = INTERVAL_S,
+    host: Annotated[str, typer.Option(help="Address to listen on; default: this machine.")] = HOST,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for a free port.")] = PORT,
+    option: Options = None,
+    config: Config = None,
+) -> None:
+    """Serve metrics for Prometheus: refreshes, caches, lag and transactions.
+
+    Events are read from --path, or from --topic at --bootstrap-servers, by default from the default folders of this
+    machine, for the latest application and later ones. The cluster at --bootstrap-servers shows which caches are stale,
+    open transactions, and the lag of each --checkpoint.
+    """
+    from pyspark_kafka_meta.cli.exporter_command import serve_metrics
+    from pyspark_kafka_meta.exporter.poller import Watched
+    from pyspark_kafka_meta.monitor.event_sources import open_events
+
+    with reporting(until_ended=True):
+        cluster = cluster_options(bootstrap_servers, option, config)
+        if checkpoint and not cluster:
+            raise OptionError("--checkpoint needs --bootstrap-servers")
+        given = events_options(path, topic, cluster, uses_brokers=True)
+        every_application = all_applications or application is not None
+        with closing(open_events(given, False, every_application, skips_unreadable=True)) as source:
+            watched = Watched(
+                events=source,
+                application_id=application,
+                cluster=cluster,
+                decisions_topic=decisions_topic,
+                checkpoints=checkpoint or (),
+                per_partition=per_partition,
+            )
+            serve_metrics(watched, host, port, interval)
 
 
 @app.command()

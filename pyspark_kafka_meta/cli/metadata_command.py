@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from itertools import count, islice
-from time import sleep
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -18,11 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from pyspark_kafka_meta.cli.command_cache import OwnCache
+from pyspark_kafka_meta.cli.repeat import repeat
 from pyspark_kafka_meta.kafka_errors import describe
-from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS
 from pyspark_kafka_meta.metadata.refresh_events import Outcome
 from pyspark_kafka_meta.model import MetadataResponse
-from pyspark_kafka_meta.monitor.console import error_text, note, print_json
+from pyspark_kafka_meta.monitor.console import note, print_json
 from pyspark_kafka_meta.monitor.formatting import EventsTable, plain
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.caches_from_events import Event
@@ -85,7 +83,7 @@ def watch(look: Callable[[], Look], console: Console | None, every_s: float, tim
         KafkaMetaError: an error that is not retriable, such as a refused login.
     """
     if console is None:
-        return _repeat(look, lambda seen: show(seen, None), note, every_s, times)
+        return repeat(look, lambda seen: show(seen, None), note, every_s, times)
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
 
@@ -95,8 +93,8 @@ def watch(look: Callable[[], Look], console: Console | None, every_s: float, tim
             def report(text: str) -> None:
                 redraw(plain(text, "red"))
 
-            return _repeat(look, lambda seen: redraw(_tables(seen)), report, every_s, times)
-    return _repeat(look, _Changes(console), note, every_s, times)
+            return repeat(look, lambda seen: redraw(_tables(seen)), report, every_s, times)
+    return repeat(look, _Changes(console), note, every_s, times)
 
 
 class _Changes:
@@ -111,28 +109,6 @@ class _Changes:
             self._console.rule(f"{datetime.now():%H:%M:%S}")
             show(seen, self._console)
             self._state = seen.state()
-
-
-def _repeat(
-    look: Callable[[], Look],
-    show_look: Callable[[Look], None],
-    report: Callable[[str], None],
-    every_s: float,
-    times: int | None,
-) -> bool:
-    has_response = False
-    for number in islice(count(), times):
-        if number > 0:
-            sleep(every_s)
-        try:
-            seen = look()
-        except RETRIABLE_ERRORS as error:
-            has_response = False
-            report(error_text(error))
-        else:
-            has_response = True
-            show_look(seen)
-    return has_response
 
 
 def _tables(seen: Look) -> Group:

@@ -48,6 +48,7 @@ TimeoutMs = Annotated[
         min=1, max=INT32_MAX, help="How long brokers may take to respond; overrides kafka.default.api.timeout.ms."
     ),
 ]
+DecisionsTopic = Annotated[str, typer.Option(help="The decisionsTopic of the queries.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 JsonOrPipe = Annotated[bool, typer.Option("--json", help="Print JSON lines, the default without a terminal.")]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from pyspark_kafka_meta.options import EventsOptions, SourceOptions
 from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING, SourceOffset, ranges
 from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner, stream_planner_options
 from pyspark_kafka_meta.tables.caches_from_events import Event
-from pyspark_kafka_meta.tables.event_file_reader import EventFolder, FilesOffset, advance, files_between
+from pyspark_kafka_meta.tables.event_file_reader import EventFile, EventFolder, FilesOffset, advance, files_between
 from pyspark_kafka_meta.tables.event_parser import parse_events, to_batches
 from pyspark_kafka_meta.tables.table_schemas import arrow_schema
 from pyspark_kafka_meta.telemetry.default_folder import default_root
@@ -34,9 +34,11 @@ class EventSource(Protocol):
 
     Attributes:
         name: for people.
+        unreadable: files that were skipped, to be read again by the next call.
     """
 
     name: str
+    unreadable: Sequence[EventFile]
 
     def read(self) -> Iterator[Event]:
         """The events that came since the last call, all there are at first; with all fields, in no order."""
@@ -44,13 +46,16 @@ class EventSource(Protocol):
     def close(self) -> None: ...
 
 
-def open_events(options: Mapping[str, str], must_exist: bool, all_applications: bool = False) -> EventSource:
+def open_events(
+    options: Mapping[str, str], must_exist: bool, all_applications: bool = False, skips_unreadable: bool = False
+) -> EventSource:
     """The place that options of the table `refresh_events` name. Raises OptionError.
 
     Args:
         must_exist: whether a local folder that is named must exist; else it may come later. Object stores have no
             folders that could be missing.
         all_applications: whether the default folders of all applications are read, or of the latest alone.
+        skips_unreadable: as of `FolderEvents`.
     """
     parsed = EventsOptions.parse({**TOPIC_DEFAULTS, **options} if "metricsTopic" in options else options)
     if parsed.topic is not None:
@@ -62,7 +67,8 @@ def open_events(options: Mapping[str, str], must_exist: bool, all_applications: 
         except OSError as error:
             raise OptionError(f"{path} cannot be read ({error.strerror}): correct --path") from None
     is_default = parsed.path is None
-    return FolderEvents(path, _other_applications(Path(path)) if is_default and not all_applications else ())
+    hidden = _other_applications(Path(path)) if is_default and not all_applications else ()
+    return FolderEvents(path, hidden, skips_unreadable)
 
 
 def _other_applications(root: Path) -> list[str]:
@@ -98,22 +104,27 @@ class FolderEvents:
 
     Args:
         hidden: folders in it that are not read.
+        skips_unreadable: whether a file that cannot be read delays only its own events, or is an error.
     """
 
-    def __init__(self, root: str, hidden: Collection[str] = ()) -> None:
+    def __init__(self, root: str, hidden: Collection[str] = (), skips_unreadable: bool = False) -> None:
         scheme, sign, _ = root.partition("://")
         self.name = f"the {scheme} folder of --path" if sign else root  # a URI may hold keys
         self._folder = EventFolder(root)
         self._hidden = hidden
+        self._skips_unreadable = skips_unreadable
         self._offset = FilesOffset({})
+        self.unreadable: Sequence[EventFile] = ()
 
     def read(self) -> Iterator[Event]:
         """Raises OptionError: the folder cannot be read."""
         start = self._offset
         try:
             files = [file for file in self._folder.files() if Path(file.path).parent.name not in self._hidden]
+            skipped, self.unreadable = self.unreadable, ()
+            yield from self._events(skipped)
             while (end := advance(start, files, FILES_AT_ONCE)) != start:
-                yield from _events(self._folder.lines(files_between(start, end, files)))
+                yield from self._events(files_between(start, end, files))
                 start = end
         except OSError as error:
             raise OptionError(f"no events can be read: {error}") from None
@@ -121,6 +132,18 @@ class FolderEvents:
 
     def close(self) -> None:
         """Nothing is open between two files."""
+
+    def _events(self, files: Sequence[EventFile]) -> Iterator[Event]:
+        try:
+            yield from _events(self._folder.lines(files))
+        except OSError:
+            if not self._skips_unreadable:
+                raise
+            for file in files:  # some a second time
+                try:
+                    yield from _events(self._folder.lines([file]))
+                except OSError:
+                    self.unreadable = [*self.unreadable, file]
 
 
 class TopicEvents:
@@ -131,6 +154,7 @@ class TopicEvents:
         self._client = KafkaClient(stream_planner_options(options.client), EventPublisher((), cli_origin()))
         self._planner = OffsetPlanner(self._client, options.for_stream())
         self._reader = TaskReader(self._client, options, ["value"])
+        self.unreadable: Sequence[EventFile] = ()
         self._offset: SourceOffset | None = None
 
     def read(self) -> Iterator[Event]:

@@ -15,6 +15,8 @@ from pyspark_kafka_meta.tables.caches_from_events import Event, valid_changes
 from pyspark_kafka_meta.tables.table_rows import CacheRow, PartitionRow, by_partition
 
 Leaders = Mapping[TopicPartition, PartitionRow]
+SILENT_MS = 600_000
+"""A cache without an event for this long may have ended: Spark kills Python workers, whose caches report no end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,14 @@ class StaleEntry:
 def is_stale(row: CacheRow, leaders: Leaders) -> bool:
     """Whether a cache entry is behind `leaders`; False where these do not have its partition."""
     leader = None if row.topic_partition is None else leaders.get(row.topic_partition)
-    if leader is None or (None not in (row.cluster_id, leader.cluster_id) and row.cluster_id != leader.cluster_id):
+    return leader is not None and is_behind(row.cluster_id, row.topic_id, row.leader_epoch, leader)
+
+
+def is_behind(cluster_id: str | None, topic_id: str | None, leader_epoch: int | None, leader: PartitionRow) -> bool:
+    """Whether what a cache knows of a partition is older than its `leader`; False if that is of another cluster."""
+    if None not in (cluster_id, leader.cluster_id) and cluster_id != leader.cluster_id:
         return False
-    return is_other_topic(row.topic_id, leader.topic_id) or (row.leader_epoch or 0) < (leader.leader_epoch or 0)
+    return is_other_topic(topic_id, leader.topic_id) or (leader_epoch or 0) < (leader.leader_epoch or 0)
 
 
 def live_leaders(answer: MetadataResponse) -> dict[TopicPartition, PartitionRow]:

@@ -12,6 +12,8 @@ from pyspark_kafka_meta.options.option_definitions import row, table_of, whole
 from pyspark_kafka_meta.options.option_parsers import parse_id
 from pyspark_kafka_meta.validators import INT64_MAX, topic_name
 
+DECISIONS_TOPIC = "kafkameta-decisions"
+
 
 def _parse_sink_id(text: str) -> str:
     sink_id = parse_id(text)
@@ -48,7 +50,7 @@ class TransactionOptions:
     )
     decisions_topic: str = row(
         "decisionsTopic",
-        "kafkameta-decisions",
+        DECISIONS_TOPIC,
         topic_name,
         "Option 'decisionsTopic' must be the name of one topic, got '{value}'",
         "Compacted topic in which the drivers of sinks record which batches are written. Created if it does not exist.",

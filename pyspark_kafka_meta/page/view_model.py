@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
 from pyspark_kafka_meta.monitor.cluster_state import State, caches_by_process
 from pyspark_kafka_meta.monitor.formatting import ID_SHOWN, event_line, is_notable, joined, leader_text
-from pyspark_kafka_meta.monitor.staleness import Leaders, is_stale
+from pyspark_kafka_meta.monitor.staleness import SILENT_MS, Leaders, is_stale
 from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tables.query_lag import lag_rows
 from pyspark_kafka_meta.tables.table_rows import BrokerRow, CacheRow, LagRow, by_partition
@@ -17,8 +17,6 @@ from pyspark_kafka_meta.tables.table_rows import BrokerRow, CacheRow, LagRow, by
 EVENTS_SHOWN = 10
 CACHES_SHOWN = 12
 MOVE_SHOWN_MS = 8_000
-SILENT_MS = 600_000
-"""A cache without an event for this long is left out, as it may have ended."""
 
 Cache = tuple[tuple[str, str], Mapping[TopicPartition, CacheRow]]
 """The name and the process of a cache, and what it knows."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -15,9 +16,12 @@ from pyspark_kafka_meta.tables.table_rows import CacheRow
 
 Event = Mapping[str, Any]
 """A `RefreshEvent.to_dict` after JSON."""
+Leader = tuple[int, int]
+"""Leader id and leader epoch."""
 _NULLABLE = {"topic_id"}
 """Old brokers, and earlier versions of this package, report no topic ids."""
 _ORIGIN = [field.name for field in fields(Origin) if field.name in CacheRow.__dataclass_fields__]
+_LATEST = ["cache_id", *_ORIGIN, "cluster_id", "generation_after", "reason"]
 
 
 def cache_rows(events: Iterable[Event], now_ms: int) -> list[CacheRow]:
@@ -29,7 +33,8 @@ def cache_rows(events: Iterable[Event], now_ms: int) -> list[CacheRow]:
     distinct = {(event["cache_id"], event["sequence"]): event for event in events}
     ended = ended_caches(distinct.values())
     in_order = [distinct[key] for key in sorted(distinct) if key[0] not in ended]
-    return [row for _, group in groupby(in_order, itemgetter("cache_id")) for row in _rows(list(group), now_ms)]
+    by_cache = groupby(in_order, itemgetter("cache_id"))
+    return [row for _, group in by_cache for row in _contents(group).rows(now_ms)]
 
 
 def ended_caches(events: Collection[Event]) -> set[str]:
@@ -46,59 +51,107 @@ def valid_changes(event: Event, name: str) -> list[Mapping[str, Any]]:
     ]
 
 
-def _rows(events: list[Event], now_ms: int) -> Iterator[CacheRow]:
-    """The rows of one cache, from its events in order."""
-    leaders: dict[TopicPartition, tuple[int, int]] = {}
-    topic_ids: dict[str, str] = {}
+class CacheContents:
+    """What one cache knows, from its events in the order of their sequences, each once.
+
+    Attributes:
+        leaders: leader id and epoch of each partition.
+        topic_ids: as far as events have them.
+        answered_at_ms: of the last successful response, ms since 1970 UTC; None without one.
+        last: the fields of the latest event that rows contain.
+        last_ms: time of the latest event, ms since 1970 UTC.
+        sequence: of the latest event.
+        events: number of events.
+        lookups: of all events.
+    """
+
+    def __init__(self) -> None:
+        self.leaders: dict[TopicPartition, Leader] = {}
+        self.topic_ids: dict[str, str] = {}
+        self.answered_at_ms: int | None = None
+        self.last: dict[str, Any] = {}
+        self.last_ms = 0
+        self.sequence = 0
+        self.events = 0
+        self.lookups = 0
+
+    def apply(self, event: Event) -> None:
+        """Apply the next event."""
+        self._change(event)
+        self.last = {name: event.get(name) for name in _LATEST}
+        self.last_ms, self.sequence = event["time_ms"], event["sequence"]
+        self.events += 1
+        self.lookups += event.get("lookups") or 0
+        if _is_good_answer(event):
+            self.answered_at_ms = event["time_ms"]
+
+    def events_missing(self) -> int:
+        return self.sequence - self.events  # sequences begin at 1
+
+    def age_ms(self, now_ms: int) -> int | None:
+        """Since the last successful response; None without one."""
+        return None if self.answered_at_ms is None else now_ms - self.answered_at_ms
+
+    def rows(self, now_ms: int) -> Iterator[CacheRow]:
+        """The rows of the cache, by partition; one without a partition if it knows none."""
+        common: dict[str, Any] = {
+            "cache_id": self.last["cache_id"],
+            **{name: self.last[name] for name in _ORIGIN},
+            "cluster_id": self.last["cluster_id"],
+            "generation_at_least": self.last["generation_after"],
+            "age_at_most_ms": self.age_ms(now_ms),
+            "last_reason": self.last["reason"],
+            "last_refresh": datetime.fromtimestamp(self.last_ms / 1000, UTC),
+            "lookups": self.lookups,
+            "events_missing": self.events_missing(),
+        }
+        if not self.leaders:
+            yield CacheRow(**common)
+        for partition, (leader_id, epoch) in sorted(self.leaders.items()):
+            yield CacheRow(
+                topic=partition.topic,
+                partition=partition.partition,
+                leader_id=leader_id,
+                leader_epoch=epoch,
+                topic_id=self.topic_ids.get(partition.topic),
+                **common,
+            )
+
+    def _change(self, event: Event) -> None:
+        """Apply the changes of an event to `leaders` and `topic_ids`."""
+        recreated = {change["topic"]: change["new_id"] for change in valid_changes(event, "topics_recreated")}
+        removed = {*(event.get("topics_removed") or ()), *recreated}
+        for partition in [partition for partition in self.leaders if partition.topic in removed]:
+            del self.leaders[partition]
+        for topic in removed:
+            self.topic_ids.pop(topic, None)
+        self.topic_ids.update(recreated)
+        for change in valid_changes(event, "partitions_removed"):
+            self.leaders.pop(_partition(change["topic"], change["partition"]), None)
+        for change in valid_changes(event, "partitions_learned"):
+            partition = _partition(change["topic"], change["partition"])
+            self.leaders[partition] = _leader(change["leader_id"], change["leader_epoch"])
+            if (topic_id := change.get("topic_id")) is not None:
+                self.topic_ids[change["topic"]] = topic_id
+        for change in valid_changes(event, "leaders_changed"):
+            partition = _partition(change["topic"], change["partition"])
+            self.leaders[partition] = _leader(change["new_leader_id"], change["new_epoch"])
+
+
+def _contents(events: Iterable[Event]) -> CacheContents:
+    contents = CacheContents()
     for event in events:
-        _apply(event, leaders, topic_ids)
-    last = events[-1]
-    answered_at = [event["time_ms"] for event in events if _is_good_answer(event)]
-    common: dict[str, Any] = {
-        "cache_id": last["cache_id"],
-        **{name: last.get(name) for name in _ORIGIN},
-        "cluster_id": last.get("cluster_id"),
-        "generation_at_least": last.get("generation_after"),
-        "age_at_most_ms": now_ms - answered_at[-1] if answered_at else None,
-        "last_reason": last.get("reason"),
-        "last_refresh": datetime.fromtimestamp(last["time_ms"] / 1000, UTC),
-        "lookups": sum(event.get("lookups") or 0 for event in events),
-        "events_missing": last["sequence"] - len(events),  # sequences begin at 1
-    }
-    if not leaders:
-        yield CacheRow(**common)
-    for partition, (leader_id, epoch) in sorted(leaders.items()):
-        yield CacheRow(
-            topic=partition.topic,
-            partition=partition.partition,
-            leader_id=leader_id,
-            leader_epoch=epoch,
-            topic_id=topic_ids.get(partition.topic),
-            **common,
-        )
+        contents.apply(event)
+    return contents
 
 
-def _apply(event: Event, leaders: dict[TopicPartition, tuple[int, int]], topic_ids: dict[str, str]) -> None:
-    """Apply the changes of one event to `leaders` and `topic_ids`."""
-    recreated = {change["topic"]: change["new_id"] for change in valid_changes(event, "topics_recreated")}
-    removed = {*(event.get("topics_removed") or ()), *recreated}
-    for partition in [partition for partition in leaders if partition.topic in removed]:
-        del leaders[partition]
-    for topic in removed:
-        topic_ids.pop(topic, None)
-    topic_ids.update(recreated)
-    for change in valid_changes(event, "partitions_removed"):
-        leaders.pop(_partition(change), None)
-    for change in valid_changes(event, "partitions_learned"):
-        leaders[_partition(change)] = (change["leader_id"], change["leader_epoch"])
-        if (topic_id := change.get("topic_id")) is not None:
-            topic_ids[change["topic"]] = topic_id
-    for change in valid_changes(event, "leaders_changed"):
-        leaders[_partition(change)] = (change["new_leader_id"], change["new_epoch"])
+# A thousand caches that know the same ten thousand partitions share their keys and values.
+_partition = lru_cache(maxsize=65_536)(TopicPartition)
 
 
-def _partition(change: Mapping[str, Any]) -> TopicPartition:
-    return TopicPartition(change["topic"], change["partition"])
+@lru_cache(maxsize=65_536)
+def _leader(leader_id: int, epoch: int) -> Leader:
+    return leader_id, epoch
 
 
 def _is_good_answer(event: Event) -> bool:

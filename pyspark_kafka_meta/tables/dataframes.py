@@ -8,17 +8,14 @@ Options are those of `format("kafkameta")` for the table: `caches(spark, metrics
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_kafka_meta.errors import CheckpointError, KafkaMetaError
-from pyspark_kafka_meta.options import ClusterOptions, Table
-from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
+from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.options import Table
 from pyspark_kafka_meta.tables.table_rows import LagRow
 from pyspark_kafka_meta.tables.table_schemas import struct_type
 
@@ -63,36 +60,13 @@ def lag(spark: SparkSession, progress: StreamingQuery | Mapping[str, Any] | None
     Raises:
         KafkaMetaError: the query has made no progress yet.
     """
-    from pyspark_kafka_meta.tables.cluster_query import partition_rows
-    from pyspark_kafka_meta.tables.query_lag import (
-        lag_rows,
-        next_record_timestamps,
-        partitions_behind,
-        without_recreated_topics,
-    )
+    from pyspark_kafka_meta.tables.query_lag import end_offsets, query_lag
 
     report = getattr(progress, "lastProgress", progress)
     if report is None:
         raise KafkaMetaError("the query has made no progress yet: call again after its first micro-batch")
-    cluster = ClusterOptions.parse(options)
-    rows = []
-    for offset in _offsets(report):
-        partitions = partition_rows(cluster.client, sorted(offset.topic_ids), cluster.fetch.read_committed)
-        live = without_recreated_topics(partitions, offset.topic_ids)
-        timestamps = next_record_timestamps(options, offset, partitions_behind(offset.positions, live))
-        rows += lag_rows(offset.positions, live, timestamps, time.time())
+    rows = query_lag(options, end_offsets(report))
     return spark.createDataFrame([astuple(row) for row in rows], struct_type(LagRow))
-
-
-def _offsets(report: Any) -> Iterator[SourceOffset]:
-    """The end offset of each kafkameta source."""
-    for source in report["sources"]:
-        try:
-            offset = SourceOffset.parse(json.loads(source["endOffset"] or "null"))
-        except (ValueError, CheckpointError):
-            continue
-        if offset.positions:
-            yield offset
 
 
 def _load(spark: SparkSession, table: Table, options: Mapping[str, str], stream: bool = False) -> DataFrame:

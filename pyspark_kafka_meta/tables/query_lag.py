@@ -2,22 +2,64 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
-from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.errors import CheckpointError, KafkaMetaError
 from pyspark_kafka_meta.model import OffsetRange, Position, Positions, TopicPartition, is_other_topic
-from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.options import ClusterOptions, SourceOptions
 from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
+from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.tables.table_rows import LagRow, PartitionRow, by_partition
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_MS = 10_000
 """For a leader to return the next record."""
+FETCH_BYTES = 64 * 1024
+"""Soft limit for each partition of a Fetch of its next record: a batch of the usual 16 KiB fits, and ten thousand
+partitions do not return their backlog. A leader returns larger batches too, one in each response (KIP-74)."""
+
+
+def query_lag(options: Mapping[str, str], offsets: Iterable[SourceOffset]) -> list[LagRow]:
+    """The lag of a query whose sources have read up to `offsets`, beside the cluster now.
+
+    Args:
+        options: `kafka.*`, of the query's cluster.
+
+    Raises:
+        KafkaMetaError: an option is invalid, or no broker responded.
+    """
+    cluster = ClusterOptions.parse(options)
+    rows = []
+    for offset in offsets:
+        partitions = partition_rows(cluster.client, sorted(offset.topic_ids), cluster.fetch.read_committed)
+        live = without_recreated_topics(partitions, offset.topic_ids)
+        timestamps = next_record_timestamps(options, offset, partitions_behind(offset.positions, live))
+        rows += lag_rows(offset.positions, live, timestamps, time.time())
+    return rows
+
+
+def end_offsets(progress: Any) -> Iterator[SourceOffset]:
+    """The end offset of each kafkameta source in a progress report of a query."""
+    for source in progress["sources"]:
+        if (offset := source_offset(source["endOffset"])) is not None:
+            yield offset
+
+
+def source_offset(text: str | None) -> SourceOffset | None:
+    """An offset as Spark stores and reports it; None if it is not of this source, or has no partitions."""
+    try:
+        offset = SourceOffset.parse(json.loads(text or "null"))
+    except (ValueError, CheckpointError):
+        return None
+    return offset if offset.positions else None
 
 
 def without_recreated_topics(live: Iterable[PartitionRow], topic_ids: Mapping[str, UUID | None]) -> list[PartitionRow]:
@@ -76,7 +118,8 @@ def next_record_timestamps(
         return {}
     topics = ",".join(sorted({partition.topic for partition in partitions}))
     parsed = SourceOptions.parse({**options, "subscribe": topics})
-    source = replace(parsed, metrics=None, fail_on_data_loss=False, poll_timeout_ms=TIMEOUT_MS)
+    fetch = replace(parsed.fetch, max_partition_fetch_bytes=FETCH_BYTES)
+    source = replace(parsed, fetch=fetch, metrics=None, fail_on_data_loss=False, poll_timeout_ms=TIMEOUT_MS)
     ranges = [_next_record_range(partition, offset) for partition in partitions]
     timestamps: dict[TopicPartition, float] = {}
     publisher = EventPublisher((), planner_origin())

@@ -23,12 +23,17 @@ def default_root() -> Path:
     return Path(tempfile.gettempdir()) / f"kafkameta-events-{os.getuid()}"
 
 
+def application_folder(application: str) -> Path:
+    """Of the events of an application, which `event_origin.driver_name` names."""
+    return default_root() / re.sub(r"[^A-Za-z0-9_-]", "_", application)
+
+
 class DefaultFolder(LocalFolder):
     """The folder of one application below `default_root`, where any user may have created a folder before."""
 
     def __init__(self, application: str) -> None:
         self._root = default_root()
-        super().__init__(self._root / re.sub(r"[^A-Za-z0-9_-]", "_", application))
+        super().__init__(application_folder(application))
 
     def make(self) -> Path:
         for path in (self._root, self._path):

@@ -60,9 +60,13 @@ def cli_origin() -> Origin:
     return Origin(role=Role.CLI, host=socket.gethostname(), pid=os.getpid())
 
 
-def driver_name() -> str:
-    """Stands for the application in a planner, which does not know the application's id."""
-    return f"driver-{socket.gethostname()}-{driver_pid()}"
+def driver_name(jvm_pid: int | None = None) -> str:
+    """Stands for the application in a planner, which does not know the application's id.
+
+    Args:
+        jvm_pid: of the driver's JVM; None in a planner, which finds it out.
+    """
+    return f"driver-{socket.gethostname()}-{driver_pid() if jvm_pid is None else jvm_pid}"
 
 
 def driver_pid() -> int:

@@ -148,8 +148,11 @@ class RemoteFolder:
 
 
 @contextmanager
-def file_system(uri: str) -> Iterator[tuple[FileSystem, str]]:
+def file_system(uri: str, place: str = "metricsPath") -> Iterator[tuple[FileSystem, str]]:
     """The file system at a URI, and the path in it.
+
+    Args:
+        place: what names the URI, for the error text.
 
     Raises:
         OSError: for every error of the file system. Its text contains neither the URI, which may hold keys, nor the
@@ -161,4 +164,4 @@ def file_system(uri: str) -> Iterator[tuple[FileSystem, str]]:
         yield FileSystem.from_uri(uri)
     except Exception as error:  # fsspec file systems raise exceptions of any type
         scheme, kind = uri.partition("://")[0], type(error).__name__
-        raise OSError(f"{kind} from the {scheme} folder of metricsPath: check its URI and access to it") from None
+        raise OSError(f"{kind} from the {scheme} folder of {place}: check its URI and access to it") from None

@@ -1,10 +1,14 @@
-"""`make compat`: batches and streams, read and written, or their refusals, with the installed release of pyspark."""
+"""Batches and streams, read and written, or their refusals, with the installed release of pyspark.
+
+`make compat` and `make dist` run it. It also says how long after the start of Python the first rows came.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pyspark
@@ -12,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_kafka_meta.testing import MockCluster
 
+STARTED = time.monotonic()
 VALUES = [f"value-{number}" for number in range(100)]
 READ_STREAMS_FROM, WRITE_STREAMS_FROM = (4, 2), (4, 1)
 READ_REFUSAL, WRITE_REFUSAL = "streams need pyspark 4.2 or later", "writing a stream needs pyspark 4.1 or later"
@@ -27,6 +32,7 @@ def main() -> None:
             fill(cluster)
             options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t"}
             read_batch(spark, options)
+            print(f"first rows after {time.monotonic() - STARTED:.1f} s", flush=True)  # noqa: T201
             error = read_stream(spark, options | {"startingOffsets": "earliest"}, Path(folder))
             write_batch(spark, cluster.bootstrap_servers)
             write_error = write_stream(spark, cluster.bootstrap_servers, Path(folder))

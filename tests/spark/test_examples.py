@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from confluent_kafka import Producer
@@ -168,6 +169,21 @@ def test_a_reader_is_stale_after_a_leader_moved(user: User, mock_cluster: MockCl
     out += "".join(lines)
     assert_keeps_its_promise("who_is_stale.py", out)
     assert re.search(r"reader .* topic-0 partition 1 is led by 3, .* says 1\n", out)
+
+
+def test_the_listener_logs_lag_time_and_refreshes(user: User, at: list[str]) -> None:
+    lines = user.lines("query_listener.py", *at, "--max-offsets", "40", "--port", "0", "--seconds", "20")
+    url = next(lines).strip()
+    out = next(lines)
+    with urlopen(url, timeout=30) as response:
+        scraped = response.read().decode()
+    out += "".join(lines)
+    assert_keeps_its_promise("query_listener.py", out, but_for="bootstrap")
+    behind = [int(count) for count in re.findall(r"s; (\d+) records and ", out)]
+    assert behind == sorted(behind, reverse=True)
+    assert behind[-1] == 0
+    assert "bootstrap 1" in out
+    assert "kafkameta_exporter_up" in scraped
 
 
 @pytest.mark.parametrize("name", ["who_is_stale.py", "side_stream.py"])

@@ -44,7 +44,7 @@ def between_looks(monkeypatch: pytest.MonkeyPatch, *actions: Callable[[], object
             raise KeyboardInterrupt
         action()
 
-    monkeypatch.setattr(metadata_command, "sleep", pause)
+    monkeypatch.setattr("pyspark_kafka_meta.cli.repeat.sleep", pause)
 
 
 def leaders(text: str) -> list[int]:

@@ -1,0 +1,46 @@
+"""Hooks of mkdocs: pages outside docs/, and the programs of examples/, become pages of the site.
+
+Links between these files are relative to the folder of each, as on GitHub. They become links between pages of the site.
+"""
+
+from __future__ import annotations
+
+import re
+from os.path import normpath, relpath
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+PAGES = {
+    ROOT / "README.md": "index.md",
+    ROOT / "CHANGELOG.md": "changelog.md",
+    ROOT / "CONTRIBUTING.md": "contributing.md",
+    ROOT / "SECURITY.md": "security.md",
+    EXAMPLES / "README.md": "examples/index.md",
+    **{program: f"examples/{program.stem}.md" for program in EXAMPLES.glob("*.py")},
+    **{notebook: f"examples/{notebook.name}" for notebook in EXAMPLES.glob("*.ipynb")},
+}
+LINK = re.compile(r"(?<=\]\()[^)#\s]+")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    for path, uri in PAGES.items():
+        files.append(File.generated(config, uri, abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    source = Path(page.file.abs_src_path)
+    if source.suffix == ".py":
+        return f"# {source.name}\n\n~~~python\n{markdown}~~~\n"
+    uris = {file.abs_src_path: file.src_uri for file in files}
+
+    def link(found: re.Match[str]) -> str:
+        uri = uris.get(normpath(source.parent / found[0]))
+        return found[0] if uri is None else relpath(uri, Path(page.file.src_uri).parent)
+
+    return LINK.sub(link, markdown)

@@ -1,0 +1,92 @@
+"""`kafkameta lag`: how far a streaming query is behind, by its checkpoint and the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+
+from pyspark_kafka_meta.cli.repeat import repeat
+from pyspark_kafka_meta.monitor.console import note, print_json
+from pyspark_kafka_meta.monitor.formatting import TABLE_STYLE, plain
+from pyspark_kafka_meta.monitor.query_checkpoint import QueryProgress, read_checkpoint
+from pyspark_kafka_meta.tables.query_lag import query_lag
+from pyspark_kafka_meta.tables.table_rows import LagRow
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """The lag of a query at one time."""
+
+    progress: QueryProgress
+    rows: list[LagRow]
+
+
+def look_at(checkpoint: str, cluster: Mapping[str, str]) -> Lag:
+    """The lag now.
+
+    Args:
+        cluster: `kafka.*` options.
+
+    Raises:
+        KafkaMetaError: as `read_checkpoint` and `query_lag`.
+    """
+    progress = read_checkpoint(checkpoint)
+    return Lag(progress, query_lag(cluster, progress.offsets))
+
+
+def show(lag: Lag, console: Console | None) -> None:
+    """A table; without a console a JSON line for each partition."""
+    if console is not None:
+        console.print(_tables(lag))
+        return
+    query = {"query_id": lag.progress.query_id, "batch_id": lag.progress.batch_id}
+    for row in lag.rows:
+        print_json({**query, **asdict(row)})
+
+
+def watch(look: Callable[[], Lag], console: Console | None, every_s: float, times: int | None) -> bool:
+    """Look until Ctrl-C, or `times` times. Continues if no broker responds.
+
+    Returns:
+        Whether a broker responded in the last look.
+
+    Raises:
+        KafkaMetaError: an error that is not retriable, such as a refused login.
+    """
+    if console is None:
+        return repeat(look, lambda lag: show(lag, None), note, every_s, times)
+    with Live(console=console, auto_refresh=False) as live:
+        return repeat(
+            look,
+            lambda lag: live.update(_tables(lag), refresh=True),
+            lambda text: live.update(plain(text, "red"), refresh=True),
+            every_s,
+            times,
+        )
+
+
+def _tables(lag: Lag) -> Group:
+    progress, rows = lag.progress, lag.rows
+    finished = "no micro-batch finished yet" if progress.batch_id is None else f"after micro-batch {progress.batch_id}"
+    table = Table("partition", "next offset", "end offset", "records behind", "seconds behind", **TABLE_STYLE)
+    for row in rows:
+        partition = f"{row.topic}-{row.partition}"
+        table.add_row(
+            *map(plain, (partition, row.next_offset, row.end_offset, row.records_behind, _seconds(row.seconds_behind)))
+        )
+    unknown = sum(row.records_behind is None for row in rows)
+    total = f"{sum(row.records_behind or 0 for row in rows)} records behind"
+    oldest = [row.seconds_behind for row in rows if row.seconds_behind is not None]
+    parts = [total, *([f"at most {_seconds(max(oldest))} s"] if oldest else [])]
+    parts += [f"{unknown} partitions without an end"] if unknown else []
+    heading = f"Query {progress.query_id}, {finished}, at {datetime.now():%H:%M:%S}: {', '.join(parts)}"
+    return Group(plain(heading, "bold"), table)
+
+
+def _seconds(value: float | None) -> str | None:
+    return None if value is None else f"{value:.1f}"

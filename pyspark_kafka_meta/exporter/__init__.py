@@ -1,0 +1,1 @@
+"""What operators watch: metrics for Prometheus, and a listener of streaming queries."""

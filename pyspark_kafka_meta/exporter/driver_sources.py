@@ -1,0 +1,29 @@
+"""Where a driver's own queries write their events, and the cluster that they read, by the options that a user gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark import SparkContext
+
+from pyspark_kafka_meta.monitor.event_sources import EventSource, FolderEvents, open_events
+from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
+from pyspark_kafka_meta.telemetry.default_folder import application_folder
+from pyspark_kafka_meta.telemetry.event_origin import driver_name
+
+
+def split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The options of the events, for a topic with those of its cluster; and the options of the cluster, `kafka.*`."""
+    cluster = {name: value for name, value in options.items() if name.lower().startswith("kafka.")}
+    events = {name: value for name, value in options.items() if name not in cluster}
+    return {**cluster, **events} if "metricsTopic" in CaseInsensitiveMap(events) else events, cluster
+
+
+def open_driver_events(options: Mapping[str, str]) -> EventSource:
+    """The events where options say, else in the default folder of this driver. Raises OptionError."""
+    if options:
+        return open_events(options, must_exist=False, skips_unreadable=True)
+    jvm = SparkContext.getOrCreate()._jvm
+    assert jvm is not None
+    jvm_pid = int(jvm.java.lang.ProcessHandle.current().pid())
+    return FolderEvents(str(application_folder(driver_name(jvm_pid))), skips_unreadable=True)

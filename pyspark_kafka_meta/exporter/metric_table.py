@@ -1,0 +1,290 @@
+"""Every metric of the exporter, with its labels; pure.
+
+Names follow https://prometheus.io/docs/practices/naming: base units, and `_total` for counters. Executors are labels of
+gauges alone: the series of an executor end with its caches. Partitions are labels only on request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric family.
+
+    Attributes:
+        doc: what it measures.
+        labels: their names.
+        buckets: upper bounds of a histogram, without infinity.
+    """
+
+    name: str
+    kind: Kind
+    doc: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+class Source(StrEnum):
+    """What the exporter polls: values of the label `source`."""
+
+    EVENTS = "events"
+    CLUSTER = "cluster"
+    TRANSACTIONS = "transactions"
+    LAG = "lag"
+
+
+class Process(StrEnum):
+    """Where a cache lives: values of the label `process`."""
+
+    EXECUTOR = "executor"
+    PLANNER = "planner"
+    COMMITTER = "committer"
+    CLI = "cli"
+
+
+class Request(StrEnum):
+    """What a broker throttled: values of the label `request`."""
+
+    METADATA = "metadata"
+    FETCH = "fetch"
+    PRODUCE = "produce"
+
+
+class Result(StrEnum):
+    """How transactions ended: values of the label `result`."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    RECOVERED = "recovered"
+
+
+NO_VALUE = ""
+"""Of a label: unknown, or not applicable. Prometheus treats it as no label."""
+BOOTSTRAP = "bootstrap"
+"""The broker label of a bootstrap address."""
+
+REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+RECOVERY_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+BATCH_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+
+# --- of events --------------------------------------------------------------------------------------------------------
+
+EVENTS = Metric("kafkameta_events_total", Kind.COUNTER, "Events of metadata caches.", ("role", "kind"))
+REFRESHES = Metric(
+    "kafkameta_refreshes_total",
+    Kind.COUNTER,
+    "Metadata requests of caches, answered or not.",
+    ("role", "reason", "outcome"),
+)
+REFRESH_SECONDS = Metric(
+    "kafkameta_refresh_seconds",
+    Kind.HISTOGRAM,
+    "Duration of Metadata requests, connecting included, by broker; `bootstrap` is any bootstrap address.",
+    ("cluster_id", "broker"),
+    REQUEST_BUCKETS,
+)
+REFRESH_BYTES = Metric(
+    "kafkameta_refresh_bytes_total",
+    Kind.COUNTER,
+    "Bytes of Metadata requests and their responses.",
+    ("cluster_id", "broker"),
+)
+RECOVERY_SECONDS = Metric(
+    "kafkameta_recovery_seconds",
+    Kind.HISTOGRAM,
+    "Duration of problems that a refresh or hint ended; `_count` is the number of such problems.",
+    ("role",),
+    RECOVERY_BUCKETS,
+)
+QUERY_REFRESHES = Metric(
+    "kafkameta_query_refreshes_total",
+    Kind.COUNTER,
+    "Metadata requests in tasks of a streaming query.",
+    ("query_id", "outcome"),
+)
+RETRIES = Metric(
+    "kafkameta_retries_total",
+    Kind.COUNTER,
+    "Failed requests and retriable errors of partitions; those of role writer are Produce retries, unless its "
+    "worker reads too.",
+    ("role",),
+)
+THROTTLE_SECONDS = Metric(
+    "kafkameta_throttle_seconds_total",
+    Kind.COUNTER,
+    "Throttle time that brokers imposed by quotas, for `metadata`, `fetch` and `produce` requests.",
+    ("role", "request"),
+)
+FETCH_REQUESTS = Metric(
+    "kafkameta_fetch_requests_total", Kind.COUNTER, "Fetch responses of a broker.", ("cluster_id", "broker")
+)
+FETCH_BYTES = Metric(
+    "kafkameta_fetch_response_bytes_total", Kind.COUNTER, "Bytes of Fetch responses.", ("cluster_id", "broker")
+)
+PRODUCE_REQUESTS = Metric(
+    "kafkameta_produce_requests_total", Kind.COUNTER, "Produce responses of a broker.", ("cluster_id", "broker")
+)
+PRODUCE_BYTES = Metric(
+    "kafkameta_produce_request_bytes_total", Kind.COUNTER, "Bytes of Produce requests.", ("cluster_id", "broker")
+)
+DATA_LOSSES = Metric(
+    "kafkameta_data_losses_total", Kind.COUNTER, "Times that records of a partition were skipped.", ("topic",)
+)
+LOST_OFFSETS = Metric(
+    "kafkameta_lost_offsets_total", Kind.COUNTER, "Skipped offsets, where their number is known.", ("topic",)
+)
+TRANSACTIONS_BEGUN = Metric(
+    "kafkameta_transactions_begun_total", Kind.COUNTER, "Transactions that tasks and committers began.", ("role",)
+)
+TRANSACTIONS_ENDED = Metric(
+    "kafkameta_transactions_ended_total",
+    Kind.COUNTER,
+    "Transactions of a sink that were `committed`, `aborted`, or `recovered` from an earlier run.",
+    ("sink", "result"),
+)
+TRANSACTIONS_SECONDS = Metric(
+    "kafkameta_transactions_end_seconds",
+    Kind.HISTOGRAM,
+    "Duration of the commit, abort or recovery of the transactions of a batch.",
+    ("result",),
+    BATCH_BUCKETS,
+)
+COPIED_RECORDS = Metric(
+    "kafkameta_copied_records_total",
+    Kind.COUNTER,
+    "Records written again, because their decided transactions had timed out.",
+    ("sink",),
+)
+EVENTS_DROPPED = Metric(
+    "kafkameta_events_dropped_total", Kind.COUNTER, "Events that their process counted as lost: full disk, topic down."
+)
+EVENTS_MISSING = Metric(
+    "kafkameta_events_missing",
+    Kind.GAUGE,
+    "Events that were not read, by gaps in their numbers: dropped, not written at a kill, or deleted with old files.",
+)
+
+# --- of caches --------------------------------------------------------------------------------------------------------
+
+CACHES = Metric(
+    "kafkameta_caches",
+    Kind.GAUGE,
+    "Caches with an event in the last ten minutes, unless closed or reported as dead.",
+    ("process", "application_id", "executor"),
+)
+CACHE_AGE_SECONDS = Metric(
+    "kafkameta_cache_age_seconds",
+    Kind.GAUGE,
+    "Time since the last Metadata response in an event, of the oldest of an executor's caches: an upper bound.",
+    ("process", "application_id", "executor"),
+)
+CACHE_GENERATION = Metric(
+    "kafkameta_cache_generation",
+    Kind.GAUGE,
+    "Metadata responses to one cache, the largest number of an executor's caches.",
+    ("process", "application_id", "executor"),
+)
+CACHED_PARTITIONS = Metric(
+    "kafkameta_cached_partitions",
+    Kind.GAUGE,
+    "Partitions in the caches of an executor.",
+    ("process", "application_id", "executor"),
+)
+STALE_PARTITIONS = Metric(
+    "kafkameta_stale_partitions",
+    Kind.GAUGE,
+    "Of these, partitions whose cached leader epoch or topic id is older than the cluster's. Needs the cluster.",
+    ("process", "application_id", "executor"),
+)
+
+# --- of queries -------------------------------------------------------------------------------------------------------
+
+LAG_RECORDS = Metric(
+    "kafkameta_lag_records", Kind.GAUGE, "Offsets between a query and the end of the logs.", ("query_id", "topic")
+)
+LAG_SECONDS = Metric(
+    "kafkameta_lag_seconds",
+    Kind.GAUGE,
+    "Age of the oldest unread record by its timestamp; 0 without unread records.",
+    ("query_id", "topic"),
+)
+LAG_UNKNOWN = Metric(
+    "kafkameta_lag_unknown_partitions",
+    Kind.GAUGE,
+    "Partitions whose end is unknown: no leader, gone, or recreated. They are not in the lag.",
+    ("query_id", "topic"),
+)
+PARTITION_LAG_RECORDS = Metric(
+    "kafkameta_partition_lag_records",
+    Kind.GAUGE,
+    "The same by partition, with `--per-partition`.",
+    ("query_id", "topic", "partition"),
+)
+PARTITION_LAG_SECONDS = Metric(
+    "kafkameta_partition_lag_seconds",
+    Kind.GAUGE,
+    "The same by partition, with `--per-partition`.",
+    ("query_id", "topic", "partition"),
+)
+QUERY_INFO = Metric(
+    "kafkameta_query_info", Kind.GAUGE, "1, with the name of a query, in a driver only.", ("query_id", "name")
+)
+QUERY_BATCH = Metric(
+    "kafkameta_query_batch", Kind.GAUGE, "Number of the last finished micro-batch of a query.", ("query_id",)
+)
+QUERY_BATCH_SECONDS = Metric(
+    "kafkameta_query_batch_seconds",
+    Kind.HISTOGRAM,
+    "Duration of micro-batches, in a driver only.",
+    ("query_id",),
+    BATCH_BUCKETS,
+)
+QUERY_RECORDS = Metric(
+    "kafkameta_query_records_total", Kind.COUNTER, "Records that a query has read, in a driver only.", ("query_id",)
+)
+
+# --- of transactions, from the cluster --------------------------------------------------------------------------------
+
+OPEN_TRANSACTIONS = Metric(
+    "kafkameta_open_transactions", Kind.GAUGE, "Open transactions; the sink of other producers is empty.", ("sink",)
+)
+OPEN_TRANSACTION_SECONDS = Metric(
+    "kafkameta_open_transaction_seconds", Kind.GAUGE, "Age of the oldest open transaction.", ("sink",)
+)
+DECIDED_TRANSACTIONS = Metric(
+    "kafkameta_decided_transactions",
+    Kind.GAUGE,
+    "Transactions of decided batches that are not settled yet, open or not.",
+    ("sink",),
+)
+
+# --- of the exporter itself -------------------------------------------------------------------------------------------
+
+UP = Metric(
+    "kafkameta_exporter_up",
+    Kind.GAUGE,
+    "Whether the last poll of a source succeeded: `events`, `cluster`, `transactions` or `lag`.",
+    ("source",),
+)
+LAST_SUCCESS = Metric(
+    "kafkameta_exporter_last_success_timestamp_seconds",
+    Kind.GAUGE,
+    "When the last poll of a source succeeded, since 1970 UTC.",
+    ("source",),
+)
+ERRORS = Metric("kafkameta_exporter_errors_total", Kind.COUNTER, "Polls of a source that failed.", ("source",))
+POLL_SECONDS = Metric("kafkameta_exporter_poll_seconds", Kind.GAUGE, "Duration of the last poll.", ("source",))
+UNREADABLE_FILES = Metric(
+    "kafkameta_exporter_unreadable_files", Kind.GAUGE, "Event files that cannot be read; tried again at each poll."
+)
+
+METRICS: tuple[Metric, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Metric))

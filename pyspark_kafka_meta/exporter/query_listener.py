@@ -1,0 +1,142 @@
+"""Listeners of streaming queries: one for the exporter, and `QueryListener`, which logs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError
+from pyspark_kafka_meta.exporter.driver_sources import open_driver_events, split_options
+from pyspark_kafka_meta.exporter.query_totals import Progress
+from pyspark_kafka_meta.metadata.refresh_events import EventKind
+from pyspark_kafka_meta.monitor.cluster_access import timeout_options
+from pyspark_kafka_meta.monitor.event_sources import EventSource
+from pyspark_kafka_meta.options import ClusterOptions, EventsOptions
+from pyspark_kafka_meta.tables.query_lag import end_offsets, query_lag
+from pyspark_kafka_meta.tables.table_rows import LagRow
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
+
+logger = logging.getLogger("pyspark_kafka_meta.queries")
+
+TIMEOUT_MS = 5_000
+"""For the brokers to respond."""
+ID_SHOWN = 8
+"""This many characters identify a query without a name."""
+
+
+class ProgressListener(StreamingQueryListener):
+    """Passes on the reports of finished micro-batches. Spark waits for the callbacks.
+
+    Args:
+        on_stop: gets the id of a query that was stopped, not of one that failed.
+    """
+
+    def __init__(self, on_progress: Callable[[Progress], None], on_stop: Callable[[str], None]) -> None:
+        self._on_progress = on_progress
+        self._on_stop = on_stop
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """There is nothing to report yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        self._on_progress(event.progress)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        if event.exception is None:
+            self._on_stop(str(event.id))
+
+
+class QueryListener(ProgressListener):
+    """Logs the lag, the time and the metadata refreshes of each streaming query after its micro-batches.
+
+    The lines have the level INFO and the logger `pyspark_kafka_meta.queries`. Where micro-batches end faster than the
+    cluster answers, only some have a line. Refreshes are those of the query's tasks since the line before.
+
+    Args:
+        options: `metricsPath` or `metricsTopic` of the queries, by default the default folder; and `kafka.*` of the
+            cluster that they read, without which the lag is left out.
+
+    Raises:
+        OptionError: an option is invalid.
+    """
+
+    def __init__(self, **options: str) -> None:
+        super().__init__(self._put, lambda _: None)
+        self._events, self._cluster = split_options(options)
+        EventsOptions.parse(self._events)
+        if self._cluster:
+            self._cluster |= timeout_options(TIMEOUT_MS)
+            ClusterOptions.parse(self._cluster)
+        self._since_ms = int(time.time() * 1000)
+        self._has_reports = threading.Condition()
+        self._latest: dict[str, Progress] = {}
+        self._refreshes: dict[str, Counter[str]] = {}
+        self._thread: threading.Thread | None = None
+
+    def _put(self, progress: Progress) -> None:
+        with self._has_reports:
+            self._latest[progress["id"]] = progress
+            self._has_reports.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="kafkameta-query-listener", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        with closing(open_driver_events(self._events)) as source:
+            while True:
+                with self._has_reports:
+                    self._has_reports.wait_for(lambda: self._latest)
+                    latest, self._latest = self._latest, {}
+                self._read(source)
+                for query_id, progress in latest.items():
+                    refreshes = self._refreshes.pop(query_id, Counter())
+                    logger.info("%s", report_line(progress, self._lag(progress), refreshes))
+
+    def _read(self, source: EventSource) -> None:
+        try:
+            for event in source.read():
+                query_id = event["query_id"]
+                if event["kind"] == EventKind.REFRESH and query_id and event["time_ms"] >= self._since_ms:
+                    self._refreshes.setdefault(query_id, Counter())[event["reason"]] += 1
+        except KafkaMetaError as error:
+            logger.warning("the refreshes of queries are unknown: %s", error)
+
+    def _lag(self, progress: Progress) -> Sequence[LagRow] | None:
+        """None if no cluster is known, or it does not respond."""
+        if not self._cluster:
+            return None
+        try:
+            return query_lag(self._cluster, end_offsets(progress))
+        except KafkaMetaError as error:
+            logger.warning("the lag of queries is unknown: %s", error)
+            if isinstance(error, AuthenticationError):
+                self._cluster = {}  # repeated attempts may lock the account
+            return None
+
+
+def report_line(progress: Progress, lag: Sequence[LagRow] | None, refreshes: Mapping[str, int]) -> str:
+    """What a query did, in one line.
+
+    Args:
+        refreshes: number of Metadata requests by reason.
+    """
+    name = progress["name"] or f"query {progress['id'][:ID_SHOWN]}"
+    seconds = progress["batchDuration"] / 1000
+    parts = [f"{name}, batch {progress['batchId']}: {progress['numInputRows'] or 0} records in {seconds:.1f} s"]
+    if lag is not None:
+        oldest = max((row.seconds_behind for row in lag if row.seconds_behind is not None), default=None)
+        age = "an unknown time" if oldest is None else f"{oldest:.1f} s"
+        parts.append(f"{sum(row.records_behind or 0 for row in lag)} records and {age} behind")
+        if unknown := sum(row.records_behind is None for row in lag):
+            parts.append(f"{unknown} partitions without a known end")
+    reasons = [f"{reason} {count}" for reason, count in sorted(refreshes.items())]
+    return "; ".join([*parts, f"refreshes: {', '.join(reasons) or 'none'}"])

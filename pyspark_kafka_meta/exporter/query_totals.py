@@ -1,0 +1,50 @@
+"""`QueryTotals`: what a driver's own streaming queries report, as metrics."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark_kafka_meta.exporter import metric_table as metrics
+from pyspark_kafka_meta.exporter.metric_table import NO_VALUE
+from pyspark_kafka_meta.exporter.readings import Readings
+from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
+from pyspark_kafka_meta.tables.query_lag import end_offsets
+
+Progress = Mapping[str, Any]
+"""A progress report of Spark (`StreamingQueryProgress`)."""
+
+
+class QueryTotals:
+    """Totals of queries. Spark reports in one thread, the poller reads in another."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._totals = Readings()
+        self._latest: dict[str, Progress] = {}
+
+    def add(self, progress: Progress) -> None:
+        """Add the report of a finished micro-batch."""
+        query_id = progress["id"]
+        with self._lock:
+            self._latest[query_id] = progress
+            self._totals.set(metrics.QUERY_INFO, 1, query_id, progress["name"] or NO_VALUE)
+            self._totals.set(metrics.QUERY_BATCH, progress["batchId"], query_id)
+            self._totals.add(metrics.QUERY_RECORDS, progress["numInputRows"] or 0, query_id)
+            self._totals.observe(metrics.QUERY_BATCH_SECONDS, progress["batchDuration"] / 1000, query_id)
+
+    def stop(self, query_id: str) -> None:
+        """The query was stopped on purpose: it has no lag any more. That of a failed query grows."""
+        with self._lock:
+            self._latest.pop(query_id, None)
+
+    def offsets(self) -> dict[str, tuple[SourceOffset, ...]]:
+        """The next offsets of each query, by its id."""
+        with self._lock:
+            latest = dict(self._latest)
+        return {query_id: tuple(end_offsets(progress)) for query_id, progress in latest.items()}
+
+    def read(self, readings: Readings) -> None:
+        with self._lock:
+            readings.update(self._totals)

@@ -1,0 +1,71 @@
+"""Workflows, pre-commit, Makefile and setup.cfg agree on tools, commands and releases."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+MAKEFILE = (ROOT / "Makefile").read_text()
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+ACTIONS = [*WORKFLOWS, *(ROOT / ".github" / "actions").glob("*/action.yml")]
+
+
+def matrix(job: str) -> dict[str, list[str]]:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+    return dict(jobs[job]["strategy"]["matrix"])
+
+
+def make_variable(name: str) -> str:
+    (value,) = re.findall(rf"^{name} \??:?= (.*)$", MAKEFILE, re.MULTILINE)
+    return str(value)
+
+
+def recipe(target: str) -> Iterator[str]:
+    """The commands of a target, with the values of variables."""
+    (lines,) = re.findall(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
+    for line in lines.splitlines():
+        yield re.sub(r"\$\((\w+)\)", lambda name: make_variable(name[1]), line.strip())
+
+
+def test_pre_commit_runs_what_make_lint_runs() -> None:
+    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    hooks, commands = [hook["entry"] for hook in local["hooks"]], list(recipe("lint"))
+
+    assert hooks[:-1] == commands[:-1]
+    assert f"then {hooks[-1]};" in commands[-1], "actionlint, if there is Go"
+
+
+def test_supported_pythons_are_tested() -> None:
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    supported = re.findall(r":: (3\.\d+)$", setup["metadata"]["classifiers"], re.MULTILINE)
+
+    assert matrix("test")["python"] == supported
+    assert make_variable("PYTHONS").split() == supported
+
+
+def test_releases_of_kafka_in_the_makefile_are_tested() -> None:
+    assert matrix("kafka")["release"] == make_variable("RELEASES").split()
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_commands_of_workflows_exist_and_may_write_nothing(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+    commands = re.findall(r"\bmake ([a-z- ]+)", path.read_text())
+
+    assert {target for command in commands for target in command.split()} <= targets
+    assert yaml.safe_load(path.read_text())["permissions"] == {"contents": "read"}
+
+
+@pytest.mark.parametrize("path", ACTIONS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_actions_are_pinned_by_commit(path: Path) -> None:
+    used = re.findall(r"uses: (?!\./)(.*)", path.read_text())
+
+    assert used
+    assert [action for action in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action)] == []

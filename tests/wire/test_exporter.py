@@ -1,0 +1,142 @@
+"""The exporter beside a cluster: the figures of a scrape are those of the tables and commands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from confluent_kafka import Producer
+from prometheus_client.parser import text_string_to_metric_families
+
+from pyspark_kafka_meta.exporter.metrics_server import serve
+from pyspark_kafka_meta.exporter.poller import Poller, Watched
+from pyspark_kafka_meta.metadata.refresh_events import BrokerFetches, Outcome
+from pyspark_kafka_meta.metadata.snapshot_changes import PartitionLearned, SnapshotChanges
+from pyspark_kafka_meta.model import Position
+from pyspark_kafka_meta.monitor.event_sources import FolderEvents, open_events
+from pyspark_kafka_meta.monitor.query_checkpoint import read_checkpoint
+from pyspark_kafka_meta.monitor.staleness import live_leaders
+from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
+from pyspark_kafka_meta.tables.cluster_query import describe_cluster
+from pyspark_kafka_meta.tables.query_lag import query_lag
+from pyspark_kafka_meta.testing import MockCluster
+from tests.checkpoints import write_checkpoint
+from tests.partitions import T0, T1
+from tests.unit.written_events import made, write
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def scrape(url: str) -> Samples:
+    with urlopen(url, timeout=30) as response:
+        text = response.read().decode()
+    families = list(text_string_to_metric_families(text))
+    return {(each.name, frozenset(each.labels.items())): each.value for family in families for each in family.samples}
+
+
+def sample(samples: Samples, name: str, **labels: str) -> float | None:
+    return samples.get((f"kafkameta_{name}", frozenset(labels.items())))
+
+
+EXECUTOR = {"process": "executor", "application_id": "", "executor": "1"}
+
+
+@pytest.fixture
+def cluster(mock_cluster: MockCluster) -> MockCluster:
+    """Topic t: two partitions, led by brokers 1 and 2, with three records in the first."""
+    mock_cluster.create_topic("t", partitions=2)
+    for partition in (0, 1):
+        mock_cluster.move_leader("t", partition, partition + 1)
+    producer = Producer({"bootstrap.servers": mock_cluster.bootstrap_servers})
+    for _ in range(3):
+        producer.produce("t", b"v", partition=0)
+    assert producer.flush(30) == 0
+    return mock_cluster
+
+
+def test_stale_partitions_and_lag_are_those_of_the_cluster(
+    cluster: MockCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark_kafka_meta.exporter.poller.TIMEOUT_MS", 2_000)
+    options = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
+    live = live_leaders(describe_cluster(ClientOptions.parse(options), ["t"]).response)
+    learned = tuple(
+        PartitionLearned(row.topic, row.partition or 0, row.leader_id or 0, row.leader_epoch or 0, row.topic_id)
+        for row in live.values()
+    )
+    changes = SnapshotChanges(topics_added=("t",), partitions_learned=learned)
+    common = {"outcome": Outcome.CHANGED, "changes": changes, "fetches": (BrokerFetches(1, 2, 300),)}
+    write(tmp_path, made("a" * 32, 1, int(time.time() * 1000), **common))
+    end = SourceOffset({T0: Position(1), T1: Position(0)}, {"t": None})
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", {4: end}, 4)
+    watched = Watched(events=FolderEvents(str(tmp_path)), cluster=options, checkpoints=[checkpoint], per_partition=True)
+    poller = Poller(watched, interval_s=1.0)
+    with closing(serve(lambda: poller.readings, "127.0.0.1", 0)) as server:
+        poller.poll()
+        first = scrape(server.url)
+        rows = query_lag(options, read_checkpoint(checkpoint).offsets)
+        cluster.move_leader("t", 1, 3)
+        poller.poll()
+        moved = scrape(server.url)
+        cluster.broker_down(-1)
+        poller.poll()
+        down = scrape(server.url)
+
+    assert sample(first, "exporter_up", source="cluster") == 1
+    of_topic = {"query_id": "query-1", "topic": "t"}
+    assert sample(first, "lag_records", **of_topic) == sum(row.records_behind or 0 for row in rows) == 2
+    assert {row.partition: row.records_behind for row in rows} == {
+        number: sample(first, "partition_lag_records", **of_topic, partition=str(number)) for number in (0, 1)
+    }
+    assert 0 < (sample(first, "lag_seconds", **of_topic) or 0) < 60
+    assert sample(first, "query_batch", query_id="query-1") == 4
+    assert sample(first, "fetch_response_bytes_total", cluster_id="", broker="1") == 300
+    assert [sample(found, "stale_partitions", **EXECUTOR) for found in (first, moved)] == [0, 1]
+    assert sample(down, "exporter_up", source="cluster") == sample(down, "exporter_up", source="lag") == 0
+    assert sample(down, "stale_partitions", **EXECUTOR) == 1, "the last answer is a lower bound"
+    assert sample(down, "lag_records", **of_topic) is None, "an old lag would look good"
+    assert sample(down, "cached_partitions", **EXECUTOR) == 2
+
+
+def test_events_of_a_topic_are_counted_once(mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    mock_cluster.create_topic("events")
+    producer = Producer({"bootstrap.servers": mock_cluster.bootstrap_servers})
+    events = [made("a" * 32, sequence) for sequence in (1, 2, 2, 4)]
+    for event in events:
+        producer.produce("events", key=event.cache_id, value=event.to_json())
+    assert producer.flush(30) == 0
+    options = {"kafka.bootstrap.servers": mock_cluster.bootstrap_servers, "metricsTopic": "events"}
+    with closing(open_events(options, must_exist=False)) as source:
+        poller = Poller(Watched(events=source, cluster={}), interval_s=1.0)
+        with closing(serve(lambda: poller.readings, "127.0.0.1", 0)) as server:
+            poller.poll()
+            found = scrape(server.url)
+
+    assert sample(found, "refreshes_total", role="reader", reason="max_age", outcome="unchanged") == 3
+    assert sample(found, "events_missing") == 1
+
+
+def test_an_unreachable_topic_is_down() -> None:
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "metricsTopic": "events"}
+    options["kafka.default.api.timeout.ms"] = "300"
+    with closing(open_events(options, must_exist=False)) as source:
+        poller = Poller(Watched(events=source, cluster={}), interval_s=1.0)
+        with closing(serve(lambda: poller.readings, "127.0.0.1", 0)) as server:
+            poller.poll()
+            found = scrape(server.url)
+
+    assert sample(found, "exporter_up", source="events") == 0
+    assert sample(found, "exporter_errors_total", source="events") == 1
+
+
+def test_polls_go_on_in_a_thread_until_the_end(tmp_path: Path, wait_for: Callable[..., Any]) -> None:
+    with Poller(Watched(events=FolderEvents(str(tmp_path)), cluster={}), interval_s=0.01) as poller:
+        write(tmp_path, made("a" * 32, 1))
+        wait_for(lambda: any(metric.name == "kafkameta_refreshes_total" for metric in poller.readings.numbers))
+    assert not poller._thread.is_alive()

@@ -1,0 +1,122 @@
+"""`kafkameta lag`: records and seconds between a checkpoint and the ends of the logs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from typer.testing import CliRunner
+
+from pyspark_kafka_meta.cli.main import app
+from pyspark_kafka_meta.model import Position
+from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
+from pyspark_kafka_meta.testing import MockCluster
+from tests.checkpoints import write_checkpoint
+from tests.partitions import T0, T1
+
+AGE_S = 60
+TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "120"}
+
+
+class Scene:
+    """Three records of topic t in partition 0, a minute old, of which the query has read one."""
+
+    def __init__(self, cluster: MockCluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.cluster.create_topic("t", partitions=2)
+        self.produce(3)
+        end = SourceOffset({T0: Position(1), T1: Position(0)}, {"t": None})
+        self.checkpoint = write_checkpoint(folder / "checkpoint", {0: end}, 0)
+
+    def produce(self, count: int) -> None:
+        producer = Producer({"bootstrap.servers": self.cluster.bootstrap_servers})
+        for _ in range(count):
+            producer.produce("t", b"v", partition=0, timestamp=int((time.time() - AGE_S) * 1000))
+        assert producer.flush(30) == 0
+
+    def run(self, *arguments: str, env: dict[str, str] | None = None) -> Any:
+        servers = ["--bootstrap-servers", self.cluster.bootstrap_servers]
+        return CliRunner().invoke(app, ["lag", self.checkpoint, *servers, *arguments], env=env)
+
+
+@pytest.fixture
+def scene(mock_cluster: MockCluster, tmp_path: Path) -> Scene:
+    return Scene(mock_cluster, tmp_path)
+
+
+def test_each_partition_is_a_line_of_json(scene: Scene) -> None:
+    first, second = map(json.loads, scene.run().stdout.splitlines())
+
+    assert AGE_S <= first.pop("seconds_behind") < AGE_S + 60
+    common = {"query_id": "query-1", "batch_id": 0, "topic": "t"}
+    assert first == {**common, "partition": 0, "next_offset": 1, "end_offset": 3, "records_behind": 2}
+    idle = {"next_offset": 0, "end_offset": 0, "records_behind": 0, "seconds_behind": 0.0}
+    assert second == {**common, "partition": 1, **idle}
+
+
+def test_a_person_sees_a_table_and_the_total(scene: Scene) -> None:
+    text = scene.run(env=TERMINAL).stdout
+
+    assert "Query query-1, after micro-batch 0" in text
+    assert "2 records behind, at most 6" in text
+    rows = [line.split()[:4] for line in text.splitlines() if " t-" in line]
+    assert rows == [["t-0", "1", "3", "2"], ["t-1", "0", "0", "0"]]
+
+
+def test_a_watch_follows_the_log_and_goes_on_while_no_broker_answers(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: Iterator[Callable[[], object]] = iter(
+        [lambda: scene.produce(2), lambda: scene.cluster.broker_down(-1), lambda: scene.cluster.broker_up(-1)]
+    )
+    monkeypatch.setattr("pyspark_kafka_meta.cli.repeat.sleep", lambda _: next(steps)())
+    result = scene.run("--watch", "1", "--count", "4", "--timeout-ms", "2000")
+
+    assert [json.loads(line)["records_behind"] for line in result.stdout.splitlines()][::2] == [2, 4, 4]
+    assert "no broker responded" in result.stderr
+    assert result.exit_code == 0
+
+
+def test_large_backlogs_are_not_fetched(scene: Scene) -> None:
+    """Of many partitions that lag, only the next record is needed."""
+    producer = Producer({"bootstrap.servers": scene.cluster.bootstrap_servers, "linger.ms": 0, "batch.size": 20_000})
+    for _ in range(200):
+        producer.produce("t", bytes(10_000), partition=1)
+    assert producer.flush(30) == 0
+    lines = map(json.loads, scene.run().stdout.splitlines())
+
+    assert [(line["records_behind"], line["seconds_behind"] is None) for line in lines] == [(2, False), (200, False)]
+
+
+def test_a_partition_without_an_end_has_an_unknown_lag(scene: Scene) -> None:
+    scene.cluster.set_topic_error("t", 3)  # UNKNOWN_TOPIC_OR_PARTITION
+    lines = [json.loads(line) for line in scene.run().stdout.splitlines()]
+
+    assert [(line["records_behind"], line["seconds_behind"]) for line in lines] == [(None, None)] * 2
+    assert "2 partitions without an end" in " ".join(scene.run(env=TERMINAL).stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--count", "2"], "--count needs --watch"),
+        (["--option", "kafka.misspelt=1"], "misspelt"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], problem: str, scene: Scene) -> None:
+    result = scene.run(*arguments)
+
+    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
+    assert problem in result.stderr
+
+
+def test_the_cluster_must_be_named(scene: Scene) -> None:
+    result = CliRunner().invoke(app, ["lag", scene.checkpoint])
+
+    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
+    assert "give --bootstrap-servers" in result.stderr
