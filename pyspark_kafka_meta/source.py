@@ -42,8 +42,8 @@ class KafkaMetaDataSource(DataSource):
     """Kafka topics as a DataFrame, to read or to write, with the options and columns of Spark's Kafka source and sink.
     Option `table` selects a side table of metadata caches or of the live cluster.
 
-    >>> spark.readStream.format("kafkameta").options(**{
-    ...     "kafka.bootstrap.servers": "localhost:9092", "subscribe": "clicks"}).load()  # doctest: +SKIP
+        kafka = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "clicks"}
+        spark.readStream.format("kafkameta").options(**kafka).load()
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
