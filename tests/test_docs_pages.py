@@ -83,8 +83,8 @@ def test_commands_exist(page: Path) -> None:
             assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
         elif arguments[0] == "-m":
             module = ROOT / arguments[1].replace(".", "/")
-            programs = [module.with_suffix(".py"), module / "__main__.py"]
-            assert any(map(Path.exists, programs)) or arguments[1] in ("venv", "pip", "pytest"), arguments
+            is_program = module.with_suffix(".py").exists() or (module / "__main__.py").exists()
+            assert is_program or arguments[1] in ("venv", "pip", "pytest"), arguments
         else:
             programs = [argument for argument in arguments if argument.endswith(".py")]
             assert [path for path in programs if "/" in path and not (ROOT / path).exists()] == []
