@@ -21,6 +21,7 @@ PAGES = {
     ROOT / "CONTRIBUTING.md": "contributing.md",
     ROOT / "SECURITY.md": "security.md",
     EXAMPLES / "README.md": "examples/index.md",
+    EXAMPLES / "monitoring" / "README.md": "examples/monitoring/index.md",
     **{program: f"examples/{program.stem}.md" for program in EXAMPLES.glob("*.py")},
     **{notebook: f"examples/{notebook.name}" for notebook in EXAMPLES.glob("*.ipynb")},
 }

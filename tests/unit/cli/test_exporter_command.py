@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -25,6 +24,7 @@ from pyspark_kafka_meta.metadata.refresh_events import BrokerFetches, EventKind,
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.monitor.event_sources import FolderEvents
 from pyspark_kafka_meta.tables.caches_from_events import cache_rows
+from tests.exporter_process import running
 from tests.unit.written_events import learning, made, moving, write
 
 FIRST, SECOND = "a" * 32, "b" * 32
@@ -46,18 +46,6 @@ def folder(tmp_path: Path) -> Path:
         made(SECOND, 3, now_ms - 1_000, outcome=Outcome.FAILED, reason=RefreshReason.REQUEST_TIMEOUT, **second),
     )
     return tmp_path
-
-
-@contextmanager
-def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The command, and its address."""
-    command = [sys.executable, "-m", "pyspark_kafka_meta", "exporter", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield process, process.stdout.readline().strip()
-        finally:
-            process.kill()
 
 
 def scrape(url: str) -> list[Sample]:

@@ -1,0 +1,169 @@
+"""A real Prometheus with the shipped files scrapes the exporter, and its HTTP API answers with the tables' figures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.parse import urlencode, urlsplit
+from urllib.request import urlopen
+
+import pytest
+import yaml
+
+from pyspark_kafka_meta.metadata.refresh_events import BrokerFetches, EventKind, Origin, Outcome, Role
+from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.monitor.event_sources import FolderEvents
+from pyspark_kafka_meta.tables.caches_from_events import Event, cache_rows
+from pyspark_kafka_meta.testing import free_ports
+from tests.exporter_process import running
+from tests.kafka.cluster_tools import poll_until
+from tests.monitoring.shipped_files import MONITORING, RULES, RULES_FILE, TARGETS
+from tests.unit.written_events import learning, made, moving, write
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """Prometheus's HTTP API, https://prometheus.io/docs/prometheus/latest/querying/api."""
+
+    address: str
+
+    def get(self, path: str, **parameters: str) -> Any:
+        """Raises HTTPError, of an invalid query too."""
+        with urlopen(f"{self.address}/api/v1/{path}?{urlencode(parameters)}", timeout=10) as response:
+            return json.load(response)["data"]
+
+    def is_ready(self) -> bool:
+        with suppress(URLError, ConnectionError), urlopen(f"{self.address}/-/ready", timeout=10):
+            return True
+        return False
+
+    def values(self, expression: str, *labels: str) -> dict[tuple[str, ...], float]:
+        found = self.get("query", query=expression)["result"]
+        return {tuple(one["metric"].get(name, "") for name in labels): float(one["value"][1]) for one in found}
+
+
+@contextmanager
+def started(program: str, folder: Path, port: int) -> Iterator[Api]:
+    """A ready Prometheus with the configuration and the data in `folder`."""
+    address = f"127.0.0.1:{port}"
+    command = [program, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen([*command, f"--web.listen-address={address}"], stdout=log, stderr=log) as process,
+    ):
+        try:
+            api = Api(f"http://{address}")
+            poll_until(api.is_ready)
+            yield api
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Events of three executors: one follows a leader, one misses an event and lost records, one cannot refresh."""
+    folder, now_ms = tmp_path_factory.mktemp("events"), int(time.time() * 1000)
+    for number, cache in enumerate(("a" * 32, "b" * 32, "c" * 32), start=1):
+        origin = Origin(role=Role.READER, executor_id=str(number), host="worker", pid=number, query_id="q")
+        learned = learning("clicks", 1, 2, 3, epoch=4)
+        fetches = (BrokerFetches(1, 7, 9_000 * number), BrokerFetches(2, number, 500))
+        write(folder, made(cache, 1, now_ms - 9_000, origin=origin, fetches=fetches, **learned))
+    first = {"origin": Origin(role=Role.READER, executor_id="1", host="worker", pid=1, query_id="q")}
+    second = {"origin": Origin(role=Role.READER, executor_id="2", host="worker", pid=2, query_id="q")}
+    third = {"origin": Origin(role=Role.READER, executor_id="3", host="worker", pid=3, query_id="q")}
+    loss = {"kind": EventKind.DATA_LOSS, "reason": RefreshReason.DATA_LOSS, "latency_ms": None, "cause_topic": "clicks"}
+    failed = {"reason": RefreshReason.REQUEST_TIMEOUT, "outcome": Outcome.FAILED}
+    write(folder, made("a" * 32, 2, now_ms - 5_000, **first, **moving("clicks", 1, (2, 3), (4, 5))))
+    write(folder, made("b" * 32, 3, now_ms - 4_000, lost_from_offset=10, lost_until_offset=35, **second, **loss))
+    write(folder, made("c" * 32, 2, now_ms - 3_000, **third, **failed))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def events(folder: Path) -> list[Event]:
+    return list(FolderEvents(str(folder)).read())
+
+
+@pytest.fixture(scope="module")
+def api(folder: Path, prometheus: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """Prometheus after it has scraped the polled events and evaluated the rules."""
+    data, (port,) = tmp_path_factory.mktemp("prometheus"), free_ports.free_ports(1)
+    with running("--path", str(folder), "--port", "0", "--interval", "1") as (_, url):
+        config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
+        config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
+        config["rule_files"] = [str(RULES_FILE)]
+        config["scrape_configs"][0]["static_configs"] = [{"targets": [urlsplit(url).netloc]}]
+        (data / "prometheus.yml").write_text(yaml.safe_dump(config))
+        with started(prometheus, data, port) as api:
+            poll_until(lambda: api.values('kafkameta_exporter_up{source="events"} == 1'))
+            poll_until(lambda: api.values("ALERTS"))
+            yield api
+
+
+def test_refreshes_are_those_of_the_events(api: Api, events: list[Event]) -> None:
+    refreshes = [event for event in events if event["kind"] == EventKind.REFRESH]
+    by_reason = Counter((event["role"], event["reason"], event["outcome"]) for event in refreshes)
+    latency_s = sum(event["latency_ms"] for event in refreshes) / 1000
+    recovered_s = sum(event["recovery_ms"] or 0 for event in events) / 1000
+
+    assert api.values("kafkameta_refreshes_total", "role", "reason", "outcome") == by_reason
+    assert api.values("kafkameta_refresh_seconds_count") == {(): len(refreshes)}
+    assert api.values("kafkameta_refresh_seconds_sum") == {(): pytest.approx(latency_s)}
+    assert api.values("kafkameta_recovery_seconds_sum", "role") == {("reader",): pytest.approx(recovered_s)}
+
+
+def test_traffic_and_losses_are_those_of_the_events(api: Api, events: list[Event]) -> None:
+    fetches = [(str(one["broker_id"]), one) for event in events for one in event["fetches"] or ()]
+    requests, response_bytes = Counter[str](), Counter[str]()
+    for broker, one in fetches:
+        requests[broker] += one["requests"]
+        response_bytes[broker] += one["response_bytes"]
+    (lost,) = [event for event in events if event["kind"] == EventKind.DATA_LOSS]
+
+    assert api.values("kafkameta_fetch_requests_total", "broker") == {(key,): n for key, n in requests.items()}
+    by_broker = {(key,): size for key, size in response_bytes.items()}
+    assert api.values("kafkameta_fetch_response_bytes_total", "broker") == by_broker
+    assert api.values("kafkameta_data_losses_total", "topic") == {("clicks",): 1}
+    offsets = lost["lost_until_offset"] - lost["lost_from_offset"]
+    assert api.values("kafkameta_lost_offsets_total", "topic") == {("clicks",): offsets}
+
+
+def test_caches_are_those_of_the_table(api: Api, events: list[Event]) -> None:
+    now_ms = int(time.time() * 1000)
+    rows = cache_rows(events, now_ms)
+    partitions = Counter((row.executor_id or "",) for row in rows)
+    generations = {(row.executor_id or "",): row.generation_at_least for row in rows}
+    missing = {row.cache_id: row.events_missing for row in rows}
+    answered_s = {(row.executor_id or "",): (now_ms - (row.age_at_most_ms or 0)) / 1000 for row in rows}
+
+    assert api.values("kafkameta_caches", "executor") == dict.fromkeys(partitions, 1)
+    assert api.values("kafkameta_cached_partitions", "executor") == partitions
+    assert api.values("kafkameta_cache_generation", "executor") == generations
+    assert api.values("kafkameta_events_missing") == {(): sum(missing.values())} == {(): 1}
+    polled_s = 'scalar(kafkameta_exporter_last_success_timestamp_seconds{source="events"})'
+    since_s = api.values(f"{polled_s} - kafkameta_cache_age_seconds", "executor")
+    assert since_s == {executor: pytest.approx(time_s, rel=0, abs=1) for executor, time_s in answered_s.items()}
+
+
+def test_rules_are_evaluated_and_the_loss_alone_alerts(api: Api) -> None:
+    groups = api.get("rules")["groups"]
+    health = {rule["name"]: (rule["health"], rule.get("lastError")) for group in groups for rule in group["rules"]}
+    alerts = api.get("alerts")["alerts"]
+
+    assert health == {rule["alert"]: ("ok", None) for rule in RULES}
+    (loss,) = alerts
+    assert (loss["labels"]["alertname"], loss["state"]) == ("KafkametaDataLoss", "firing")
+    assert loss["annotations"]["summary"] == "Records of clicks were skipped"
+
+
+@pytest.mark.parametrize("expression", sorted({target["expr"] for target in TARGETS}))
+def test_expressions_of_the_dashboard_are_valid(api: Api, expression: str) -> None:
+    api.get("query", query=expression.replace("$__rate_interval", "1m").replace("$query", ".*"))
