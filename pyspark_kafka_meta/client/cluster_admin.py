@@ -46,8 +46,7 @@ class ClusterAdmin:
 
     def transaction_max_timeout_ms(self, broker_ids: Collection[int]) -> int | None:
         """The longest transaction timeout that all brokers allow; None if none of them says."""
-        resources = [ConfigResource(ResourceType.BROKER, str(broker_id)) for broker_id in broker_ids]
-        configs = self._configs(resources)
+        configs = self._configs([ConfigResource(ResourceType.BROKER, str(broker_id)) for broker_id in broker_ids])
         return min((int(each[MAX_TIMEOUT_CONFIG]) for each in configs if MAX_TIMEOUT_CONFIG in each), default=None)
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
@@ -56,11 +55,12 @@ class ClusterAdmin:
         return config
 
     def _configs(self, resources: list[ConfigResource]) -> list[dict[str, str]]:
-        """Of each resource."""
+        """Of each resource, asked all at a time. librdkafka takes one broker for each request."""
+        requested = [self._admin.describe_configs([each], request_timeout=CONFIG_TIMEOUT_S) for each in resources]
         configs = []
-        for response in self._admin.describe_configs(resources, request_timeout=CONFIG_TIMEOUT_S).values():
+        for resource, responses in zip(resources, requested, strict=True):
             try:
-                configs.append({name: entry.value for name, entry in response.result().items()})
+                configs.append({name: entry.value for name, entry in responses[resource].result().items()})
             except KafkaException:
                 configs.append({})
         return configs
