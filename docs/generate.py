@@ -21,9 +21,9 @@ from typing import Any
 
 import typer.main
 
+from docs.series_bound import EXAMPLE, max_series
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.exporter.metric_table import METRICS
-from pyspark_kafka_meta.exporter.series_bound import EXAMPLE, max_series
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent, Role
 from pyspark_kafka_meta.metadata.snapshot_changes import SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason

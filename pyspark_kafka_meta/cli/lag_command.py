@@ -14,7 +14,7 @@ from pyspark_kafka_meta.cli.repeat import repeat
 from pyspark_kafka_meta.monitor.console import note, print_json
 from pyspark_kafka_meta.monitor.formatting import TABLE_STYLE, plain
 from pyspark_kafka_meta.monitor.query_checkpoint import QueryProgress, read_checkpoint
-from pyspark_kafka_meta.tables.query_lag import query_lag
+from pyspark_kafka_meta.tables.query_lag import LagSummary, query_lag
 from pyspark_kafka_meta.tables.table_rows import LagRow
 
 
@@ -79,11 +79,10 @@ def _tables(lag: Lag) -> Group:
         table.add_row(
             *map(plain, (partition, row.next_offset, row.end_offset, row.records_behind, _seconds(row.seconds_behind)))
         )
-    unknown = sum(row.records_behind is None for row in rows)
-    total = f"{sum(row.records_behind or 0 for row in rows)} records behind"
-    oldest = [row.seconds_behind for row in rows if row.seconds_behind is not None]
-    parts = [total, *([f"at most {_seconds(max(oldest))} s"] if oldest else [])]
-    parts += [f"{unknown} partitions without an end"] if unknown else []
+    summary = LagSummary.of(rows)
+    parts = [f"{summary.records} records behind"]
+    parts += [] if summary.oldest_s is None else [f"at most {_seconds(summary.oldest_s)} s"]
+    parts += [f"{summary.unknown} partitions without an end"] if summary.unknown else []
     heading = f"Query {progress.query_id}, {finished}, at {datetime.now():%H:%M:%S}: {', '.join(parts)}"
     return Group(plain(heading, "bold"), table)
 

@@ -17,6 +17,7 @@ from typing import Self
 from pyspark_kafka_meta.errors import AuthenticationError, CheckpointError, KafkaMetaError, UnsupportedBrokerError
 from pyspark_kafka_meta.exporter import metric_table as metrics
 from pyspark_kafka_meta.exporter.cluster_readings import Health, read_health, read_lag, read_transactions
+from pyspark_kafka_meta.exporter.defaults import TIMEOUT_MS
 from pyspark_kafka_meta.exporter.event_totals import EventTotals
 from pyspark_kafka_meta.exporter.metric_table import Source
 from pyspark_kafka_meta.exporter.query_totals import QueryTotals
@@ -38,8 +39,6 @@ from pyspark_kafka_meta.telemetry.liveness_lock import dead_caches
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_MS = 5_000
-"""For the brokers to respond to one poll."""
 EVENTS_AT_ONCE = 1_000
 """Events that are in memory together."""
 REFUSED_LOGIN_S = 600.0

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError
+from pyspark_kafka_meta.exporter.defaults import TIMEOUT_MS
 from pyspark_kafka_meta.exporter.driver_sources import open_driver_events, split_options
 from pyspark_kafka_meta.exporter.query_totals import Progress
 from pyspark_kafka_meta.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.monitor.cluster_access import timeout_options
 from pyspark_kafka_meta.monitor.event_sources import EventSource
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions
-from pyspark_kafka_meta.tables.query_lag import end_offsets, query_lag
+from pyspark_kafka_meta.tables.query_lag import LagSummary, end_offsets, query_lag
 from pyspark_kafka_meta.tables.table_rows import LagRow
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pyspark_kafka_meta.queries")
 
-TIMEOUT_MS = 5_000
-"""For the brokers to respond."""
 ID_SHOWN = 8
 """This many characters identify a query without a name."""
 
@@ -133,10 +132,10 @@ def report_line(progress: Progress, lag: Sequence[LagRow] | None, refreshes: Map
     seconds = progress["batchDuration"] / 1000
     parts = [f"{name}, batch {progress['batchId']}: {progress['numInputRows'] or 0} records in {seconds:.1f} s"]
     if lag is not None:
-        oldest = max((row.seconds_behind for row in lag if row.seconds_behind is not None), default=None)
-        age = "an unknown time" if oldest is None else f"{oldest:.1f} s"
-        parts.append(f"{sum(row.records_behind or 0 for row in lag)} records and {age} behind")
-        if unknown := sum(row.records_behind is None for row in lag):
-            parts.append(f"{unknown} partitions without a known end")
+        summary = LagSummary.of(lag)
+        age = "an unknown time" if summary.oldest_s is None else f"{summary.oldest_s:.1f} s"
+        parts.append(f"{summary.records} records and {age} behind")
+        if summary.unknown:
+            parts.append(f"{summary.unknown} partitions without a known end")
     reasons = [f"{reason} {count}" for reason, count in sorted(refreshes.items())]
     return "; ".join([*parts, f"refreshes: {', '.join(reasons) or 'none'}"])

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import CheckpointError, KafkaMetaError
@@ -44,6 +44,26 @@ def query_lag(options: Mapping[str, str], offsets: Iterable[SourceOffset]) -> li
         timestamps = next_record_timestamps(options, offset, partitions_behind(offset.positions, live))
         rows += lag_rows(offset.positions, live, timestamps, time.time())
     return rows
+
+
+class LagSummary(NamedTuple):
+    """The lag of a query in all its partitions.
+
+    Attributes:
+        records: as far as known.
+        oldest_s: age of the oldest next unread record whose age is known; None if none is.
+        unknown: number of partitions whose end is not known.
+    """
+
+    records: int
+    oldest_s: float | None
+    unknown: int
+
+    @classmethod
+    def of(cls, rows: Collection[LagRow]) -> LagSummary:
+        oldest_s = max((row.seconds_behind for row in rows if row.seconds_behind is not None), default=None)
+        unknown = sum(row.records_behind is None for row in rows)
+        return cls(sum(row.records_behind or 0 for row in rows), oldest_s, unknown)
 
 
 def end_offsets(progress: Any) -> Iterator[SourceOffset]:

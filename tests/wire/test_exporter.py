@@ -47,19 +47,6 @@ def sample(samples: Samples, name: str, **labels: str) -> float | None:
 EXECUTOR = {"process": "executor", "application_id": "", "executor": "1"}
 
 
-@pytest.fixture
-def cluster(mock_cluster: MockCluster) -> MockCluster:
-    """Topic t: two partitions, led by brokers 1 and 2, with three records in the first."""
-    mock_cluster.create_topic("t", partitions=2)
-    for partition in (0, 1):
-        mock_cluster.move_leader("t", partition, partition + 1)
-    producer = Producer({"bootstrap.servers": mock_cluster.bootstrap_servers})
-    for _ in range(3):
-        producer.produce("t", b"v", partition=0)
-    assert producer.flush(30) == 0
-    return mock_cluster
-
-
 def test_stale_partitions_and_lag_are_those_of_the_cluster(
     cluster: MockCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,19 +20,6 @@ def options(servers: str, **others: str) -> ClientOptions:
     return ClientOptions.parse({"kafka.bootstrap.servers": servers, **others})
 
 
-@pytest.fixture
-def cluster(mock_cluster: MockCluster) -> MockCluster:
-    """Topic t: two partitions led by brokers 1 and 2, three records in the first."""
-    mock_cluster.create_topic("t", partitions=2)
-    for partition in (0, 1):
-        mock_cluster.move_leader("t", partition, partition + 1)
-    producer = Producer({"bootstrap.servers": mock_cluster.bootstrap_servers})
-    for _ in range(3):
-        producer.produce("t", b"v", partition=0)
-    assert producer.flush(30) == 0
-    return mock_cluster
-
-
 def test_brokers_are_named_with_the_one_that_told(cluster: MockCluster) -> None:
     servers = cluster.bootstrap_servers.split(",")
     rows = broker_rows(describe_cluster(options(servers[1]), ()))

@@ -7,13 +7,13 @@ import re
 
 import pytest
 
+from docs.series_bound import EXAMPLE, Size, max_series
 from pyspark_kafka_meta.exporter import metric_table as metrics
 from pyspark_kafka_meta.exporter.cluster_readings import Health, read_health, read_lag, read_transactions
 from pyspark_kafka_meta.exporter.event_totals import EventTotals
 from pyspark_kafka_meta.exporter.metric_table import METRICS, Kind, Metric, Source
 from pyspark_kafka_meta.exporter.query_totals import QueryTotals
 from pyspark_kafka_meta.exporter.readings import Readings
-from pyspark_kafka_meta.exporter.series_bound import EXAMPLE, Size, max_series
 from pyspark_kafka_meta.metadata.refresh_events import BrokerFetches, BrokerProduces, EventKind, Origin, Outcome, Role
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tables.table_rows import LagRow, PartitionRow, TransactionRow, by_partition
