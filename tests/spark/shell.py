@@ -1,4 +1,4 @@
-"""Runs the examples as a user does: by Python, in one process (`programs.py`), or by spark-submit."""
+"""Runs the examples as a user does: by Python, in one process (`programs.py`), or by spark-submit or pytest."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class User:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **pipes}
         return subprocess.Popen(list(map(str, command)), env=self.environment, cwd=self.home, **pipes)
 
-    def submit(self, *arguments: str | Path) -> str:
-        """The output of spark-submit. Fails unless its exit code is 0."""
-        process = self.start(PROGRAMS / "spark-submit", *arguments)
+    def run_alone(self, name: str, *arguments: str | Path) -> str:
+        """The output of an installed program in a process of its own. Fails unless its exit code is 0."""
+        process = self.start(PROGRAMS / name, *arguments)
         try:
             out, errors = process.communicate(timeout=TIMEOUT_S)
         finally:

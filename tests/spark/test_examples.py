@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from pyspark.sql import SparkSession
 
 from pyspark_kafka_meta.testing import LocalKafka, MockCluster
-from tests.spark.shell import EXAMPLES, PROGRAMS, TIMEOUT_S, User
+from tests.spark.shell import EXAMPLES, TIMEOUT_S, User
 
 STEP = 'TOPIC, PARTITIONS, STEP_S = "clicks", 6, 3'
 """A line of the notebook: a broker is down for STEP_S seconds, then up for the same time."""
@@ -107,7 +107,7 @@ def test_words_are_counted_in_windows_that_are_complete(
     times_ms = [*range(0, 20_000, 500), 31_000]
     produce(topic, [{"value": view(ms // 500), "timestamp": start_ms + ms} for ms in times_ms])
     options = ["--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic, "--folder", user.home / "counts"]
-    out = user.submit(EXAMPLES / "word_count.py", *options)
+    out = user.run_alone("spark-submit", EXAMPLES / "word_count.py", *options)
     assert_keeps_its_promise("word_count.py", out)
     assert re.findall(r"\|opened\|\s*(\d+)\|", out) == ["20", "20"]
 
@@ -240,14 +240,16 @@ def test_the_secured_cluster_is_read_with_a_file_of_properties(user: User) -> No
 
 def test_a_query_of_the_old_source_goes_on_with_this_one(user: User, at: list[str], jvm_jars: list[Path]) -> None:
     topic = at[-1]
-    out = user.submit("--jars", ",".join(map(str, jvm_jars)), EXAMPLES / "migrate_from_spark_kafka.py", *at)
+    jars = ["--jars", ",".join(map(str, jvm_jars))]
+    out = user.run_alone("spark-submit", *jars, EXAMPLES / "migrate_from_spark_kafka.py", *at)
     assert_keeps_its_promise("migrate_from_spark_kafka.py", out, topic)
 
 
 @pytest.mark.parametrize("name", ["test_my_pipeline.py", "test_my_sink.py"])
 def test_the_tests_of_a_pipeline_pass(name: str, user: User) -> None:
     options = ["-q", "-p", "no:cacheprovider", "--capture=sys"]  # the JVM writes to the real stdout
-    assert_keeps_its_promise(name, re.sub(r" in .*", "", user.run(PROGRAMS / "pytest", *options, EXAMPLES / name)))
+    # Alone: pytest warns, as an error here, if an example has imported the package of a plugin before.
+    assert_keeps_its_promise(name, re.sub(r" in .*", "", user.run_alone("pytest", *options, EXAMPLES / name)))
 
 
 def test_the_producer_waits_for_a_topic_that_the_cluster_makes_when_asked(
