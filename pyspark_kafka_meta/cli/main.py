@@ -31,7 +31,7 @@ from pyspark_kafka_meta.cli.parameters import (
 from pyspark_kafka_meta.demo import DemoCluster
 from pyspark_kafka_meta.doctor.machine_checks import DISTRIBUTION, version_of
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.exporter.defaults import HOST, INTERVAL_S, PORT
+from pyspark_kafka_meta.exporter.defaults import HOST, INTERVAL_S, INTERVALS_S, PORT, PORTS
 from pyspark_kafka_meta.metadata.refresh_events import Role
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.monitor.cluster_access import timeout_options
@@ -268,10 +268,13 @@ def exporter(
     all_applications: AllApplications = False,
     decisions_topic: DecisionsTopic = DECISIONS_TOPIC,
     interval: Annotated[
-        float, typer.Option(min=1, max=86_400, metavar="SECONDS", help="Poll events and cluster every SECONDS.")
+        float,
+        typer.Option(
+            min=INTERVALS_S[0], max=INTERVALS_S[1], metavar="SECONDS", help="Poll events and cluster every SECONDS."
+        ),
     ] = INTERVAL_S,
     host: Annotated[str, typer.Option(help="Address to listen on; default: this machine.")] = HOST,
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for a free port.")] = PORT,
+    port: Annotated[int, typer.Option(min=PORTS[0], max=PORTS[1], help="Port; 0 for a free port.")] = PORT,
     option: Options = None,
     config: Config = None,
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark_kafka_meta.exporter import metric_table as metrics
@@ -37,6 +37,7 @@ def read_lag(readings: Readings, query_id: str, rows: Iterable[LagRow], per_part
         readings.add(metrics.LAG_UNKNOWN, row.records_behind is None, *topic)
         if row.records_behind is not None:
             readings.add(metrics.LAG_RECORDS, row.records_behind, *topic)
+            readings.add(metrics.LAG_SECONDS_UNKNOWN, row.seconds_behind is None, *topic)
             if per_partition:
                 readings.set(metrics.PARTITION_LAG_RECORDS, row.records_behind, *partition)
         if row.seconds_behind is not None:
@@ -45,8 +46,15 @@ def read_lag(readings: Readings, query_id: str, rows: Iterable[LagRow], per_part
                 readings.set(metrics.PARTITION_LAG_SECONDS, row.seconds_behind, *partition)
 
 
-def read_transactions(readings: Readings, rows: Iterable[TransactionRow]) -> None:
-    """The open and the unsettled transactions by sink. The other producers of the cluster count together."""
+def read_transactions(readings: Readings, rows: Iterable[TransactionRow], sinks: Collection[str]) -> None:
+    """The open and the unsettled transactions by sink. The other producers of the cluster count together.
+
+    Args:
+        sinks: that had transactions before.
+    """
+    for sink in (NO_VALUE, *sinks):
+        for metric in (metrics.OPEN_TRANSACTIONS, metrics.DECIDED_TRANSACTIONS, metrics.OPEN_TRANSACTION_SECONDS):
+            readings.set(metric, 0, sink)
     for row in rows:
         sink = row.sink or NO_VALUE
         is_open = row.state in OPEN_STATES

@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Self
 
-from pyspark_kafka_meta.exporter.defaults import HOST, INTERVAL_S, PORT
+from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.exporter.defaults import HOST, INTERVAL_S, INTERVALS_S, PORT, PORTS
 from pyspark_kafka_meta.exporter.driver_sources import open_driver_events, split_options
 from pyspark_kafka_meta.exporter.metrics_server import serve
 from pyspark_kafka_meta.exporter.poller import Poller, Watched
@@ -61,14 +62,22 @@ def start_exporter(
     Raises:
         OptionError: an option is invalid, the address cannot be used, or prometheus_client is not installed.
     """
+    _require(port, PORTS, "port")
+    _require(interval_s, INTERVALS_S, "interval_s")
     events, cluster = split_options(options)
     with ExitStack() as opening:
-        source = opening.enter_context(closing(open_driver_events(events)))
+        source = opening.enter_context(closing(open_driver_events(events, spark.sparkContext)))
         watched = Watched(events=source, cluster=cluster, decisions_topic=decisions_topic, per_partition=per_partition)
         poller = Poller(watched, interval_s)
         server = opening.enter_context(closing(serve(lambda: poller.readings, host, port)))
         opening.enter_context(poller)
-        listener = ProgressListener(poller.queries.add, poller.queries.stop)
+        listener = ProgressListener(poller.queries.add, poller.queries.end)
         spark.streams.addListener(listener)
         opening.callback(spark.streams.removeListener, listener)
         return Exporter(server.url, opening.pop_all())
+
+
+def _require(value: float, bounds: tuple[float, float], name: str) -> None:
+    low, high = bounds
+    if not low <= value <= high:
+        raise OptionError(f"{name} must be from {low:g} to {high:g}, got {value}")

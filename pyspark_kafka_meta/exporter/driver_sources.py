@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from pyspark import SparkContext
-
+from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.monitor.event_sources import EventSource, FolderEvents, open_events
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
 from pyspark_kafka_meta.telemetry.default_folder import application_folder
 from pyspark_kafka_meta.telemetry.event_origin import driver_name
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 
 def split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -19,11 +22,11 @@ def split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str,
     return {**cluster, **events} if "metricsTopic" in CaseInsensitiveMap(events) else events, cluster
 
 
-def open_driver_events(options: Mapping[str, str]) -> EventSource:
-    """The events where options say, else in the default folder of this driver. Raises OptionError."""
+def open_driver_events(options: Mapping[str, str], context: SparkContext | None) -> EventSource:
+    """The events where options say, else in the default folder of the driver with this context. Raises OptionError."""
     if options:
         return open_events(options, must_exist=False, skips_unreadable=True)
-    jvm = SparkContext.getOrCreate()._jvm
-    assert jvm is not None
+    if context is None or (jvm := context._jvm) is None:
+        raise OptionError("Spark has stopped, and where its queries wrote their events is not known any more")
     jvm_pid = int(jvm.java.lang.ProcessHandle.current().pid())
     return FolderEvents(str(application_folder(driver_name(jvm_pid))), skips_unreadable=True)

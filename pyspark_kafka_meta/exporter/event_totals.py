@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from pyspark_kafka_meta.exporter import metric_table as metrics
+from pyspark_kafka_meta.exporter.defaults import ENDED_KEPT_S, SILENT_KEPT_S
 from pyspark_kafka_meta.exporter.metric_table import BOOTSTRAP, NO_VALUE, Process, Request, Result
 from pyspark_kafka_meta.exporter.readings import Readings
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, Outcome, Role
@@ -15,10 +16,6 @@ from pyspark_kafka_meta.monitor.staleness import SILENT_MS, Leaders, is_behind
 from pyspark_kafka_meta.tables.caches_from_events import CacheContents, Event
 from pyspark_kafka_meta.transactions.plan import sink_of_task
 
-ENDED_KEPT_MS = 3_600_000
-"""Events of an ended cache may come late, or twice, for this long after its last event."""
-SILENT_KEPT_MS = 24 * 3_600_000
-"""As long for a cache that reported no end: the planner of a query that runs once an hour is silent for an hour."""
 _ROLES, _KINDS = frozenset(Role), frozenset(EventKind)
 _REASONS, _OUTCOMES = frozenset(RefreshReason), frozenset(Outcome)
 _RESULTS = {
@@ -32,7 +29,7 @@ class _Cache:
     """One cache.
 
     Attributes:
-        gaps: sequences that are missing so far, as ranges with an exclusive end.
+        gaps: sequences of events that would count and are missing so far, as ranges with an exclusive end.
         stale: number of stale partitions among `stale_beside`; counted again if the contents or the leaders change.
     """
 
@@ -43,12 +40,16 @@ class _Cache:
         self.stale = 0
         self.stale_beside: Leaders | None = None
 
-    def take(self, event: Event) -> bool:
-        """Take an event. Returns False if it was taken before."""
+    def take(self, event: Event, is_new: bool) -> bool:
+        """Take an event. Returns False if it was taken before.
+
+        Args:
+            is_new: whether the event counts, and those that are missing before it.
+        """
         sequence = event["sequence"]
         if sequence <= self.contents.sequence:
             return self._fill_gap(sequence)
-        if sequence > self.contents.sequence + 1:
+        if is_new and sequence > self.contents.sequence + 1:
             self.gaps.append(range(self.contents.sequence + 1, sequence))
         self.contents.apply(event)
         if event["outcome"] == Outcome.CHANGED:
@@ -62,9 +63,11 @@ class _Cache:
             if sequence in gap:
                 rest = [range(gap.start, sequence), range(sequence + 1, gap.stop)]
                 self.gaps[index : index + 1] = filter(None, rest)
-                self.contents.events += 1
                 return True
         return False
+
+    def events_missing(self) -> int:
+        return sum(map(len, self.gaps))
 
     def count_stale(self, live: Leaders) -> int:
         if self.stale_beside is not live:
@@ -79,51 +82,67 @@ class _Cache:
 
 
 class EventTotals:
-    """Totals over all events. They may come in any order, and repeatedly."""
+    """Totals over new events, which may come in any order, and repeatedly."""
 
     def __init__(self) -> None:
         self._totals = Readings()
+        self._totals.set(metrics.EVENTS_DROPPED, 0)
         self._caches: dict[str, _Cache] = {}
         self._ended: set[str] = set()
+        self._last_request_ms: dict[str, int] = {}  # of each query
         self._missing_before = 0  # of caches that are forgotten
 
-    def add(self, events: Iterable[Event]) -> None:
+    def add(self, events: Iterable[Event], are_new: bool = True) -> None:
+        """
+        Args:
+            are_new: False for events of before: they say what caches know, and an earlier exporter has counted them.
+        """
         for event in sorted(events, key=lambda event: (event["cache_id"], event["sequence"])):
-            if self._caches.setdefault(event["cache_id"], _Cache()).take(event):
+            self._ended.update(event["died_cache_ids"] or ())
+            if event["kind"] == EventKind.CLOSED:
+                self._ended.add(event["cache_id"])
+            if self._caches.setdefault(event["cache_id"], _Cache()).take(event, are_new) and are_new:
                 self._count(event)
 
+    def end(self, cache_ids: Iterable[str]) -> None:
+        """These caches are known to be dead, beside those that events report."""
+        self._ended.update(cache_ids)
+
     def forget(self, now_ms: int) -> None:
-        """Forget caches that ended or have been silent for long, but not their counts."""
+        """Forget caches that ended or have been silent for long, but not their counts; and queries that are silent."""
         for cache_id, cache in list(self._caches.items()):
             is_ended = cache_id in self._ended
             if is_ended:
                 cache.contents.leaders.clear()
-            if cache.contents.last_ms < now_ms - (ENDED_KEPT_MS if is_ended else SILENT_KEPT_MS):
-                self._missing_before += cache.contents.events_missing()
+            if cache.contents.last_ms < now_ms - 1000 * (ENDED_KEPT_S if is_ended else SILENT_KEPT_S):
+                self._missing_before += cache.events_missing()
                 del self._caches[cache_id]
         self._ended &= self._caches.keys()
+        for query_id, last_ms in list(self._last_request_ms.items()):
+            if last_ms < now_ms - 1000 * SILENT_KEPT_S:
+                self._totals.remove("query_id", query_id)
+                del self._last_request_ms[query_id]
 
-    def topics(self, now_ms: int, dead: Collection[str]) -> set[str]:
+    def topics(self, now_ms: int) -> set[str]:
         """The topics that living caches know."""
-        return set[str]().union(*(cache.topics for cache in self._living(now_ms, dead)))
+        return set[str]().union(*(cache.topics for cache in self._living(now_ms)))
 
-    def readings(self, now_ms: int, dead: Collection[str], live: Leaders | None) -> Readings:
+    def readings(self, now_ms: int, live: Leaders | None) -> Readings:
         """
         Args:
-            dead: ids of caches that are known to be dead, beside those that events report.
             live: the leaders of the cluster; None if it was never asked.
         """
         readings = Readings()
         readings.update(self._totals)
-        missing = sum(cache.contents.events_missing() for cache in self._caches.values())
+        missing = sum(cache.events_missing() for cache in self._caches.values())
         readings.set(metrics.EVENTS_MISSING, self._missing_before + missing)
-        for cache in self._living(now_ms, dead):
+        for cache in self._living(now_ms):
             _read_cache(readings, cache, now_ms, live)
         return readings
 
-    def _living(self, now_ms: int, dead: Collection[str]) -> Iterator[_Cache]:
+    def _living(self, now_ms: int) -> Iterator[_Cache]:
         for cache_id, cache in self._caches.items():
-            if not (cache_id in self._ended or cache_id in dead or cache.contents.last_ms < now_ms - SILENT_MS):
+            if cache_id not in self._ended and cache.contents.last_ms >= now_ms - SILENT_MS:
                 yield cache
 
     def _count(self, event: Event) -> None:
@@ -135,7 +154,6 @@ class EventTotals:
         add(metrics.TRANSACTIONS_BEGUN, event["transactions_begun"] or 0, role)
         if event["recovery_ms"] is not None:
             self._totals.observe(metrics.RECOVERY_SECONDS, event["recovery_ms"] / 1000, role)
-        self._ended.update(event["died_cache_ids"] or ())
         self._count_traffic(event, role)
         if kind == EventKind.REFRESH:
             self._count_refresh(event, role)
@@ -143,8 +161,6 @@ class EventTotals:
             self._count_loss(event)
         elif kind in _RESULTS:
             self._count_transactions(event, _RESULTS[EventKind(kind)])
-        elif kind == EventKind.CLOSED:
-            self._ended.add(event["cache_id"])
 
     def _count_traffic(self, event: Event, role: str) -> None:
         cluster_id, add = event["cluster_id"] or NO_VALUE, self._totals.add
@@ -175,6 +191,7 @@ class EventTotals:
             self._totals.observe(metrics.REFRESH_SECONDS, event["latency_ms"] / 1000, *labels)
         if event["query_id"] is not None:
             self._totals.add(metrics.QUERY_REFRESHES, 1, event["query_id"], outcome)
+            self._last_request_ms[event["query_id"]] = event["time_ms"]
 
     def _count_loss(self, event: Event) -> None:
         topic, begin, end = event["cause_topic"] or NO_VALUE, event["lost_from_offset"], event["lost_until_offset"]

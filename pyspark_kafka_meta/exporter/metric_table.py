@@ -125,13 +125,16 @@ THROTTLE_SECONDS = Metric(
     ("role", "request"),
 )
 FETCH_REQUESTS = Metric(
-    "kafkameta_fetch_requests_total", Kind.COUNTER, "Fetch responses of a broker.", ("cluster_id", "broker")
+    "kafkameta_fetch_requests_total", Kind.COUNTER, "Fetch requests with a response.", ("cluster_id", "broker")
 )
 FETCH_BYTES = Metric(
     "kafkameta_fetch_response_bytes_total", Kind.COUNTER, "Bytes of Fetch responses.", ("cluster_id", "broker")
 )
 PRODUCE_REQUESTS = Metric(
-    "kafkameta_produce_requests_total", Kind.COUNTER, "Produce responses of a broker.", ("cluster_id", "broker")
+    "kafkameta_produce_requests_total",
+    Kind.COUNTER,
+    "Produce requests with a response.",
+    ("cluster_id", "broker"),
 )
 PRODUCE_BYTES = Metric(
     "kafkameta_produce_request_bytes_total", Kind.COUNTER, "Bytes of Produce requests.", ("cluster_id", "broker")
@@ -184,7 +187,7 @@ CACHES = Metric(
 CACHE_AGE_SECONDS = Metric(
     "kafkameta_cache_age_seconds",
     Kind.GAUGE,
-    "Time since the last Metadata response in an event, of the oldest of an executor's caches: an upper bound.",
+    "Time from the last Metadata response in an event to the poll, of the oldest of an executor's caches.",
     ("process", "application_id", "executor"),
 )
 CACHE_GENERATION = Metric(
@@ -215,6 +218,13 @@ LAG_SECONDS = Metric(
     "kafkameta_lag_seconds",
     Kind.GAUGE,
     "Age of the oldest unread record by its timestamp; 0 without unread records.",
+    ("query_id", "topic"),
+)
+LAG_SECONDS_UNKNOWN = Metric(
+    "kafkameta_lag_seconds_unknown_partitions",
+    Kind.GAUGE,
+    "Partitions with unread records of unknown age: no leader returned the next one, or its offset has no record. If "
+    "there are any, `kafkameta_lag_seconds` is a lower bound.",
     ("query_id", "topic"),
 )
 LAG_UNKNOWN = Metric(
@@ -255,7 +265,10 @@ QUERY_RECORDS = Metric(
 # --- of transactions, from the cluster --------------------------------------------------------------------------------
 
 OPEN_TRANSACTIONS = Metric(
-    "kafkameta_open_transactions", Kind.GAUGE, "Open transactions; the sink of other producers is empty.", ("sink",)
+    "kafkameta_open_transactions",
+    Kind.GAUGE,
+    "Open transactions; the sink of other producers is empty, unless their ids end in /<number>/<number>.",
+    ("sink",),
 )
 OPEN_TRANSACTION_SECONDS = Metric(
     "kafkameta_open_transaction_seconds", Kind.GAUGE, "Age of the oldest open transaction.", ("sink",)

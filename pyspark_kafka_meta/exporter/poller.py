@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Self
 
-from pyspark_kafka_meta.errors import AuthenticationError, CheckpointError, KafkaMetaError, UnsupportedBrokerError
+from pyspark_kafka_meta.errors import (
+    AuthenticationError,
+    CheckpointError,
+    ConnectError,
+    KafkaMetaError,
+    UnsupportedBrokerError,
+)
 from pyspark_kafka_meta.exporter import metric_table as metrics
 from pyspark_kafka_meta.exporter.cluster_readings import Health, read_health, read_lag, read_transactions
 from pyspark_kafka_meta.exporter.defaults import TIMEOUT_MS
@@ -83,12 +89,13 @@ class Poller:
         self._interval_s = interval_s
         self._totals = EventTotals()
         self._live: Leaders | None = None
-        self._transactions: Sequence[TransactionRow] = ()
+        self._transactions: Sequence[TransactionRow] | None = None  # unknown
+        self._sinks: set[str] = set()
         self._lag: dict[str, Sequence[LagRow]] = {}
         self._batches: dict[str, int] = {}
         self._polls: dict[Source, Callable[[], None]] = {Source.EVENTS: self._poll_events}
         if watched.cluster:
-            self._options = {**watched.cluster, **timeout_options(TIMEOUT_MS)}
+            self._options = {**timeout_options(TIMEOUT_MS), **watched.cluster}
             self._cluster = ClusterOptions.parse({**self._options, "decisionsTopic": watched.decisions_topic})
             self._polls[Source.CLUSTER] = self._poll_cluster
             self._polls[Source.TRANSACTIONS] = self._poll_transactions
@@ -119,13 +126,21 @@ class Poller:
             began = time.monotonic()
             try:
                 self.poll()
-            except Exception:  # must not end the thread: old readings have an old time of the last success
+            except Exception as error:  # must not end the thread
                 logger.exception("unexpected error of the exporter")
+                self._fail(str(error))
             self._stopped.wait(max(0.0, began + self._interval_s - time.monotonic()))
 
+    def _fail(self, trouble: str) -> None:
+        """Nothing is known."""
+        for health in self._health.values():
+            health.trouble, health.errors = trouble, health.errors + 1
+        self.readings = Readings()
+        read_health(self.readings, self._health, 0)
+
     def _try(self, health: Health, source: Source, poll: Callable[[], None]) -> None:
-        began = time.time()
-        if began < health.not_before_s:
+        began, began_s = time.monotonic(), time.time()
+        if began_s < health.not_before_s:
             return
         try:
             poll()
@@ -135,10 +150,10 @@ class Poller:
             _report(source, error, health.trouble)
             health.trouble, health.errors = str(error), health.errors + 1
             if isinstance(error, AuthenticationError):
-                self._wait_with(source, str(error), began + REFUSED_LOGIN_S)
+                self._wait_with(source, str(error), began_s + REFUSED_LOGIN_S)
         else:
             health.trouble, health.last_success_s = None, time.time()
-        health.duration_s = time.time() - began
+        health.duration_s = time.monotonic() - began
 
     def _wait_with(self, source: Source, trouble: str, until_s: float) -> None:
         """Wait with all sources that use the same login, and leave out what they said."""
@@ -146,60 +161,67 @@ class Poller:
             if (other is Source.EVENTS) == (source is Source.EVENTS):
                 health.trouble, health.not_before_s = trouble, until_s
         if source is not Source.EVENTS:
-            self._lag, self._batches, self._transactions = {}, {}, ()
+            self._lag, self._batches, self._transactions = {}, {}, None
 
     def _poll_events(self) -> None:
         events = filter(self._is_watched, self._watched.events.read())
         while chunk := list(islice(events, EVENTS_AT_ONCE)):
-            self._totals.add(chunk)
+            # A poll that failed may have read a part of the events of before.
+            self._totals.add(chunk, are_new=self._health[Source.EVENTS].last_success_s is not None)
+        # Spark kills Python workers, whose caches then report no end; those of this machine are known to be dead.
+        self._totals.end(dead_caches(default_root()))
         self._totals.forget(int(time.time() * 1000))
 
     def _is_watched(self, event: Event) -> bool:
         return self._watched.application_id in (None, event["application_id"])
 
     def _poll_cluster(self) -> None:
-        topics = self._totals.topics(int(time.time() * 1000), self._dead())
+        topics = self._totals.topics(int(time.time() * 1000))
         live = live_leaders(describe_cluster(self._cluster.client, sorted(topics)).response)
         if live != self._live:  # the same object shows that there is nothing to count again
             self._live = live
 
     def _poll_transactions(self) -> None:
-        self._transactions = ()
+        self._transactions = None
         try:
             self._transactions = query_transactions(self._cluster)
+            self._sinks |= {row.sink for row in self._transactions if row.sink is not None}
         except UnsupportedBrokerError as error:
             logger.warning("no metrics of transactions: %s", error)
             del self._polls[Source.TRANSACTIONS], self._health[Source.TRANSACTIONS]
 
     def _poll_lag(self) -> None:
         self._lag, self._batches = {}, {}
-        offsets, trouble = self.queries.offsets(), None
+        offsets, errors = self.queries.offsets(), list[KafkaMetaError]()
         for location in self._watched.checkpoints:
             try:
                 progress = read_checkpoint(location)
             except CheckpointError as error:
-                trouble = error
+                errors.append(error)
             else:
                 offsets[progress.query_id] = progress.offsets
                 if progress.batch_id is not None:
                     self._batches[progress.query_id] = progress.batch_id
         for query_id, found in offsets.items():
-            self._lag[query_id] = query_lag(self._options, found)
-        if trouble is not None:
-            raise trouble
-
-    def _dead(self) -> set[str]:
-        """Spark kills Python workers, whose caches then report no end; those of this machine are known to be dead."""
-        return dead_caches(default_root())
+            try:
+                self._lag[query_id] = query_lag(self._options, found)
+            except (AuthenticationError, ConnectError):
+                raise  # as for the other queries
+            except KafkaMetaError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _read(self, now_ms: int) -> Readings:
-        readings = self._totals.readings(now_ms, self._dead(), self._live)
+        readings = self._totals.readings(now_ms, self._live)
+        self.queries.forget(now_ms / 1000)
         self.queries.read(readings)
         for query_id, batch_id in self._batches.items():
             readings.set(metrics.QUERY_BATCH, batch_id, query_id)
         for query_id, rows in self._lag.items():
             read_lag(readings, query_id, rows, self._watched.per_partition)
-        read_transactions(readings, self._transactions)
+        if self._transactions is not None:
+            read_transactions(readings, self._transactions, self._sinks)
         read_health(readings, self._health, len(self._watched.events.unreadable))
         return readings
 

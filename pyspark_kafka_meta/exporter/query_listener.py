@@ -7,9 +7,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING
 
+from pyspark import SparkContext
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError
@@ -20,6 +20,7 @@ from pyspark_kafka_meta.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.monitor.cluster_access import timeout_options
 from pyspark_kafka_meta.monitor.event_sources import EventSource
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions
+from pyspark_kafka_meta.tables.caches_from_events import Event
 from pyspark_kafka_meta.tables.query_lag import LagSummary, end_offsets, query_lag
 from pyspark_kafka_meta.tables.table_rows import LagRow
 
@@ -30,18 +31,20 @@ logger = logging.getLogger("pyspark_kafka_meta.queries")
 
 ID_SHOWN = 8
 """This many characters identify a query without a name."""
+CACHES_KNOWN = 10_000
+"""A listener knows which events of so many caches it has counted."""
 
 
 class ProgressListener(StreamingQueryListener):
     """Passes on the reports of finished micro-batches. Spark waits for the callbacks.
 
     Args:
-        on_stop: gets the id of a query that was stopped, not of one that failed.
+        on_end: gets the id of a query that has ended, whether it failed, and the time in seconds since 1970 UTC.
     """
 
-    def __init__(self, on_progress: Callable[[Progress], None], on_stop: Callable[[str], None]) -> None:
+    def __init__(self, on_progress: Callable[[Progress], None], on_end: Callable[[str, bool, float], None]) -> None:
         self._on_progress = on_progress
-        self._on_stop = on_stop
+        self._on_end = on_end
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """There is nothing to report yet."""
@@ -50,8 +53,7 @@ class ProgressListener(StreamingQueryListener):
         self._on_progress(event.progress)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        if event.exception is None:
-            self._on_stop(str(event.id))
+        self._on_end(str(event.id), event.exception is not None, time.time())
 
 
 class QueryListener(ProgressListener):
@@ -69,45 +71,75 @@ class QueryListener(ProgressListener):
     """
 
     def __init__(self, **options: str) -> None:
-        super().__init__(self._put, lambda _: None)
+        super().__init__(self._put, lambda *_: None)
         self._events, self._cluster = split_options(options)
         EventsOptions.parse(self._events)
         if self._cluster:
-            self._cluster |= timeout_options(TIMEOUT_MS)
+            self._cluster = timeout_options(TIMEOUT_MS) | self._cluster
             ClusterOptions.parse(self._cluster)
         self._since_ms = int(time.time() * 1000)
-        self._has_reports = threading.Condition()
+        self._source: EventSource | None = None
+        self._is_refused = False  # by the events topic
+        self._counted: dict[str, int] = {}  # the last sequence of each cache
+        self._lock = threading.Lock()
         self._latest: dict[str, Progress] = {}
         self._refreshes: dict[str, Counter[str]] = {}
-        self._thread: threading.Thread | None = None
+        self._is_running = False  # a thread that will log the latest
 
     def _put(self, progress: Progress) -> None:
-        with self._has_reports:
+        with self._lock:
             self._latest[progress["id"]] = progress
-            self._has_reports.notify()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="kafkameta-query-listener", daemon=True)
-                self._thread.start()
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name="kafkameta-query-listener", daemon=True).start()
 
     def _run(self) -> None:
-        with closing(open_driver_events(self._events)) as source:
-            while True:
-                with self._has_reports:
-                    self._has_reports.wait_for(lambda: self._latest)
-                    latest, self._latest = self._latest, {}
-                self._read(source)
-                for query_id, progress in latest.items():
-                    refreshes = self._refreshes.pop(query_id, Counter())
-                    logger.info("%s", report_line(progress, self._lag(progress), refreshes))
+        while latest := self._next_reports():
+            try:
+                self._log(latest)
+            except Exception:  # must not end the thread
+                logger.exception("unexpected error of the listener")
 
-    def _read(self, source: EventSource) -> None:
+    def _next_reports(self) -> dict[str, Progress]:
+        """The latest report of each query. Without any the thread ends: Spark tells no listener that it was removed."""
+        with self._lock:
+            latest, self._latest = self._latest, {}
+            self._is_running = bool(latest)
+            return latest
+
+    def _log(self, latest: Mapping[str, Progress]) -> None:
+        self._read()
+        for query_id, progress in latest.items():
+            refreshes = self._refreshes.pop(query_id, Counter())
+            logger.info("%s", report_line(progress, self._lag(progress), refreshes))
+
+    def _read(self) -> None:
+        """Count the refreshes in new events."""
+        if self._is_refused:
+            return
         try:
-            for event in source.read():
-                query_id = event["query_id"]
-                if event["kind"] == EventKind.REFRESH and query_id and event["time_ms"] >= self._since_ms:
-                    self._refreshes.setdefault(query_id, Counter())[event["reason"]] += 1
+            for event in self._open().read():
+                if event["time_ms"] >= self._since_ms:
+                    self._count(event)
         except KafkaMetaError as error:
             logger.warning("the refreshes of queries are unknown: %s", error)
+            self._is_refused = isinstance(error, AuthenticationError)  # repeated attempts may lock the account
+
+    def _open(self) -> EventSource:
+        """The events, which a later thread goes on to read."""
+        if self._source is None:
+            self._source = open_driver_events(self._events, SparkContext._active_spark_context)
+        return self._source
+
+    def _count(self, event: Event) -> None:
+        """An event may be read twice."""
+        cache_id, sequence, query_id = event["cache_id"], event["sequence"], event["query_id"]
+        counted = self._counted.pop(cache_id, 0)
+        self._counted[cache_id] = max(sequence, counted)
+        if len(self._counted) > CACHES_KNOWN:
+            del self._counted[next(iter(self._counted))]  # silent for the longest time
+        if sequence > counted and event["kind"] == EventKind.REFRESH and query_id:
+            self._refreshes.setdefault(query_id, Counter())[event["reason"]] += 1
 
     def _lag(self, progress: Progress) -> Sequence[LagRow] | None:
         """None if no cluster is known, or it does not respond."""

@@ -61,6 +61,15 @@ class Readings:
         distributions = self.distributions.setdefault(metric, {})
         distributions.setdefault(labels, Distribution(metric.buckets)).observe(value)
 
+    def remove(self, label: str, value: str) -> None:
+        """Remove what has this value of a label, of all metrics."""
+        for values in (self.numbers, self.distributions):
+            for metric, by_labels in values.items():
+                if label in metric.labels:
+                    at = metric.labels.index(label)
+                    for labels in [labels for labels in by_labels if labels[at] == value]:
+                        del by_labels[labels]
+
     def update(self, others: Readings) -> None:
         """Take over a copy of the values of other metrics."""
         for metric, numbers in others.numbers.items():

@@ -56,7 +56,7 @@ def read_checkpoint(location: str) -> QueryProgress:
             before, running = (
                 "" if batch is None else _text(files, f"{folder}/offsets/{batch}") for batch in (finished, planned)
             )
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"the checkpoint cannot be read ({error}): correct its location") from None
     offsets = _positions(_sources(before), _sources(running) if planned != finished else {})
     if not offsets:

@@ -46,11 +46,13 @@ TIMEOUT_S = 900
 def main(wheel: Path, *pythons: str) -> None:
     packages = [str(wheel.resolve()), *requirements(wheel)]
     print("python | dependencies | pyspark pyarrow numpy | install | first rows | smoke test | demo")  # noqa: T201
+    found = {version: python for version in pythons if (python := find_python(version)) is not None}
+    if not found:
+        raise SystemExit(f"none of Python {', '.join(pythons)} is on the PATH: nothing was tried")
     for version in pythons:
-        python = find_python(version)
-        if python is None:
+        if version not in found:
             print(f"{version} | not on the PATH: not tried")  # noqa: T201
-            continue
+    for version, python in found.items():
         for dependencies, installer in INSTALLERS.items():
             with tempfile.TemporaryDirectory(prefix="kafkameta-dist-", ignore_cleanup_errors=True) as folder:
                 seen = try_out(Path(folder), python, (*installer, *packages))

@@ -67,10 +67,9 @@ def started(program: str, folder: Path, port: int) -> Iterator[Api]:
             process.kill()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def write_scene(folder: Path) -> None:
     """Events of three executors: one follows a leader, one misses an event and lost records, one cannot refresh."""
-    folder, now_ms = tmp_path_factory.mktemp("events"), int(time.time() * 1000)
+    now_ms = int(time.time() * 1000)
     for number, cache in enumerate(("a" * 32, "b" * 32, "c" * 32), start=1):
         origin = Origin(role=Role.READER, executor_id=str(number), host="worker", pid=number, query_id="q")
         learned = learning("clicks", 1, 2, 3, epoch=4)
@@ -84,17 +83,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(folder, made("a" * 32, 2, now_ms - 5_000, **first, **moving("clicks", 1, (2, 3), (4, 5))))
     write(folder, made("b" * 32, 3, now_ms - 4_000, lost_from_offset=10, lost_until_offset=35, **second, **loss))
     write(folder, made("c" * 32, 2, now_ms - 3_000, **third, **failed))
-    return folder
 
 
 @pytest.fixture(scope="module")
-def events(folder: Path) -> list[Event]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("events")
+
+
+@pytest.fixture(scope="module")
+def events(folder: Path, api: Api) -> list[Event]:
     return list(FolderEvents(str(folder)).read())
 
 
 @pytest.fixture(scope="module")
 def api(folder: Path, prometheus: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """Prometheus after it has scraped the polled events and evaluated the rules."""
+    """Prometheus after it has scraped an exporter without events and then with events, and evaluated the rules."""
     data, (port,) = tmp_path_factory.mktemp("prometheus"), free_ports.free_ports(1)
     with running("--path", str(folder), "--port", "0", "--interval", "1") as (_, url):
         config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
@@ -104,6 +107,7 @@ def api(folder: Path, prometheus: str, tmp_path_factory: pytest.TempPathFactory)
         (data / "prometheus.yml").write_text(yaml.safe_dump(config))
         with started(prometheus, data, port) as api:
             poll_until(lambda: api.values('kafkameta_exporter_up{source="events"} == 1'))
+            write_scene(folder)
             poll_until(lambda: api.values("ALERTS"))
             yield api
 

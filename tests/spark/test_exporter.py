@@ -13,19 +13,21 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
 import pyspark_kafka_meta as kafkameta
+from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.testing import MockCluster
 
 pytestmark = pytest.mark.spark
 
 
-def scrape(url: str, name: str, *labels: str) -> dict[tuple[str, ...], float]:
+def scrape(url: str, name: str, *labels: str, value: float | None = 0) -> dict[tuple[str, ...], float]:
+    """The series of a metric that do not have this value."""
     with urlopen(url, timeout=30) as response:
         families = text_string_to_metric_families(response.read().decode())
     return {
         tuple(sample.labels[label] for label in labels): sample.value
         for family in families
         for sample in family.samples
-        if sample.name == f"kafkameta_{name}" and sample.value
+        if sample.name == f"kafkameta_{name}" and sample.value != value
     }
 
 
@@ -43,6 +45,7 @@ def test_a_driver_serves_the_metrics_of_its_own_queries(
         query = stream.option("maxOffsetsPerTrigger", 6).load().writeStream.format("noop").queryName("copies").start()
         query.processAllAvailable()
         wait_for(lambda: scrape(exporter.url, "query_records_total", "query_id") == {(query.id,): 10})
+        wait_for(lambda: scrape(exporter.url, "lag_records", "query_id", "topic", value=None) == {(query.id, "t"): 0})
         query.stop()
         reports = [report for report in query.recentProgress if report["numInputRows"]]
         events = kafkameta.refresh_events(spark).where(f"query_id = '{query.id}' AND kind = 'refresh'")
@@ -61,3 +64,9 @@ def test_a_driver_serves_the_metrics_of_its_own_queries(
     assert info == {(query.id, "copies"): 1}
     assert batches[query.id,] >= len(reports) >= 2
     assert up.keys() == {("events",), ("cluster",), ("lag",)}, "mock brokers list no transactions"
+
+
+@pytest.mark.parametrize(("option", "value"), [("interval_s", 0), ("port", 70_000)])
+def test_an_impossible_setting_is_refused(spark: SparkSession, option: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=f"^{option} must be from .* got {value}$"):
+        kafkameta.start_exporter(spark, **{option: value})

@@ -1,4 +1,4 @@
-"""The public API of docs/api.md is the recorded one: Python names with signatures, columns, options, commands.
+"""The public API of docs/api.md is the recorded one: Python names with signatures, columns, options, metrics, commands.
 
     python -m tests.unit.test_public_api
 
@@ -22,6 +22,7 @@ import typer.main
 import pyspark_kafka_meta
 from docs.generate import ENUMS, OPTIONS, public_members
 from pyspark_kafka_meta.cli.main import app
+from pyspark_kafka_meta.exporter.metric_table import METRICS
 from pyspark_kafka_meta.record_schema import records_struct_type
 from pyspark_kafka_meta.sink_schema import TYPES
 from pyspark_kafka_meta.source import KafkaMetaDataSource
@@ -55,6 +56,8 @@ def public_api() -> Iterator[str]:
     for enum, values in ENUMS.items():
         yield from (f"value {enum} {value}" for value in values)
     yield from (f"option {name} = {OPTIONS[name].default}" for name in sorted(OPTIONS))
+    for metric in METRICS:
+        yield f"metric {metric.name} {metric.kind} {' '.join(metric.labels)}".rstrip()
     for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
         yield from (f"kafkameta {name} {' '.join(parameter.opts)}" for parameter in command.params)
 

@@ -43,6 +43,7 @@ def test_lag_is_the_sum_of_the_records_and_the_largest_age_of_a_topic() -> None:
     assert readings.numbers == {
         metrics.LAG_RECORDS: {("q", "t"): 12, ("q", "u"): 3},
         metrics.LAG_SECONDS: {("q", "t"): 60.0},
+        metrics.LAG_SECONDS_UNKNOWN: {("q", "t"): 0, ("q", "u"): 1},
         metrics.LAG_UNKNOWN: {("q", "t"): 1, ("q", "u"): 0, ("q", "v"): 1},
     }
 
@@ -82,12 +83,12 @@ def test_transactions_are_counted_by_sink() -> None:
         transaction("orders", "CompleteCommit", None, is_decided=True),
         transaction(None, "PrepareAbort", 1_000),
     ]
-    read_transactions(readings, rows)
+    read_transactions(readings, rows, {"orders", "idle"})
 
     assert readings.numbers == {
-        metrics.OPEN_TRANSACTIONS: {("orders",): 2, ("",): 1},
-        metrics.DECIDED_TRANSACTIONS: {("orders",): 2, ("",): 0},
-        metrics.OPEN_TRANSACTION_SECONDS: {("orders",): 9.0, ("",): 1.0},
+        metrics.OPEN_TRANSACTIONS: {("orders",): 2, ("idle",): 0, ("",): 1},
+        metrics.DECIDED_TRANSACTIONS: {("orders",): 2, ("idle",): 0, ("",): 0},
+        metrics.OPEN_TRANSACTION_SECONDS: {("orders",): 9.0, ("idle",): 0, ("",): 1.0},
     }
 
 
@@ -133,11 +134,28 @@ def test_micro_batches_of_a_query_add_up() -> None:
     assert [offset.positions for offset in queries.offsets()["q"]] == [{T0: Position(42)}]
 
 
-def test_a_stopped_query_has_no_offsets_but_keeps_its_totals() -> None:
-    queries, readings = QueryTotals(), Readings()
-    queries.add(progress(1))
-    queries.stop("q")
+def shown(queries: QueryTotals, now_s: float) -> list[bool]:
+    """Whether a query has lag, and whether it has other metrics."""
+    readings = Readings()
+    queries.forget(now_s)
     queries.read(readings)
+    return [bool(queries.offsets()), bool(readings.numbers[metrics.QUERY_RECORDS])]
 
-    assert queries.offsets() == {}
-    assert readings.numbers[metrics.QUERY_RECORDS] == {("q",): 10}
+
+def test_a_stopped_query_has_no_lag_and_keeps_its_totals_for_an_hour() -> None:
+    queries = QueryTotals()
+    queries.add(progress(1))
+    queries.end("q", has_failed=False, now_s=0.0)
+
+    assert [shown(queries, 3_599.0), shown(queries, 3_601.0)] == [[False, True], [False, False]]
+
+
+def test_a_failed_query_has_lag_for_a_day_and_again_once_it_runs() -> None:
+    queries = QueryTotals()
+    queries.add(progress(1))
+    queries.end("q", has_failed=True, now_s=0.0)
+
+    assert [shown(queries, 86_399.0), shown(queries, 86_401.0)] == [[True, True], [False, False]]
+    queries.end("q", has_failed=True, now_s=0.0)
+    queries.add(progress(2))
+    assert shown(queries, 86_401.0) == [True, True]

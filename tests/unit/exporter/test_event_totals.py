@@ -51,7 +51,8 @@ EVENTS = [
 def readings(*events: Event, now_ms: int = NOW_MS, dead: tuple[str, ...] = (), live: Leaders | None = None) -> Readings:
     totals = EventTotals()
     totals.add(events)
-    return totals.readings(now_ms, dead, live)
+    totals.end(dead)
+    return totals.readings(now_ms, live)
 
 
 def numbers(found: Readings, metric: Metric) -> dict[tuple[str, ...], float]:
@@ -82,20 +83,55 @@ def test_an_event_counts_once_in_any_order_and_however_often_it_is_read() -> Non
     for events in (EVENTS[1:2], EVENTS[::-1], EVENTS, EVENTS[3:]):
         totals.add(events)
     once = readings(*EVENTS)
-    again = totals.readings(NOW_MS, (), None)
+    again = totals.readings(NOW_MS, None)
 
     for metric in (metrics.REFRESHES, metrics.EVENTS, metrics.EVENTS_MISSING, metrics.REFRESH_BYTES):
         assert again.numbers[metric] == once.numbers[metric]
     assert again.distributions[metrics.RECOVERY_SECONDS]["reader",].counts == [0, 0, 0, 1] + [0] * 9
 
 
+def test_events_of_before_tell_what_caches_know_and_count_nothing() -> None:
+    totals = EventTotals()
+    totals.add([*EVENTS[:2], EVENTS[4]], are_new=False)
+    before = totals.readings(NOW_MS, LIVE)
+    totals.add(EVENTS)
+    after = totals.readings(NOW_MS, LIVE)
+    counters = [metric for metric in metrics.METRICS if metric.kind is metrics.Kind.COUNTER]
+
+    assert [numbers(before, metric) for metric in counters] == [{}] * len(counters)
+    assert before.distributions == {}
+    assert before.numbers[metrics.EVENTS_MISSING] == {(): 0}
+    assert before.numbers[metrics.STALE_PARTITIONS]["executor", "", "1"] == 1
+    assert numbers(after, metrics.EVENTS) == {("reader", "refresh"): 1, ("planner", "born"): 1}
+
+
+def test_events_that_are_missing_before_a_new_event_are_counted() -> None:
+    totals = EventTotals()
+    totals.add(EVENTS[:2], are_new=False)
+    totals.add([event(FIRST, 5)])
+
+    assert totals.readings(NOW_MS, None).numbers[metrics.EVENTS_MISSING] == {(): 2}
+
+
+def test_a_query_without_requests_for_a_day_is_forgotten() -> None:
+    totals, of_query = EventTotals(), {"origin": Origin(role=Role.READER, query_id="q")}
+    totals.add([event(FIRST, 1, **of_query)])
+    kept = []
+    for hours in (23, 25):
+        now_ms = NOW_MS + hours * 3_600_000
+        totals.forget(now_ms)
+        kept.append(numbers(totals.readings(now_ms, None), metrics.QUERY_REFRESHES))
+
+    assert kept == [{("q", "unchanged"): 1}, {}]
+
+
 def test_missing_events_are_those_of_the_table_until_they_come() -> None:
     rows = {row.cache_id: row.events_missing for row in cache_rows(EVENTS, NOW_MS)}
     totals = EventTotals()
     totals.add(EVENTS)
-    before = totals.readings(NOW_MS, (), None).numbers[metrics.EVENTS_MISSING]
+    before = totals.readings(NOW_MS, None).numbers[metrics.EVENTS_MISSING]
     totals.add([event(SECOND, 3, 6_000, **SECOND_EXECUTOR)])
-    after = totals.readings(NOW_MS, (), None).numbers[metrics.EVENTS_MISSING]
+    after = totals.readings(NOW_MS, None).numbers[metrics.EVENTS_MISSING]
 
     assert before == {(): sum(rows.values())} == {(): 2}
     assert after == {(): 1}
@@ -120,7 +156,7 @@ def test_stale_partitions_are_counted_again_if_the_cache_or_the_cluster_changes(
     older = by_partition([PartitionRow(topic="t", partition=1, leader_id=3, leader_epoch=5)])
 
     def stale(live: Leaders | None) -> float | None:
-        return totals.readings(NOW_MS, (), live).numbers.get(metrics.STALE_PARTITIONS, {}).get(("executor", "", "1"))
+        return totals.readings(NOW_MS, live).numbers.get(metrics.STALE_PARTITIONS, {}).get(("executor", "", "1"))
 
     assert [stale(None), stale(older), stale(LIVE)] == [None, 0, 1]
     totals.add([event(FIRST, 3, **moving("t", 1, (3, 2), (5, 6)))])
@@ -159,12 +195,12 @@ def test_forgotten_caches_stay_in_the_totals() -> None:
     totals = EventTotals()
     totals.add([*EVENTS, event(FIRST, 4, kind=EventKind.CLOSED, reason=RefreshReason.CLOSED, **NO_REQUEST)])
     tomorrow_ms = NOW_MS + 25 * 3_600_000
-    before = totals.readings(tomorrow_ms, (), None)
+    before = totals.readings(tomorrow_ms, None)
     totals.forget(tomorrow_ms)
-    after = totals.readings(tomorrow_ms, (), None)
+    after = totals.readings(tomorrow_ms, None)
 
     assert after.numbers == before.numbers
-    assert not totals.topics(NOW_MS, ())
+    assert not totals.topics(NOW_MS)
 
 
 def test_topics_are_those_of_living_caches() -> None:
@@ -173,8 +209,9 @@ def test_topics_are_those_of_living_caches() -> None:
     totals.add([*EVENTS, event(THIRD, 2, **{**learning("u", 1), **PLANNER})])
     totals.add([event(THIRD, 3, outcome=Outcome.CHANGED, changes=recreated, **PLANNER)])
 
-    assert totals.topics(NOW_MS, ()) == {"t", "u"}
-    assert totals.topics(NOW_MS, (THIRD,)) == {"t"}
+    assert totals.topics(NOW_MS) == {"t", "u"}
+    totals.end([THIRD])
+    assert totals.topics(NOW_MS) == {"t"}
 
 
 def test_traffic_is_counted_by_broker_and_throttling_by_request() -> None:

@@ -91,7 +91,7 @@ def busy(size: Size) -> Readings:
                     )
                     totals.add([json.loads(rare.to_json())])
     live = by_partition([PartitionRow(topic="t0", partition=0, leader_epoch=9)])
-    readings = totals.readings(NOW_MS, (), live)
+    readings = totals.readings(NOW_MS, live)
     per_topic = size.partitions // size.topics
     for topic in range(size.topics):
         rows = [
@@ -118,7 +118,7 @@ def busy(size: Size) -> Readings:
         )
         for sink in (None, *(f"sink-{number}" for number in range(size.sinks)))
     ]
-    read_transactions(readings, open_transactions)
+    read_transactions(readings, open_transactions, ())
     read_health(readings, {source: Health(last_success_s=1.0) for source in Source}, 0)
     return readings
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, UnsupportedBrokerError
+from pyspark_kafka_meta.errors import (
+    AuthenticationError,
+    ConnectError,
+    KafkaMetaError,
+    UnknownTopicError,
+    UnsupportedBrokerError,
+)
 from pyspark_kafka_meta.exporter import metric_table as metrics
 from pyspark_kafka_meta.exporter import poller as poller_module
 from pyspark_kafka_meta.exporter.poller import REFUSED_LOGIN_S, Poller, Watched
@@ -17,9 +24,10 @@ from pyspark_kafka_meta.model import Position
 from pyspark_kafka_meta.monitor.event_sources import FolderEvents
 from pyspark_kafka_meta.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tables.event_file_reader import EventFile, EventFolder
-from tests.checkpoints import write_checkpoint
+from pyspark_kafka_meta.tables.table_rows import LagRow
+from tests.checkpoints import text, write_checkpoint
 from tests.partitions import T0
-from tests.unit.written_events import made, write
+from tests.unit.written_events import learning, made, write
 
 CLUSTER = {"kafka.bootstrap.servers": "127.0.0.1:1"}
 
@@ -83,6 +91,10 @@ def events_read(poller: Poller) -> float:
     return sum(poller.readings.numbers.get(metrics.EVENTS, {}).values())
 
 
+def caches(poller: Poller) -> float:
+    return sum(poller.readings.numbers.get(metrics.CACHES, {}).values())
+
+
 def test_before_the_first_poll_the_sources_are_down(tmp_path: Path) -> None:
     readings = new_poller(tmp_path, cluster=CLUSTER).readings
 
@@ -91,12 +103,26 @@ def test_before_the_first_poll_the_sources_are_down(tmp_path: Path) -> None:
 
 
 def test_without_a_cluster_only_events_are_polled(tmp_path: Path) -> None:
-    write(tmp_path, made("a" * 32, 1))
     poller = new_poller(tmp_path)
+    poller.poll()
+    write(tmp_path, made("a" * 32, 1))
 
     assert polled(poller) == {"events": 1}
     assert events_read(poller) == 1
     assert metrics.STALE_PARTITIONS not in poller.readings.numbers
+
+
+def test_a_restarted_exporter_knows_the_caches_and_counts_from_zero(tmp_path: Path) -> None:
+    now_ms = int(time.time() * 1000)
+    write(tmp_path, made("a" * 32, 1, now_ms, **learning("t", 1, 2)))
+    poller = new_poller(tmp_path)
+    poller.poll()
+    first = [caches(poller), events_read(poller)]
+    write(tmp_path, made("a" * 32, 2, now_ms))
+    poller.poll()
+    then = [caches(poller), events_read(poller)]
+
+    assert [first, then] == [[1, 0], [1, 1]]
 
 
 @pytest.mark.parametrize("failing", ["cluster", "transactions", "lag"])
@@ -117,8 +143,8 @@ def test_an_error_is_logged_once_until_it_changes(
     brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     poller = new_poller(tmp_path, cluster=CLUSTER)
-    for text in ("nobody there", "nobody there", "too late"):
-        brokers.errors["cluster"] = ConnectError(text)
+    for trouble in ("nobody there", "nobody there", "too late"):
+        brokers.errors["cluster"] = ConnectError(trouble)
         poller.poll()
 
     assert [record.getMessage() for record in caplog.records] == [
@@ -161,9 +187,60 @@ def test_an_unreadable_checkpoint_hides_no_other(brokers: Brokers, tmp_path: Pat
     assert brokers.requests.count("lag") == 1
 
 
+def test_an_error_of_one_query_hides_no_other(
+    brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poller = new_poller(tmp_path, cluster=CLUSTER)
+    for query_id in ("a", "b"):
+        poller.queries.add(progress(query_id))
+
+    def lag_of_second(_: object, offsets: Sequence[SourceOffset]) -> list[LagRow]:
+        brokers.query_lag()
+        if brokers.requests.count("lag") == 1:
+            raise UnknownTopicError("gone")
+        return [LagRow(topic="t", partition=0, next_offset=4, end_offset=9, records_behind=5, seconds_behind=1.0)]
+
+    monkeypatch.setattr(poller_module, "query_lag", lag_of_second)
+
+    assert polled(poller)["lag"] == 0
+    assert poller.readings.numbers[metrics.LAG_RECORDS] == {("b", "t"): 5}
+
+
+def test_no_open_transaction_is_zero_and_an_unknown_number_has_no_value(brokers: Brokers, tmp_path: Path) -> None:
+    poller = new_poller(tmp_path, cluster=CLUSTER)
+    poller.poll()
+    known = poller.readings.numbers[metrics.OPEN_TRANSACTIONS]
+    brokers.errors["transactions"] = ConnectError("nobody there")
+    poller.poll()
+
+    assert known == {("",): 0}
+    assert metrics.OPEN_TRANSACTIONS not in poller.readings.numbers
+
+
+def test_an_error_in_the_figures_shows_all_sources_as_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: Callable[..., Any]
+) -> None:
+    poller = new_poller(tmp_path)
+    monkeypatch.setattr(poller.queries, "read", lambda _: 1 / 0)
+    with poller:
+        wait_for(lambda: poller.readings.numbers.get(metrics.ERRORS) == {("events",): 1})
+
+    assert poller.readings.numbers[metrics.UP] == {("events",): 0}
+
+
+def test_timeouts_of_the_user_count(brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(poller_module, "query_lag", lambda options, _: asked.append(options) or [])
+    poller = new_poller(tmp_path, cluster={**CLUSTER, "kafka.default.api.timeout.ms": "70000"})
+    poller.queries.add(progress("a"))
+    poller.poll()
+
+    assert asked[0]["kafka.default.api.timeout.ms"] == "70000"
+
+
 def test_an_unreadable_file_delays_only_its_own_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
-        write(tmp_path, made(f"{number:032x}", 1))
+        write(tmp_path, made(f"{number:032x}", 1, int(time.time() * 1000)))
     broken = EventFolder(str(tmp_path)).files()[1]
     lines, is_broken = EventFolder.lines, [True]
 
@@ -176,16 +253,17 @@ def test_an_unreadable_file_delays_only_its_own_events(tmp_path: Path, monkeypat
     monkeypatch.setattr(EventFolder, "lines", partly)
     poller = new_poller(tmp_path)
 
-    assert [polled(poller), events_read(poller)] == [{"events": 1}, 2]
+    assert [polled(poller), caches(poller)] == [{"events": 1}, 2]
     assert poller.readings.numbers[metrics.UNREADABLE_FILES] == {(): 1}
     is_broken.clear()
-    assert [polled(poller), events_read(poller)] == [{"events": 1}, 3]
+    assert [polled(poller), caches(poller)] == [{"events": 1}, 3]
     assert poller.readings.numbers[metrics.UNREADABLE_FILES] == {(): 0}
 
 
 def test_a_folder_that_cannot_be_listed_keeps_the_totals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, made("a" * 32, 1))
     poller = new_poller(tmp_path)
+    poller.poll()
+    write(tmp_path, made("a" * 32, 1))
     poller.poll()
 
     def refuse(_: EventFolder) -> list[EventFile]:
@@ -196,9 +274,10 @@ def test_a_folder_that_cannot_be_listed_keeps_the_totals(tmp_path: Path, monkeyp
 
 
 def test_events_of_other_applications_are_left_out(tmp_path: Path) -> None:
+    poller = new_poller(tmp_path, application_id="app-1")
+    poller.poll()
     for number, application in enumerate(("app-1", "app-2", None)):
         write(tmp_path, made(f"{number:032x}", 1, origin=Origin(role=Role.READER, application_id=application)))
-    poller = new_poller(tmp_path, application_id="app-1")
     poller.poll()
 
     assert events_read(poller) == 1
@@ -207,6 +286,12 @@ def test_events_of_other_applications_are_left_out(tmp_path: Path) -> None:
 def test_an_invalid_option_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(KafkaMetaError, match="misspelt"):
         new_poller(tmp_path, cluster={**CLUSTER, "kafka.misspelt": "1"})
+
+
+def progress(query_id: str) -> dict[str, Any]:
+    offset = text(SourceOffset({T0: Position(4)}, {T0.topic: None}))
+    figures = {"name": None, "batchId": 1, "numInputRows": 1, "batchDuration": 1}
+    return {"id": query_id, "sources": [{"endOffset": offset}], **figures}
 
 
 def checkpoint(folder: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta import QueryListener
-from pyspark_kafka_meta.errors import ConnectError, OptionError
+from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, OptionError
 from pyspark_kafka_meta.exporter import query_listener
 from pyspark_kafka_meta.exporter.query_listener import ProgressListener, report_line
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Role
@@ -62,15 +63,15 @@ def test_a_line_says_what_a_query_did(
     assert report_line({**PROGRESS, **progress}, rows, refreshes) == line
 
 
-def test_a_failed_query_is_not_reported_as_stopped() -> None:
+def test_reports_and_ends_are_passed_on() -> None:
     passed: list[Any] = []
-    listener = ProgressListener(passed.append, passed.append)
+    listener = ProgressListener(passed.append, lambda query_id, has_failed, _: passed.append((query_id, has_failed)))
     listener.onQueryStarted(SimpleNamespace())  # type: ignore[arg-type]
     listener.onQueryProgress(FINISHED)
     listener.onQueryTerminated(SimpleNamespace(id="a", exception="it broke"))  # type: ignore[arg-type]
     listener.onQueryTerminated(SimpleNamespace(id="b", exception=None))  # type: ignore[arg-type]
 
-    assert passed == [PROGRESS, "b"]
+    assert passed == [PROGRESS, ("a", True), ("b", False)]
 
 
 def of_query(sequence: int, **others: Any) -> Any:
@@ -111,6 +112,71 @@ def test_a_line_without_lag_is_logged_while_no_broker_answers(
         "the lag of queries is unknown: nobody there",
         "query 01234567, batch 7: 120 records in 0.4 s; refreshes: none",
     ]
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture, wait_for: Callable[..., Any]) -> Callable[[QueryListener], list[str]]:
+    """What a listener logs of one more micro-batch."""
+    caplog.set_level(logging.INFO, "pyspark_kafka_meta.queries")
+
+    def log(listener: QueryListener) -> list[str]:
+        caplog.clear()
+        listener.onQueryProgress(FINISHED)
+        wait_for(lambda: any("batch 7" in message or "unexpected" in message for message in caplog.messages))
+        return list(caplog.messages)
+
+    return log
+
+
+def test_an_event_that_is_read_twice_counts_once(tmp_path: Path, logged: Callable[[QueryListener], list[str]]) -> None:
+    listener = QueryListener(metricsPath=str(tmp_path))
+    write(tmp_path, of_query(1), of_query(2))
+    first = logged(listener)
+    write(tmp_path, of_query(2), of_query(3))
+
+    assert first[0].endswith("refreshes: max_age 2")
+    assert logged(listener)[0].endswith("refreshes: max_age 1")
+
+
+def test_an_unexpected_error_ends_no_thread(
+    tmp_path: Path, logged: Callable[[QueryListener], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = QueryListener(**{"metricsPath": str(tmp_path), "kafka.bootstrap.servers": "b:9"})
+    monkeypatch.setattr(query_listener, "query_lag", lambda *_: 1 / 0)
+    failed = logged(listener)
+    monkeypatch.setattr(query_listener, "query_lag", lambda *_: [])
+
+    assert failed == ["unexpected error of the listener"]
+    assert "0 records and an unknown time behind" in logged(listener)[0]
+
+
+def test_the_thread_ends_and_the_next_goes_on(
+    tmp_path: Path, logged: Callable[[QueryListener], list[str]], wait_for: Callable[..., Any]
+) -> None:
+    listener = QueryListener(metricsPath=str(tmp_path))
+    write(tmp_path, of_query(1))
+    logged(listener)
+    wait_for(lambda: not any(thread.name == "kafkameta-query-listener" for thread in threading.enumerate()))
+    write(tmp_path, of_query(2))
+
+    assert logged(listener)[0].endswith("refreshes: max_age 1")
+
+
+def test_a_refused_login_is_not_repeated(
+    tmp_path: Path, logged: Callable[[QueryListener], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[str] = []
+
+    def refuse(*_: object) -> Any:
+        attempts.append("login")
+        raise AuthenticationError("wrong password")
+
+    monkeypatch.setattr(query_listener, "open_driver_events", refuse)
+    listener = QueryListener(metricsPath=str(tmp_path))
+    logged(listener)
+    logged(listener)
+
+    assert attempts == ["login"]
 
 
 @pytest.mark.parametrize("options", [{"metricPath": "/data"}, {"kafka.bootstrap.server": "b:9"}])
