@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.table import Table
 
-from pyspark_kafka_meta.cli.repeat import repeat
-from pyspark_kafka_meta.monitor.console import note, print_json
+from pyspark_kafka_meta.cli import repeat
+from pyspark_kafka_meta.monitor.console import print_json
 from pyspark_kafka_meta.monitor.formatting import TABLE_STYLE, plain
 from pyspark_kafka_meta.monitor.query_checkpoint import QueryProgress, read_checkpoint
 from pyspark_kafka_meta.tables.query_lag import LagSummary, query_lag
@@ -50,24 +49,8 @@ def show(lag: Lag, console: Console | None) -> None:
 
 
 def watch(look: Callable[[], Lag], console: Console | None, every_s: float, times: int | None) -> bool:
-    """Look until Ctrl-C, or `times` times. Continues if no broker responds.
-
-    Returns:
-        Whether a broker responded in the last look.
-
-    Raises:
-        KafkaMetaError: an error that is not retriable, such as a refused login.
-    """
-    if console is None:
-        return repeat(look, lambda lag: show(lag, None), note, every_s, times)
-    with Live(console=console, auto_refresh=False) as live:
-        return repeat(
-            look,
-            lambda lag: live.update(_tables(lag), refresh=True),
-            lambda text: live.update(plain(text, "red"), refresh=True),
-            every_s,
-            times,
-        )
+    """Look as `repeat.watch`."""
+    return repeat.watch(look, lambda lag: show(lag, None), _tables, console, every_s, times)
 
 
 def _tables(lag: Lag) -> Group:

@@ -16,6 +16,7 @@ from pyspark_kafka_meta.cli.parameters import (
     Application,
     AsJson,
     Config,
+    Count,
     DecisionsTopic,
     EventsPath,
     EventsTopic,
@@ -23,7 +24,9 @@ from pyspark_kafka_meta.cli.parameters import (
     Options,
     Servers,
     TimeoutMs,
+    WatchSeconds,
     check_demo,
+    check_watch,
     cluster_options,
     events_options,
     since_ms,
@@ -76,7 +79,7 @@ def metadata(
             help="Repeat every SECONDS. In a pipe, tables are printed only at changes, JSON each time.",
         ),
     ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="Stop --watch after COUNT times.")] = None,
+    count: Count = None,
     timeout_ms: TimeoutMs = 10_000,
     as_json: AsJson = False,
     option: Options = None,
@@ -93,8 +96,7 @@ def metadata(
 
     console = None if as_json else Console()
     with reporting(until_ended=watch is not None and count is None), ExitStack() as opened:
-        if count is not None and watch is None:
-            raise OptionError("--count needs --watch")
+        check_watch(watch, count)
         cluster = cluster_options(bootstrap_servers, option, config)
         client = ClientOptions.parse({**cluster, **timeout_options(timeout_ms)})
         own_cache = opened.enter_context(closing(OwnCache(client))) if refresh else None
@@ -195,6 +197,8 @@ def transactions(
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --settle.")] = False,
+    watch: WatchSeconds = None,
+    count: Count = None,
     decisions_topic: DecisionsTopic = DECISIONS_TOPIC,
     timeout_ms: TimeoutMs = 10_000,
     as_json: JsonOrPipe = False,
@@ -207,16 +211,25 @@ def transactions(
     """
     from pyspark_kafka_meta.cli.transactions_command import settle as settle_sink
     from pyspark_kafka_meta.cli.transactions_command import show_transactions
+    from pyspark_kafka_meta.cli.transactions_command import watch as keep_watch
     from pyspark_kafka_meta.options import ClusterOptions
     from pyspark_kafka_meta.tables.open_transactions import query_transactions
 
     console = for_people(as_json)
-    with reporting():
+    with reporting(until_ended=watch is not None and count is None):
+        check_watch(watch, count)
+        if settle is not None and watch is not None:
+            raise OptionError("--settle and --watch exclude each other")
         cluster = cluster_options(bootstrap_servers, option, config)
         given = ClusterOptions.parse({**cluster, **timeout_options(timeout_ms), "decisionsTopic": decisions_topic})
-        if settle is None:
+        if settle is not None:
+            is_done = settle_sink(given, settle, lambda question: yes or typer.confirm(question), console)
+        elif watch is not None:
+            is_done = keep_watch(lambda: query_transactions(given), console, watch, count)
+        else:
             show_transactions(query_transactions(given), console)
-        elif not settle_sink(given, settle, lambda question: yes or typer.confirm(question), console):
+            return
+        if not is_done:
             raise typer.Exit(1)
 
 
@@ -224,10 +237,8 @@ def transactions(
 def lag(
     checkpoint: Annotated[str, typer.Argument(help="checkpointLocation of a query: a path, or a URI of pyarrow.")],
     bootstrap_servers: Servers = None,
-    watch: Annotated[
-        float | None, typer.Option(min=0.1, max=86_400, metavar="SECONDS", help="Repeat every SECONDS.")
-    ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="Stop --watch after COUNT times.")] = None,
+    watch: WatchSeconds = None,
+    count: Count = None,
     timeout_ms: TimeoutMs = 10_000,
     as_json: JsonOrPipe = False,
     option: Options = None,
@@ -243,8 +254,7 @@ def lag(
 
     console = for_people(as_json)
     with reporting(until_ended=watch is not None and count is None):
-        if count is not None and watch is None:
-            raise OptionError("--count needs --watch")
+        check_watch(watch, count)
         cluster = {**cluster_options(bootstrap_servers, option, config), **timeout_options(timeout_ms)}
         if watch is None:
             show(look_at(checkpoint, cluster), console)

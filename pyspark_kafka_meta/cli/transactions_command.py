@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
+from datetime import datetime
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 
+from pyspark_kafka_meta.cli import repeat
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import KafkaMetaError, UnsupportedBrokerError
 from pyspark_kafka_meta.model import TopicPartition, name_partitions
@@ -38,6 +40,13 @@ def show_transactions(rows: Sequence[TransactionRow], console: Console | None) -
         console.print(_table(rows))
     else:
         note("no transaction is open")
+
+
+def watch(
+    look: Callable[[], Sequence[TransactionRow]], console: Console | None, every_s: float, times: int | None
+) -> bool:
+    """Look as `repeat.watch`."""
+    return repeat.watch(look, lambda rows: show_transactions(rows, None), _tables, console, every_s, times)
 
 
 def settle(options: ClusterOptions, sink: str, is_confirmed: Callable[[str], bool], console: Console | None) -> bool:
@@ -110,6 +119,11 @@ def _sink_options(options: ClusterOptions, sink: str) -> SinkOptions:
 def _unknown(sink: str, sinks: Collection[str]) -> str:
     known = ", ".join(sorted(sinks)) or "none"
     return f"no query has written with kafka.transactional.id {sink}: correct --settle; known are {known}"
+
+
+def _tables(rows: Sequence[TransactionRow]) -> Group:
+    number = "1 transaction" if len(rows) == 1 else f"{len(rows) or 'no'} transactions"
+    return Group(plain(f"At {datetime.now():%H:%M:%S}: {number}", "bold"), _table(rows))
 
 
 def _table(rows: Sequence[TransactionRow]) -> Table:
