@@ -249,16 +249,17 @@ def lag(
     A micro-batch counts as read once the checkpoint records it as finished. The seconds are the age of the next
     unread record, by its timestamp.
     """
-    from pyspark_kafka_meta.cli.lag_command import look_at, show
+    from pyspark_kafka_meta.cli.lag_command import show
     from pyspark_kafka_meta.cli.lag_command import watch as keep_watch
+    from pyspark_kafka_meta.monitor.checkpoint_lag import checkpoint_lag
 
     console = for_people(as_json)
     with reporting(until_ended=watch is not None and count is None):
         check_watch(watch, count)
         cluster = {**cluster_options(bootstrap_servers, option, config), **timeout_options(timeout_ms)}
         if watch is None:
-            show(look_at(checkpoint, cluster), console)
-        elif not keep_watch(lambda: look_at(checkpoint, cluster), console, watch, count):
+            show(checkpoint_lag(checkpoint, cluster), console)
+        elif not keep_watch(lambda: checkpoint_lag(checkpoint, cluster), console, watch, count):
             raise typer.Exit(1)
 
 
