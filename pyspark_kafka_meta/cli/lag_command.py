@@ -12,7 +12,7 @@ from rich.table import Table
 from pyspark_kafka_meta.cli import repeat
 from pyspark_kafka_meta.monitor.checkpoint_lag import CheckpointLag
 from pyspark_kafka_meta.monitor.console import print_json
-from pyspark_kafka_meta.monitor.formatting import TABLE_STYLE, plain
+from pyspark_kafka_meta.monitor.formatting import TABLE_STYLE, batch_text, plain
 from pyspark_kafka_meta.tables.query_lag import LagSummary
 
 
@@ -33,7 +33,7 @@ def watch(look: Callable[[], CheckpointLag], console: Console | None, every_s: f
 
 def _tables(lag: CheckpointLag) -> Group:
     progress, rows = lag.progress, lag.rows
-    finished = "no micro-batch finished yet" if progress.batch_id is None else f"after micro-batch {progress.batch_id}"
+    finished = batch_text(progress.batch_id)
     table = Table("partition", "next offset", "end offset", "records behind", "seconds behind", **TABLE_STYLE)
     for row in rows:
         partition = f"{row.topic}-{row.partition}"

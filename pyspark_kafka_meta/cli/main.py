@@ -15,6 +15,7 @@ from pyspark_kafka_meta.cli.parameters import (
     AllApplications,
     Application,
     AsJson,
+    Checkpoints,
     Config,
     Count,
     DecisionsTopic,
@@ -25,6 +26,7 @@ from pyspark_kafka_meta.cli.parameters import (
     Servers,
     TimeoutMs,
     WatchSeconds,
+    check_checkpoints,
     check_demo,
     check_watch,
     cluster_options,
@@ -268,10 +270,7 @@ def exporter(
     path: EventsPath = None,
     topic: EventsTopic = None,
     bootstrap_servers: Servers = None,
-    checkpoint: Annotated[
-        list[str] | None,
-        typer.Option(help="checkpointLocation of a query, for its lag: a path or a URI; may be given several times."),
-    ] = None,
+    checkpoint: Checkpoints = None,
     per_partition: Annotated[
         bool, typer.Option("--per-partition", help="Also export the lag of each partition.")
     ] = False,
@@ -298,8 +297,7 @@ def exporter(
 
     with reporting(until_ended=True):
         cluster = cluster_options(bootstrap_servers, option, config)
-        if checkpoint and not cluster:
-            raise OptionError("--checkpoint needs --bootstrap-servers")
+        check_checkpoints(checkpoint, cluster)
         given = events_options(path, topic, cluster, uses_brokers=True)
         every_application = all_applications or application is not None
         with closing(open_events(given, False, every_application, skips_unreadable=True)) as source:
@@ -386,6 +384,8 @@ def page(
     path: EventsPath = None,
     topic: EventsTopic = None,
     bootstrap_servers: Servers = None,
+    checkpoint: Checkpoints = None,
+    decisions_topic: DecisionsTopic = DECISIONS_TOPIC,
     host: Annotated[str, typer.Option(help="Address to listen on; default: this machine.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for a free port.")] = 8_080,
     open_browser: Annotated[bool, typer.Option("--open", help="Also open a browser.")] = False,
@@ -394,7 +394,8 @@ def page(
 ) -> None:
     """Show the demo in a browser, with buttons; or your own events, without buttons.
 
-    Your events are read from --path, or from --topic at --bootstrap-servers.
+    Your events are read from --path, or from --topic at --bootstrap-servers. The cluster at --bootstrap-servers shows
+    which caches are stale, open transactions, and the lag of each --checkpoint.
     """
     with reporting(until_ended=True):
         if find_spec("nicegui") is None:
@@ -402,6 +403,7 @@ def page(
         from pyspark_kafka_meta.page.start_page import PageAddress, serve_demo, serve_events
 
         yours = cluster_options(bootstrap_servers, option, config)
+        check_checkpoints(checkpoint, yours)
         at = PageAddress(host, port, open_browser)
         if path is None and topic is None:
             if yours:
@@ -410,7 +412,8 @@ def page(
         elif cluster is not None:
             raise OptionError("--cluster excludes --path and --topic")
         else:
-            serve_events(events_options(path, topic, yours, uses_brokers=True), yours, at)
+            given = events_options(path, topic, yours, uses_brokers=True)
+            serve_events(given, yours, checkpoint or (), decisions_topic, at)
 
 
 @app.command()

@@ -14,9 +14,8 @@ from rich.table import Table
 from pyspark_kafka_meta.cli import repeat
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import KafkaMetaError, UnsupportedBrokerError
-from pyspark_kafka_meta.model import TopicPartition, name_partitions
 from pyspark_kafka_meta.monitor.console import note, print_json
-from pyspark_kafka_meta.monitor.formatting import TABLE_STYLE, plain
+from pyspark_kafka_meta.monitor.formatting import TABLE_STYLE, decided_text, plain, seconds_text, written_text
 from pyspark_kafka_meta.options import ClusterOptions, SinkOptions
 from pyspark_kafka_meta.tables.open_transactions import (
     SinkDecisions,
@@ -133,19 +132,9 @@ def _table(rows: Sequence[TransactionRow]) -> Table:
             plain(row.sink),
             plain(row.transactional_id),
             plain(row.state),
-            plain(_seconds(row.open_ms)),
-            plain(_seconds(row.timeout_ms)),
-            plain(name_partitions([TopicPartition(each.topic, each.partition) for each in row.partitions])),
-            plain(_decided(row)),
+            plain(seconds_text(row.open_ms)),
+            plain(seconds_text(row.timeout_ms)),
+            plain(written_text(row)),
+            plain(decided_text(row)),
         )
     return table
-
-
-def _seconds(value_ms: int | None) -> str:
-    return "" if value_ms is None else f"{value_ms / 1000:.1f} s"
-
-
-def _decided(row: TransactionRow) -> str:
-    if not row.is_decided:
-        return "no"
-    return f"version {row.batch_id}" if row.query_id is None else f"micro-batch {row.batch_id} of query {row.query_id}"

@@ -65,6 +65,13 @@ def test_a_frame_tells_throughput_and_lag() -> None:
     assert "8 records read, 480 a second in the last batch, 12 behind; 25 produced" in shown(state(read=4))
 
 
+def test_a_frame_tells_that_a_lag_is_known_in_part() -> None:
+    seen = state(read=4)
+    seen = replace(seen, partitions=[seen.partitions[0], replace(seen.partitions[1], end_offset=None)])
+
+    assert "6 behind, 1 partitions without an end" in shown(seen)
+
+
 def test_of_an_executor_the_process_that_spoke_last_counts() -> None:
     reborn = made(SECOND, 1, NOW_MS, **learning("t", 1, 3, epoch=5))
     (known,) = caches_by_process(state(FIRST_IS_STALE[0], reborn).caches).values()
