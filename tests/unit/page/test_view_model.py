@@ -504,9 +504,9 @@ def test_a_question_without_hope_is_asked_once(
         asked.append(1)
         raise error
 
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with RepeatedQuestion(ask, lambda: None) as question:
-        wait_for(lambda: threading.active_count() == before)
+        wait_for(lambda: asked and set(threading.enumerate()) <= before)
 
     assert (len(asked), question.answer) == (1, answer)
 
