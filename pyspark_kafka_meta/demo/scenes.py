@@ -10,7 +10,14 @@ from pathlib import Path
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.demo import scene_checks
-from pyspark_kafka_meta.demo.demo_clusters import TOPIC, ChangeableCluster, Cluster, EmbeddedCluster, copy_of
+from pyspark_kafka_meta.demo.demo_clusters import (
+    TOPIC,
+    ChangeableCluster,
+    Cluster,
+    EmbeddedCluster,
+    LocalKafkaCluster,
+    copy_of,
+)
 from pyspark_kafka_meta.demo.demo_query import MAX_AGE_MS
 from pyspark_kafka_meta.demo.scene_checks import Check
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
@@ -59,7 +66,7 @@ class SceneResult:
 
 
 def scenes_of(cluster: Cluster, events: Path) -> list[Scene]:
-    """All eleven scenes on a cluster of the demo's own, else the scenes that change nothing; in order.
+    """All scenes that a cluster of the demo's own can play, else the scenes that change nothing; in order.
 
     Args:
         events: the folder of the query's refresh events; the demo's own clients write theirs there too.
@@ -69,6 +76,8 @@ def scenes_of(cluster: Cluster, events: Path) -> list[Scene]:
         scenes |= {scene.number: scene for scene in _changing_scenes(cluster)}
     if isinstance(cluster, EmbeddedCluster):
         scenes[3] = _blackout(cluster)
+    if isinstance(cluster, LocalKafkaCluster):
+        scenes[12] = _crashed_controller(cluster, events)
     return [scenes[number] for number in sorted(scenes)]
 
 
@@ -80,8 +89,7 @@ def _harmless_scenes(cluster: Cluster, events: Path) -> list[Scene]:
         return partial(scene_checks.bootstrap_failed_over, dead=DEAD, since_ms=state.now_ms)
 
     def demand(state: State) -> Check:
-        run_client(cluster, events, [cluster.options["kafka.bootstrap.servers"]], [RefreshReason.ON_DEMAND])
-        return partial(scene_checks.refreshed_on_demand, since_ms=state.now_ms)
+        return _demand(cluster, events, state)
 
     def wait_for_age(state: State) -> Check:
         return partial(scene_checks.refreshed_by_age, since_ms=state.now_ms)
@@ -211,6 +219,29 @@ def _blackout(cluster: EmbeddedCluster) -> Scene:
         (black_out,),
         is_repeatable=True,
     )
+
+
+def _crashed_controller(cluster: LocalKafkaCluster, events: Path) -> Scene:
+    copy = copy_of(TopicPartition(TOPIC, 0))
+
+    def crash(state: State) -> Check:
+        cluster.kill_controller()
+        return _demand(cluster, events, state)
+
+    def write_on(state: State) -> Check:  # the state is from after the crash
+        return partial(scene_checks.records_written, partition=copy, from_offset=state.end_offset_of(copy))
+
+    return Scene(
+        12,
+        "The controller fails",
+        "The controller crashes and stays away: brokers answer Metadata requests, and the query reads and writes on.",
+        (crash, write_on),
+    )
+
+
+def _demand(cluster: Cluster, events: Path, state: State) -> Check:
+    run_client(cluster, events, [cluster.options["kafka.bootstrap.servers"]], [RefreshReason.ON_DEMAND])
+    return partial(scene_checks.refreshed_on_demand, since_ms=state.now_ms)
 
 
 def _check_only(check: Check) -> Act:
