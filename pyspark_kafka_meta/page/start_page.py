@@ -89,7 +89,11 @@ def serve_events(
 def _questions(cluster: Mapping[str, str], checkpoints: Sequence[str], decisions_topic: str) -> Questions:
     options = {**cluster, **timeout_options(TIMEOUT_MS)}
     transactions = ClusterOptions.parse({**options, "decisionsTopic": decisions_topic})
-    lags = [partial(checkpoint_lag, checkpoint, options) for checkpoint in checkpoints]
+    # The last part of a location alone: a URI may hold keys.
+    lags = [
+        (checkpoint.rstrip("/").rpartition("/")[2], partial(checkpoint_lag, checkpoint, options))
+        for checkpoint in checkpoints
+    ]
     return Questions(lags, partial(query_transactions, transactions))
 
 

@@ -15,7 +15,7 @@ from pyspark_kafka_meta.monitor.checkpoint_lag import CheckpointLag
 from pyspark_kafka_meta.monitor.cluster_state import State
 from pyspark_kafka_meta.page.plots import WINDOW_MS, Plot, Sample, latencies, recoveries, throughput, timeline
 from pyspark_kafka_meta.page.repeated_question import Answer, RepeatedQuestion, page_error_text
-from pyspark_kafka_meta.page.view_model import Move, PageView, moves_since, records_behind, view_of
+from pyspark_kafka_meta.page.view_model import Move, NamedLag, PageView, moves_since, records_behind, view_of
 from pyspark_kafka_meta.tables.table_rows import BrokerRow, TransactionRow
 
 POLL_S = 1.0
@@ -33,14 +33,15 @@ class Snapshot(NamedTuple):
 class Answers(NamedTuple):
     """The last answers to `Questions`."""
 
-    lags: Sequence[Answer[CheckpointLag]]
+    lags: Sequence[NamedLag]
     transactions: Answer[list[TransactionRow]] | None
 
 
 class Questions(NamedTuple):
-    """What a cluster is asked beside the state: the lag of each query, and the transactions."""
+    """What a cluster is asked beside the state: the lag of each query, with the name of its checkpoint, and the
+    transactions."""
 
-    lags: Sequence[Callable[[], CheckpointLag]]
+    lags: Sequence[tuple[str, Callable[[], CheckpointLag]]]
     transactions: Callable[[], list[TransactionRow]]
 
 
@@ -70,7 +71,8 @@ class StatePoller:
         self.result = ""
         self._get_state = get_state
         self._by_process = by_process
-        self._lags = [RepeatedQuestion(lag, self._cluster_trouble) for lag in questions.lags] if questions else []
+        lags = questions.lags if questions else ()
+        self._lags = [(name, RepeatedQuestion(lag, self._cluster_trouble)) for name, lag in lags]
         self._transactions = RepeatedQuestion(questions.transactions, self._cluster_trouble) if questions else None
         self._opened = ExitStack()
         self._moves: dict[TopicPartition, Move] = {}
@@ -82,7 +84,7 @@ class StatePoller:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        for lag in self._lags:
+        for _, lag in self._lags:
             self._opened.enter_context(lag)
         if self._transactions is not None:
             self._opened.enter_context(self._transactions)
@@ -97,7 +99,7 @@ class StatePoller:
     def answers(self) -> Answers:
         """The last ones."""
         transactions = None if self._transactions is None else self._transactions.answer
-        return Answers([question.answer for question in self._lags], transactions)
+        return Answers([(name, lag.answer) for name, lag in self._lags], transactions)
 
     def submit(self, name: str, action: Callable[[State], str]) -> None:
         """Run the action, which returns its result, unless another one runs."""

@@ -37,6 +37,10 @@ TRANSACTIONS_SHOWN = 50
 MOVE_SHOWN_MS = 8_000
 
 
+NamedLag = tuple[str, Answer[CheckpointLag]]
+"""The name of a checkpoint, and the lag of its query."""
+
+
 class Cache(NamedTuple):
     """A cache: its name, its process, and what it knows."""
 
@@ -131,13 +135,15 @@ class LagView:
     """The lag of a query.
 
     Attributes:
-        title: names the query.
+        name: of its checkpoint.
+        progress: the query's id, and how far it is; empty if unknown.
         rows: the partitions that are furthest behind or unknown, in order.
         left_out: number of the others.
         trouble: why the lag is unknown; None before it is asked for.
     """
 
-    title: str
+    name: str
+    progress: str
     rows: Sequence[LagRow]
     left_out: int
     trouble: str | None
@@ -201,24 +207,23 @@ def view_of(
     )
 
 
-def answers_view(
-    lags: Collection[Answer[CheckpointLag]], transactions: Answer[list[TransactionRow]] | None
-) -> AnswersView:
+def answers_view(named: Collection[NamedLag], transactions: Answer[list[TransactionRow]] | None) -> AnswersView:
     """The lag of each query, and the transactions, as far as known."""
+    lags = [lag for _, lag in named]
     known = [lag.value.rows for lag in lags if lag.value is not None]
     rows = list(chain.from_iterable(known))
     is_known = len(known) == len(lags)
     return AnswersView(
-        lags=[_lag_view(lag) for lag in lags],
+        lags=[_lag_view(name, lag) for name, lag in named],
         records_behind=_records_text(rows, is_known) if lags else None,
         seconds_behind=_seconds_text(rows, is_known) if lags else None,
         transactions=None if transactions is None else _transactions_view(transactions),
     )
 
 
-def records_behind(lags: Collection[Answer[CheckpointLag]]) -> int | None:
+def records_behind(named: Collection[NamedLag]) -> int | None:
     """Of all queries; None if it is unknown in a partition."""
-    summaries = [None if lag.value is None else LagSummary.of(lag.value.rows) for lag in lags]
+    summaries = [None if lag.value is None else LagSummary.of(lag.value.rows) for _, lag in named]
     known = [summary.records for summary in summaries if summary is not None and not summary.unknown]
     return sum(known) if len(known) == len(summaries) else None
 
@@ -315,15 +320,17 @@ def _known_sum(values: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _lag_view(lag: Answer[CheckpointLag]) -> LagView:
+def _lag_view(name: str, lag: Answer[CheckpointLag]) -> LagView:
     if lag.value is None:
-        return LagView("", (), 0, lag.trouble)
+        return LagView(name, "", (), 0, lag.trouble)
     progress, rows = lag.value.progress, lag.value.rows
     furthest = sorted(
         rows, key=lambda row: math.inf if row.records_behind is None else row.records_behind, reverse=True
     )
     shown = sorted(furthest[:LAG_SHOWN], key=lambda row: (row.topic, row.partition))
-    return LagView(f"Query {progress.query_id}, {batch_text(progress.batch_id)}", shown, len(rows) - len(shown), None)
+    return LagView(
+        name, f"query {progress.query_id}, {batch_text(progress.batch_id)}", shown, len(rows) - len(shown), None
+    )
 
 
 def _records_text(rows: Sequence[LagRow], is_known: bool) -> str:

@@ -33,6 +33,7 @@ from pyspark_kafka_meta.page.view_model import (
     LAG_SHOWN,
     MOVE_SHOWN_MS,
     Move,
+    NamedLag,
     answers_view,
     moves_since,
     records_behind,
@@ -122,7 +123,7 @@ def test_lag_has_an_axis_beside_that_of_the_throughput() -> None:
 @pytest.mark.parametrize(("has_query", "is_told"), [(True, True), (False, False)])
 def test_until_a_query_reads_the_page_says_that_its_executors_are_starting(has_query: bool, is_told: bool) -> None:
     before = view_of(replace(state(*STALE), positions={}), KNOWN, (), {}, True)
-    answers = answers_view([Answer(trouble="the checkpoint has no offsets")], None)
+    answers = answers_view([("copies", Answer(trouble="the checkpoint has no offsets"))], None)
     html = render("figures", view=before, answers=answers, has_query=has_query)
 
     assert ("Executors are starting" in html) is is_told
@@ -139,7 +140,7 @@ def test_a_query_that_reads_has_its_figures_and_no_word_of_starting() -> None:
     assert "starting" not in html
 
 
-def lag_of(*behind: tuple[int | None, float | None]) -> Answer[CheckpointLag]:
+def lag_of(*behind: tuple[int | None, float | None]) -> NamedLag:
     """The lag of query-1 in partitions 0, 1 ... of t, in records and seconds."""
     rows = [
         LagRow(
@@ -152,14 +153,14 @@ def lag_of(*behind: tuple[int | None, float | None]) -> Answer[CheckpointLag]:
         )
         for number, (records, seconds) in enumerate(behind)
     ]
-    return Answer(CheckpointLag(QueryProgress("query-1", 7, ()), rows))
+    return "copies", Answer(CheckpointLag(QueryProgress("query-1", 7, ()), rows))
 
 
 def figures_in(html: str) -> set[tuple[str, str]]:
     return set(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", html))
 
 
-UNANSWERED: Answer[CheckpointLag] = Answer(trouble="no broker responded")
+UNANSWERED: NamedLag = ("orders", Answer(trouble="no broker responded"))
 
 
 @pytest.mark.parametrize(
@@ -172,12 +173,12 @@ UNANSWERED: Answer[CheckpointLag] = Answer(trouble="no broker responded")
         ([lag_of((12, None), (0, 0.0))], "12", "unknown"),
         ([lag_of((12, 3.4)), UNANSWERED], "12 or more", "3.4 or more"),
         ([UNANSWERED], "unknown", "unknown"),
-        ([Answer()], "unknown", "unknown"),
+        ([("copies", Answer())], "unknown", "unknown"),
         ([], None, None),
     ],
 )
 def test_a_lag_that_is_unknown_is_never_shown_as_none(
-    lags: list[Answer[CheckpointLag]], records: str | None, seconds: str | None
+    lags: list[NamedLag], records: str | None, seconds: str | None
 ) -> None:
     shown = answers_view(lags, None)
 
@@ -188,7 +189,7 @@ def test_a_lag_that_is_unknown_is_never_shown_as_none(
     ("lags", "behind"),
     [([lag_of((12, 3.4)), lag_of((1, 0.5))], 13), ([lag_of((12, 3.4), (None, None))], None), ([UNANSWERED], None)],
 )
-def test_an_unknown_lag_is_a_gap_in_the_plot(lags: list[Answer[CheckpointLag]], behind: int | None) -> None:
+def test_an_unknown_lag_is_a_gap_in_the_plot(lags: list[NamedLag], behind: int | None) -> None:
     plot = throughput([Sample(NOW_MS - 1_000, 480.0, 40), Sample(NOW_MS, 480.0, records_behind(lags))], NOW_MS)
 
     assert plot.options["series"][1]["data"] == [[NOW_MS - 1_000, 40], [NOW_MS, behind]]
@@ -202,7 +203,7 @@ def test_of_many_partitions_those_that_are_furthest_behind_are_shown_in_order() 
 
     assert (len(partitions), lag.left_out, partitions == sorted(partitions)) == (LAG_SHOWN, 2, True)
     assert partitions[-1] == LAG_SHOWN + 1, "the unknown one"
-    assert lag.title == "Query query-1, after micro-batch 7"
+    assert (lag.name, lag.progress) == ("copies", "query query-1, after micro-batch 7")
 
 
 def test_a_lag_that_nobody_answers_says_why() -> None:
@@ -210,7 +211,7 @@ def test_a_lag_that_nobody_answers_says_why() -> None:
     html = render("lag", view=view, answers=answers_view([lag_of((None, None)), UNANSWERED], None), has_query=False)
 
     assert html.count("<td>unknown</td>") == 3
-    assert "Unknown: no broker responded" in html
+    assert "Unknown: no broker responded" in html.partition("orders")[2]
 
 
 def transaction(transactional_id: str, **fields: Any) -> TransactionRow:
@@ -458,12 +459,12 @@ def test_a_question_that_nobody_answers_delays_neither_the_state_nor_the_other_q
         ended.wait(10)
         raise ConnectError("no broker responded")
 
-    with StatePoller(lambda: state(*STALE), False, Questions([hang], list)) as poller:
+    with StatePoller(lambda: state(*STALE), False, Questions([("copies", hang)], list)) as poller:
         wait_for(lambda: asked.is_set() and poller.answers().transactions == Answer([]))
         wait_for(lambda: poller.snapshot)
-        assert poller.answers().lags == [Answer()]
+        assert poller.answers().lags == [("copies", Answer())]
         ended.set()
-        wait_for(lambda: poller.answers().lags[0].trouble == "no broker responded")
+        wait_for(lambda: poller.answers().lags == [("copies", Answer(trouble="no broker responded"))])
 
 
 def test_a_cluster_that_does_not_answer_is_not_asked_and_its_old_answers_are_unknown(
