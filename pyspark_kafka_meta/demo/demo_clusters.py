@@ -163,6 +163,10 @@ class LocalKafkaCluster:
         """Crash the only controller: no leader can move."""
         self._kafka.kill(CONTROLLER_ID)
 
+    def restore_controller(self) -> None:
+        """Undo `kill_controller`."""
+        self._kafka.start(CONTROLLER_ID)
+
     def restore(self, broker_id: int) -> None:
         """Undo `kill`: the broker leads where it is the preferred leader."""
         self._kafka.start(broker_id)

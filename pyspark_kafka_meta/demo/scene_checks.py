@@ -5,7 +5,7 @@ Each check describes what it sees in the state in a few words, or returns None w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from pyspark_kafka_meta.kafka_errors import FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, describe
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, Outcome
@@ -173,6 +173,15 @@ def records_written(state: State, partition: TopicPartition, from_offset: int) -
     """The log of the partition has records after `from_offset`."""
     end_offset = state.end_offset_of(partition)
     return f"{partition} written from offset {from_offset} to {end_offset}" if end_offset > from_offset else None
+
+
+def one_key_read(state: State, ends: Collection[Mapping[TopicPartition, int]]) -> str | None:
+    """Every write went to the same partition, and the query has read up to its end."""
+    (partition, *others) = {partition for end in ends for partition in end}
+    position, end_offset = state.positions.get(partition), max(end[partition] for end in ends if partition in end)
+    if others or position is None or position.offset < end_offset:
+        return None
+    return f"{len(ends)} writes of one key went to {partition}; the query has read up to offset {position.offset}"
 
 
 def both(first: Check, second: Check) -> Check:
