@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from datetime import datetime
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.table import Table
 
-from pyspark_kafka_meta.cli.repeat import repeat
-from pyspark_kafka_meta.monitor.console import note, print_json
-from pyspark_kafka_meta.monitor.formatting import TABLE_STYLE, plain
-from pyspark_kafka_meta.monitor.query_checkpoint import QueryProgress, read_checkpoint
-from pyspark_kafka_meta.tables.query_lag import LagSummary, query_lag
-from pyspark_kafka_meta.tables.table_rows import LagRow
+from pyspark_kafka_meta.cli import repeat
+from pyspark_kafka_meta.monitor.checkpoint_lag import CheckpointLag
+from pyspark_kafka_meta.monitor.console import print_json
+from pyspark_kafka_meta.monitor.formatting import TABLE_STYLE, batch_text, plain
+from pyspark_kafka_meta.tables.query_lag import LagSummary
 
 
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """The lag of a query at one time."""
-
-    progress: QueryProgress
-    rows: list[LagRow]
-
-
-def look_at(checkpoint: str, cluster: Mapping[str, str]) -> Lag:
-    """The lag now.
-
-    Args:
-        cluster: `kafka.*` options.
-
-    Raises:
-        KafkaMetaError: as `read_checkpoint` and `query_lag`.
-    """
-    progress = read_checkpoint(checkpoint)
-    return Lag(progress, query_lag(cluster, progress.offsets))
-
-
-def show(lag: Lag, console: Console | None) -> None:
+def show(lag: CheckpointLag, console: Console | None) -> None:
     """A table; without a console a JSON line for each partition."""
     if console is not None:
         console.print(_tables(lag))
@@ -49,30 +26,14 @@ def show(lag: Lag, console: Console | None) -> None:
         print_json({**query, **asdict(row)})
 
 
-def watch(look: Callable[[], Lag], console: Console | None, every_s: float, times: int | None) -> bool:
-    """Look until Ctrl-C, or `times` times. Continues if no broker responds.
-
-    Returns:
-        Whether a broker responded in the last look.
-
-    Raises:
-        KafkaMetaError: an error that is not retriable, such as a refused login.
-    """
-    if console is None:
-        return repeat(look, lambda lag: show(lag, None), note, every_s, times)
-    with Live(console=console, auto_refresh=False) as live:
-        return repeat(
-            look,
-            lambda lag: live.update(_tables(lag), refresh=True),
-            lambda text: live.update(plain(text, "red"), refresh=True),
-            every_s,
-            times,
-        )
+def watch(look: Callable[[], CheckpointLag], console: Console | None, every_s: float, times: int | None) -> bool:
+    """Look as `repeat.watch`."""
+    return repeat.watch(look, lambda lag: show(lag, None), _tables, console, every_s, times)
 
 
-def _tables(lag: Lag) -> Group:
+def _tables(lag: CheckpointLag) -> Group:
     progress, rows = lag.progress, lag.rows
-    finished = "no micro-batch finished yet" if progress.batch_id is None else f"after micro-batch {progress.batch_id}"
+    finished = batch_text(progress.batch_id)
     table = Table("partition", "next offset", "end offset", "records behind", "seconds behind", **TABLE_STYLE)
     for row in rows:
         partition = f"{row.topic}-{row.partition}"

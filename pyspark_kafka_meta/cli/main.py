@@ -15,7 +15,9 @@ from pyspark_kafka_meta.cli.parameters import (
     AllApplications,
     Application,
     AsJson,
+    Checkpoints,
     Config,
+    Count,
     DecisionsTopic,
     EventsPath,
     EventsTopic,
@@ -23,7 +25,10 @@ from pyspark_kafka_meta.cli.parameters import (
     Options,
     Servers,
     TimeoutMs,
+    WatchSeconds,
+    check_checkpoints,
     check_demo,
+    check_watch,
     cluster_options,
     events_options,
     since_ms,
@@ -76,7 +81,7 @@ def metadata(
             help="Repeat every SECONDS. In a pipe, tables are printed only at changes, JSON each time.",
         ),
     ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="Stop --watch after COUNT times.")] = None,
+    count: Count = None,
     timeout_ms: TimeoutMs = 10_000,
     as_json: AsJson = False,
     option: Options = None,
@@ -93,8 +98,7 @@ def metadata(
 
     console = None if as_json else Console()
     with reporting(until_ended=watch is not None and count is None), ExitStack() as opened:
-        if count is not None and watch is None:
-            raise OptionError("--count needs --watch")
+        check_watch(watch, count)
         cluster = cluster_options(bootstrap_servers, option, config)
         client = ClientOptions.parse({**cluster, **timeout_options(timeout_ms)})
         own_cache = opened.enter_context(closing(OwnCache(client))) if refresh else None
@@ -195,6 +199,8 @@ def transactions(
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --settle.")] = False,
+    watch: WatchSeconds = None,
+    count: Count = None,
     decisions_topic: DecisionsTopic = DECISIONS_TOPIC,
     timeout_ms: TimeoutMs = 10_000,
     as_json: JsonOrPipe = False,
@@ -207,16 +213,25 @@ def transactions(
     """
     from pyspark_kafka_meta.cli.transactions_command import settle as settle_sink
     from pyspark_kafka_meta.cli.transactions_command import show_transactions
+    from pyspark_kafka_meta.cli.transactions_command import watch as keep_watch
     from pyspark_kafka_meta.options import ClusterOptions
     from pyspark_kafka_meta.tables.open_transactions import query_transactions
 
     console = for_people(as_json)
-    with reporting():
+    with reporting(until_ended=watch is not None and count is None):
+        check_watch(watch, count)
+        if settle is not None and watch is not None:
+            raise OptionError("--settle and --watch exclude each other")
         cluster = cluster_options(bootstrap_servers, option, config)
         given = ClusterOptions.parse({**cluster, **timeout_options(timeout_ms), "decisionsTopic": decisions_topic})
-        if settle is None:
+        if settle is not None:
+            is_done = settle_sink(given, settle, lambda question: yes or typer.confirm(question), console)
+        elif watch is not None:
+            is_done = keep_watch(lambda: query_transactions(given), console, watch, count)
+        else:
             show_transactions(query_transactions(given), console)
-        elif not settle_sink(given, settle, lambda question: yes or typer.confirm(question), console):
+            return
+        if not is_done:
             raise typer.Exit(1)
 
 
@@ -224,10 +239,8 @@ def transactions(
 def lag(
     checkpoint: Annotated[str, typer.Argument(help="checkpointLocation of a query: a path, or a URI of pyarrow.")],
     bootstrap_servers: Servers = None,
-    watch: Annotated[
-        float | None, typer.Option(min=0.1, max=86_400, metavar="SECONDS", help="Repeat every SECONDS.")
-    ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="Stop --watch after COUNT times.")] = None,
+    watch: WatchSeconds = None,
+    count: Count = None,
     timeout_ms: TimeoutMs = 10_000,
     as_json: JsonOrPipe = False,
     option: Options = None,
@@ -238,17 +251,17 @@ def lag(
     A micro-batch counts as read once the checkpoint records it as finished. The seconds are the age of the next
     unread record, by its timestamp.
     """
-    from pyspark_kafka_meta.cli.lag_command import look_at, show
+    from pyspark_kafka_meta.cli.lag_command import show
     from pyspark_kafka_meta.cli.lag_command import watch as keep_watch
+    from pyspark_kafka_meta.monitor.checkpoint_lag import checkpoint_lag
 
     console = for_people(as_json)
     with reporting(until_ended=watch is not None and count is None):
-        if count is not None and watch is None:
-            raise OptionError("--count needs --watch")
+        check_watch(watch, count)
         cluster = {**cluster_options(bootstrap_servers, option, config), **timeout_options(timeout_ms)}
         if watch is None:
-            show(look_at(checkpoint, cluster), console)
-        elif not keep_watch(lambda: look_at(checkpoint, cluster), console, watch, count):
+            show(checkpoint_lag(checkpoint, cluster), console)
+        elif not keep_watch(lambda: checkpoint_lag(checkpoint, cluster), console, watch, count):
             raise typer.Exit(1)
 
 
@@ -257,10 +270,7 @@ def exporter(
     path: EventsPath = None,
     topic: EventsTopic = None,
     bootstrap_servers: Servers = None,
-    checkpoint: Annotated[
-        list[str] | None,
-        typer.Option(help="checkpointLocation of a query, for its lag: a path or a URI; may be given several times."),
-    ] = None,
+    checkpoint: Checkpoints = None,
     per_partition: Annotated[
         bool, typer.Option("--per-partition", help="Also export the lag of each partition.")
     ] = False,
@@ -290,8 +300,7 @@ def exporter(
 
     with reporting(until_ended=True):
         cluster = cluster_options(bootstrap_servers, option, config)
-        if checkpoint and not cluster:
-            raise OptionError("--checkpoint needs --bootstrap-servers")
+        check_checkpoints(checkpoint, cluster)
         given = events_options(path, topic, cluster, uses_brokers=True)
         every_application = all_applications or application is not None
         with closing(open_events(given, False, every_application, skips_unreadable=True)) as source:
@@ -378,6 +387,8 @@ def page(
     path: EventsPath = None,
     topic: EventsTopic = None,
     bootstrap_servers: Servers = None,
+    checkpoint: Checkpoints = None,
+    decisions_topic: DecisionsTopic = DECISIONS_TOPIC,
     host: Annotated[str, typer.Option(help="Address to listen on; default: this machine.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for a free port.")] = 8_080,
     open_browser: Annotated[bool, typer.Option("--open", help="Also open a browser.")] = False,
@@ -386,7 +397,8 @@ def page(
 ) -> None:
     """Show the demo in a browser, with buttons; or your own events, without buttons.
 
-    Your events are read from --path, or from --topic at --bootstrap-servers.
+    Your events are read from --path, or from --topic at --bootstrap-servers. The cluster at --bootstrap-servers shows
+    which caches are stale, open transactions, and the lag of each --checkpoint.
     """
     with reporting(until_ended=True):
         if find_spec("nicegui") is None:
@@ -394,6 +406,7 @@ def page(
         from pyspark_kafka_meta.page.start_page import PageAddress, serve_demo, serve_events
 
         yours = cluster_options(bootstrap_servers, option, config)
+        check_checkpoints(checkpoint, yours)
         at = PageAddress(host, port, open_browser)
         if path is None and topic is None:
             if yours:
@@ -402,7 +415,8 @@ def page(
         elif cluster is not None:
             raise OptionError("--cluster excludes --path and --topic")
         else:
-            serve_events(events_options(path, topic, yours, uses_brokers=True), yours, at)
+            given = events_options(path, topic, yours, uses_brokers=True)
+            serve_events(given, yours, checkpoint or (), decisions_topic, at)
 
 
 @app.command()

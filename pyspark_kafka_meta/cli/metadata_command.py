@@ -11,16 +11,15 @@ from datetime import datetime
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from pyspark_kafka_meta.cli import repeat
 from pyspark_kafka_meta.cli.command_cache import OwnCache
-from pyspark_kafka_meta.cli.repeat import repeat
 from pyspark_kafka_meta.kafka_errors import describe
 from pyspark_kafka_meta.metadata.refresh_events import Outcome
 from pyspark_kafka_meta.model import MetadataResponse
-from pyspark_kafka_meta.monitor.console import note, print_json
+from pyspark_kafka_meta.monitor.console import print_json
 from pyspark_kafka_meta.monitor.formatting import EventsTable, plain
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.caches_from_events import Event
@@ -73,28 +72,12 @@ def show(seen: Look, console: Console | None) -> None:
 
 
 def watch(look: Callable[[], Look], console: Console | None, every_s: float, times: int | None) -> bool:
-    """Look until Ctrl-C, or `times` times: JSON has a line for each look, a terminal the tables of the last look, and a
-    pipe the tables of each look with a change. Continues if no broker responds.
-
-    Returns:
-        Whether a broker responded in the last look.
-
-    Raises:
-        KafkaMetaError: an error that is not retriable, such as a refused login.
+    """Look as `repeat.watch`: JSON has a line for each look, a terminal the tables of the last look, and a pipe the
+    tables of each look with a change.
     """
     if console is None:
-        return repeat(look, lambda seen: show(seen, None), note, every_s, times)
-    if console.is_terminal:
-        with Live(console=console, auto_refresh=False) as live:
-
-            def redraw(shown: RenderableType) -> None:
-                live.update(shown, refresh=True)
-
-            def report(text: str) -> None:
-                redraw(plain(text, "red"))
-
-            return repeat(look, lambda seen: redraw(_tables(seen)), report, every_s, times)
-    return repeat(look, _Changes(console), note, every_s, times)
+        return repeat.watch(look, lambda seen: show(seen, None), _tables, None, every_s, times)
+    return repeat.watch(look, _Changes(console), _tables, console if console.is_terminal else None, every_s, times)
 
 
 class _Changes:

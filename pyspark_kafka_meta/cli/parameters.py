@@ -48,6 +48,17 @@ TimeoutMs = Annotated[
         min=1, max=INT32_MAX, help="How long brokers may take to respond; overrides kafka.default.api.timeout.ms."
     ),
 ]
+Checkpoints = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--checkpoint",
+        help="checkpointLocation of a query, for its lag: a path or a URI; may be given several times.",
+    ),
+]
+WatchSeconds = Annotated[
+    float | None, typer.Option("--watch", min=0.1, max=86_400, metavar="SECONDS", help="Repeat every SECONDS.")
+]
+Count = Annotated[int | None, typer.Option(min=1, help="Stop --watch after COUNT times.")]
 DecisionsTopic = Annotated[str, typer.Option(help="The decisionsTopic of the queries.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 JsonOrPipe = Annotated[bool, typer.Option("--json", help="Print JSON lines, the default without a terminal.")]
@@ -107,6 +118,18 @@ def check_demo(cluster: DemoCluster | None, topic: str | None, feed: bool, yours
         raise OptionError("--cluster and --bootstrap-servers exclude each other")
     if (topic is None) == ("kafka.bootstrap.servers" in yours) or (topic is None and (feed or yours)):
         raise OptionError("--bootstrap-servers and --topic need each other; --feed, --option and --config need both")
+
+
+def check_checkpoints(checkpoints: Sequence[str] | None, cluster: Mapping[str, str]) -> None:
+    """Raises OptionError: checkpoints without `cluster`, the `kafka.*` options."""
+    if checkpoints and not cluster:
+        raise OptionError("--checkpoint needs --bootstrap-servers")
+
+
+def check_watch(watch: float | None, count: int | None) -> None:
+    """Raises OptionError: --count without --watch."""
+    if count is not None and watch is None:
+        raise OptionError("--count needs --watch")
 
 
 def since_ms(text: str, now_ms: int) -> int:

@@ -6,15 +6,16 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
+from datetime import datetime
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 
+from pyspark_kafka_meta.cli import repeat
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import KafkaMetaError, UnsupportedBrokerError
-from pyspark_kafka_meta.model import TopicPartition, name_partitions
 from pyspark_kafka_meta.monitor.console import note, print_json
-from pyspark_kafka_meta.monitor.formatting import TABLE_STYLE, plain
+from pyspark_kafka_meta.monitor.formatting import TABLE_STYLE, decided_text, plain, seconds_text, written_text
 from pyspark_kafka_meta.options import ClusterOptions, SinkOptions
 from pyspark_kafka_meta.tables.open_transactions import (
     SinkDecisions,
@@ -38,6 +39,13 @@ def show_transactions(rows: Sequence[TransactionRow], console: Console | None) -
         console.print(_table(rows))
     else:
         note("no transaction is open")
+
+
+def watch(
+    look: Callable[[], Sequence[TransactionRow]], console: Console | None, every_s: float, times: int | None
+) -> bool:
+    """Look as `repeat.watch`."""
+    return repeat.watch(look, lambda rows: show_transactions(rows, None), _tables, console, every_s, times)
 
 
 def settle(options: ClusterOptions, sink: str, is_confirmed: Callable[[str], bool], console: Console | None) -> bool:
@@ -112,6 +120,11 @@ def _unknown(sink: str, sinks: Collection[str]) -> str:
     return f"no query has written with kafka.transactional.id {sink}: correct --settle; known are {known}"
 
 
+def _tables(rows: Sequence[TransactionRow]) -> Group:
+    number = "1 transaction" if len(rows) == 1 else f"{len(rows) or 'no'} transactions"
+    return Group(plain(f"At {datetime.now():%H:%M:%S}: {number}", "bold"), _table(rows))
+
+
 def _table(rows: Sequence[TransactionRow]) -> Table:
     table = Table("sink", "transactional id", "state", "open for", "timeout", "partitions", "decided", **TABLE_STYLE)
     for row in rows:
@@ -119,19 +132,9 @@ def _table(rows: Sequence[TransactionRow]) -> Table:
             plain(row.sink),
             plain(row.transactional_id),
             plain(row.state),
-            plain(_seconds(row.open_ms)),
-            plain(_seconds(row.timeout_ms)),
-            plain(name_partitions([TopicPartition(each.topic, each.partition) for each in row.partitions])),
-            plain(_decided(row)),
+            plain(seconds_text(row.open_ms)),
+            plain(seconds_text(row.timeout_ms)),
+            plain(written_text(row)),
+            plain(decided_text(row)),
         )
     return table
-
-
-def _seconds(value_ms: int | None) -> str:
-    return "" if value_ms is None else f"{value_ms / 1000:.1f} s"
-
-
-def _decided(row: TransactionRow) -> str:
-    if not row.is_decided:
-        return "no"
-    return f"version {row.batch_id}" if row.query_id is None else f"micro-batch {row.batch_id} of query {row.query_id}"

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.testing import ClusterError, LocalKafka, MockCluster
+from pyspark_kafka_meta.testing.kafka_config import CONTROLLER_ID
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 
 TOPIC, COPY = "clicks", "copies"
@@ -157,6 +158,14 @@ class LocalKafkaCluster:
     def kill(self, broker_id: int) -> None:
         """Crash a broker; others will lead its partitions."""
         self._kafka.kill(broker_id)
+
+    def kill_controller(self) -> None:
+        """Crash the only controller: no leader can move."""
+        self._kafka.kill(CONTROLLER_ID)
+
+    def restore_controller(self) -> None:
+        """Undo `kill_controller`."""
+        self._kafka.start(CONTROLLER_ID)
 
     def restore(self, broker_id: int) -> None:
         """Undo `kill`: the broker leads where it is the preferred leader."""

@@ -76,9 +76,9 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
 class Stream:
     """A query that reads the cluster's topics from their beginning, and writes their copies, until `close`."""
 
-    def __init__(self, spark: SparkSession, cluster: Cluster, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, cluster: Cluster, events: Path, checkpoint: Path) -> None:
         client = {**cluster.options, "kafka.metadata.max.age.ms": str(MAX_AGE_MS)}
-        client["metricsPath"] = str(folder / "events")
+        client["metricsPath"] = str(events)
         source = spark.readStream.format("kafkameta").options(
             **client,
             **cluster.selection,
@@ -87,7 +87,7 @@ class Stream:
             maxOffsetsPerTrigger=str(OFFSETS_PER_TRIGGER),
         )
         sink = _copies(source.load(), client) if cluster.copies else source.load().writeStream.format("noop")
-        sink = sink.option("checkpointLocation", str(folder / "checkpoint")).trigger(processingTime="1 second")
+        sink = sink.option("checkpointLocation", str(checkpoint)).trigger(processingTime="1 second")
         self._query: StreamingQuery = sink.start()
         self._begins: Positions = {}
         self._records_per_s = 0.0

@@ -58,11 +58,13 @@ class RunningQuery:
 
     Attributes:
         events: the folder of its refresh events.
+        checkpoint: its checkpointLocation.
         feed: None if nothing is produced.
     """
 
     watcher: Watcher
     events: Path
+    checkpoint: Path
     feed: RecordFeed | None
 
 
@@ -87,11 +89,11 @@ def start_query(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[Ru
         spark = opened.enter_context(spark_session(folder))
         if feed is not None:
             opened.enter_context(feed)
-        stream = opened.enter_context(closing(Stream(spark, cluster, folder)))
-        events = folder / "events"
+        events, checkpoint = folder / "events", folder / "checkpoint"
+        stream = opened.enter_context(closing(Stream(spark, cluster, events, checkpoint)))
         source = FolderEvents(str(events))
         watcher = Watcher(source, cluster.options, lambda _: [*cluster.topics, *cluster.copies], stream.progress)
-        yield RunningQuery(watcher, events, feed)
+        yield RunningQuery(watcher, events, checkpoint, feed)
 
 
 def run_demo(cluster: Cluster, console: Console, is_fed: bool, interactive: bool) -> bool:

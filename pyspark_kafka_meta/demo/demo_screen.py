@@ -135,7 +135,8 @@ def progress_line(state: State, produced: int | None) -> str:
     fed = "" if produced is None else f"; {produced} produced"
     if not state.positions:
         return f"No records read yet: executors are starting, which may take a minute{fed}"
-    rate, behind = f"{state.records_per_s:.0f} a second", f"{state.records_behind()} behind"
+    rate, lag = f"{state.records_per_s:.0f} a second", state.lag()
+    behind = f"{lag.records} behind" + (f", {lag.unknown} partitions without an end" if lag.unknown else "")
     return f"{state.records_read()} records read, {rate} in the last batch, {behind}{fed}"
 
 

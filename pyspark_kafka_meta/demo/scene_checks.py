@@ -5,13 +5,12 @@ Each check describes what it sees in the state in a few words, or returns None w
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Mapping
 
 from pyspark_kafka_meta.kafka_errors import FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, describe
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, Outcome
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
-from pyspark_kafka_meta.monitor.cluster_state import EXECUTOR_ROLES, State
+from pyspark_kafka_meta.monitor.cluster_state import EXECUTOR_ROLES, State, requests_by_broker
 from pyspark_kafka_meta.monitor.formatting import ID_SHOWN, executor_name, recovery_text
 from pyspark_kafka_meta.tables.caches_from_events import Event
 
@@ -68,7 +67,7 @@ def rebootstrapped(state: State, since_ms: int) -> str | None:
 def more_fetches_than_refreshes(state: State) -> str | None:
     """Executors sent more Fetch requests than Metadata requests."""
     events = list(state.of_executors(0))
-    fetches = sum(_requests(events, "fetches").values())
+    fetches = sum(requests_by_broker(events, "fetches").values())
     refreshes = sum(event["kind"] == EventKind.REFRESH for event in events)
     lookups = sum(event["lookups"] or 0 for event in events)
     if fetches <= refreshes:
@@ -153,7 +152,7 @@ def old_leader_refused(
     caused = [event for event in events if (event["cause_node_id"], event["cause_topic"]) == (old, partition.topic)]
     codes = [event["cause_error_code"] for event in caused]
     refusals = [code for code in codes if code in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH)]
-    counts = _requests(events, requests)
+    counts = requests_by_broker(events, requests)
     leader = state.leader_of(partition)
     if not refusals or leader == old or not counts[leader]:
         return None
@@ -174,6 +173,15 @@ def records_written(state: State, partition: TopicPartition, from_offset: int) -
     """The log of the partition has records after `from_offset`."""
     end_offset = state.end_offset_of(partition)
     return f"{partition} written from offset {from_offset} to {end_offset}" if end_offset > from_offset else None
+
+
+def one_key_read(state: State, ends: Collection[Mapping[TopicPartition, int]]) -> str | None:
+    """Every write went to the same partition, and the query has read up to its end."""
+    (partition, *others) = {partition for end in ends for partition in end}
+    position, end_offset = state.positions.get(partition), max(end[partition] for end in ends if partition in end)
+    if others or position is None or position.offset < end_offset:
+        return None
+    return f"{len(ends)} writes of one key went to {partition}; the query has read up to offset {position.offset}"
 
 
 def both(first: Check, second: Check) -> Check:
@@ -199,15 +207,6 @@ def _epochs(event: Event, partition: TopicPartition) -> list[int]:
 
 def _partition(change: Event) -> TopicPartition:
     return TopicPartition(change["topic"], change["partition"])
-
-
-def _requests(events: Iterable[Event], name: str) -> Counter[int]:
-    """The requests by broker; `name` is the field that counts them."""
-    counts: Counter[int] = Counter()
-    for event in events:
-        for counted in event[name] or ():
-            counts[counted["broker_id"]] += counted["requests"]
-    return counts
 
 
 def _move_text(event: Event, change: Event) -> str:

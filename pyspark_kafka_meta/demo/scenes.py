@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
+
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.demo import scene_checks
-from pyspark_kafka_meta.demo.demo_clusters import TOPIC, ChangeableCluster, Cluster, EmbeddedCluster, copy_of
+from pyspark_kafka_meta.demo.demo_clusters import (
+    TOPIC,
+    ChangeableCluster,
+    Cluster,
+    EmbeddedCluster,
+    LocalKafkaCluster,
+    copy_of,
+)
 from pyspark_kafka_meta.demo.demo_query import MAX_AGE_MS
 from pyspark_kafka_meta.demo.scene_checks import Check
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from pyspark_kafka_meta.monitor.cluster_state import State
-from pyspark_kafka_meta.options import SourceOptions
+from pyspark_kafka_meta.options import SinkOptions, SourceOptions
+from pyspark_kafka_meta.options.producer_options import CODECS
+from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.telemetry.event_origin import cli_origin
 from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
+from pyspark_kafka_meta.writing.task_writer import TaskWriter
 
 DEAD = [f"127.0.0.{number}:1" for number in range(2, 11)]
 NEW_CLIENTS = 5
 """Addresses are tried in random order: it is unlikely that each of these clients begins with the live address."""
+
+CHOICES: tuple[Mapping[str, str], ...] = (
+    *({"kafka.compression.type": codec} for codec in CODECS),
+    {"kafka.acks": "1"},
+)
+RECORDS_PER_CHOICE = 100
 
 Act = Callable[[State], Check]
 """Does something, which may take a while, and returns what must be visible then."""
@@ -59,7 +77,7 @@ class SceneResult:
 
 
 def scenes_of(cluster: Cluster, events: Path) -> list[Scene]:
-    """All eleven scenes on a cluster of the demo's own, else the scenes that change nothing; in order.
+    """All scenes that a cluster of the demo's own can play, else the scenes that change nothing; in order.
 
     Args:
         events: the folder of the query's refresh events; the demo's own clients write theirs there too.
@@ -67,8 +85,11 @@ def scenes_of(cluster: Cluster, events: Path) -> list[Scene]:
     scenes = {scene.number: scene for scene in _harmless_scenes(cluster, events)}
     if isinstance(cluster, ChangeableCluster):
         scenes |= {scene.number: scene for scene in _changing_scenes(cluster)}
+        scenes[15] = _producer_choices(cluster, events)
     if isinstance(cluster, EmbeddedCluster):
         scenes[3] = _blackout(cluster)
+    if isinstance(cluster, LocalKafkaCluster):
+        scenes[12] = _crashed_controller(cluster, events)
     return [scenes[number] for number in sorted(scenes)]
 
 
@@ -80,8 +101,7 @@ def _harmless_scenes(cluster: Cluster, events: Path) -> list[Scene]:
         return partial(scene_checks.bootstrap_failed_over, dead=DEAD, since_ms=state.now_ms)
 
     def demand(state: State) -> Check:
-        run_client(cluster, events, [cluster.options["kafka.bootstrap.servers"]], [RefreshReason.ON_DEMAND])
-        return partial(scene_checks.refreshed_on_demand, since_ms=state.now_ms)
+        return _demand(cluster, events, state)
 
     def wait_for_age(state: State) -> Check:
         return partial(scene_checks.refreshed_by_age, since_ms=state.now_ms)
@@ -211,6 +231,59 @@ def _blackout(cluster: EmbeddedCluster) -> Scene:
         (black_out,),
         is_repeatable=True,
     )
+
+
+def _crashed_controller(cluster: LocalKafkaCluster, events: Path) -> Scene:
+    copy = copy_of(TopicPartition(TOPIC, 0))
+
+    def crash(state: State) -> Check:
+        cluster.kill_controller()
+        return _demand(cluster, events, state)
+
+    def write_on(state: State) -> Check:  # the state is from after the crash
+        return partial(scene_checks.records_written, partition=copy, from_offset=state.end_offset_of(copy))
+
+    def restore(state: State) -> Check:
+        cluster.restore_controller()
+        return write_on(state)
+
+    return Scene(
+        12,
+        "The controller fails",
+        "The controller crashes and returns: brokers answer Metadata requests, and the query reads and writes on.",
+        (crash, write_on, restore),
+    )
+
+
+def _producer_choices(cluster: ChangeableCluster, events: Path) -> Scene:
+    def write(_: State) -> Check:
+        ends = [_write_one_key(cluster, events, choice) for choice in CHOICES]
+        return partial(scene_checks.one_key_read, ends=ends)
+
+    return Scene(
+        15,
+        "Choices of a producer",
+        f"Records of one key are written with compression {', '.join(CODECS)}, and with acks 1: all go to one "
+        "partition, and the query reads them.",
+        (write,),
+    )
+
+
+def _write_one_key(cluster: Cluster, events: Path, choice: Mapping[str, str]) -> dict[TopicPartition, int]:
+    """Writes records without Spark. Returns the end of each partition that has some of them."""
+    options = SinkOptions.parse({**cluster.options, **choice, "metricsPath": str(events)})
+    columns = SinkColumns(key=0, value=1, headers=None, topic=None, partition=None, timestamp=None)
+    values = [f"{choice}, record {number}".encode() for number in range(RECORDS_PER_CHOICE)]
+    of_keys, of_values = (pa.array(each, pa.binary()) for each in ([b"one key"] * len(values), values))
+    rows = pa.record_batch([of_keys, of_values], names=["key", "value"])
+    with closing(KafkaClient(options.client, new_publisher(options.metrics, cli_origin()))) as client:
+        written = TaskWriter(client, options.producer, columns, TOPIC).write([rows])
+    return {partition: ranges[-1].until_offset for partition, ranges in written.items()}
+
+
+def _demand(cluster: Cluster, events: Path, state: State) -> Check:
+    run_client(cluster, events, [cluster.options["kafka.bootstrap.servers"]], [RefreshReason.ON_DEMAND])
+    return partial(scene_checks.refreshed_on_demand, since_ms=state.now_ms)
 
 
 def _check_only(check: Check) -> Act:

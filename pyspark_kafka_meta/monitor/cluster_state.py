@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from pyspark_kafka_meta.metadata.refresh_events import Role
 from pyspark_kafka_meta.model import NO_LEADER, Positions, TopicPartition
 from pyspark_kafka_meta.monitor.formatting import executor_name
 from pyspark_kafka_meta.tables.caches_from_events import Event
-from pyspark_kafka_meta.tables.query_lag import lag_rows
+from pyspark_kafka_meta.tables.query_lag import LagSummary, lag_rows
 from pyspark_kafka_meta.tables.table_rows import BrokerRow, CacheRow, PartitionRow, by_partition
 
 EXECUTOR_ROLES = frozenset({Role.READER, Role.WRITER})
@@ -59,8 +60,9 @@ class State:
         begins = {partition: position.offset for partition, position in self.begins.items()}
         return sum(position.offset - begins.get(partition, 0) for partition, position in self.positions.items())
 
-    def records_behind(self) -> int:
-        return sum(row.records_behind or 0 for row in lag_rows(self.positions, self.partitions, {}, 0.0))
+    def lag(self) -> LagSummary:
+        """In records; the ages of the next records are not asked for."""
+        return LagSummary.of(lag_rows(self.positions, self.partitions, {}, 0.0))
 
     def since(self, time_ms: int, role: str | None = None) -> Iterator[Event]:
         """The events that ended at `time_ms` or later, of `role` unless that is None."""
@@ -74,6 +76,15 @@ class State:
 def event_order(event: Event) -> tuple[int, str, int]:
     """Sort key of events: by time, and by sequence within a cache."""
     return event["time_ms"], event["cache_id"], event["sequence"]
+
+
+def requests_by_broker(events: Iterable[Event], name: str) -> Counter[int]:
+    """The requests by broker; `name` is the field that counts them, fetches or produces."""
+    counts: Counter[int] = Counter()
+    for event in events:
+        for counted in event[name] or ():
+            counts[counted["broker_id"]] += counted["requests"]
+    return counts
 
 
 def caches_by_process(caches: Sequence[CacheRow]) -> dict[str, dict[TopicPartition, CacheRow]]:

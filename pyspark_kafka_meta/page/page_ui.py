@@ -13,7 +13,8 @@ from pyspark_kafka_meta.demo.demo_clusters import COPY, REPLICAS, TOPIC
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.page.button_actions import Action, ButtonActions
 from pyspark_kafka_meta.page.html_templates import CSS, render
-from pyspark_kafka_meta.page.state_poller import Snapshot, StatePoller
+from pyspark_kafka_meta.page.state_poller import Answers, Snapshot, StatePoller
+from pyspark_kafka_meta.page.view_model import answers_view
 
 REFRESH_S = 0.5
 PLOTS = {"latencies": "Refresh latency", "recoveries": "Recovery after errors"}
@@ -29,7 +30,7 @@ class Page:
     """Args:
     subtitle: names the cluster.
     leaders_title: of the column with the leaders that caches are compared with.
-    actions: of the buttons; None for a page of events alone, which has no query.
+    actions: of the buttons; None for a page that only watches.
     """
 
     def __init__(self, poller: StatePoller, subtitle: str, leaders_title: str, actions: ButtonActions | None) -> None:
@@ -37,6 +38,7 @@ class Page:
         self._leaders_title = leaders_title
         self._actions = actions
         self._shown: Snapshot | None = None
+        self._answers: Answers | None = None
         self._brokers: dict[int, _Card] = {}
         self._parts: dict[str, ui.html] = {}
         self._plots: dict[str, tuple[ui.echart, TextElement]] = {}
@@ -54,18 +56,23 @@ class Page:
         ui.timer(REFRESH_S, self.refresh)
 
     def refresh(self) -> None:
-        """Show the newest snapshot."""
-        poller, snapshot = self._poller, self._poller.snapshot
+        """Show the newest snapshot, and the newest answers."""
+        poller, snapshot, answers = self._poller, self._poller.snapshot, self._poller.answers()
         self._result.set_text(poller.trouble or (f"{poller.running} ..." if poller.running else poller.result))
         for button in self._buttons:
             button.props(f"aria-disabled={'true' if poller.running else 'false'}")
-        if snapshot is None or snapshot is self._shown:
+        if snapshot is None or (snapshot is self._shown and answers == self._answers):
             return
-        self._shown, view = snapshot, snapshot.view
-        self._last_event.set_text(view.last_event)
+        is_new, self._shown, self._answers = snapshot is not self._shown, snapshot, answers
+        values = {"leaders_title": self._leaders_title, "has_query": self._actions is not None}
         for name, part in self._parts.items():
-            has_query = self._actions is not None
-            part.set_content(render(name, view=view, leaders_title=self._leaders_title, has_query=has_query))
+            part.set_content(render(name, view=snapshot.view, answers=answers_view(*answers), **values))
+        if is_new:
+            self._show_state(snapshot)
+
+    def _show_state(self, snapshot: Snapshot) -> None:
+        poller, view = self._poller, snapshot.view
+        self._last_event.set_text(view.last_event)
         for broker in view.brokers:
             card = self._brokers.get(broker.node_id) or self._add_broker(broker.node_id)
             card.item.classes(replace="broker dead" if broker.is_alive is False else "broker")
@@ -104,9 +111,15 @@ class Page:
     def _draw_tables(self) -> None:
         with _section("caches", "What each cache knows", "card wide" if self._actions else "card"):
             self._part("caches")
-        if self._actions is not None:
-            with _section("lag", "Lag by partition", "card narrow"):
+        lags, transactions = self._poller.answers()
+        if lags:
+            with _section("lag", "Lag by partition", "card narrow" if self._actions else "card"):
                 self._part("lag")
+        with _section("writers", "Writers"):
+            self._part("writers")
+        if transactions is not None:
+            with _section("transactions", "Transactions"):
+                self._part("transactions")
         with _section("events", "Events"):
             self._plot("timeline", "timeline", "plot lanes")
             self._part("events")

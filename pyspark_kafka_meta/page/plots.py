@@ -26,11 +26,11 @@ SERIES = {
 
 
 class Sample(NamedTuple):
-    """The query at one moment."""
+    """The query at one moment; `records_behind` is None if unknown, a gap in the plot."""
 
     time_ms: int
     records_per_s: float
-    records_behind: int
+    records_behind: int | None
 
 
 class Plot(NamedTuple):
@@ -86,12 +86,10 @@ def throughput(samples: Sequence[Sample], now_ms: int) -> Plot:
     options["legend"] = {"right": 0, "top": 0, "itemWidth": 22, "itemHeight": 9}
     if not recent:
         return Plot(options, "Nothing was read yet.")
-    last, most = recent[-1], max(sample.records_behind for sample in recent)
-    return Plot(
-        options,
-        f"{last.records_per_s:,.0f} records a second now; {last.records_behind:,} behind, {most:,} at most in three "
-        "minutes.",
-    )
+    last, known = recent[-1], [sample.records_behind for sample in recent if sample.records_behind is not None]
+    now = UNKNOWN if last.records_behind is None else f"{last.records_behind:,}"
+    most = f", {max(known):,} at most in three minutes" if known else ""
+    return Plot(options, f"{last.records_per_s:,.0f} records a second now; {now} behind{most}.")
 
 
 def _times(events: Sequence[Event], field: str, now_ms: int, noun: str) -> Plot:
@@ -144,6 +142,6 @@ def _scatter(name: str, symbol: str, color: str, points: list[list[float]]) -> d
     return {"type": "scatter", "name": name, "symbol": symbol, "symbolSize": 8, "color": color, "data": points}
 
 
-def _line(name: str, color: str, stroke: str, points: list[list[float]]) -> dict[str, Any]:
+def _line(name: str, color: str, stroke: str, points: Sequence[Sequence[float | None]]) -> dict[str, Any]:
     style = {"type": stroke, "width": 2}
     return {"type": "line", "name": name, "showSymbol": False, "color": color, "lineStyle": style, "data": points}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import webbrowser
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from socket import socket
 from typing import NamedTuple
 
@@ -13,14 +14,21 @@ from rich.console import Console
 
 from pyspark_kafka_meta.demo import DemoCluster
 from pyspark_kafka_meta.demo.demo_runner import own_cluster, start_query
+from pyspark_kafka_meta.monitor.checkpoint_lag import checkpoint_lag
+from pyspark_kafka_meta.monitor.cluster_access import timeout_options
 from pyspark_kafka_meta.monitor.console import end_in_good_order, note
 from pyspark_kafka_meta.monitor.event_sources import open_events
 from pyspark_kafka_meta.monitor.watcher import Watcher
+from pyspark_kafka_meta.options import ClusterOptions
+from pyspark_kafka_meta.options.transaction_options import DECISIONS_TOPIC
 from pyspark_kafka_meta.page.button_actions import ButtonActions
 from pyspark_kafka_meta.page.page_server import address, listen, serve
 from pyspark_kafka_meta.page.page_ui import Page
-from pyspark_kafka_meta.page.state_poller import StatePoller
+from pyspark_kafka_meta.page.state_poller import Questions, StatePoller
+from pyspark_kafka_meta.tables.open_transactions import query_transactions
 
+TIMEOUT_MS = 5_000
+"""For brokers to respond to a question about lag or transactions."""
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
@@ -39,16 +47,25 @@ def serve_demo(kind: DemoCluster | None, at: PageAddress) -> None:
         listening = opened.enter_context(_listen(at))
         cluster = opened.enter_context(own_cluster(kind, console))
         query = opened.enter_context(start_query(cluster, console, is_fed=True))
-        poller = opened.enter_context(StatePoller(query.watcher.state, by_process=True))
+        questions = _questions(cluster.options, [str(query.checkpoint)], DECISIONS_TOPIC)
+        poller = opened.enter_context(StatePoller(query.watcher.state, True, questions))
         actions = ButtonActions(cluster, query.events, poller.dead)
         _announce(listening, at)
         serve(listening, at.host, lambda: Page(poller, cluster.name, "Cluster now", actions))
 
 
-def serve_events(events: Mapping[str, str], cluster: Mapping[str, str], at: PageAddress) -> None:
+def serve_events(
+    events: Mapping[str, str],
+    cluster: Mapping[str, str],
+    checkpoints: Sequence[str],
+    decisions_topic: str,
+    at: PageAddress,
+) -> None:
     """Args:
         events: options of the table `refresh_events`.
         cluster: `kafka.*` options of the cluster to show beside the events; empty for none.
+        checkpoints: locations of checkpoints of queries that read from the cluster.
+        decisions_topic: of the sinks in the cluster.
 
     Raises:
         KafkaMetaError: the port is taken, or an option is invalid.
@@ -62,10 +79,22 @@ def serve_events(events: Mapping[str, str], cluster: Mapping[str, str], at: Page
             lambda caches: sorted({row.topic for row in caches if row.topic is not None}),
             lambda: ({}, {}, 0.0),
         )
-        poller = opened.enter_context(StatePoller(watcher.state, by_process=False))
+        questions = _questions(cluster, checkpoints, decisions_topic) if cluster else None
+        poller = opened.enter_context(StatePoller(watcher.state, False, questions))
         leaders_title = "Cluster now" if cluster else "Newest known"
         _announce(listening, at)
         serve(listening, at.host, lambda: Page(poller, f"Events of {source.name}", leaders_title, None))
+
+
+def _questions(cluster: Mapping[str, str], checkpoints: Sequence[str], decisions_topic: str) -> Questions:
+    options = {**cluster, **timeout_options(TIMEOUT_MS)}
+    transactions = ClusterOptions.parse({**options, "decisionsTopic": decisions_topic})
+    # The last part of a location alone: a URI may hold keys.
+    lags = [
+        (checkpoint.rstrip("/").rpartition("/")[2], partial(checkpoint_lag, checkpoint, options))
+        for checkpoint in checkpoints
+    ]
+    return Questions(lags, partial(query_transactions, transactions))
 
 
 def _listen(at: PageAddress) -> socket:

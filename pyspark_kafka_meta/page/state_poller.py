@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import NamedTuple, Self
 
-from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.model import TopicPartition
+from pyspark_kafka_meta.monitor.checkpoint_lag import CheckpointLag
 from pyspark_kafka_meta.monitor.cluster_state import State
-from pyspark_kafka_meta.monitor.console import error_text
 from pyspark_kafka_meta.page.plots import WINDOW_MS, Plot, Sample, latencies, recoveries, throughput, timeline
-from pyspark_kafka_meta.page.view_model import Move, PageView, moves_since, view_of
-from pyspark_kafka_meta.tables.table_rows import BrokerRow
-
-logger = logging.getLogger(__name__)
+from pyspark_kafka_meta.page.repeated_question import Answer, RepeatedQuestion, page_error_text
+from pyspark_kafka_meta.page.view_model import Move, NamedLag, PageView, moves_since, records_behind, view_of
+from pyspark_kafka_meta.tables.table_rows import BrokerRow, TransactionRow
 
 POLL_S = 1.0
 CLOSE_TIMEOUT_S = 2.0
@@ -32,12 +30,28 @@ class Snapshot(NamedTuple):
     plots: dict[str, Plot]
 
 
+class Answers(NamedTuple):
+    """The last answers to `Questions`."""
+
+    lags: Sequence[NamedLag]
+    transactions: Answer[list[TransactionRow]] | None
+
+
+class Questions(NamedTuple):
+    """What a cluster is asked beside the state: the lag of each query, with the name of its checkpoint, and the
+    transactions."""
+
+    lags: Sequence[tuple[str, Callable[[], CheckpointLag]]]
+    transactions: Callable[[], list[TransactionRow]]
+
+
 class StatePoller:
     """Polls inside `with`.
 
     Args:
         get_state: returns the state now.
         by_process: as in `view_of`.
+        questions: None without a cluster.
 
     Attributes:
         snapshot: of the last state; None before the first.
@@ -48,7 +62,7 @@ class StatePoller:
         result: of the last action.
     """
 
-    def __init__(self, get_state: Callable[[], State], by_process: bool) -> None:
+    def __init__(self, get_state: Callable[[], State], by_process: bool, questions: Questions | None = None) -> None:
         self.snapshot: Snapshot | None = None
         self.trouble: str | None = None
         self.state: State | None = None
@@ -57,6 +71,10 @@ class StatePoller:
         self.result = ""
         self._get_state = get_state
         self._by_process = by_process
+        lags = questions.lags if questions else ()
+        self._lags = [(name, RepeatedQuestion(lag, self._cluster_trouble)) for name, lag in lags]
+        self._transactions = RepeatedQuestion(questions.transactions, self._cluster_trouble) if questions else None
+        self._opened = ExitStack()
         self._moves: dict[TopicPartition, Move] = {}
         self._known: dict[int, BrokerRow] = {}
         self._samples: deque[Sample] = deque(maxlen=int(WINDOW_MS / 1000 / POLL_S))
@@ -66,12 +84,22 @@ class StatePoller:
 
     def __enter__(self) -> Self:
         self._thread.start()
+        for _, lag in self._lags:
+            self._opened.enter_context(lag)
+        if self._transactions is not None:
+            self._opened.enter_context(self._transactions)
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._opened.close()
         self._stopped.set()
         self._thread.join(CLOSE_TIMEOUT_S)
         self._action_thread.shutdown(cancel_futures=True)
+
+    def answers(self) -> Answers:
+        """The last ones."""
+        transactions = None if self._transactions is None else self._transactions.answer
+        return Answers([(name, lag.answer) for name, lag in self._lags], transactions)
 
     def submit(self, name: str, action: Callable[[State], str]) -> None:
         """Run the action, which returns its result, unless another one runs."""
@@ -83,7 +111,7 @@ class StatePoller:
         try:
             self.result = action(state)
         except Exception as error:
-            self.result = f"{name} failed: {_error_text(error, None)}"
+            self.result = f"{name} failed: {page_error_text(error, None)}"
         finally:
             self.running = None
 
@@ -96,14 +124,19 @@ class StatePoller:
             except Exception as error:
                 if self._stopped.is_set():
                     return  # the query or the events are being closed
-                self.trouble = _error_text(error, self.trouble)
+                self.trouble = page_error_text(error, self.trouble)
             self._stopped.wait(max(0.0, began + POLL_S - time.monotonic()))
+
+    def _cluster_trouble(self) -> str | None:
+        """Why the questions are not asked: brokers that do not answer one answer none, and after a refused login each
+        attempt may lock the account."""
+        return "the cluster has not answered yet" if self.state is None else self.state.trouble
 
     def _update(self, state: State) -> None:
         self._moves = moves_since(self._moves, self.state, state)
         self._known.update((row.node_id, row) for row in state.brokers)
         if state.positions:
-            self._samples.append(Sample(state.now_ms, state.records_per_s, state.records_behind()))
+            self._samples.append(Sample(state.now_ms, state.records_per_s, records_behind(self.answers().lags)))
         plots = {
             "timeline": timeline(state.events, state.now_ms),
             "latencies": latencies(state.events, state.now_ms),
@@ -112,14 +145,3 @@ class StatePoller:
         }
         view = view_of(state, self._known, self.dead, self._moves, self._by_process)
         self.state, self.snapshot = state, Snapshot(view, plots)
-
-
-def _error_text(error: Exception, before: str | None) -> str:
-    """For the page. An unexpected error must not end the thread, or the page would stand still; it is logged once until
-    another text is shown."""
-    if isinstance(error, KafkaMetaError):
-        return error_text(error)
-    text = f"{type(error).__name__}, see the log of kafkameta page"
-    if text != before:
-        logger.error("unexpected error of the page", exc_info=error)
-    return text

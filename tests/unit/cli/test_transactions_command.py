@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from pyspark_kafka_meta.cli import transactions_command
 from pyspark_kafka_meta.cli.main import app
-from pyspark_kafka_meta.errors import UnsupportedBrokerError
+from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, UnsupportedBrokerError
 from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, TopicPartition, WrittenOffsets
 from pyspark_kafka_meta.tables import open_transactions
 from pyspark_kafka_meta.tables.open_transactions import SinkDecisions, transaction_rows
@@ -44,7 +45,7 @@ class Sinks:
     """Stands for the cluster: what is open, and which sinks were settled with which decisions topic."""
 
     def __init__(self) -> None:
-        self.rows: list[TransactionRow] | UnsupportedBrokerError = ROWS
+        self.rows: list[TransactionRow] | KafkaMetaError = ROWS
         self.settled: list[tuple[str | None, str]] = []
         self.left = ["orders-2/0/0", "flink/0"]  # once the sink is settled
         self.coordinators = self
@@ -54,7 +55,7 @@ class Sinks:
         return 60.0
 
     def list_transactions(self, deadline: float) -> list[str]:
-        if isinstance(self.rows, UnsupportedBrokerError):
+        if isinstance(self.rows, KafkaMetaError):
             raise self.rows
         return self.left
 
@@ -62,7 +63,7 @@ class Sinks:
         pass
 
     def open_transactions(self, *_: object) -> list[TransactionRow]:
-        if isinstance(self.rows, UnsupportedBrokerError):
+        if isinstance(self.rows, KafkaMetaError):
             raise self.rows
         return self.rows
 
@@ -113,6 +114,48 @@ def test_person_sees_ages_and_decisions_and_no_escapes_of_a_producer(sinks: Sink
 def test_person_is_told_that_nothing_is_open(sinks: Sinks) -> None:
     sinks.rows = []
     assert run(env=TERMINAL).stderr == "kafkameta: no transaction is open\n"
+
+
+def changing(sinks: Sinks, monkeypatch: pytest.MonkeyPatch, *later: list[TransactionRow] | KafkaMetaError) -> None:
+    """Between two looks the rows are replaced by the next ones."""
+    rows = iter(later)
+    monkeypatch.setattr("pyspark_kafka_meta.cli.repeat.sleep", lambda _: setattr(sinks, "rows", next(rows)))
+
+
+def test_watch_follows_transactions_and_goes_on_while_no_broker_responds(
+    sinks: Sinks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing(sinks, monkeypatch, ROWS[:1], ConnectError("no broker responded"), ROWS[2:])
+    result = run("--watch", "1", "--count", "4")
+
+    seen = [json.loads(line)["transactional_id"] for line in result.stdout.splitlines()]
+    assert seen == [*(row.transactional_id for row in ROWS), "orders/0/0", "flink-\x1b[31m7"]
+    assert (result.exit_code, result.stderr) == (0, "kafkameta: no broker responded\n")
+
+
+@pytest.mark.parametrize(
+    ("rows", "number"), [(ROWS, "3 transactions"), (ROWS[:1], "1 transaction"), ([], "no transactions")]
+)
+def test_person_who_watches_sees_the_time_of_each_look(sinks: Sinks, rows: list[TransactionRow], number: str) -> None:
+    sinks.rows = rows
+    shown = run("--watch", "1", "--count", "1", env=TERMINAL).stdout
+
+    assert re.search(rf"At \d\d:\d\d:\d\d: {number}\b", shown)
+
+
+def test_watch_ends_where_brokers_cannot_list(sinks: Sinks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark_kafka_meta.cli.repeat.sleep", lambda _: pytest.fail("it goes on"))
+    sinks.rows = UnsupportedBrokerError("brokers before Kafka 3.0 cannot list")
+
+    assert run("--watch", "1").exit_code == 1
+
+
+@pytest.mark.parametrize("arguments", [["--count", "2"], ["--settle", "orders", "--yes", "--watch", "1"]])
+def test_options_without_a_meaning_together_are_refused(sinks: Sinks, arguments: list[str]) -> None:
+    result = run(*arguments)
+
+    assert (result.exit_code, sinks.settled, len(result.stderr.splitlines())) == (1, [], 1)
+    assert "--watch" in result.stderr
 
 
 def test_sink_is_settled_once_the_user_agrees(sinks: Sinks) -> None:

@@ -54,7 +54,9 @@ def test_a_query_that_had_to_wait_for_its_first_record_began_with_its_first_batc
 
 def test_the_query_writes_nothing_to_a_cluster_of_yours(tmp_path: Path) -> None:
     spark = MagicMock()
-    Stream(spark, UserCluster({"kafka.bootstrap.servers": "b:9"}, "orders"), tmp_path)
+    Stream(
+        spark, UserCluster({"kafka.bootstrap.servers": "b:9"}, "orders"), tmp_path / "events", tmp_path / "checkpoint"
+    )
 
     rows = spark.readStream.format("kafkameta").options().load()
     rows.writeStream.format.assert_called_once_with("noop")

@@ -28,7 +28,7 @@ from pyspark_kafka_meta.metadata.refresh_events import (
     Role,
 )
 from pyspark_kafka_meta.metadata.snapshot_changes import SnapshotChanges
-from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from pyspark_kafka_meta.monitor.cluster_state import State, caches_by_process
 from pyspark_kafka_meta.monitor.formatting import event_line, is_notable
 from pyspark_kafka_meta.tables.caches_from_events import Event
@@ -63,6 +63,13 @@ def test_a_frame_marks_what_is_older_than_the_cluster_beside_the_truth() -> None
 
 def test_a_frame_tells_throughput_and_lag() -> None:
     assert "8 records read, 480 a second in the last batch, 12 behind; 25 produced" in shown(state(read=4))
+
+
+def test_a_frame_tells_that_a_lag_is_known_in_part() -> None:
+    seen = state(read=4)
+    seen = replace(seen, partitions=[seen.partitions[0], replace(seen.partitions[1], end_offset=None)])
+
+    assert "6 behind, 1 partitions without an end" in shown(seen)
 
 
 def test_of_an_executor_the_process_that_spoke_last_counts() -> None:
@@ -280,6 +287,15 @@ def test_a_scene_that_was_not_seen_says_so_in_the_summary() -> None:
 def test_a_pipe_is_told_of_what_is_notable() -> None:
     assert "not_leader: t-1, broker 2, NOT_LEADER_OR_FOLLOWER" in event_line(as_read(MOVED))
     assert is_notable(as_read(MOVED)) and is_notable(as_read(refusal())) and not is_notable(as_read(aging(NOW_MS)))
+
+
+@pytest.mark.parametrize(
+    ("read", "ends", "is_seen"), [(9, [{T1: 5}, {T1: 9}], True), (8, [{T1: 9}], False), (9, [{T0: 1}, {T1: 1}], False)]
+)
+def test_one_key_is_read_if_the_query_is_past_the_one_partition_that_has_it(
+    read: int, ends: list[dict[TopicPartition, int]], is_seen: bool
+) -> None:
+    assert (scene_checks.one_key_read(state(read=read), ends) is not None) is is_seen
 
 
 def test_on_your_cluster_only_scenes_that_change_nothing_are_played(tmp_path: Path) -> None:

@@ -14,20 +14,33 @@ import pytest
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.cli import main
-from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, Role
+from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, UnsupportedBrokerError
+from pyspark_kafka_meta.metadata.refresh_events import BrokerProduces, EventKind, Origin, Outcome, Role
 from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.monitor.checkpoint_lag import CheckpointLag
 from pyspark_kafka_meta.monitor.cluster_state import State, known_brokers
 from pyspark_kafka_meta.monitor.formatting import reason_text
+from pyspark_kafka_meta.monitor.query_checkpoint import QueryProgress
 from pyspark_kafka_meta.monitor.staleness import newest_leaders
 from pyspark_kafka_meta.monitor.watcher import KEEP_EVENTS_MS, without_old_events
-from pyspark_kafka_meta.page import start_page, state_poller
+from pyspark_kafka_meta.page import repeated_question, start_page, state_poller
 from pyspark_kafka_meta.page.html_templates import render
 from pyspark_kafka_meta.page.plots import Sample, latencies, recoveries, throughput, timeline
+from pyspark_kafka_meta.page.repeated_question import Answer, RepeatedQuestion
 from pyspark_kafka_meta.page.request_guard import is_own_request
-from pyspark_kafka_meta.page.state_poller import StatePoller
-from pyspark_kafka_meta.page.view_model import MOVE_SHOWN_MS, Move, moves_since, view_of
-from pyspark_kafka_meta.tables.table_rows import BrokerRow
+from pyspark_kafka_meta.page.state_poller import Questions, StatePoller
+from pyspark_kafka_meta.page.view_model import (
+    LAG_SHOWN,
+    MOVE_SHOWN_MS,
+    Move,
+    NamedLag,
+    answers_view,
+    moves_since,
+    records_behind,
+    view_of,
+)
+from pyspark_kafka_meta.tables.caches_from_events import cache_rows
+from pyspark_kafka_meta.tables.table_rows import BrokerRow, LagRow, TransactionPartition, TransactionRow
 from tests.partitions import T0, T1
 from tests.unit.monitor.states import BROKERS, EXECUTOR_2, FIRST, FIRST_IS_STALE, NOW_MS, SECOND, WRITER, state
 from tests.unit.written_events import learning, made
@@ -110,18 +123,171 @@ def test_lag_has_an_axis_beside_that_of_the_throughput() -> None:
 @pytest.mark.parametrize(("has_query", "is_told"), [(True, True), (False, False)])
 def test_until_a_query_reads_the_page_says_that_its_executors_are_starting(has_query: bool, is_told: bool) -> None:
     before = view_of(replace(state(*STALE), positions={}), KNOWN, (), {}, True)
-    html = render("figures", view=before, has_query=has_query)
+    answers = answers_view([("copies", Answer(trouble="the checkpoint has no offsets"))], None)
+    html = render("figures", view=before, answers=answers, has_query=has_query)
 
     assert ("Executors are starting" in html) is is_told
     assert ("Caches" in html) is not has_query
-    assert "Executors are starting" in render("lag", view=before)
+    assert ("Executors are starting" in render("lag", view=before, answers=answers, has_query=has_query)) is is_told
 
 
 def test_a_query_that_reads_has_its_figures_and_no_word_of_starting() -> None:
-    html = render("figures", view=view_of(state(*STALE), KNOWN, (), {}, True), has_query=True)
+    answers = answers_view([lag_of((12, 3.4), (0, 0.0))], None)
+    view = view_of(state(*STALE), KNOWN, (), {}, True)
+    html = render("figures", view=view, answers=answers, has_query=True)
 
-    assert "Records behind" in html
+    assert figures_in(html) >= {("Records behind", "12"), ("Seconds behind", "3.4")}
     assert "starting" not in html
+
+
+def lag_of(*behind: tuple[int | None, float | None]) -> NamedLag:
+    """The lag of query-1 in partitions 0, 1 ... of t, in records and seconds."""
+    rows = [
+        LagRow(
+            topic="t",
+            partition=number,
+            next_offset=5,
+            end_offset=None if records is None else 5 + records,
+            records_behind=records,
+            seconds_behind=seconds,
+        )
+        for number, (records, seconds) in enumerate(behind)
+    ]
+    return "copies", Answer(CheckpointLag(QueryProgress("query-1", 7, ()), rows))
+
+
+def figures_in(html: str) -> set[tuple[str, str]]:
+    return set(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", html))
+
+
+UNANSWERED: NamedLag = ("orders", Answer(trouble="no broker responded"))
+
+
+@pytest.mark.parametrize(
+    ("lags", "records", "seconds"),
+    [
+        ([lag_of((12, 3.4), (0, 0.0))], "12", "3.4"),
+        ([lag_of((0, 0.0))], "0", "0.0"),
+        ([lag_of((12, 3.4), (None, None))], "12 or more", "3.4 or more"),
+        ([lag_of((0, 0.0), (None, None))], "unknown", "unknown"),
+        ([lag_of((12, None), (0, 0.0))], "12", "unknown"),
+        ([lag_of((12, 3.4)), UNANSWERED], "12 or more", "3.4 or more"),
+        ([UNANSWERED], "unknown", "unknown"),
+        ([("copies", Answer())], "unknown", "unknown"),
+        ([], None, None),
+    ],
+)
+def test_a_lag_that_is_unknown_is_never_shown_as_none(
+    lags: list[NamedLag], records: str | None, seconds: str | None
+) -> None:
+    shown = answers_view(lags, None)
+
+    assert (shown.records_behind, shown.seconds_behind) == (records, seconds)
+
+
+@pytest.mark.parametrize(
+    ("lags", "behind"),
+    [([lag_of((12, 3.4)), lag_of((1, 0.5))], 13), ([lag_of((12, 3.4), (None, None))], None), ([UNANSWERED], None)],
+)
+def test_an_unknown_lag_is_a_gap_in_the_plot(lags: list[NamedLag], behind: int | None) -> None:
+    plot = throughput([Sample(NOW_MS - 1_000, 480.0, 40), Sample(NOW_MS, 480.0, records_behind(lags))], NOW_MS)
+
+    assert plot.options["series"][1]["data"] == [[NOW_MS - 1_000, 40], [NOW_MS, behind]]
+    assert f"now; {'unknown' if behind is None else behind} behind, 40 at most" in plot.summary
+
+
+def test_of_many_partitions_those_that_are_furthest_behind_are_shown_in_order() -> None:
+    behind = [(number % 7, 1.0) for number in range(LAG_SHOWN)]
+    (lag,) = answers_view([lag_of((0, 0.0), *behind, (None, None))], None).lags
+    partitions = [row.partition for row in lag.rows]
+
+    assert (len(partitions), lag.left_out, partitions == sorted(partitions)) == (LAG_SHOWN, 2, True)
+    assert partitions[-1] == LAG_SHOWN + 1, "the unknown one"
+    assert (lag.name, lag.progress) == ("copies", "query query-1, after micro-batch 7")
+
+
+def test_a_lag_that_nobody_answers_says_why() -> None:
+    view = view_of(state(*STALE), KNOWN, (), {}, False)
+    html = render("lag", view=view, answers=answers_view([lag_of((None, None)), UNANSWERED], None), has_query=False)
+
+    assert html.count("<td>unknown</td>") == 3
+    assert "Unknown: no broker responded" in html.partition("orders")[2]
+
+
+def transaction(transactional_id: str, **fields: Any) -> TransactionRow:
+    known: dict[str, Any] = {"sink": "orders", "state": "Ongoing", "started": None, "open_ms": 5_200}
+    known |= {"timeout_ms": 900_000, "producer_id": 7, "producer_epoch": 3}
+    return TransactionRow(
+        transactional_id=transactional_id, partitions=(TransactionPartition("t", 0),), **{**known, **fields}
+    )
+
+
+ENDED = {"state": None, "open_ms": None, "timeout_ms": None}
+DECIDED = {"is_decided": True, "query_id": "query-1", "batch_id": 12}
+
+
+def test_open_and_decided_transactions_are_told_apart() -> None:
+    rows = [
+        transaction("orders/0/0", **DECIDED),
+        transaction("orders/1/0", **ENDED, **DECIDED),
+        transaction("<b>flink", sink=None, open_ms=None),
+    ]
+    answers = answers_view([], Answer(rows))
+    html = render("transactions", answers=answers)
+    cells = [
+        [re.sub("<.*?>", "", cell) for cell in re.findall("<t[dh].*?>(.*?)</t[dh]>", row)]
+        for row in re.findall("<tr.*?>(.*?)</tr>", html.partition("<tbody")[2], re.DOTALL)
+    ]
+
+    assert cells == [
+        ["orders/0/0", "orders", "Ongoing", "5.2 s", "900.0 s", "t-0", "micro-batch 12 of query query-1"],
+        ["orders/1/0", "orders", "unknown", "not open", "-", "t-0", "micro-batch 12 of query query-1"],
+        ["&lt;b&gt;flink", "-", "Ongoing", "unknown", "900.0 s", "t-0", "no"],
+    ]
+    figures = render("figures", view=view_of(state(), KNOWN, (), {}, False), answers=answers, has_query=False)
+    assert ("Open transactions", "2") in figures_in(figures)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "figure"),
+    [
+        (Answer([]), "No transaction is open", "0"),
+        (Answer(trouble="no broker responded"), "Unknown: no broker responded", "unknown"),
+        (Answer(), "Unknown", "unknown"),
+        (Answer(trouble="brokers before Kafka 3.0", is_supported=False), "Unknown: brokers before Kafka 3.0", None),
+    ],
+)
+def test_no_transaction_is_not_the_same_as_unknown_transactions(
+    answer: Answer[list[TransactionRow]], text: str, figure: str | None
+) -> None:
+    answers = answers_view([], answer)
+    html = render("figures", view=view_of(state(), KNOWN, (), {}, False), answers=answers, has_query=False)
+
+    assert text in render("transactions", answers=answers)
+    assert dict(figures_in(html)).get("Open transactions") == figure
+
+
+def test_writers_have_their_produce_requests_by_broker_their_retries_and_their_throttle_time() -> None:
+    wrote = {"produces": (BrokerProduces(1, 4, 100), BrokerProduces(3, 2, 50)), "produce_throttle_ms": 30, "retries": 2}
+    events = [
+        made(FIRST, 2, NOW_MS - 2_000, **WRITER, **wrote),
+        made(FIRST, 3, NOW_MS - 1_000, produces=(BrokerProduces(1, 1, 20),), retries=5),  # the worker reads too
+        made(FIRST, 1, NOW_MS - KEEP_EVENTS_MS - 1, **WRITER, **wrote),
+    ]
+    (writer,) = view_of(state(*FIRST_IS_STALE[1:], *events), KNOWN, (), {}, False).writers
+
+    assert (writer.name, writer.requests) == ("reader 1", {1: 5, 3: 2})
+    assert (writer.retries, writer.throttle_ms) == (2, 30)
+
+
+def test_what_events_of_another_version_do_not_count_is_unknown() -> None:
+    event = made(FIRST, 1, NOW_MS, **WRITER, produces=(BrokerProduces(1, 4, 100),)).to_dict()
+    seen = state(*FIRST_IS_STALE[1:])
+    events = [{**event, "retries": None, "produce_throttle_ms": None}]
+    view = view_of(replace(seen, events=events, caches=cache_rows(events, NOW_MS)), KNOWN, (), {}, False)
+
+    assert render("writers", view=view).count(">unknown</td>") == 2
+    assert "No writer has reported" in render("writers", view=view_of(seen, KNOWN, (), {}, False))
 
 
 @pytest.mark.parametrize("term", ["2@4", "raises the epoch", "planner", "executors"])
@@ -225,6 +391,7 @@ def test_a_mistake_of_the_program_is_told_and_the_page_looks_on(wait_for: Callab
         (["--bootstrap-servers", "b:9"], "--bootstrap-servers, --option and --config need --path or --topic"),
         (["--path", "p", "--topic", "t"], "--path and --topic"),
         (["--path", "p", "--cluster", "kafka"], "--cluster excludes --path"),
+        (["--path", "p", "--checkpoint", "c"], "--checkpoint needs --bootstrap-servers"),
         (["--topic", "t"], "give --bootstrap-servers, or a --config that names them"),
     ],
 )
@@ -279,6 +446,70 @@ def test_a_broker_is_called_alive_only_where_the_cluster_was_asked(answered_by: 
 
     assert ("badge" in html, "dead" in html) == (badge is not None, False)
     assert badge is None or badge in html
+
+
+def test_a_question_that_nobody_answers_delays_neither_the_state_nor_the_other_questions(
+    wait_for: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeated_question, "ASK_S", 0.01)
+    asked, ended = threading.Event(), threading.Event()
+
+    def hang() -> CheckpointLag:
+        asked.set()
+        ended.wait(10)
+        raise ConnectError("no broker responded")
+
+    with StatePoller(lambda: state(*STALE), False, Questions([("copies", hang)], list)) as poller:
+        wait_for(lambda: asked.is_set() and poller.answers().transactions == Answer([]))
+        wait_for(lambda: poller.snapshot)
+        assert poller.answers().lags == [("copies", Answer())]
+        ended.set()
+        wait_for(lambda: poller.answers().lags == [("copies", Answer(trouble="no broker responded"))])
+
+
+def test_a_cluster_that_does_not_answer_is_not_asked_and_its_old_answers_are_unknown(
+    wait_for: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeated_question, "ASK_S", 0.01)
+    trouble: list[str | None] = ["login refused"]
+    looks, asked = iter(range(1_000)), []
+
+    def get_trouble() -> str | None:
+        next(looks)
+        return trouble[-1]
+
+    question = RepeatedQuestion(lambda: asked.append(1), get_trouble)
+    with question:
+        wait_for(lambda: next(looks) > 10)
+        assert (asked, question.answer) == ([], Answer(trouble="login refused"))
+        trouble.append(None)
+        wait_for(lambda: len(asked) > 1)
+        trouble.append("no broker responded")
+        assert question.answer == Answer(trouble="no broker responded")
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (UnsupportedBrokerError("before Kafka 3.0"), Answer(trouble="before Kafka 3.0", is_supported=False)),
+        (AuthenticationError("login refused"), Answer(trouble="login refused (not asked again: restart the command)")),
+    ],
+)
+def test_a_question_without_hope_is_asked_once(
+    error: Exception, answer: Answer[None], wait_for: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeated_question, "ASK_S", 0.0)
+    asked = []
+
+    def ask() -> None:
+        asked.append(1)
+        raise error
+
+    before = set(threading.enumerate())
+    with RepeatedQuestion(ask, lambda: None) as question:
+        wait_for(lambda: asked and set(threading.enumerate()) <= before)
+
+    assert (len(asked), question.answer) == (1, answer)
 
 
 def test_a_look_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
