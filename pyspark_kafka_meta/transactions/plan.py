@@ -19,13 +19,11 @@ class TransactionPlan:
     Attributes:
         transactional_id: of the sink. Those of its task attempts begin with it.
         timeout_ms: of each task's transaction.
-        driver_timeout_ms: of the driver's own: it may copy what all tasks of a batch have written.
         decisions: all settled.
     """
 
     transactional_id: str
     timeout_ms: int
-    driver_timeout_ms: int
     version: TransactionVersion
     decisions: Decisions = field(default_factory=dict)
 

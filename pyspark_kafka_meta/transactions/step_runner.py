@@ -51,16 +51,23 @@ class StepRunner:
     """Runs one protocol of one sink.
 
     Attributes:
+        timeout_ms: of the driver's own transactions: they may copy what all tasks of a batch have written.
         committed: how many transactions of tasks became visible: committed, or copied.
         aborted: how many of them it aborted.
         copied_records: of decided transactions that were aborted by others.
     """
 
     def __init__(
-        self, client: KafkaClient, options: SinkOptions, plan: TransactionPlan, decisions: DecisionsTopic
+        self,
+        client: KafkaClient,
+        options: SinkOptions,
+        plan: TransactionPlan,
+        timeout_ms: int,
+        decisions: DecisionsTopic,
     ) -> None:
         self._client = client
         self._plan = plan
+        self.timeout_ms = timeout_ms
         # A decision is one record, which names each partition of each task.
         self._producer_options = replace(
             options.producer,
@@ -97,7 +104,7 @@ class StepRunner:
                 max_block_ms = self._producer_options.max_block_ms
                 plan = self._plan
                 self._own = TransactionalProducer(
-                    self._client, plan.transactional_id, plan.driver_timeout_ms, plan.version, max_block_ms
+                    self._client, plan.transactional_id, self.timeout_ms, plan.version, max_block_ms
                 )
                 self._own.begin()
             case ReadDecisions():

@@ -97,18 +97,23 @@ class TransactionDriver:
 
     def step_runner(self) -> StepRunner:
         """Of one protocol."""
-        return StepRunner(self._client, self._options, self._plan, self._decisions)
+        return StepRunner(self._client, self._options, *self._planned, self._decisions)
 
     @cached_property
     def _decisions(self) -> DecisionsTopic:
         return DecisionsTopic(self._client, self._options.transaction.decisions_topic, self._transactional_id)
 
-    @cached_property
+    @property
     def _plan(self) -> TransactionPlan:
-        """What does not change from batch to batch. Creates the decisions topic at the first use."""
+        return self._planned[0]
+
+    @cached_property
+    def _planned(self) -> tuple[TransactionPlan, int]:
+        """What does not change from batch to batch: the plan of the tasks, and the timeout of the driver's own
+        transactions, ms. Creates the decisions topic at the first use."""
         admin = ClusterAdmin(self._options.client)
         self._decisions.ensure(admin)
         max_timeout_ms = admin.transaction_max_timeout_ms(self._client.cache.snapshot.brokers)
         timeout_ms = self._options.transaction.timeout_ms or max_timeout_ms or DEFAULT_MAX_TIMEOUT_MS
         version = self._client.coordinators.transaction_version(self._client.api_deadline())
-        return TransactionPlan(self._transactional_id, timeout_ms, max_timeout_ms or timeout_ms, version)
+        return TransactionPlan(self._transactional_id, timeout_ms, version), max_timeout_ms or timeout_ms

@@ -253,10 +253,10 @@ def test_transactions_have_the_longest_timeout_that_the_brokers_allow(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyspark_kafka_meta.transactions.transaction_driver.DEFAULT_MAX_TIMEOUT_MS", 1)
-    plan = sink.driver().plan()
-    assert (plan.timeout_ms, plan.driver_timeout_ms) == (900_000, 900_000)
-    short = sink.driver(**{"kafka.transaction.timeout.ms": "20000"}).plan()
-    assert (short.timeout_ms, short.driver_timeout_ms) == (20_000, 900_000)
+    default = sink.driver()
+    assert (default.plan().timeout_ms, default.step_runner().timeout_ms) == (900_000, 900_000)
+    short = sink.driver(**{"kafka.transaction.timeout.ms": "20000"})
+    assert (short.plan().timeout_ms, short.step_runner().timeout_ms) == (20_000, 900_000)
 
 
 def test_foreign_records_among_the_decisions_do_not_matter_but_a_lost_decision_does(sink: Sink, kafka: Any) -> None:
