@@ -6,6 +6,7 @@ BENCH := .venv-bench/bin
 BENCH_INSTALLED := .venv-bench/.installed
 SITE := .venv-site/bin
 SITE_INSTALLED := .venv-site/.installed
+ARCHIVE := build/environment.tar.gz
 BENCHMARKS ?= throughput write_throughput micro_batches kafka_to_kafka exactly_once_cost end_to_end cold_start planning memory requests events_cost
 PYTHONS ?= 3.11 3.12 3.13
 RELEASES ?= 2.8.2 3.3.2 3.9.1 4.0.2 4.1.1 4.4.0
@@ -15,7 +16,7 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 PARALLEL_TESTS = $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all kafka-releases lint docs site dist bench recovery simulate compat connect archive java
+.PHONY: help demo test test-slow test-all kafka-releases lint docs site dist bench recovery simulate compat connect archive cluster-test java
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -79,19 +80,24 @@ connect: java ## try Spark Connect, in an environment of its own
 	.venv-connect/bin/python -m pip install --quiet --editable . 'pyspark[connect]>=4.2,<5' 'pandas<3'
 	.venv-connect/bin/python tests/compat/connect.py
 
-archive: java $(INSTALLED) ## pack an environment, and have executors read with it alone
-	[ -x .venv-archive/bin/python ] || $(PYTHON) -m venv .venv-archive
-	.venv-archive/bin/python -m pip install --quiet --upgrade . venv-pack
-	.venv-archive/bin/python -m pip uninstall --quiet --yes pyspark
-	mkdir -p build
-	.venv-archive/bin/venv-pack --prefix .venv-archive --force --output build/environment.tar.gz
-	$(BIN)/python tests/compat/archive.py build/environment.tar.gz
+archive: java $(INSTALLED) $(ARCHIVE) ## pack an environment, and have executors read with it alone
+	$(BIN)/python tests/compat/archive.py $(ARCHIVE)
+
+cluster-test: java $(INSTALLED) $(ARCHIVE) ## run Spark and Kafka on several hosts, which are network namespaces; needs root on Linux
+	$(BIN)/python -m tests.cluster.run
 
 java:
 	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
 	version=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'); \
 	[ "$${version:-0}" -ge 17 ] || { echo "Spark needs Java 17 or later, and $$java is $${version:+version }$${version:-missing}:" \
 	"install a JDK (apt-get install openjdk-17-jre-headless, brew install openjdk@17) or set JAVA_HOME to one." >&2; exit 1; }
+
+$(ARCHIVE): setup.cfg $(shell find pyspark_kafka_meta -name '*.py')
+	[ -x .venv-archive/bin/python ] || $(PYTHON) -m venv .venv-archive
+	.venv-archive/bin/python -m pip install --quiet --upgrade . venv-pack
+	.venv-archive/bin/python -m pip uninstall --quiet --yes pyspark
+	mkdir -p build
+	.venv-archive/bin/venv-pack --quiet --prefix .venv-archive --force --output $@
 
 # Measured is what a user has, without the tests' packages: the protocol library imports one of them, hypothesis, wherever
 # it finds it, which costs each new process 0.1 s.

@@ -325,6 +325,9 @@ def doctor(
         bool, typer.Option("--write", help="Also check that each --topic can be written. No record is written.")
     ] = False,
     executors: Annotated[bool, typer.Option("--executors", help="Start Spark and check its executors.")] = False,
+    path: Annotated[
+        str | None, typer.Option("--path", help="With --executors: check that they share this metricsPath.")
+    ] = None,
     timeout_ms: TimeoutMs = 10_000,
     as_json: JsonOrPipe = False,
     option: Options = None,
@@ -344,8 +347,10 @@ def doctor(
             raise OptionError("--topic needs --bootstrap-servers")
         if write and not topic:
             raise OptionError("--write needs --topic")
+        if path is not None and not executors:
+            raise OptionError("--path needs --executors")
         cluster |= timeout_options(timeout_ms) if cluster else {}
-        if not show_findings(run_checks(cluster, topic or (), write, executors), for_people(as_json)):
+        if not show_findings(run_checks(cluster, topic or (), write, executors, path), for_people(as_json)):
             raise typer.Exit(1)
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -21,7 +22,9 @@ from pyspark_kafka_meta.java_launcher import HOW_TO_GET_JAVA
 from pyspark_kafka_meta.metadata.refresh_events import Role
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.tables.event_file_reader import EventFolder
 from pyspark_kafka_meta.telemetry.event_origin import task_origin
+from pyspark_kafka_meta.telemetry.folder_sink import folder_at
 from pyspark_kafka_meta.wire.sockets import within
 
 if TYPE_CHECKING:
@@ -34,10 +37,15 @@ MAX_TASKS = 400
 
 Row = tuple[str, str, str, str]
 """The fields of a finding: an executor without this package can send them."""
+MarkedFolder = tuple[str, str]
+"""A metricsPath, and the name of a file that the driver has written there."""
 
 _PYTHON_FIX = (
     f"set PYSPARK_PYTHON to the path of a Python {sys.version_info[0]}.{sys.version_info[1]} on the executors that has "
     f"{DISTRIBUTION}"
+)
+_SHARED_FOLDER_FIX = (
+    "mount one folder at this path on all machines, or use the URI of one (s3://, gs://, hdfs://), or metricsTopic"
 )
 _SIGNS = {
     "JAVA_GATEWAY_EXITED": HOW_TO_GET_JAVA,
@@ -63,15 +71,34 @@ def spark_session() -> Iterator[SparkSession]:
         spark.stop()
 
 
-def executor_findings(cluster: Mapping[str, str], addresses: Sequence[Address]) -> list[Finding]:
+def executor_findings(
+    cluster: Mapping[str, str], addresses: Sequence[Address], events_path: str | None
+) -> list[Finding]:
     """Findings on the executors.
 
     Args:
         cluster: the `kafka.*` options.
         addresses: of the brokers.
+        events_path: the metricsPath of the queries.
     """
+    if events_path is None:
+        return _findings(cluster, addresses, None)
+    folder, marker = folder_at(events_path), f"doctor-{uuid.uuid4().hex}"
     try:
-        return within(time.monotonic() + SPARK_TIMEOUT_S, lambda: _run(cluster, addresses))
+        folder.write(marker, b"")
+    except OSError as error:
+        unwritable = warn("metricsPath", f"the driver cannot write there: {error}", _SHARED_FOLDER_FIX)
+        return [unwritable, *_findings(cluster, addresses, None)]
+    try:
+        return _findings(cluster, addresses, (events_path, marker))
+    finally:
+        with suppress(OSError):
+            folder.delete(marker)
+
+
+def _findings(cluster: Mapping[str, str], addresses: Sequence[Address], marked: MarkedFolder | None) -> list[Finding]:
+    try:
+        return within(time.monotonic() + SPARK_TIMEOUT_S, lambda: _run(cluster, addresses, marked))
     except TimeoutError:
         fix = "check that the cluster manager has free resources, and its log"
         return [fail("spark", f"no response from the executors in {SPARK_TIMEOUT_S} s", fix)]
@@ -98,7 +125,12 @@ def worst_of_each(rows: Iterable[Row]) -> list[Finding]:
     ]
 
 
-def check_executor(release: str | None, cluster: Mapping[str, str], addresses: Sequence[tuple[str, int]]) -> list[Row]:
+def check_executor(
+    release: str | None,
+    cluster: Mapping[str, str],
+    addresses: Sequence[tuple[str, int]],
+    marked: MarkedFolder | None,
+) -> list[Row]:
     """The findings of a task on its executor. `release` is the driver's release of this package."""
     origin = task_origin(Role.CLI)
     who = f"executor {origin.executor_id or 'of unknown id'} on {origin.host}"
@@ -113,6 +145,7 @@ def check_executor(release: str | None, cluster: Mapping[str, str], addresses: S
         fix = f"install release {release} of {DISTRIBUTION} on the executors"
         found.append(warn(f"{who}: release", f"{DISTRIBUTION} is {own}, and {release} on the driver", fix))
     found += _connection_findings(who, cluster, [Address(host, port) for host, port in addresses]) if addresses else []
+    found += [_folder_finding(f"{who}: metricsPath", *marked)] if marked else []
     return [(finding.check, str(finding.verdict), finding.what, finding.fix) for finding in found]
 
 
@@ -128,7 +161,17 @@ def _connection_findings(who: str, cluster: Mapping[str, str], addresses: Sequen
     return lost or [ok(f"{who}: brokers", f"all {len(addresses)} can be reached")]
 
 
-def _run(cluster: Mapping[str, str], addresses: Sequence[Address]) -> list[Finding]:
+def _folder_finding(check: str, events_path: str, marker: str) -> Finding:
+    try:
+        is_shared = EventFolder(events_path).has(marker)
+    except OSError as error:
+        return warn(check, f"cannot be read: {error}", _SHARED_FOLDER_FIX)
+    if is_shared:
+        return ok(check, "is the driver's folder")
+    return warn(check, "is not the driver's folder: tables lack the events of this executor", _SHARED_FOLDER_FIX)
+
+
+def _run(cluster: Mapping[str, str], addresses: Sequence[Address], marked: MarkedFolder | None) -> list[Finding]:
     release, given = version_of(DISTRIBUTION), dict(cluster)
     targets = [(address.host, address.port) for address in addresses]
 
@@ -140,7 +183,7 @@ def _run(cluster: Mapping[str, str], addresses: Sequence[Address]) -> list[Findi
         try:
             from pyspark_kafka_meta.doctor.executor_checks import check_executor
 
-            return check_executor(release, given, targets)
+            return check_executor(release, given, targets, marked)
         except Exception as error:
             what = f"{sys.executable} does not have pyspark_kafka_meta as the driver does ({error})"
             fix = "pip install the driver's release of pyspark-kafka-meta into it, or set PYSPARK_PYTHON to another"

@@ -11,13 +11,18 @@ from pyspark_kafka_meta.model import Address
 
 
 def run_checks(
-    cluster: Mapping[str, str], topics: Sequence[str], checks_writes: bool, checks_executors: bool
+    cluster: Mapping[str, str],
+    topics: Sequence[str],
+    checks_writes: bool,
+    checks_executors: bool,
+    events_path: str | None,
 ) -> Iterator[Section]:
     """Yields each section; only the first if packages are missing on this machine.
 
     Args:
         cluster: the `kafka.*` options; empty to check only this machine and the executors.
         checks_writes: whether to check that `topics` can be written. Then `cluster` may have options of writing too.
+        events_path: the metricsPath of the queries, which executors must share.
 
     Raises:
         OptionError: the options are invalid.
@@ -50,4 +55,4 @@ def run_checks(
                 if writing is not None:
                     yield "Writes", write_findings(topics, options, writing)
     if checks_executors:
-        yield "Executors", executor_findings(cluster, addresses)
+        yield "Executors", executor_findings(cluster, addresses, events_path)

@@ -137,6 +137,11 @@ class EventFolder:
             found |= self._list()
         return sorted(found)
 
+    def has(self, name: str) -> bool:
+        """Whether a file of this name, of any kind, is in the folder itself."""
+        with self._file_system() as (system, path):
+            return bool(system.get_file_info(f"{path}/{name}").is_file)
+
     def lines(self, files: Sequence[EventFile]) -> Iterator[bytes]:
         """The lines of `files`. A final warning counts the files that were deleted since they were listed."""
         deleted = 0

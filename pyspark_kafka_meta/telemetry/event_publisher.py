@@ -11,7 +11,6 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, Outcome, RefreshEvent
 from pyspark_kafka_meta.model import RefreshReason
@@ -19,7 +18,7 @@ from pyspark_kafka_meta.options import MetricsOptions
 from pyspark_kafka_meta.telemetry.default_folder import DefaultFolder
 from pyspark_kafka_meta.telemetry.event_origin import driver_name
 from pyspark_kafka_meta.telemetry.event_sinks import BackgroundSink, EventSink, LossCount
-from pyspark_kafka_meta.telemetry.folder_sink import FolderSink, LocalFolder, RemoteFolder
+from pyspark_kafka_meta.telemetry.folder_sink import FolderSink, folder_at
 from pyspark_kafka_meta.telemetry.liveness_lock import LivenessLock
 from pyspark_kafka_meta.telemetry.topic_sink import TopicSink
 
@@ -92,8 +91,7 @@ def new_publisher(options: MetricsOptions | None, origin: Origin) -> EventPublis
     application = options.driver or driver_name()  # a planner does not know its application's id
     sinks: list[EventSink] = []
     if options.path is not None:
-        is_uri = "://" in options.path
-        sinks.append(FolderSink(RemoteFolder(options.path) if is_uri else LocalFolder(Path(options.path))))
+        sinks.append(FolderSink(folder_at(options.path)))
     if options.topic is not None:
         sinks.append(TopicSink(options.bootstrap_servers, options.topic, options.security))
     if not sinks:

@@ -147,6 +147,11 @@ class RemoteFolder:
             files.delete_file(f"{folder}/{name}")
 
 
+def folder_at(location: str) -> Folder:
+    """The folder of a `metricsPath`."""
+    return RemoteFolder(location) if "://" in location else LocalFolder(Path(location))
+
+
 @contextmanager
 def file_system(uri: str, place: str = "metricsPath") -> Iterator[tuple[FileSystem, str]]:
     """The file system at a URI, and the path in it.

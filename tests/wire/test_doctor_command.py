@@ -218,7 +218,7 @@ def test_a_task_tells_what_its_executor_cannot_reach_and_that_its_release_is_ano
     monkeypatch.setattr(executor_checks, "task_origin", lambda role: Origin(role=role, executor_id="7", host="worker"))
     good = Address("127.0.0.1", int(mock_cluster.bootstrap_servers.split(",")[0].rpartition(":")[2]))
     addresses = [("127.0.0.1", 1), (good.host, good.port)]
-    rows = executor_checks.check_executor("9.9", {"kafka.bootstrap.servers": CLOSED_PORT}, addresses)
+    rows = executor_checks.check_executor("9.9", {"kafka.bootstrap.servers": CLOSED_PORT}, addresses, None)
 
     assert [(check, verdict) for check, verdict, _, _ in rows] == [
         ("executor 7 on worker", "ok"),
@@ -241,6 +241,7 @@ def test_a_person_sees_a_table_with_the_fix_below_and_the_sum(mock_cluster: Mock
     [
         (["--topic", "t"], "--bootstrap-servers"),
         (["--bootstrap-servers", CLOSED_PORT, "--write"], "--write needs --topic"),
+        (["--path", "/tmp/events"], "--path needs --executors"),
         (["--bootstrap-servers", CLOSED_PORT, "--topic", "t", "--option", "acks=1"], "kafka.acks"),
         (["--bootstrap-servers", CLOSED_PORT, "--topic", "t", "--write", "--option", "linger.ms=5"], "linger"),
         (["--bootstrap-servers", "localhost"], "must be host:port"),

@@ -366,10 +366,22 @@ def test_a_partition_without_known_bounds_is_not_fetched(start: int | None, end:
 def test_an_option_that_is_no_good_there_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor_checks, "task_origin", lambda role: Origin(role=role, executor_id="1", host="worker"))
     options = {"kafka.bootstrap.servers": "b:9", "kafka.security.protocol": "NONE"}
-    *_, (check, verdict, what, _) = executor_checks.check_executor(None, options, [("b", 9)])
+    *_, (check, verdict, what, _) = executor_checks.check_executor(None, options, [("b", 9)], None)
 
     assert (check, verdict) == ("executor 1 on worker: options", "fail")
     assert "kafka.security.protocol" in what
+
+
+@pytest.mark.parametrize(("marker", "verdict"), [("doctor-1", "ok"), ("doctor-2", "warn")])
+def test_an_executor_with_another_folder_than_the_driver_is_told(
+    marker: str, verdict: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(executor_checks, "task_origin", lambda role: Origin(role=role, executor_id="1", host="worker"))
+    (tmp_path / "doctor-1").touch()
+    *_, found = executor_checks.check_executor(None, {}, [], (str(tmp_path), marker))
+
+    assert found[:2] == ("executor 1 on worker: metricsPath", verdict)
+    assert ("metricsTopic" in found[3]) is (verdict == "warn")
 
 
 # All of them.
