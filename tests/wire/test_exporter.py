@@ -59,12 +59,13 @@ def test_stale_partitions_and_lag_are_those_of_the_cluster(
     )
     changes = SnapshotChanges(topics_added=("t",), partitions_learned=learned)
     common = {"outcome": Outcome.CHANGED, "changes": changes, "fetches": (BrokerFetches(1, 2, 300),)}
-    write(tmp_path, made("a" * 32, 1, int(time.time() * 1000), **common))
     end = SourceOffset({T0: Position(1), T1: Position(0)}, {"t": None})
     checkpoint = write_checkpoint(tmp_path / "checkpoint", {4: end}, 4)
     watched = Watched(events=FolderEvents(str(tmp_path)), cluster=options, checkpoints=[checkpoint], per_partition=True)
     poller = Poller(watched, interval_s=1.0)
     with closing(serve(lambda: poller.readings, "127.0.0.1", 0)) as server:
+        poller.poll()
+        write(tmp_path, made("a" * 32, 1, int(time.time() * 1000), **common))
         poller.poll()
         first = scrape(server.url)
         rows = query_lag(options, read_checkpoint(checkpoint).offsets)
@@ -95,13 +96,14 @@ def test_events_of_a_topic_are_counted_once(mock_cluster: MockCluster, monkeypat
     mock_cluster.create_topic("events")
     producer = Producer({"bootstrap.servers": mock_cluster.bootstrap_servers})
     events = [made("a" * 32, sequence) for sequence in (1, 2, 2, 4)]
-    for event in events:
-        producer.produce("events", key=event.cache_id, value=event.to_json())
-    assert producer.flush(30) == 0
     options = {"kafka.bootstrap.servers": mock_cluster.bootstrap_servers, "metricsTopic": "events"}
     with closing(open_events(options, must_exist=False)) as source:
         poller = Poller(Watched(events=source, cluster={}), interval_s=1.0)
         with closing(serve(lambda: poller.readings, "127.0.0.1", 0)) as server:
+            poller.poll()
+            for event in events:
+                producer.produce("events", key=event.cache_id, value=event.to_json())
+            assert producer.flush(30) == 0
             poller.poll()
             found = scrape(server.url)
 
@@ -124,6 +126,6 @@ def test_an_unreachable_topic_is_down() -> None:
 
 def test_polls_go_on_in_a_thread_until_the_end(tmp_path: Path, wait_for: Callable[..., Any]) -> None:
     with Poller(Watched(events=FolderEvents(str(tmp_path)), cluster={}), interval_s=0.01) as poller:
-        write(tmp_path, made("a" * 32, 1))
-        wait_for(lambda: any(metric.name == "kafkameta_refreshes_total" for metric in poller.readings.numbers))
+        write(tmp_path, made("a" * 32, 1, int(time.time() * 1000)))
+        wait_for(lambda: any(metric.name == "kafkameta_caches" for metric in poller.readings.numbers))
     assert not poller._thread.is_alive()

@@ -30,22 +30,20 @@ from tests.unit.written_events import learning, made, moving, write
 FIRST, SECOND = "a" * 32, "b" * 32
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def write_scene(folder: Path) -> None:
     """Two executors, of which the second misses an event; the last of them failed."""
     now_ms = int(time.time() * 1000)
     second = {"origin": Origin(role=Role.READER, executor_id="2", host="other", pid=9, query_id="q")}
     write(
-        tmp_path,
+        folder,
         made(FIRST, 1, now_ms - 9_000, **learning("t", 1, 2, epoch=4)),
         made(FIRST, 2, now_ms - 8_000, fetches=(BrokerFetches(1, 7, 9_000),), **moving("t", 1, (2, 3), (4, 5))),
     )
     write(
-        tmp_path,
+        folder,
         made(SECOND, 1, now_ms - 9_000, kind=EventKind.BORN, reason=RefreshReason.BOOTSTRAP, latency_ms=None, **second),
         made(SECOND, 3, now_ms - 1_000, outcome=Outcome.FAILED, reason=RefreshReason.REQUEST_TIMEOUT, **second),
     )
-    return tmp_path
 
 
 def scrape(url: str) -> list[Sample]:
@@ -62,13 +60,15 @@ def values(samples: list[Sample], name: str, *labels: str) -> dict[tuple[str, ..
     }
 
 
-def test_a_scrape_has_the_figures_of_the_tables(folder: Path, wait_for: Callable[..., Any]) -> None:
-    with running("--path", str(folder), "--port", "0", "--interval", "1") as (process, url):
+def test_a_scrape_has_the_figures_of_the_tables(tmp_path: Path, wait_for: Callable[..., Any]) -> None:
+    with running("--path", str(tmp_path), "--port", "0", "--interval", "0.5") as (process, url):
         wait_for(lambda: values(scrape(url), "exporter_up", "source"))
+        write_scene(tmp_path)
+        wait_for(lambda: values(scrape(url), "events_missing"))
         samples = scrape(url)
         process.send_signal(signal.SIGTERM)
         out, errors = process.communicate(timeout=30)
-    events = list(FolderEvents(str(folder)).read())
+    events = list(FolderEvents(str(tmp_path)).read())
     rows = cache_rows(events, int(time.time() * 1000))
     refreshes = [event for event in events if event["kind"] == EventKind.REFRESH]
 
