@@ -38,9 +38,9 @@ class Functions:
         query.stop()
 
     def table(self, name: str, columns: list[str], options: Options) -> list[list[object]]:
-        """The distinct values of these columns of a side table."""
+        """These columns of a side table, without a shuffle, whose files would keep executors of dynamic allocation."""
         rows = self._spark.read.format("kafkameta").options(**options, table=name).load()
-        return [list(row) for row in rows.select(*columns).distinct().collect()]
+        return [list(row) for row in set(rows.select(*columns).collect())]
 
 
 def main() -> None:

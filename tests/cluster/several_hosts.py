@@ -24,10 +24,14 @@ from benchmarks.topics import new_topic
 from pyspark_kafka_meta.model import TopicPartition
 from tests.checkpoints import parsed
 from tests.cluster.hosts import Network
-from tests.cluster.kafka_hosts import BROKER_IDS, BROKERS, CONTROLLER, SERVERS, start_kafka
+from tests.cluster.kafka_hosts import BROKER_IDS, BROKERS, CONTROLLER, PORT, SERVERS, start_kafka
 from tests.cluster.spark_hosts import (
     DRIVER,
+    EXECUTOR_CLASS,
     MASTER,
+    MASTER_CLASS,
+    PYTHON,
+    WORKER_CLASS,
     WORKERS,
     Application,
     SparkHosts,
@@ -41,8 +45,21 @@ FOLDER = Path(__file__).parent
 ARCHIVE = FOLDER.parent.parent / "build" / "environment.tar.gz"
 RECORDS = 3_000
 RECORDS_PER_S = 200
+DELAY_S = 0.2
+TIMED_CONNECT = """
+import socket, sys, time
+began = time.monotonic()
+socket.create_connection((sys.argv[1], int(sys.argv[2])), 30).close()
+print(time.monotonic() - began)
+"""
 SPREAD = {"minPartitions": str(PARTITIONS)}
 """Small ranges would share a task."""
+DYNAMIC_ALLOCATION = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.executorIdleTimeout": "3s",
+    "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
+}
 QUICK = {"kafka.request.timeout.ms": "5000", "kafka.socket.connection.setup.timeout.ms": "2000"}
 
 
@@ -240,6 +257,23 @@ def test_the_doctor_finds_what_is_wrong_on_each_host(installed: SparkHosts) -> N
     assert "does not have pyspark_kafka_meta" in executors[bare.name, "fail"]
 
 
+def test_executors_that_come_and_go_cost_no_record(installed: SparkHosts, source: str) -> None:
+    application = installed.open(FOLDER / "cluster_application.py", DYNAMIC_ALLOCATION)
+
+    def executors() -> int:
+        return int(installed.state()["coresused"])
+
+    try:
+        with copying(application, installed) as copies:
+            poll_until(lambda: executors() == len(WORKERS), timeout_s=60)
+            copies.copy_on()
+        poll_until(lambda: executors() == 0, timeout_s=60)
+        options = {"kafka.bootstrap.servers": SERVERS, "subscribe": source, **SPREAD}
+        assert application.call("values", options) == list(range(RECORDS))
+    finally:
+        application.close()
+
+
 def test_spark_names_an_executor_without_the_package_and_repeats_its_tasks_elsewhere(
     installed: SparkHosts, application: Application, source: str
 ) -> None:
@@ -283,6 +317,45 @@ def test_a_late_and_lossy_line_costs_no_record(
     network: Network, application: Application, installed: SparkHosts
 ) -> None:
     with copying(application, installed) as copies:
-        with network.bad_line(delay_s=0.2, loss=0.02):
+        with network.bad_line(delay_s=DELAY_S, loss=0.02):
+            connecting = network.hosts[WORKERS[0]].run(PYTHON, "-c", TIMED_CONNECT, BROKERS[0], str(PORT))
+            assert float(connecting.stdout) >= 2 * DELAY_S, "there and back"
             copies.copy_on()
+        copies.copy_on()
+
+
+def test_a_broker_name_that_an_executor_cannot_resolve_costs_no_record(
+    network: Network, application: Application, installed: SparkHosts
+) -> None:
+    host = network.hosts[WORKERS[1]]
+    with copying(application, installed) as copies:
+        host.forget(BROKERS[2])
+        assert host.kill("pyspark.daemon")  # new workers have to resolve all names
+        with pytest.raises(AssertionError):
+            copies.copy_on(timeout_s=10)
+        host.know_all()
+        copies.copy_on()
+
+
+def test_a_killed_executor_costs_no_record(application: Application, installed: SparkHosts) -> None:
+    with copying(application, installed) as copies:
+        assert installed.hosts[WORKERS[2]].kill(EXECUTOR_CLASS)
+        copies.copy_on()
+
+
+def test_a_killed_master_costs_no_record(application: Application, installed: SparkHosts) -> None:
+    with copying(application, installed) as copies:
+        assert installed.hosts[MASTER].kill(MASTER_CLASS)
+        copies.copy_on()
+        installed.start_master()
+        installed.wait_for_workers()
+        copies.copy_on()
+
+
+def test_a_killed_worker_costs_no_record(application: Application, installed: SparkHosts) -> None:
+    with copying(application, installed) as copies:
+        assert installed.hosts[WORKERS[0]].kill(WORKER_CLASS)
+        copies.copy_on()
+        installed.start_worker(WORKERS[0])
+        installed.wait_for_workers()
         copies.copy_on()

@@ -31,7 +31,6 @@ DEFAULTS = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    "spark.cores.max": str(len(WORKERS)),  # the master spreads them: an executor on each worker
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
     "spark.local.dir": "/mnt",
@@ -70,7 +69,7 @@ class SparkHosts:
         poll_until(self.state, timeout_s=60)
 
     def start_worker(self, name: str) -> None:
-        self._start_daemon(name, WORKER_CLASS, "--cores", "2", "--memory", "2g", "--work-dir", "/mnt/work", URL)
+        self._start_daemon(name, WORKER_CLASS, "--cores", "1", "--memory", "1g", "--work-dir", "/mnt/work", URL)
 
     def wait_for_workers(self) -> None:
         poll_until(lambda: self.live_workers() == set(WORKERS), timeout_s=60)
