@@ -63,6 +63,7 @@ DECIDED = Place("commit", "WriteDecision", "after")
 STOPPED, AT_RANDOM = "query.stop()", "random moment"
 STEP_TIMEOUT_S = 120.0
 COMMIT_TIMEOUT_S = 60.0
+FINISH_TIMEOUT_S = 300.0
 MAX_FAILURES = 50
 RANDOM_S = 1.5
 AWAY_S = 5.0
@@ -234,7 +235,7 @@ class Soak:
     def finish(self) -> None:
         """Write all that is left, and end the query cleanly."""
         with running(self._folder, self._query, available_now=True) as run:
-            assert run.ends_within(2 * COMMIT_TIMEOUT_S), f"the last run did not end: {run.log[-3000:]}"
+            assert run.ends_within(FINISH_TIMEOUT_S), f"the last run did not end: {run.log[-3000:]}"
             assert run.exit_code == 0, root_cause(run.log)
 
     def _ends(self, run: Run, kill: Place | str) -> bool:
