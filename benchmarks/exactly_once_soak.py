@@ -146,7 +146,7 @@ def committed_records(bootstrap_servers: str, topic: str) -> tuple[Ints, Ints]:
         consumer.assign([TopicPartition(topic, partition, 0)])
         is_ended = False
         while not is_ended:
-            messages = consumer.consume(10_000, 0.5)
+            messages = consumer.consume(1_000, 0.1)  # waits for all of them
             for message in messages:
                 is_ended = is_ended or message.error() is not None
                 if message.error() is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -284,31 +284,28 @@ def test_spark_names_an_executor_without_the_package_and_repeats_its_tasks_elsew
     assert "ModuleNotFoundError: No module named 'pyspark_kafka_meta'" in application.log
 
 
-ROUTES: dict[str, Callable[[str, str], list[tuple[str, str]]]] = {
-    "both directions": lambda executor, broker: [(executor, broker), (broker, executor)],
-    "to the broker": lambda executor, broker: [(executor, broker)],
-    "from the broker": lambda executor, broker: [(broker, executor)],
-}
-
-
-@pytest.mark.parametrize("direction", ROUTES)
-def test_a_partition_between_an_executor_and_a_broker_costs_no_record(
-    direction: str, network: Network, application: Application, installed: SparkHosts
+def test_partitions_between_an_executor_and_a_broker_cost_no_record(
+    network: Network, application: Application, installed: SparkHosts
 ) -> None:
     executor, broker = network.hosts[WORKERS[0]], network.hosts[BROKERS[1]]
-    with copying(application, installed) as copies:
+    there, back = (executor.name, broker.name), (broker.name, executor.name)
+
+    def cut(*routes: tuple[str, str]) -> None:
+        """Until connections are given up."""
         connections = executor.connections(broker)
         assert connections
-        with network.partition(*ROUTES[direction](executor.name, broker.name)):
+        with network.partition(*routes):
             poll_until(lambda: connections - executor.connections(broker))
-        copies.copy_on()
+
+    with copying(application, installed) as copies:
+        for routes in ([there, back], [there], [back]):
+            cut(*routes)
+            copies.copy_on()
 
         def is_reported() -> bool:
             causes = copies.table("refresh_events", "host", "reason", "cause_node_id")
-            signs = {
-                (executor.name, reason, BROKER_IDS[broker.name]) for reason in ("connection_lost", "request_timeout")
-            }
-            return bool(causes & signs)
+            reasons = ("connection_lost", "request_timeout")
+            return bool(causes & {(executor.name, reason, BROKER_IDS[broker.name]) for reason in reasons})
 
         poll_until(is_reported)
 
