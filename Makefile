@@ -97,7 +97,7 @@ $(ARCHIVE): setup.cfg $(shell find pyspark_kafka_meta -name '*.py')
 	.venv-archive/bin/python -m pip install --quiet --upgrade . venv-pack
 	.venv-archive/bin/python -m pip uninstall --quiet --yes pyspark
 	mkdir -p build
-	.venv-archive/bin/venv-pack --quiet --prefix .venv-archive --force --output $@
+	.venv-archive/bin/venv-pack --quiet --compress-level 1 --prefix .venv-archive --force --output $@
 
 # Measured is what a user has, without the tests' packages: the protocol library imports one of them, hypothesis, wherever
 # it finds it, which costs each new process 0.1 s.

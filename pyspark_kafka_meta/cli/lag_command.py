@@ -42,7 +42,8 @@ def _tables(lag: CheckpointLag) -> Group:
         )
     summary = LagSummary.of(rows)
     parts = [f"{summary.records} records behind"]
-    parts += [] if summary.oldest_s is None else [f"at most {_seconds(summary.oldest_s)} s"]
+    bound = "at least" if summary.unknown_ages or summary.unknown else "at most"
+    parts += [] if summary.oldest_s is None else [f"{bound} {_seconds(summary.oldest_s)} s"]
     parts += [f"{summary.unknown} partitions without an end"] if summary.unknown else []
     heading = f"Query {progress.query_id}, {finished}, at {datetime.now():%H:%M:%S}: {', '.join(parts)}"
     return Group(plain(heading, "bold"), table)

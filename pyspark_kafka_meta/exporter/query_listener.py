@@ -108,22 +108,24 @@ class QueryListener(ProgressListener):
             return latest
 
     def _log(self, latest: Mapping[str, Progress]) -> None:
-        self._read()
+        has_read = self._read()
         for query_id, progress in latest.items():
-            refreshes = self._refreshes.pop(query_id, Counter())
+            refreshes = self._refreshes.pop(query_id, Counter()) if has_read else None
             logger.info("%s", report_line(progress, self._lag(progress), refreshes))
 
-    def _read(self) -> None:
-        """Count the refreshes in new events."""
+    def _read(self) -> bool:
+        """Count the refreshes in new events. Returns False if they cannot be read."""
         if self._is_refused:
-            return
+            return False
         try:
             for event in self._open().read():
                 if event["time_ms"] >= self._since_ms:
                     self._count(event)
+            return True
         except KafkaMetaError as error:
             logger.warning("the refreshes of queries are unknown: %s", error)
             self._is_refused = isinstance(error, AuthenticationError)  # repeated attempts may lock the account
+            return False
 
     def _open(self) -> EventSource:
         """The events, which a later thread goes on to read."""
@@ -154,11 +156,12 @@ class QueryListener(ProgressListener):
             return None
 
 
-def report_line(progress: Progress, lag: Sequence[LagRow] | None, refreshes: Mapping[str, int]) -> str:
+def report_line(progress: Progress, lag: Sequence[LagRow] | None, refreshes: Mapping[str, int] | None) -> str:
     """What a query did, in one line.
 
     Args:
-        refreshes: number of Metadata requests by reason.
+        lag: None if it is unknown.
+        refreshes: number of Metadata requests by reason; None if it is unknown.
     """
     name = progress["name"] or f"query {progress['id'][:ID_SHOWN]}"
     seconds = progress["batchDuration"] / 1000
@@ -166,8 +169,11 @@ def report_line(progress: Progress, lag: Sequence[LagRow] | None, refreshes: Map
     if lag is not None:
         summary = LagSummary.of(lag)
         age = "an unknown time" if summary.oldest_s is None else f"{summary.oldest_s:.1f} s"
+        age = f"at least {age}" if summary.oldest_s is not None and summary.unknown_ages else age
         parts.append(f"{summary.records} records and {age} behind")
         if summary.unknown:
             parts.append(f"{summary.unknown} partitions without a known end")
-    reasons = [f"{reason} {count}" for reason, count in sorted(refreshes.items())]
-    return "; ".join([*parts, f"refreshes: {', '.join(reasons) or 'none'}"])
+    if refreshes is not None:
+        reasons = [f"{reason} {count}" for reason, count in sorted(refreshes.items())]
+        parts.append(f"refreshes: {', '.join(reasons) or 'none'}")
+    return "; ".join(parts)

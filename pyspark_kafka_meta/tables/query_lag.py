@@ -52,18 +52,21 @@ class LagSummary(NamedTuple):
     Attributes:
         records: as far as known.
         oldest_s: age of the oldest next unread record whose age is known; None if none is.
+        unknown_ages: number of partitions whose next unread record has an unknown age.
         unknown: number of partitions whose end is not known.
     """
 
     records: int
     oldest_s: float | None
+    unknown_ages: int
     unknown: int
 
     @classmethod
     def of(cls, rows: Collection[LagRow]) -> LagSummary:
         oldest_s = max((row.seconds_behind for row in rows if row.seconds_behind is not None), default=None)
         unknown = sum(row.records_behind is None for row in rows)
-        return cls(sum(row.records_behind or 0 for row in rows), oldest_s, unknown)
+        unknown_ages = sum(row.seconds_behind is None for row in rows) - unknown
+        return cls(sum(row.records_behind or 0 for row in rows), oldest_s, unknown_ages, unknown)
 
 
 def end_offsets(progress: Any) -> Iterator[SourceOffset]:

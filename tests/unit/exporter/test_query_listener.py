@@ -55,10 +55,17 @@ def lag(records: int | None, seconds: float | None) -> LagRow:
             "a known end; refreshes: none",
             id="unknown",
         ),
+        pytest.param(
+            {},
+            [lag(5, None), lag(7, 2.0)],
+            None,
+            "query 01234567, batch 7: 120 records in 0.4 s; 12 records and at least 2.0 s behind",
+            id="partly unknown",
+        ),
     ],
 )
 def test_a_line_says_what_a_query_did(
-    progress: dict[str, Any], rows: list[LagRow] | None, refreshes: dict[str, int], line: str
+    progress: dict[str, Any], rows: list[LagRow] | None, refreshes: dict[str, int] | None, line: str
 ) -> None:
     assert report_line({**PROGRESS, **progress}, rows, refreshes) == line
 
@@ -173,9 +180,9 @@ def test_a_refused_login_is_not_repeated(
 
     monkeypatch.setattr(query_listener, "open_driver_events", refuse)
     listener = QueryListener(metricsPath=str(tmp_path))
-    logged(listener)
-    logged(listener)
+    first = logged(listener)
 
+    assert logged(listener) == first[1:] == ["query 01234567, batch 7: 120 records in 0.4 s"]
     assert attempts == ["login"]
 
 
