@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from collections.abc import Iterator
 from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 import yaml
+
+import pyspark_kafka_meta
+from tests.compat import installed
 
 ROOT = Path(__file__).parent.parent
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -38,7 +43,25 @@ def test_pre_commit_runs_what_make_lint_runs() -> None:
     hooks, commands = [hook["entry"] for hook in local["hooks"]], list(recipe("lint"))
 
     assert hooks[:-1] == commands[:-1]
-    assert f"then {hooks[-1]};" in commands[-1], "actionlint, if there is Go"
+    assert hooks[-1] == f"sh -c '{commands[-1].removeprefix('@')}'", "actionlint, if there is Go"
+
+
+def test_a_wheel_that_no_python_tried_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "find_python", lambda _: None)
+    monkeypatch.setattr(installed, "requirements", lambda _: [])
+    with pytest.raises(SystemExit, match=r"none of Python 3\.11, 3\.12 is on the PATH"):
+        installed.main(Path("any.whl"), "3.11", "3.12")
+
+
+def test_a_release_compares_the_tag_before_it_builds() -> None:
+    steps = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]["build"]["steps"]
+    commands = [step["run"] for step in steps if "run" in step]
+    check = commands[0]
+
+    assert commands[1:] == ["make dist"]
+    for tag, code in ((f"v{pyspark_kafka_meta.__version__}", 0), ("v9.9.9", 1)):
+        environment = {**os.environ, "GITHUB_REF_NAME": tag}
+        assert subprocess.run(["sh", "-c", check], cwd=ROOT, env=environment, check=False).returncode == code
 
 
 def test_supported_pythons_are_tested() -> None:
