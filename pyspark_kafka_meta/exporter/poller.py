@@ -103,8 +103,7 @@ class Poller:
         self._health = {source: Health() for source in self._polls}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kafkameta-exporter-poll", daemon=True)
-        self.readings = Readings()
-        read_health(self.readings, self._health, 0)
+        self.readings = self._health_readings()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -135,8 +134,13 @@ class Poller:
         """Nothing is known."""
         for health in self._health.values():
             health.trouble, health.errors = trouble, health.errors + 1
-        self.readings = Readings()
-        read_health(self.readings, self._health, 0)
+        self.readings = self._health_readings()
+
+    def _health_readings(self) -> Readings:
+        """Those of the exporter itself."""
+        readings = Readings()
+        read_health(readings, self._health, len(self._watched.events.unreadable))
+        return readings
 
     def _try(self, health: Health, source: Source, poll: Callable[[], None]) -> None:
         began, began_s = time.monotonic(), time.time()
@@ -222,7 +226,7 @@ class Poller:
             read_lag(readings, query_id, rows, self._watched.per_partition)
         if self._transactions is not None:
             read_transactions(readings, self._transactions, self._sinks)
-        read_health(readings, self._health, len(self._watched.events.unreadable))
+        readings.update(self._health_readings())
         return readings
 
 
