@@ -5,9 +5,9 @@
 
 An idempotent producer feeds a topic with keyed records, and a Spark application (`exactly_once_query`) writes them to
 another topic with `kafka.transactional.id`. Its driver is killed with all its processes, before, during and after each
-step of the commit protocol and at random moments, or its query is stopped; Python workers and executors are killed
-too. Every 25 s comes a fault of a broker, as in `benchmarks.soak`. Once the driver, killed right after it has decided a
-batch, stays away until the brokers have aborted the batch's transactions.
+step of the commit protocol and at random moments, or its query is stopped; Python workers, or executors with
+`--speculation`, are killed too. Every 25 s comes a fault of a broker, as in `benchmarks.soak`. Once the driver, killed
+right after it has decided a batch, stays away until the brokers have aborted the batch's transactions.
 
 At the end a read_committed consumer must find every acknowledged record once, the records of each key in order, and no
 open transaction. Exits with 1 if not. With `--kills 6` it takes two minutes.
@@ -252,7 +252,7 @@ class Soak:
         """False if the query has ended before."""
         if not self._commits(run, 1) or run.ends_within(self._chance.uniform(0, RANDOM_S)):
             return False
-        is_remote = self._query.master != LOCAL and self._chance.random() < 0.5
+        is_remote = self._query.master != LOCAL
         (kill_executors if is_remote else kill_workers)()
         self._seen.executor_kills["executors" if is_remote else "Python workers"] += 1
         return True
