@@ -7,7 +7,12 @@ from enum import Enum, auto
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import ProducerEpoch, TopicPartition, TransactionVersion
-from pyspark_kafka_meta.wire.messages import ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse
+from pyspark_kafka_meta.wire.producer_messages import (
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
 from tests.unit.records.handmade import TRANSACTIONAL, Row, batch
 
 V1, V2 = TransactionVersion.V1, TransactionVersion.V2

@@ -34,7 +34,8 @@ from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS, MetadataCache
 from pyspark_kafka_meta.metadata.refresh_policy import attempt_timeout_ms
 from pyspark_kafka_meta.model import Broker, ProducerEpoch, RefreshReason, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.wire.messages import (
+from pyspark_kafka_meta.wire.messages import RequestFailure, Wire
+from pyspark_kafka_meta.wire.producer_messages import (
     AddPartitionsRequest,
     CoordinatorResponse,
     DescribedTransaction,
@@ -44,11 +45,9 @@ from pyspark_kafka_meta.wire.messages import (
     FindCoordinatorRequest,
     ListTransactionsRequest,
     ProducerIdRequest,
-    RequestFailure,
     TransactionRequest,
     TransactionResponse,
     TransactionVersionRequest,
-    Wire,
 )
 
 CONCURRENT_SHARE = 0.2

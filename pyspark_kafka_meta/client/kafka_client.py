@@ -9,9 +9,9 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from pyspark_kafka_meta.client.coordinators import Coordinators
 from pyspark_kafka_meta.client.leader_offsets import LeaderOffsets
 from pyspark_kafka_meta.client.producer_state import ProducerState
 from pyspark_kafka_meta.client.read_replicas import ReadReplicas
@@ -28,6 +28,9 @@ from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.messages import OffsetsRequest, PartitionOffset, Wire
 
+if TYPE_CHECKING:
+    from pyspark_kafka_meta.client.coordinators import Coordinators
+
 UNKNOWN_GRACE_MS = 3_000
 """How long an unknown topic or partition is requested again: not every broker knows a new topic yet."""
 
@@ -39,7 +42,6 @@ class KafkaClient:
         wire: sends requests to brokers. `cache` says to which.
         replicas, throttles: preferred read replicas, and brokers that throttle the client.
         producer: sequence numbers of idempotent writes.
-        coordinators: producer ids and transactions.
         attached: what other packages keep for as long as this client lives.
         clock, sleep: seconds; all deadlines are of this clock, which never goes back.
     """
@@ -85,11 +87,17 @@ class KafkaClient:
             sleep=sleep,
             rng=self._rng,
         )
-        self.coordinators = Coordinators(
-            self.wire, self.cache, options, self.throttles, clock, sleep, self.backoff_s, self._rng
-        )
         self._unanswered: Counter[int] = Counter()  # failed ListOffsets in a row, by node id
         self._given_up: set[str | TopicPartition] = set()  # unknown for the whole grace period
+
+    @cached_property
+    def coordinators(self) -> Coordinators:
+        """Producer ids and transactions."""
+        from pyspark_kafka_meta.client.coordinators import Coordinators  # readers start sooner without it
+
+        return Coordinators(
+            self.wire, self.cache, self.options, self.throttles, self.clock, self.sleep, self.backoff_s, self._rng
+        )
 
     def api_deadline(self) -> float:
         """The deadline of a request that is sent now, retries included (default.api.timeout.ms)."""

@@ -37,7 +37,8 @@ from pyspark_kafka_meta.records.compression import Codec
 from pyspark_kafka_meta.records.record_batches import write_batch
 from pyspark_kafka_meta.telemetry.event_origin import cli_origin
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
-from pyspark_kafka_meta.wire.messages import ProducePartition, ProduceRequest, ProduceResponse, RequestFailure
+from pyspark_kafka_meta.wire.messages import RequestFailure
+from pyspark_kafka_meta.wire.producer_messages import ProducePartition, ProduceRequest, ProduceResponse
 
 CHECKED_TIMEOUT_MS = 1_000
 """Without `kafka.transaction.timeout.ms`: brokers accept it whatever their maximum. No transaction begins."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
@@ -30,5 +29,7 @@ class CaseInsensitiveMap(Mapping[str, T]):
 
 def closest(name: str, names: Iterable[str], count: int, cutoff: float = 0.6) -> list[str]:
     """At most `count` of `names`, the most similar one first; `cutoff` is the least similarity, from 0 to 1."""
+    import difflib  # only a misspelt name needs it
+
     by_lower_case = {candidate.lower(): candidate for candidate in names}
     return [by_lower_case[near] for near in difflib.get_close_matches(name.lower(), by_lower_case, count, cutoff)]

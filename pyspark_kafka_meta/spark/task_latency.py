@@ -38,11 +38,12 @@ class PromptTask:
 def begin_promptly() -> None:
     """Call it once in each task, or where Spark's process has another use.
 
-    At the second call in a process it exempts all objects from garbage collection (`gc.freeze`): modules are imported
-    by then, and Spark has just collected. Only once, so that garbage of other code is still collected.
+    At the first two calls in a process it exempts all objects from garbage collection (`gc.freeze`). At the first,
+    Spark's modules are imported: collections while this package's modules are imported need not traverse them. At the
+    second, those are imported too, and Spark has just collected. Not later, so that garbage of other code is collected.
     """
     be_prompt()
-    if next(_begun) == 2:
+    if next(_begun) <= 2:
         gc.freeze()
 
 

@@ -19,7 +19,7 @@ from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 from pyspark_kafka_meta.transactions.decision import BatchId, Decision
 from pyspark_kafka_meta.transactions.decisions_topic import DecisionsTopic, require_one_partition
 from pyspark_kafka_meta.transactions.plan import sink_of_task
-from pyspark_kafka_meta.wire.messages import DescribedTransaction
+from pyspark_kafka_meta.wire.producer_messages import DescribedTransaction
 
 SinkDecisions = Mapping[tuple[str, str], Decision]
 """As `DecisionsTopic.read_all`."""

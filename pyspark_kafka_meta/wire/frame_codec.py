@@ -18,7 +18,6 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i32Timedelta
 
 from pyspark_kafka_meta.errors import ProtocolError
-from pyspark_kafka_meta.wire.describe_transactions import DescribeTransactionsResponse
 from pyspark_kafka_meta.wire.frame_lengths import Span, check_lengths
 
 LENGTH_BYTES = 4
@@ -166,6 +165,9 @@ def _without(frame: memoryview, spans: Sequence[Span]) -> bytes:
 def response_schema(api: Api, version: int) -> Any:
     """The message class of the response."""
     if api == DESCRIBE_TRANSACTIONS:
+        # Imported once its request was sent, whose messages it needs: readers start sooner without them.
+        from pyspark_kafka_meta.wire.describe_transactions import DescribeTransactionsResponse
+
         return DescribeTransactionsResponse
     return next(
         entity

@@ -10,7 +10,8 @@ import math
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any, TypeAlias
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark_kafka_meta.errors import RequestTimeoutError
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
@@ -19,8 +20,6 @@ from pyspark_kafka_meta.wire import (
     translate_fetch,
     translate_metadata,
     translate_offsets,
-    translate_produce,
-    translate_transactions,
 )
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.wire.frame_codec import (
@@ -28,7 +27,6 @@ from pyspark_kafka_meta.wire.frame_codec import (
     LIST_OFFSETS,
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
-    PRODUCE,
 )
 from pyspark_kafka_meta.wire.in_flight_queue import InFlightRequest
 from pyspark_kafka_meta.wire.in_flight_requests import InFlightRequests
@@ -37,12 +35,11 @@ from pyspark_kafka_meta.wire.messages import (
     FetchResponse,
     OffsetsRequest,
     OffsetsResponse,
-    ProduceRequest,
-    ProduceResponse,
     RequestFailure,
-    TransactionRequest,
-    TransactionResponse,
 )
+
+if TYPE_CHECKING:
+    from pyspark_kafka_meta.wire.producer_requests import ProduceRequests, TransactionRequests
 
 Topics: TypeAlias = Collection[str] | None
 
@@ -120,60 +117,33 @@ class FetchRequests(InFlightRequests[FetchRequest, FetchResponse]):
         return response
 
 
-class ProduceRequests(InFlightRequests[ProduceRequest, ProduceResponse]):
-    """A broker that waits for its followers reads no further requests: its full buffer is no reason to close a
-    connection whose requests it may have handled."""
-
-    name = "a Produce"
-    pipelines = True
-
-    def __init__(self, settings: ConnectionSettings, interrupted_by: MetadataRequests) -> None:
-        super().__init__(replace(settings, limits_unacknowledged=False), interrupted_by)
-
-    def _write(self, connection: Connection, request: ProduceRequest, deadline: float) -> None:
-        version = connection.version(translate_produce.produce_api(request))
-        connection.send(PRODUCE, translate_produce.produce_request(version, request), deadline)
-
-    def _read(
-        self, node_id: int, connection: Connection, in_flight: InFlightRequest[ProduceRequest]
-    ) -> ProduceResponse:
-        exchange = connection.receive(in_flight.read_deadline(), has_begun=True)
-        return translate_produce.produce_response(exchange, in_flight.request, node_id)
-
-
-class TransactionRequests(InFlightRequests[TransactionRequest, TransactionResponse]):
-    name = "a request of a transaction"
-
-    def _write(self, connection: Connection, request: TransactionRequest, deadline: float) -> None:
-        api = translate_transactions.transaction_api(request)
-        version = connection.version(api)
-        connection.send(api, translate_transactions.transaction_request(version, request), deadline)
-
-    def _read(
-        self, node_id: int, connection: Connection, in_flight: InFlightRequest[TransactionRequest]
-    ) -> TransactionResponse:
-        exchange = connection.receive(in_flight.read_deadline(), has_begun=True)
-        return translate_transactions.transaction_response(exchange, in_flight.request, node_id)
-
-
 class KafkaWire:
     """Implements `pyspark_kafka_meta.wire.messages.Wire`. Not thread-safe: used by one thread of one process."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
+        self._settings = settings
         self._metadata = MetadataRequests(settings)
         self.offsets = OffsetsRequests(settings, self._metadata)
         self.fetch = FetchRequests(settings, self._metadata)
-        self.produce = ProduceRequests(settings, self._metadata)
-        self.transactions = TransactionRequests(settings, self._metadata)
-        self._kinds: tuple[InFlightRequests[Any, Any], ...] = (
-            self._metadata,
-            self.offsets,
-            self.fetch,
-            self.produce,
-            self.transactions,
-        )
+        self._kinds: list[InFlightRequests[Any, Any]] = [self._metadata, self.offsets, self.fetch]
         # Metadata goes to addresses, which get numbers here: bootstrap addresses have no node id.
         self._numbers: defaultdict[Address, int] = defaultdict(itertools.count().__next__)
+
+    @cached_property
+    def produce(self) -> ProduceRequests:
+        from pyspark_kafka_meta.wire.producer_requests import ProduceRequests  # readers start sooner without it
+
+        requests = ProduceRequests(self._settings, self._metadata)
+        self._kinds.append(requests)
+        return requests
+
+    @cached_property
+    def transactions(self) -> TransactionRequests:
+        from pyspark_kafka_meta.wire.producer_requests import TransactionRequests  # as above
+
+        requests = TransactionRequests(self._settings, self._metadata)
+        self._kinds.append(requests)
+        return requests
 
     def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataResponse:
         """Send a Metadata request and wait for its response."""

@@ -8,11 +8,7 @@ from uuid import UUID
 from pyspark_kafka_meta.model import Broker, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.wire import frame_codec
 from pyspark_kafka_meta.wire.frame_codec import PRODUCE, Api, Exchange
-from pyspark_kafka_meta.wire.messages import (
-    ProducedPartition,
-    ProduceRequest,
-    ProduceResponse,
-)
+from pyspark_kafka_meta.wire.producer_messages import ProducedPartition, ProduceRequest, ProduceResponse
 from pyspark_kafka_meta.wire.response_checks import check, endpoints, grouped, leader_hint, ms, printable, unique
 
 TOPIC_IDS_SINCE = 13

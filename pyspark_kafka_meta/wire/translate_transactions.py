@@ -18,7 +18,7 @@ from pyspark_kafka_meta.wire.frame_codec import (
     Api,
     Exchange,
 )
-from pyspark_kafka_meta.wire.messages import (
+from pyspark_kafka_meta.wire.producer_messages import (
     AddPartitionsRequest,
     AddPartitionsResponse,
     Coordinator,

@@ -24,7 +24,8 @@ from pyspark_kafka_meta.kafka_errors import (
 )
 from pyspark_kafka_meta.model import Broker, LeaderAndEpoch, RefreshReason, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import ProducerOptions
-from pyspark_kafka_meta.wire.messages import ProducePartition, ProduceRequest, ProduceResponse, RequestFailure
+from pyspark_kafka_meta.wire.messages import RequestFailure
+from pyspark_kafka_meta.wire.producer_messages import ProducePartition, ProduceRequest, ProduceResponse
 from pyspark_kafka_meta.writing.partition_queue import PartitionQueue, QueuedBatch
 from pyspark_kafka_meta.writing.queue_instructions import Fail
 from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer

@@ -35,7 +35,7 @@ from pyspark_kafka_meta.kafka_errors import (
 from pyspark_kafka_meta.model import NO_PRODUCER, TopicPartition, is_other_topic
 from pyspark_kafka_meta.records.encoder import EncodedBatch, split
 from pyspark_kafka_meta.records.record_fields import Longs
-from pyspark_kafka_meta.wire.messages import ProducedPartition
+from pyspark_kafka_meta.wire.producer_messages import ProducedPartition
 from pyspark_kafka_meta.writing.queue_instructions import BackOff, Fail, Instruction, Refresh
 from pyspark_kafka_meta.writing.written_range import UNKNOWN_OFFSET, WrittenRange, add_range
 

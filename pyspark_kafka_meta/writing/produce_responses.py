@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import ProtocolError
 from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS
-from pyspark_kafka_meta.wire.messages import ProducedPartition, ProduceResponse, RequestFailure
+from pyspark_kafka_meta.wire.messages import RequestFailure
+from pyspark_kafka_meta.wire.producer_messages import ProducedPartition, ProduceResponse
 from pyspark_kafka_meta.writing.in_flight_produces import InFlightProduce
 from pyspark_kafka_meta.writing.partition_queue import PartitionQueue
 from pyspark_kafka_meta.writing.queue_instructions import BackOff, Fail, Instruction, Refresh

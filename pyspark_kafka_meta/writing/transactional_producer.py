@@ -22,7 +22,7 @@ from pyspark_kafka_meta.model import (
     TransactionVersion,
     WrittenOffsets,
 )
-from pyspark_kafka_meta.wire.messages import EndTransactionResponse
+from pyspark_kafka_meta.wire.producer_messages import EndTransactionResponse
 from pyspark_kafka_meta.writing.written_range import Written
 
 logger = logging.getLogger(__name__)

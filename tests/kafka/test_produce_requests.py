@@ -12,7 +12,7 @@ import pytest
 from pyspark_kafka_meta.model import Address, Broker, PartitionMetadata, TopicMetadata, TopicPartition
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
-from pyspark_kafka_meta.wire.messages import (
+from pyspark_kafka_meta.wire.producer_messages import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,

@@ -16,7 +16,8 @@ from pyspark_kafka_meta.kafka_errors import NOT_OPEN
 from pyspark_kafka_meta.model import TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.sink_schema import SinkColumns
-from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP, ProducePartition, ProduceRequest, ProduceResponse
+from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP
+from pyspark_kafka_meta.wire.producer_messages import ProducePartition, ProduceRequest, ProduceResponse
 from pyspark_kafka_meta.writing.task_writer import TaskWriter
 from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
 from tests.kafka.cluster_tools import poll_until

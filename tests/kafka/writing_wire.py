@@ -11,8 +11,10 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka_meta.model import Broker, TopicPartition
 from pyspark_kafka_meta.records.record_batches import read_batch_headers
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
-from pyspark_kafka_meta.wire.kafka_wire import KafkaWire, MetadataRequests, ProduceRequests
-from pyspark_kafka_meta.wire.messages import ProducePartition, ProduceRequest, ProduceResponse, RequestFailure
+from pyspark_kafka_meta.wire.kafka_wire import KafkaWire, MetadataRequests
+from pyspark_kafka_meta.wire.messages import RequestFailure
+from pyspark_kafka_meta.wire.producer_messages import ProducePartition, ProduceRequest, ProduceResponse
+from pyspark_kafka_meta.wire.producer_requests import ProduceRequests
 from tests.tcp_proxy import TcpProxy
 
 CRC_AT = 17
@@ -106,7 +108,7 @@ class TappedWire(KafkaWire):
     def __init__(self, settings: ConnectionSettings) -> None:
         super().__init__(settings)
         self.tapped = self.produce = TappedProduces(settings, self._metadata)
-        self._kinds = (*self._kinds, self.produce)
+        self._kinds.append(self.produce)
 
 
 def _damaged(part: ProducePartition) -> ProducePartition:

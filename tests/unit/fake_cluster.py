@@ -24,7 +24,8 @@ from pyspark_kafka_meta.model import (
     TopicMetadata,
     TopicPartition,
 )
-from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchPartition, OffsetQuery, ProducePartition
+from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchPartition, OffsetQuery
+from pyspark_kafka_meta.wire.producer_messages import ProducePartition
 from tests.unit.fake_coordinators import FakeCoordinators
 
 REMEMBERED_BATCHES = 5

@@ -7,12 +7,12 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.kafka_errors import NOT_LEADER_OR_FOLLOWER
 from pyspark_kafka_meta.model import Broker, ProducerEpoch
-from pyspark_kafka_meta.wire.messages import (
+from pyspark_kafka_meta.wire.messages import RequestFailure
+from pyspark_kafka_meta.wire.producer_messages import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
-    RequestFailure,
 )
 from tests.unit.fake_cluster import ProducerBatch
 from tests.unit.fake_requests import FakeRequests

@@ -6,7 +6,8 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch
-from pyspark_kafka_meta.wire.messages import (
+from pyspark_kafka_meta.wire.messages import RequestFailure
+from pyspark_kafka_meta.wire.producer_messages import (
     AddPartitionsRequest,
     AddPartitionsResponse,
     Coordinator,
@@ -21,7 +22,6 @@ from pyspark_kafka_meta.wire.messages import (
     ListTransactionsResponse,
     ProducerIdRequest,
     ProducerIdResponse,
-    RequestFailure,
     TransactionRequest,
     TransactionResponse,
     TransactionVersionRequest,

@@ -33,9 +33,8 @@ from pyspark_kafka_meta.wire.messages import (
     OffsetsRequest,
     OffsetsResponse,
     PartitionOffset,
-    ProduceRequest,
-    TransactionRequest,
 )
+from pyspark_kafka_meta.wire.producer_messages import ProduceRequest, TransactionRequest
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.fake_produce import FakeProduce
 from tests.unit.fake_requests import FakeRequests

@@ -13,14 +13,14 @@ from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeo
 from pyspark_kafka_meta.model import NO_LEADER, NO_PRODUCER, LeaderHint, ProducerEpoch, TopicPartition
 from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.records.record_batches import read_batch_headers
-from pyspark_kafka_meta.wire.messages import (
+from pyspark_kafka_meta.wire.messages import RequestFailure
+from pyspark_kafka_meta.wire.producer_messages import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
     ProducerIdRequest,
     ProducerIdResponse,
-    RequestFailure,
 )
 from tests import produce_cases
 from tests.partitions import T0, T1

@@ -9,13 +9,8 @@ from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import ProducerEpoch, TransactionVersion
 from pyspark_kafka_meta.records.aborted_transactions import is_abort_marker
 from pyspark_kafka_meta.records.record_batches import read_batch_headers
-from pyspark_kafka_meta.wire.messages import (
-    FetchedPartition,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    ProducedPartition,
-)
+from pyspark_kafka_meta.wire.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from pyspark_kafka_meta.wire.producer_messages import ProducedPartition
 from tests.partitions import T0
 from tests.transaction_cases import write
 from tests.unit.scene import Scene

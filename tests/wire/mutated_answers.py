@@ -44,17 +44,13 @@ from pyspark_kafka_meta.wire.frame_codec import (
     Exchange,
     milliseconds,
 )
-from pyspark_kafka_meta.wire.messages import (
-    LATEST_TIMESTAMP,
+from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP, FetchPartition, FetchRequest, OffsetQuery, OffsetsRequest
+from pyspark_kafka_meta.wire.producer_messages import (
     AddPartitionsRequest,
     AddPartitionsResponse,
     CoordinatorResponse,
     DescribeTransactionsResponse,
-    FetchPartition,
-    FetchRequest,
     FindCoordinatorRequest,
-    OffsetQuery,
-    OffsetsRequest,
     ProducePartition,
     ProduceRequest,
     ProducerIdResponse,

@@ -29,17 +29,14 @@ from pyspark_kafka_meta.wire import connection, sockets
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.wire.frame_codec import PRODUCE, Api, request_schema
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
-from pyspark_kafka_meta.wire.messages import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
+from pyspark_kafka_meta.wire.messages import FetchPartition, FetchRequest, FetchResponse, RequestFailure
+from pyspark_kafka_meta.wire.producer_messages import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
     ProducerIdRequest,
     ProducerIdResponse,
-    RequestFailure,
 )
 from tests.partitions import T0, T1
 from tests.unit.logs import batch

@@ -12,7 +12,8 @@ from pyspark_kafka_meta.errors import UnsupportedBrokerError
 from pyspark_kafka_meta.model import ProducerEpoch, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.testing import MockCluster
-from pyspark_kafka_meta.wire.messages import ProducePartition, ProduceRequest, RequestFailure
+from pyspark_kafka_meta.wire.messages import RequestFailure
+from pyspark_kafka_meta.wire.producer_messages import ProducePartition, ProduceRequest
 from tests.transaction_cases import write
 from tests.unit.scene import RecordingPublisher
 

@@ -18,7 +18,7 @@ from pyspark_kafka_meta.tables import open_transactions
 from pyspark_kafka_meta.tables.open_transactions import SinkDecisions, transaction_rows
 from pyspark_kafka_meta.tables.table_rows import TransactionRow
 from pyspark_kafka_meta.transactions.decision import STREAM, BatchId, Decision
-from pyspark_kafka_meta.wire.messages import DescribedTransaction
+from pyspark_kafka_meta.wire.producer_messages import DescribedTransaction
 
 NOW_MS = 1_700_000_000_000
 PRODUCER = ProducerEpoch(7, 3)

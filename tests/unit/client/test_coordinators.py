@@ -18,7 +18,7 @@ from pyspark_kafka_meta.errors import (
     UnsupportedBrokerError,
 )
 from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch, RefreshReason, TransactionVersion
-from pyspark_kafka_meta.wire.messages import (
+from pyspark_kafka_meta.wire.producer_messages import (
     AddPartitionsResponse,
     FindCoordinatorRequest,
     ProducerIdResponse,

@@ -16,7 +16,7 @@ from pyspark_kafka_meta.tables.open_transactions import open_transactions, trans
 from pyspark_kafka_meta.tables.table_rows import TransactionPartition, TransactionRow
 from pyspark_kafka_meta.tables.table_schemas import arrow_schema
 from pyspark_kafka_meta.transactions.decision import STREAM, BatchId, Decision
-from pyspark_kafka_meta.wire.messages import DescribedTransaction
+from pyspark_kafka_meta.wire.producer_messages import DescribedTransaction
 
 NOW_MS = 1_700_000_060_000
 PRODUCER = ProducerEpoch(7, 3)

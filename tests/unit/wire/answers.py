@@ -31,7 +31,7 @@ from pyspark_kafka_meta.wire.frame_codec import (
     encode,
     milliseconds,
 )
-from pyspark_kafka_meta.wire.messages import (
+from pyspark_kafka_meta.wire.producer_messages import (
     AddPartitionsRequest,
     DescribeTransactionsRequest,
     EndTransactionRequest,

@@ -34,9 +34,8 @@ from pyspark_kafka_meta.wire.messages import (
     OffsetsRequest,
     OffsetsResponse,
     PartitionOffset,
-    ProducePartition,
-    ProduceRequest,
 )
+from pyspark_kafka_meta.wire.producer_messages import ProducePartition, ProduceRequest
 from pyspark_kafka_meta.wire.translate_transactions import transaction_response
 from tests.partitions import T0, T1, U0
 from tests.unit.wire.answers import (

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka_meta.errors import ProtocolError
 from pyspark_kafka_meta.model import Address, Broker, LeaderHint, TransactionVersion
 from pyspark_kafka_meta.wire.frame_codec import PRODUCE
-from pyspark_kafka_meta.wire.messages import (
+from pyspark_kafka_meta.wire.producer_messages import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,

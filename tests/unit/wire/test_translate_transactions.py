@@ -19,7 +19,7 @@ from pyspark_kafka_meta.wire.frame_codec import (
     LIST_TRANSACTIONS,
     Api,
 )
-from pyspark_kafka_meta.wire.messages import (
+from pyspark_kafka_meta.wire.producer_messages import (
     AddPartitionsResponse,
     Coordinator,
     CoordinatorResponse,

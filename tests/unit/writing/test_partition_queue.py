@@ -20,7 +20,7 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch, RefreshReason
 from pyspark_kafka_meta.records.record_batches import read_batch_headers
-from pyspark_kafka_meta.wire.messages import ProducedPartition
+from pyspark_kafka_meta.wire.producer_messages import ProducedPartition
 from pyspark_kafka_meta.writing.partition_queue import MAX_IN_FLIGHT, PartitionQueue, QueuedBatch
 from pyspark_kafka_meta.writing.queue_instructions import BackOff, Fail, Refresh
 from pyspark_kafka_meta.writing.written_range import WrittenRange

@@ -19,7 +19,7 @@ from pyspark_kafka_meta.model import (
     TransactionVersion,
     WrittenOffsets,
 )
-from pyspark_kafka_meta.wire.messages import EndTransactionResponse
+from pyspark_kafka_meta.wire.producer_messages import EndTransactionResponse
 from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
 from pyspark_kafka_meta.writing.written_range import WrittenRange
 from tests.partitions import T0, T1, T2

@@ -18,7 +18,7 @@ from pyspark_kafka_meta.errors import (
     TransactionTimeoutError,
 )
 from pyspark_kafka_meta.model import ProducerEpoch, TransactionVersion
-from pyspark_kafka_meta.wire.messages import AddPartitionsRequest, EndTransactionRequest
+from pyspark_kafka_meta.wire.producer_messages import AddPartitionsRequest, EndTransactionRequest
 from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
 from pyspark_kafka_meta.writing.written_range import WrittenRange
 from tests.partitions import T0, T1, T2

@@ -1,0 +1,54 @@
+"""The kinds of requests that producers send, which a `KafkaWire` opens at their first use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pyspark_kafka_meta.wire import translate_produce, translate_transactions
+from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.wire.frame_codec import PRODUCE
+from pyspark_kafka_meta.wire.in_flight_queue import InFlightRequest
+from pyspark_kafka_meta.wire.in_flight_requests import InFlightRequests
+from pyspark_kafka_meta.wire.producer_messages import (
+    ProduceRequest,
+    ProduceResponse,
+    TransactionRequest,
+    TransactionResponse,
+)
+
+
+class ProduceRequests(InFlightRequests[ProduceRequest, ProduceResponse]):
+    """A broker that waits for its followers reads no further requests: its full buffer is no reason to close a
+    connection whose requests it may have handled."""
+
+    name = "a Produce"
+    pipelines = True
+
+    def __init__(self, settings: ConnectionSettings, interrupted_by: InFlightRequests[Any, Any]) -> None:
+        super().__init__(replace(settings, limits_unacknowledged=False), interrupted_by)
+
+    def _write(self, connection: Connection, request: ProduceRequest, deadline: float) -> None:
+        version = connection.version(translate_produce.produce_api(request))
+        connection.send(PRODUCE, translate_produce.produce_request(version, request), deadline)
+
+    def _read(
+        self, node_id: int, connection: Connection, in_flight: InFlightRequest[ProduceRequest]
+    ) -> ProduceResponse:
+        exchange = connection.receive(in_flight.read_deadline(), has_begun=True)
+        return translate_produce.produce_response(exchange, in_flight.request, node_id)
+
+
+class TransactionRequests(InFlightRequests[TransactionRequest, TransactionResponse]):
+    name = "a request of a transaction"
+
+    def _write(self, connection: Connection, request: TransactionRequest, deadline: float) -> None:
+        api = translate_transactions.transaction_api(request)
+        version = connection.version(api)
+        connection.send(api, translate_transactions.transaction_request(version, request), deadline)
+
+    def _read(
+        self, node_id: int, connection: Connection, in_flight: InFlightRequest[TransactionRequest]
+    ) -> TransactionResponse:
+        exchange = connection.receive(in_flight.read_deadline(), has_begun=True)
+        return translate_transactions.transaction_response(exchange, in_flight.request, node_id)
