@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark_kafka_meta.errors import UnsupportedRecordFormatError
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.record_schema import HEADERS_COLUMN
-from pyspark_kafka_meta.records.arrow_arrays import binary_array, headers_array
+from pyspark_kafka_meta.records.arrow_arrays import binary_array, headers_array, number_array
 from pyspark_kafka_meta.records.record_batches import BatchHeader
 from pyspark_kafka_meta.records.record_fields import Bytes, Fields, Longs
 
@@ -50,11 +50,11 @@ def _topic(rows: Rows) -> pa.Array:
     first, *others = topics = [partition.topic for partition in rows.partitions]
     if others.count(first) == len(others):
         return pa.repeat(first, len(rows.batch))
-    return pa.array(topics).take(pa.array(rows.batch))
+    return pa.array(topics).take(number_array(rows.batch))
 
 
 def _partition(rows: Rows) -> pa.Array:
-    return pa.array(np.array([partition.partition for partition in rows.partitions], np.int32)[rows.batch])
+    return number_array(np.array([partition.partition for partition in rows.partitions], np.int32)[rows.batch])
 
 
 def _timestamp(rows: Rows) -> pa.Array:
@@ -72,12 +72,12 @@ def _timestamp(rows: Rows) -> pa.Array:
             f"{rows.locate(row)}: the timestamp of offset {rows.offset[row]}, {base_ms[row]} + {delta_ms[row]} ms, "
             "does not fit Spark's microseconds; leave out the timestamp column or start after this offset"
         )
-    return pa.array(ms * 1000).view(pa.timestamp("us", tz="UTC"))
+    return number_array(ms * 1000).view(pa.timestamp("us", tz="UTC"))
 
 
 def _timestamp_type(rows: Rows) -> pa.Array:
     """Spark's ids: 0 CreateTime, 1 LogAppendTime. Only message format v0 has -1, no timestamp."""
-    return pa.array(np.array([header.is_log_append_time for header in rows.headers], np.int32)[rows.batch])
+    return number_array(np.array([header.is_log_append_time for header in rows.headers], np.int32)[rows.batch])
 
 
 COLUMNS: Mapping[str, Callable[[Rows], pa.Array]] = {
@@ -85,7 +85,7 @@ COLUMNS: Mapping[str, Callable[[Rows], pa.Array]] = {
     "value": lambda rows: binary_array(rows.payload, rows.fields.value_at, rows.fields.value_length),
     "topic": _topic,
     "partition": _partition,
-    "offset": lambda rows: pa.array(rows.offset),
+    "offset": lambda rows: number_array(rows.offset),
     "timestamp": _timestamp,
     "timestampType": _timestamp_type,
     HEADERS_COLUMN: lambda rows: headers_array(rows.payload, rows.fields, rows.locate),
