@@ -52,7 +52,13 @@ def turn_s(bootstrap_servers: str, topic: str, reader: Reader) -> tuple[float, f
     options = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic, **reader.options}
     process = subprocess.run(
         [sys.executable, "-c", PROGRAM, reader.source, json.dumps(options), jars, str(time.time())],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
+        # Installed packages are compiled: the warm-up round compiles this one.
+        env={
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONDONTWRITEBYTECODE": "",
+        },
         capture_output=True,
         text=True,
         timeout=TURN_TIMEOUT_S,
