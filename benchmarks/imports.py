@@ -127,6 +127,7 @@ def run(process: Process, folder: Path, bootstrap_servers: str, given: bytes) ->
         done = subprocess.run(
             [sys.executable, "-X", "importtime", "-c", program, bootstrap_servers, process.option],
             env={**environment, "TMPDIR": events},
+            cwd=folder,  # `python -c` imports from it first
             input=given,
             capture_output=True,
             timeout=TIMEOUT_S,
@@ -149,7 +150,7 @@ def main() -> None:
     parser = argument_parser(__doc__, rounds=11)
     parser.add_argument("--before", type=Path, help="another checkout, to compare with")
     arguments = parser.parse_args()
-    folders = {"before_ms": arguments.before, "ms": ROOT} if arguments.before else {"ms": ROOT}
+    folders = {"before_ms": arguments.before.resolve(), "ms": ROOT} if arguments.before else {"ms": ROOT}
     taken: defaultdict[tuple[str, str], defaultdict[str, list[Imported]]] = defaultdict(lambda: defaultdict(list))
     with MockCluster() as cluster:
         cluster.create_topic(TOPIC)
