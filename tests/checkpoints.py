@@ -26,16 +26,18 @@ def restored(offset: SourceOffset) -> SourceOffset:
     return parsed(text(offset))
 
 
-def write_checkpoint(folder: Path, batches: Mapping[int, SourceOffset | str], finished: int | None) -> str:
-    """Write the checkpoint of query-1 as Spark does, and return its location.
+def write_checkpoint(
+    folder: Path, batches: Mapping[int, SourceOffset | str], finished: int | None, query_id: str = "query-1"
+) -> str:
+    """Write the checkpoint of a query as Spark does, or add to it, and return its location.
 
     Args:
         batches: the end of each planned micro-batch, or the text of its file.
         finished: the last finished micro-batch; None before the first.
     """
     for name in ("offsets", "commits"):
-        (folder / name).mkdir(parents=True)
-    (folder / "metadata").write_text('{"id":"query-1"}')
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / "metadata").write_text(json.dumps({"id": query_id}))
     for batch, end in batches.items():
         content = end if isinstance(end, str) else f"v1\n{SETTINGS}\n{text(end)}"
         (folder / "offsets" / str(batch)).write_text(content)

@@ -14,6 +14,8 @@ from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 
 TOPIC, COPY = "clicks", "copies"
 """The topic that the query reads, and the topic that it writes."""
+SINK = "demo"
+"""The query's `kafka.transactional.id`, where brokers have transactions."""
 REPLICAS = ([2, 3, 4], [3, 4, 2], [4, 2, 3], [2, 4, 3])
 """By partition of LocalKafka; the first replica leads. Which broker takes over from broker 2 differs by partition."""
 BLACKOUT_S = 3.0
@@ -33,6 +35,10 @@ class Cluster(Protocol):
     @property
     def selection(self) -> Mapping[str, str]:
         """The source option that selects the query's topics."""
+
+    @property
+    def sink_options(self) -> Mapping[str, str]:
+        """Further `kafka.*` options of the query's sink."""
 
     @property
     def topics(self) -> Sequence[str]:
@@ -62,6 +68,7 @@ class EmbeddedCluster:
         self.name = "3 embedded brokers in this process"
         self.options = {"kafka.bootstrap.servers": brokers.bootstrap_servers.replace("127.0.0.1", "localhost")}
         self.selection = {"subscribePattern": f"^{TOPIC}"}
+        self.sink_options: Mapping[str, str] = {}  # they have no transactions
         self.topics, self.copies = [TOPIC], [COPY]
         self.elections = " Embedded brokers hold no elections: the demo chooses the leaders."
         self.growth = (
@@ -137,6 +144,7 @@ class LocalKafkaCluster:
         self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
         self.name = "Apache Kafka on this machine, 1 controller and 3 brokers"
         self.options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+        self.sink_options = {"kafka.transactional.id": SINK}
         self.selection = {"subscribe": TOPIC}
         self.topics, self.copies = [TOPIC], [COPY]
         self.elections = ""
@@ -212,6 +220,7 @@ class UserCluster:
     def __init__(self, options: Mapping[str, str], topic: str) -> None:
         self.name = f"your cluster at {options['kafka.bootstrap.servers']}, which is not changed"
         self.options = options
+        self.sink_options: Mapping[str, str] = {}
         self.selection = {"subscribe": topic}
         self.topics, self.copies = [topic], ()
 

@@ -86,7 +86,8 @@ class Stream:
             minPartitions="2",
             maxOffsetsPerTrigger=str(OFFSETS_PER_TRIGGER),
         )
-        sink = _copies(source.load(), client) if cluster.copies else source.load().writeStream.format("noop")
+        written = {**client, **cluster.sink_options}
+        sink = _copies(source.load(), written) if cluster.copies else source.load().writeStream.format("noop")
         sink = sink.option("checkpointLocation", str(checkpoint)).trigger(processingTime="1 second")
         self._query: StreamingQuery = sink.start()
         self._begins: Positions = {}
@@ -117,11 +118,11 @@ class Stream:
         self._query.stop()
 
 
-def _copies(rows: DataFrame, client: Mapping[str, str]) -> DataStreamWriter:
-    """Writes rows of each topic to its copy. Reading and writing are stages of their own, so that the worker of each
-    executor does both, with one cache."""
+def _copies(rows: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:
+    """Writes rows of each topic to its copy, with these options of the sink. Reading and writing are stages of their
+    own, so that the worker of each executor does both, with one cache."""
     copies = rows.selectExpr(f"replace(topic, '{TOPIC}', '{COPY}') AS topic", "key", "value").repartition(2)
-    return copies.writeStream.format("kafkameta").options(**client)
+    return copies.writeStream.format("kafkameta").options(**options)
 
 
 def _end_offset(progress: StreamingQueryProgress) -> SourceOffset | None:

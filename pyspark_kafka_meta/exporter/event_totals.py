@@ -137,7 +137,7 @@ class EventTotals:
         missing = sum(cache.events_missing() for cache in self._caches.values())
         readings.set(metrics.EVENTS_MISSING, self._missing_before + missing)
         for cache in self._living(now_ms):
-            _read_cache(readings, cache, now_ms, live)
+            _read_cache(readings, cache, live)
         return readings
 
     def _living(self, now_ms: int) -> Iterator[_Cache]:
@@ -208,7 +208,7 @@ class EventTotals:
             self._totals.observe(metrics.TRANSACTIONS_SECONDS, event["transactions_ms"] / 1000, result)
 
 
-def _read_cache(readings: Readings, cache: _Cache, now_ms: int, live: Leaders | None) -> None:
+def _read_cache(readings: Readings, cache: _Cache, live: Leaders | None) -> None:
     contents = cache.contents
     role = _known(_ROLES, contents.last["role"])
     process = Process.EXECUTOR if role in EXECUTOR_ROLES else role
@@ -216,8 +216,8 @@ def _read_cache(readings: Readings, cache: _Cache, now_ms: int, live: Leaders | 
     readings.add(metrics.CACHES, 1, *labels)
     readings.add(metrics.CACHED_PARTITIONS, len(contents.leaders), *labels)
     readings.raise_to(metrics.CACHE_GENERATION, contents.last["generation_after"] or 0, *labels)
-    if (age_ms := contents.age_ms(now_ms)) is not None:
-        readings.raise_to(metrics.CACHE_AGE_SECONDS, max(age_ms, 0) / 1000, *labels)
+    if contents.answered_at_ms is not None:
+        readings.lower_to(metrics.CACHE_LAST_REFRESH, contents.answered_at_ms / 1000, *labels)
     if live is not None:
         readings.add(metrics.STALE_PARTITIONS, cache.count_stale(live), *labels)
 

@@ -184,10 +184,10 @@ CACHES = Metric(
     "Caches with an event in the last ten minutes, unless closed or reported as dead.",
     ("process", "application_id", "executor"),
 )
-CACHE_AGE_SECONDS = Metric(
-    "kafkameta_cache_age_seconds",
+CACHE_LAST_REFRESH = Metric(
+    "kafkameta_cache_last_refresh_timestamp_seconds",
     Kind.GAUGE,
-    "Time from the last Metadata response in an event to the poll, of the oldest of an executor's caches.",
+    "When the last Metadata response in an event came, since 1970 UTC, of the oldest of an executor's caches.",
     ("process", "application_id", "executor"),
 )
 CACHE_GENERATION = Metric(

@@ -57,6 +57,11 @@ class Readings:
         numbers = self.numbers.setdefault(metric, {})
         numbers[labels] = max(numbers.get(labels, value), value)
 
+    def lower_to(self, metric: Metric, value: float, *labels: str) -> None:
+        """Keep the smallest value."""
+        numbers = self.numbers.setdefault(metric, {})
+        numbers[labels] = min(numbers.get(labels, value), value)
+
     def observe(self, metric: Metric, value: float, *labels: str) -> None:
         distributions = self.distributions.setdefault(metric, {})
         distributions.setdefault(labels, Distribution(metric.buckets)).observe(value)

@@ -14,6 +14,8 @@ from tests.monitoring.shipped_files import RULES, RULES_FILE
 EXECUTOR = '{process="executor", application_id="app-1", executor="1", job="kafkameta", instance="a"}'
 AT_EXPORTER = 'job="kafkameta", instance="a"'
 LAG = 'kafkameta_lag_seconds{query_id="q", topic="t"}'
+NO_END = 'kafkameta_lag_unknown_partitions{query_id="q", topic="t"}'
+NO_AGE = 'kafkameta_lag_seconds_unknown_partitions{query_id="q", topic="t"}'
 LOSSES = 'kafkameta_data_losses_total{topic="t"}'
 OPEN = 'kafkameta_open_transaction_seconds{sink="s"}'
 STALE = f"kafkameta_stale_partitions{EXECUTOR}"
@@ -30,6 +32,8 @@ CALM = {
     LOSSES: "2x120",  # an exporter that has run for long
     LAG: "0x45 1+20x8 161-20x8 0x60",  # a peak, from which the query recovers
     'kafkameta_lag_seconds{query_id="q", topic="old"}': "1800-15x115 60x4",  # a query that catches up
+    NO_END: "0x50 2x12 0x57",  # an election, or an unreachable leader, for three minutes
+    NO_AGE: "0x80 1x20 0x19",
     OPEN: "0x50 0+15x15 0+15x15 0x37",  # transactions of two long batches
     UP: "1x60 0 1x59",
     SOURCE_UP: "1x50 0x2 1x67",
@@ -40,11 +44,13 @@ SCENES: dict[str, dict[str, str]] = {
     "KafkametaRefreshStorm": {NOT_LEADER: "0+20x120"},
     "KafkametaDataLoss": {LOSSES: "2x100 3x19"},
     "KafkametaLagRising": {LAG: "0+15x120"},
+    "KafkametaLagUnknown": {NO_END: "0x50 1x69"},
     "KafkametaTransactionOpenTooLong": {OPEN: "0+15x120"},
     "KafkametaExporterFailing": {UP: "1x60 0x59"},
 }
 OTHER_SCENES = {
     "the first loss of a topic": ("KafkametaDataLoss", {LOSSES: "_x100 1x19"}),
+    "unread records of unknown age": ("KafkametaLagUnknown", {NO_AGE: "0x50 1x69"}),
     "a source that cannot be polled": ("KafkametaExporterFailing", {SOURCE_UP: "1x60 0x59"}),
     "a transaction of another producer": (
         "KafkametaTransactionOpenTooLong",

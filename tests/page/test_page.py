@@ -124,6 +124,24 @@ def test_refresh_now_leaves_an_event_with_its_reason(page: Page, demo_url: str) 
     expect(section(page, "Events").get_by_role("cell", name="on_demand").first).to_be_visible()
 
 
+@pytest.mark.kafka
+def test_on_kafka_the_query_writes_in_transactions_that_are_shown_also_after_a_broker_died(
+    serve: Any, page: Page
+) -> None:
+    with serve("--cluster", "kafka") as url:
+        opened(page, url)
+        transactions = section(page, "Transactions")
+        expect(transactions).to_contain_text("demo/", timeout=START_TIMEOUT_MS)
+        victim = leader_of(page, "copies-1")
+
+        press(page, f"Kill broker {victim}")
+
+        expect(section(page, "Events")).to_contain_text(f"copies-1: {victim} to")
+        press(page, f"Restore broker {victim}")
+        expect(section(page, "Events")).to_contain_text(re.compile(rf"copies-1: \d to {victim}"))
+        expect(transactions).to_contain_text("demo/")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [{"width": 1280, "height": 900}, PHONE], ids=["desktop", "phone"])
 def test_everybody_can_use_it(browser: Browser, demo_url: str, size: Any, scheme: Any) -> None:

@@ -87,8 +87,8 @@ def test_a_scrape_has_the_figures_of_the_tables(tmp_path: Path, wait_for: Callab
     assert values(samples, "cached_partitions", "executor") == {("1",): sum(row.topic is not None for row in rows)}
     missing = {row.cache_id: row.events_missing for row in rows}
     assert values(samples, "events_missing") == {(): sum(missing.values())} == {(): 1}
-    ages = values(samples, "cache_age_seconds", "executor")
-    assert 8 <= ages["1",] < 60
+    refreshed_s = values(samples, "cache_last_refresh_timestamp_seconds", "executor")
+    assert refreshed_s["1",] == events[1]["time_ms"] / 1000
     assert [sample.name for sample in samples if sample.name.startswith("process_cpu")], "the exporter's own cost"
 
 

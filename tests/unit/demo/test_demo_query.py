@@ -63,6 +63,22 @@ def test_the_query_writes_nothing_to_a_cluster_of_yours(tmp_path: Path) -> None:
     rows.selectExpr.assert_not_called()
 
 
+def test_the_sink_has_its_cluster_s_further_options(tmp_path: Path) -> None:
+    spark = MagicMock()
+    cluster: Any = SimpleNamespace(
+        options={"kafka.bootstrap.servers": "b:9"},
+        selection={"subscribe": "clicks"},
+        sink_options={"kafka.transactional.id": "demo"},
+        copies=["copies"],
+    )
+    Stream(spark, cluster, tmp_path / "events", tmp_path / "checkpoint")
+    rows = spark.readStream.format().options
+    written = rows().load().selectExpr().repartition().writeStream.format().options
+
+    assert written.call_args.kwargs.items() >= cluster.sink_options.items()
+    assert not rows.call_args_list[0].kwargs.keys() & cluster.sink_options.keys()
+
+
 def report(end_offset: str | None) -> Any:
     rows = 0 if end_offset in (None, "null") else 5
     source = SimpleNamespace(endOffset=end_offset)

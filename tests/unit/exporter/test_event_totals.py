@@ -144,10 +144,16 @@ def test_caches_of_an_executor_have_the_figures_of_the_table() -> None:
     executor = ("executor", "", "1")
 
     assert found.numbers[metrics.CACHED_PARTITIONS][executor] == len(rows)
-    assert found.numbers[metrics.CACHE_AGE_SECONDS][executor] == (rows[0].age_at_most_ms or 0) / 1000 == 8.0
+    assert found.numbers[metrics.CACHE_LAST_REFRESH][executor] == (NOW_MS - (rows[0].age_at_most_ms or 0)) / 1000
     assert found.numbers[metrics.CACHE_GENERATION][executor] == rows[0].generation_at_least == 2
     assert found.numbers[metrics.STALE_PARTITIONS][executor] == len(stale) == 1
     assert found.numbers[metrics.CACHES] == {executor: 1, ("executor", "app", "2"): 1, ("planner", "", "driver"): 1}
+
+
+def test_the_last_refresh_of_an_executor_is_that_of_its_oldest_cache() -> None:
+    found = readings(event(FIRST, 1, 9_000), event(SECOND, 1, 20_000), event(THIRD, 1, 3_000))
+
+    assert found.numbers[metrics.CACHE_LAST_REFRESH] == {("executor", "", "1"): (NOW_MS - 20_000) / 1000}
 
 
 def test_stale_partitions_are_counted_again_if_the_cache_or_the_cluster_changes() -> None:
