@@ -78,7 +78,7 @@ def test_links_lead_to_files_and_anchors_of_the_site(path: Path) -> None:
 def test_search_finds_an_option(tab: Page) -> None:
     tab.goto("/")
     tab.keyboard.press("/")
-    tab.locator(".md-search__input").fill("kafka.transactional.id")
+    tab.locator(".md-search__input").press_sequentially("kafka.transactional.id")  # it listens to keys
 
     found = tab.locator(".md-search-result__link[href*='/options/']")
     expect(found.first).to_be_visible()
