@@ -334,25 +334,20 @@ def test_a_broker_name_that_an_executor_cannot_resolve_costs_no_record(
         copies.copy_on()
 
 
-def test_a_killed_executor_costs_no_record(application: Application, installed: SparkHosts) -> None:
+def test_killed_processes_of_spark_cost_no_record(application: Application, installed: SparkHosts) -> None:
+    executor, master, worker = WORKERS[2], MASTER, WORKERS[0]
     with copying(application, installed) as copies:
-        assert installed.hosts[WORKERS[2]].kill(EXECUTOR_CLASS)
+        assert installed.hosts[executor].kill(EXECUTOR_CLASS)
         copies.copy_on()
 
-
-def test_a_killed_master_costs_no_record(application: Application, installed: SparkHosts) -> None:
-    with copying(application, installed) as copies:
-        assert installed.hosts[MASTER].kill(MASTER_CLASS)
+        assert installed.hosts[master].kill(MASTER_CLASS)
         copies.copy_on()
         installed.start_master()
         installed.wait_for_workers()
         copies.copy_on()
 
-
-def test_a_killed_worker_costs_no_record(application: Application, installed: SparkHosts) -> None:
-    with copying(application, installed) as copies:
-        assert installed.hosts[WORKERS[0]].kill(WORKER_CLASS)
+        assert installed.hosts[worker].kill(WORKER_CLASS)
         copies.copy_on()
-        installed.start_worker(WORKERS[0])
+        installed.start_worker(worker)
         installed.wait_for_workers()
         copies.copy_on()
