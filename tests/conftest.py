@@ -38,6 +38,7 @@ LONGEST_FIRST = (
     "spark/test_exactly_once.py",
     "page/test_page.py",
     "spark/test_speculation.py",
+    "monitoring/test_live_alerts.py",
     "kafka/test_fault_matrix_data_loss.py",
     "kafka/test_fault_matrix.py",
     "spark/test_sink.py",
