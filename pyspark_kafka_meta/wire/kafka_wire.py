@@ -8,10 +8,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from pyspark_kafka_meta.errors import RequestTimeoutError
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pyspark_kafka_meta.wire.producer_requests import ProduceRequests, TransactionRequests
 
 Topics: TypeAlias = Collection[str] | None
+Kind = TypeVar("Kind", bound=InFlightRequests[Any, Any])
 
 SHRINK = 8
 """Divides the requested bytes after a response that did not arrive in time: over a slow link, as many bytes would be
@@ -123,9 +124,9 @@ class KafkaWire:
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
         self._metadata = MetadataRequests(settings)
-        self.offsets = OffsetsRequests(settings, self._metadata)
-        self.fetch = FetchRequests(settings, self._metadata)
-        self._kinds: list[InFlightRequests[Any, Any]] = [self._metadata, self.offsets, self.fetch]
+        self._kinds: list[InFlightRequests[Any, Any]] = [self._metadata]
+        self.offsets = self._open(OffsetsRequests)
+        self.fetch = self._open(FetchRequests)
         # Metadata goes to addresses, which get numbers here: bootstrap addresses have no node id.
         self._numbers: defaultdict[Address, int] = defaultdict(itertools.count().__next__)
 
@@ -133,15 +134,16 @@ class KafkaWire:
     def produce(self) -> ProduceRequests:
         from pyspark_kafka_meta.wire.producer_requests import ProduceRequests  # readers start sooner without it
 
-        requests = ProduceRequests(self._settings, self._metadata)
-        self._kinds.append(requests)
-        return requests
+        return self._open(ProduceRequests)
 
     @cached_property
     def transactions(self) -> TransactionRequests:
         from pyspark_kafka_meta.wire.producer_requests import TransactionRequests  # as above
 
-        requests = TransactionRequests(self._settings, self._metadata)
+        return self._open(TransactionRequests)
+
+    def _open(self, kind: Callable[[ConnectionSettings, MetadataRequests], Kind]) -> Kind:
+        requests = kind(self._settings, self._metadata)
         self._kinds.append(requests)
         return requests
 

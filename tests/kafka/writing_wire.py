@@ -107,8 +107,7 @@ class TappedWire(KafkaWire):
 
     def __init__(self, settings: ConnectionSettings) -> None:
         super().__init__(settings)
-        self.tapped = self.produce = TappedProduces(settings, self._metadata)
-        self._kinds.append(self.produce)
+        self.tapped = self.produce = self._open(TappedProduces)
 
 
 def _damaged(part: ProducePartition) -> ProducePartition:
