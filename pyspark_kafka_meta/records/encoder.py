@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark_kafka_meta.errors import InvalidRowError
 from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch, TopicPartition
 from pyspark_kafka_meta.record_schema import HEADERS_COLUMN
-from pyspark_kafka_meta.records.arrow_arrays import data_of, offsets_of
+from pyspark_kafka_meta.records.arrow_arrays import data_of, number_array, offsets_of
 from pyspark_kafka_meta.records.compression import Compression, compress
 from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.records.record_batches import HEADER_BYTES, TRANSACTIONAL, read_batch_headers, write_batch
@@ -49,7 +49,7 @@ class Records:
 
     def take(self, rows: Ints) -> Records:
         """The records at these indexes, in this order."""
-        indexes = pa.array(rows)
+        indexes = number_array(rows)
         headers = None if self.headers is None else self.headers.take(indexes)
         return Records(self.key.take(indexes), self.value.take(indexes), headers, self.timestamp_ms[rows])
 
