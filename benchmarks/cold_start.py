@@ -10,7 +10,6 @@ downloads packages. A Python source with ready rows shows Spark's own time for a
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness import argument_parser, brokers, report
+from benchmarks.harness import argument_parser, brokers, installed_environment, report
 from benchmarks.jvm_source import jvm_source_jars
 from benchmarks.peers import JVM, OURS, Reader, ceiling, take_turns
 from benchmarks.topics import fill, new_topic
@@ -52,13 +51,7 @@ def turn_s(bootstrap_servers: str, topic: str, reader: Reader) -> tuple[float, f
     options = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic, **reader.options}
     process = subprocess.run(
         [sys.executable, "-c", PROGRAM, reader.source, json.dumps(options), jars, str(time.time())],
-        # Installed packages are compiled: the warm-up round compiles this one.
-        env={
-            **os.environ,
-            "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": str(ROOT),
-            "PYTHONDONTWRITEBYTECODE": "",
-        },
+        env=installed_environment(ROOT),
         capture_output=True,
         text=True,
         timeout=TURN_TIMEOUT_S,

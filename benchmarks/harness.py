@@ -53,6 +53,17 @@ def spark_session(master: str = "local[2]") -> Iterator[SparkSession]:
         spark.stop()
 
 
+def installed_environment(folder: Path) -> dict[str, str]:
+    """The environment of a process that imports the package from the checkout in `folder` as if it were installed:
+    modules are compiled, by the first such process."""
+    return {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(folder),
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
+
+
 def argument_parser(description: str | None, **defaults: int) -> argparse.ArgumentParser:
     """A parser with a numeric option for each of `defaults`, and `--json`."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -9,7 +9,6 @@ without test packages: the protocol library imports hypothesis where it finds it
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.harness import argument_parser, report
+from benchmarks.harness import argument_parser, installed_environment, report
 from pyspark_kafka_meta.testing import MockCluster
 
 ROOT = Path(__file__).parent.parent
@@ -29,18 +28,19 @@ TIMEOUT_S = 60
 WARM_UP_ROUNDS = 1
 SHOWN_FROM_MS = 1.0
 BEGIN = "--- this source ---"
-PROGRAM = f"""
+TASK_CONTEXT = """
 import pickle, sys
 from pyspark import TaskContext
-{{spark}}
-TaskContext._getOrCreate()._localProperties = {{{{}}}}
+TaskContext._getOrCreate()._localProperties = {}
+"""
+HANDED_OVER = f"""
 given = sys.stdin.buffer.read()
 print("{BEGIN}", file=sys.stderr, flush=True)
 given = pickle.loads(given) if given else None
-{{work}}
 """
+IMPORT = f"from {PACKAGE} import DefaultSource"
 SOURCE = f"""
-from {PACKAGE} import DefaultSource
+{IMPORT}
 source = DefaultSource({{"kafka.bootstrap.servers": sys.argv[1], sys.argv[2]: "{TOPIC}"}})
 """
 SEND = "sys.stdout.buffer.write(pickle.dumps({}))"
@@ -62,7 +62,7 @@ class Process(NamedTuple):
 PLAN = "from pyspark.sql.worker import plan_data_source_read"
 WRITE = "from pyspark.sql.worker import write_into_data_source"
 PROCESSES = (
-    Process("lookup", "from pyspark.sql.worker import lookup_data_sources", SOURCE.splitlines()[1]),
+    Process("lookup", "from pyspark.sql.worker import lookup_data_sources", IMPORT),
     Process(
         "sink",
         WRITE,
@@ -120,13 +120,11 @@ def package_of(module: str) -> str | None:
 
 def run(process: Process, folder: Path, bootstrap_servers: str, given: bytes) -> tuple[dict[str, Imported], bytes]:
     """What the process imports from its checkout in `folder`, and what it hands to the task."""
-    # Installed packages are compiled: the first round compiles this one.
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": ""}
-    program = PROGRAM.format(spark=process.spark, work=process.work)
+    program = "\n".join((TASK_CONTEXT, process.spark, HANDED_OVER, process.work))
     with tempfile.TemporaryDirectory() as events:
         done = subprocess.run(
             [sys.executable, "-X", "importtime", "-c", program, bootstrap_servers, process.option],
-            env={**environment, "TMPDIR": events},
+            env={**installed_environment(folder), "TMPDIR": events},
             cwd=folder,  # `python -c` imports from it first
             input=given,
             capture_output=True,
