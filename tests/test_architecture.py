@@ -19,29 +19,18 @@ import pyspark_kafka_meta
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pyspark_kafka_meta"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-HEAVY = {
-    "pyspark",
-    "pyarrow",
-    "numpy",
-    "kio",
+FOR_LOGINS_AND_COMMANDS = {
     "confluent_kafka",
-    "cramjam",
-    "crc32c",
+    "cryptography",
     "nicegui",
     "prometheus_client",
     "rich",
-    "typer",
     "scramp",
-    "cryptography",
+    "typer",
 }
+HEAVY = {"pyspark", "pyarrow", "numpy", "kio", "cramjam", "crc32c"} | FOR_LOGINS_AND_COMMANDS
 NOT_FOR_READING = (
-    "confluent_kafka",
-    "cryptography",
-    "nicegui",
-    "prometheus_client",
-    "rich",
-    "scramp",
-    "typer",
+    *FOR_LOGINS_AND_COMMANDS,
     "kio.schema.describe_transactions",
     f"{PACKAGE.name}.client.coordinators",
     f"{PACKAGE.name}.wire.producer_",

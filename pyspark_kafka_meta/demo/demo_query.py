@@ -86,8 +86,8 @@ class Stream:
             minPartitions="2",
             maxOffsetsPerTrigger=str(OFFSETS_PER_TRIGGER),
         )
-        written = {**client, **cluster.sink_options}
-        sink = _copies(source.load(), written) if cluster.copies else source.load().writeStream.format("noop")
+        sink_options = {**client, **cluster.sink_options}
+        sink = _copies(source.load(), sink_options) if cluster.copies else source.load().writeStream.format("noop")
         sink = sink.option("checkpointLocation", str(checkpoint)).trigger(processingTime="1 second")
         self._query: StreamingQuery = sink.start()
         self._begins: Positions = {}
