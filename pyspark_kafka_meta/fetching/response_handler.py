@@ -24,9 +24,12 @@ from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
 from pyspark_kafka_meta.fetching.stall_detector import StallDetector
 from pyspark_kafka_meta.kafka_errors import INCONSISTENT_TOPIC_ID, UNKNOWN_SERVER_ERROR
 from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS
-from pyspark_kafka_meta.model import LeaderHint
+from pyspark_kafka_meta.model import LeaderHint, RefreshReason
 from pyspark_kafka_meta.records.decoder import FetchedRecords
 from pyspark_kafka_meta.wire.messages import FetchResponse, RequestFailure
+
+MAX_METADATA_AGE_BY_NAME_S = 0.2
+"""Before Kafka 3.1, a Fetch names topics, and only metadata shows that a topic was recreated."""
 
 
 class ResponseHandler:
@@ -49,6 +52,8 @@ class ResponseHandler:
         self._client.cache.count_fetch(response.node_id, response.response_bytes, response.throttle_ms)
         if response.throttle_ms > 0:
             self._client.throttles.throttle(response.node_id, response.throttle_ms, self._client.clock())
+        if self._may_be_recreated(fetch, response):
+            self._client.cache.refresh(RefreshReason.ON_DEMAND, self._client.api_deadline())
         records: list[FetchedRecords] = []
         instructions = self._instructions(fetch, response)
         moved_nothing = not any(isinstance(instruction, Emit) for _, instruction, _ in instructions)
@@ -83,6 +88,14 @@ class ResponseHandler:
             else:
                 instructions.append((cursor, cursor.on_error(response.error_code or UNKNOWN_SERVER_ERROR), None))
         return instructions
+
+    def _may_be_recreated(self, fetch: InFlightFetch, response: FetchResponse) -> bool:
+        """Whether the records may be of a recreated topic, and the cache too old to know."""
+        if response.by_id or not any(partition.records for partition in response.partitions):
+            return False
+        age_s = self._client.clock() - self._client.cache.snapshot.fetched_at
+        planned = [cursor.range for cursor in fetch.cursors if cursor.range.topic_id is not None]
+        return age_s >= MAX_METADATA_AGE_BY_NAME_S and not all(map(self._lost_records.is_recreated, planned))
 
     def carry_out(
         self, cursor: PartitionCursor, instruction: Instruction, fetch: InFlightFetch, hint: LeaderHint | None = None

@@ -12,6 +12,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.fetching.lost_records import LIST_OFFSETS_TIMEOUT_S, LOSS_GRACE_MS
+from pyspark_kafka_meta.fetching.response_handler import MAX_METADATA_AGE_BY_NAME_S
 from pyspark_kafka_meta.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import Broker, RefreshReason, TopicPartition
 from pyspark_kafka_meta.wire.messages import FetchRequest, FetchResponse
@@ -294,11 +295,12 @@ def test_cache_that_still_has_the_topic_before_it_was_recreated_loses_nothing(
 def test_brokers_that_fetch_by_name_give_no_rows_of_a_topic_that_was_recreated(
     scene: Scene, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Up to Kafka 3.0. The range was planned before, and the new log is as long."""
+    """Up to Kafka 3.0. The range was planned before, the new log is as long, and the cache knows the old topic."""
     scene.fill()
-    planned = scene.ranges()
+    planned, client = scene.ranges(), scene.warm_client()
     scene.cluster.create_topic("t", 3)
     scene.fill()
+    scene.clock.sleep(MAX_METADATA_AGE_BY_NAME_S)
     send = scene.wire.fetch.send
 
     def send_by_name(broker: Broker, request: FetchRequest, deadline: float) -> None:
@@ -307,7 +309,7 @@ def test_brokers_that_fetch_by_name_give_no_rows_of_a_topic_that_was_recreated(
 
     monkeypatch.setattr(scene.wire.fetch, "send", send_by_name)
     scene.wire.change = lambda answer: replace(answer, by_id=False)
-    reading = scene.reader(**options).read(planned)
+    reading = scene.reader(client, **options).read(planned)
 
     if options:
         assert rows(reading) == []
