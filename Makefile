@@ -7,8 +7,10 @@ BENCH_INSTALLED := .venv-bench/.installed
 SITE := .venv-site/bin
 SITE_INSTALLED := .venv-site/.installed
 ARCHIVE := build/environment.tar.gz
+SPARK_CLASSES := build/spark_classes.jsa
 BENCHMARKS ?= throughput write_throughput micro_batches kafka_to_kafka exactly_once_cost end_to_end cold_start planning memory requests events_cost
 PYTHONS ?= 3.11 3.12 3.13
+PYSPARKS ?= 4.0 4.1 4.2
 RELEASES ?= 2.8.2 3.3.2 3.9.1 4.0.2 4.1.1 4.4.0
 # By Go, because the package on PyPI downloads a program from elsewhere.
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
@@ -24,16 +26,17 @@ help: ## list these commands
 demo: java $(INSTALLED) ## start three brokers, and a Spark query on two executors, and watch the caches follow the leaders
 	$(BIN)/kafkameta demo
 
-test: java $(INSTALLED) ## check that the project works, in a quarter of an hour on two cores: all tests except the slow ones
+test: java $(INSTALLED) $(SPARK_CLASSES) ## check that the project works, in a quarter of an hour on two cores: all tests except the slow ones
 	$(PARALLEL_TESTS) -m "not slow"
 
-test-slow: java $(INSTALLED) ## run the slow tests, also those on Kafka 2.8.2 and 4.4.0
-	RELEASES="2.8.2 4.4.0" $(PARALLEL_TESTS) -m slow tests tests/releases/release.py
+test-slow: java $(INSTALLED) $(SPARK_CLASSES) ## run the slow tests, also those on Kafka 2.8.2 and 4.4.0
+	$(PARALLEL_TESTS) -m slow
+	$(MAKE) kafka-releases RELEASES="2.8.2 4.4.0"
 
 test-all: test test-slow ## run all tests
 
 kafka-releases: java $(INSTALLED) ## run the tests on other releases of Kafka, two minutes each; RELEASES="2.8.2 ..." chooses
-	RELEASES="$(RELEASES)" $(BIN)/python -m pytest tests/releases/release.py
+	RELEASES="$(RELEASES)" $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup tests/releases/release.py
 
 lint: $(INSTALLED) ## check style, formatting and types
 	$(BIN)/ruff check
@@ -68,8 +71,8 @@ recovery: java $(BENCH_INSTALLED) ## measure what a moving leader costs a runnin
 simulate: $(BENCH_INSTALLED) ## simulate thousands of metadata caches through a rolling restart
 	$(BENCH)/python -m benchmarks.simulate
 
-compat: java ## try pyspark 4.0, 4.1 and 4.2, each in an environment of its own
-	for release in 4.0 4.1 4.2; do \
+compat: java ## try older releases of pyspark, each in an environment of its own; PYSPARKS="4.0 ..." chooses
+	for release in $(PYSPARKS); do \
 	[ -x .venv-$$release/bin/python ] || $(PYTHON) -m venv .venv-$$release; \
 	.venv-$$release/bin/python -m pip install --quiet --editable . "pyspark==$$release.*" && \
 	.venv-$$release/bin/python tests/compat/smoke.py || exit 1; \
@@ -91,6 +94,11 @@ java:
 	version=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'); \
 	[ "$${version:-0}" -ge 17 ] || { echo "Spark needs Java 17 or later, and $$java is $${version:+version }$${version:-missing}:" \
 	"install a JDK (apt-get install openjdk-17-jre-headless, brew install openjdk@17) or set JAVA_HOME to one." >&2; exit 1; }
+
+# Halves the CPU time in which Spark starts in tests: Java writes an archive of the classes that a first application used.
+$(SPARK_CLASSES): $(INSTALLED)
+	mkdir -p $(@D)
+	PATH="$(CURDIR)/$(BIN):$$PATH" spark-submit --driver-java-options "-XX:ArchiveClassesAtExit=$@ -Xlog:disable" tests/compat/smoke.py
 
 $(ARCHIVE): setup.cfg $(shell find pyspark_kafka_meta -name '*.py')
 	[ -x .venv-archive/bin/python ] || $(PYTHON) -m venv .venv-archive

@@ -20,7 +20,7 @@ QUICK_FAILOVER = {
 }
 
 
-@pytest.fixture(scope="session", params=RELEASES)
+@pytest.fixture(scope="session", params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in RELEASES])
 def release(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -48,8 +48,6 @@ __all__ = [
     "transactional_topic",
 ]
 
-pytestmark = pytest.mark.slow
-
 HANG_S = 8.0
 API_VERSIONS = {
     "2.8.2": (11, 6, 12, 9),
