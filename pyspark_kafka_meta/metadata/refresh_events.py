@@ -42,7 +42,7 @@ class EventKind(StrEnum):
     CLOSED = "closed"
     """The cache was closed: its last event. A killed cache has none."""
     DATA_LOSS = "data_loss"
-    """Records of a partition were skipped, as `failOnDataLoss` or `onCorruptBatch` allows."""
+    """Records of a partition were skipped, as `failOnDataLoss`, `onTopicRecreated` or `onCorruptBatch` allows."""
     TRANSACTIONS_COMMITTED = "transactions_committed"
     """The driver committed the transactions of a batch."""
     TRANSACTIONS_ABORTED = "transactions_aborted"
