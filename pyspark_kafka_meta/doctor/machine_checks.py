@@ -113,7 +113,7 @@ def judge_package(required: Requirement, installed: Installed) -> Finding | None
 def judge_pyspark(version: str) -> Finding:
     """What this release of pyspark supports."""
     if _numbers(version)[:2] < STREAMS_SINCE:
-        return warn("pyspark", f"{version} reads batches, not streams", "upgrade to pyspark 4.2 or later for streams")
+        return warn("pyspark", f"{version} reads no streams", "upgrade to pyspark 4.2 or later for streams")
     return ok("pyspark", f"{version} reads batches and streams")
 
 
