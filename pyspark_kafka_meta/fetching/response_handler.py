@@ -63,7 +63,7 @@ class ResponseHandler:
                 # read before or with the same truncation again, must not be sent one Fetch after the other.
                 cursor.wait_until(fetch.sent_at + self._client.backoff_s(1))
             records.extend(self.carry_out(cursor, instruction, fetch, hint))
-        if any(partition.records for partition in response.partitions):
+        if response.has_records:
             # The first partition of a request gets its records first; the response may have no room for the others.
             starved = [cursor for cursor in fetch.cursors[1:] if not cursor.last_error]
             self._stalls.restart(starved, self._client.clock())
@@ -74,7 +74,7 @@ class ResponseHandler:
     ) -> list[tuple[PartitionCursor, Instruction, LeaderHint | None]]:
         """The instruction of each cursor, with the leader that came along."""
         partitions = {fetched.partition: fetched for fetched in response.partitions}
-        response_is_empty = response.throttle_ms == 0 and not any(fetched.records for fetched in response.partitions)
+        response_is_empty = response.throttle_ms == 0 and not response.has_records
         instructions: list[tuple[PartitionCursor, Instruction, LeaderHint | None]] = []
         for cursor in fetch.cursors:
             self._stalls.on_response(cursor)
@@ -91,7 +91,7 @@ class ResponseHandler:
 
     def _may_be_recreated(self, fetch: InFlightFetch, response: FetchResponse) -> bool:
         """Whether the records may be of a recreated topic, and the cache too old to know."""
-        if response.by_id or not any(partition.records for partition in response.partitions):
+        if response.by_id or not response.has_records:
             return False
         age_s = self._client.clock() - self._client.cache.snapshot.fetched_at
         planned = [cursor.range for cursor in fetch.cursors if cursor.range.topic_id is not None]

@@ -179,6 +179,10 @@ class FetchResponse:
     latency_ms: float
     by_id: bool = True
 
+    @property
+    def has_records(self) -> bool:
+        return any(fetched.records for fetched in self.partitions)
+
 
 @dataclass(frozen=True, slots=True)
 class RequestFailure:
