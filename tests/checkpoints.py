@@ -37,10 +37,17 @@ def write_checkpoint(
     """
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    (folder / "metadata").write_text(json.dumps({"id": query_id}))
+    write_file(folder / "metadata", json.dumps({"id": query_id}))
     for batch, end in batches.items():
         content = end if isinstance(end, str) else f"v1\n{SETTINGS}\n{text(end)}"
-        (folder / "offsets" / str(batch)).write_text(content)
+        write_file(folder / "offsets" / str(batch), content)
         if finished is not None and batch <= finished:
-            (folder / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+            write_file(folder / "commits" / str(batch), 'v1\n{"nextBatchWatermarkMs":0}')
     return str(folder)
+
+
+def write_file(file: Path, content: str) -> None:
+    """At once, as Spark does: a reader sees no part of a file."""
+    part = file.with_name(f".{file.name}.tmp")
+    part.write_text(content)
+    part.replace(file)
