@@ -60,6 +60,8 @@ DYNAMIC_ALLOCATION = {
     "spark.dynamicAllocation.executorIdleTimeout": "3s",
     "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
 }
+ELSEWHERE = {"spark.excludeOnFailure.taskAndStage.enabled": "true"}
+"""An executor that fails a task does not get it again: else a bad one, which is free first, may get it four times."""
 QUICK = {"kafka.request.timeout.ms": "5000", "kafka.socket.connection.setup.timeout.ms": "2000"}
 
 
@@ -110,7 +112,7 @@ def installed(spark: SparkHosts) -> SparkHosts:
 
 @pytest.fixture(scope="module")
 def application(installed: SparkHosts) -> Iterator[Application]:
-    application = installed.open(FOLDER / "cluster_application.py")
+    application = installed.open(FOLDER / "cluster_application.py", ELSEWHERE)
     yield application
     application.close()
 

@@ -26,7 +26,7 @@ PYTHON = "/mnt/environment/bin/python"
 MASTER_CLASS, WORKER_CLASS = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 EXECUTOR_CLASS = "CoarseGrainedExecutorBackend"
 END_TIMEOUT_S = 60
-DEFAULTS = {
+SETTINGS = {
     "spark.master": URL,
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
@@ -54,8 +54,9 @@ class SparkHosts:
             folder: of logs and settings. All hosts see it.
         """
         self.hosts, self._folder = hosts, folder
-        lines = (f"{name} {value}\n" for name, value in DEFAULTS.items())
-        (folder / "spark-defaults.conf").write_text("".join(lines))
+        # No SPARK_CONF_DIR: Java takes an archive of classes only for the class path that it was made with.
+        self._settings = folder / "spark.properties"
+        self._settings.write_text("".join(f"{name} {value}\n" for name, value in SETTINGS.items()))
 
     def start(self) -> None:
         """Start all daemons, and wait for them."""
@@ -87,7 +88,7 @@ class SparkHosts:
 
     def submit(self, *arguments: str, timeout_s: float, python: str = PYTHON) -> subprocess.CompletedProcess[str]:
         """The result of spark-submit on the driver's host."""
-        command = (str(HOME / "bin" / "spark-submit"), *arguments)
+        command = (str(HOME / "bin" / "spark-submit"), "--properties-file", str(self._settings), *arguments)
         return self.hosts[DRIVER].run(*command, timeout_s=timeout_s, environment=self._environment(DRIVER, python))
 
     def run(self, *arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
@@ -99,20 +100,19 @@ class SparkHosts:
     def open(self, program: Path, settings: Mapping[str, str] = EMPTY) -> Application:
         """Start a program on the driver's host, with these settings of Spark."""
         log = self._folder / f"{program.stem}.log"
-        given = [f"--conf {name}={value}" for name, value in settings.items()]
-        environment = {"PYSPARK_SUBMIT_ARGS": " ".join([*given, "pyspark-shell"])}
-        environment |= self._environment(DRIVER, PYTHON)
+        environment = self._environment(DRIVER, PYTHON, settings)
         return Application(self.hosts[DRIVER].start([PYTHON, str(program)], log, environment, pipes=True), log)
 
     def _start_daemon(self, host: str, name: str, *arguments: str) -> None:
         command = [str(HOME / "bin" / "spark-class"), name, "--host", host, *arguments]
         self.hosts[host].start(command, self._folder / f"{host}.log", self._environment(host, PYTHON) | DAEMON)
 
-    def _environment(self, host: str, python: str) -> dict[str, str]:
+    def _environment(self, host: str, python: str, settings: Mapping[str, str] = EMPTY) -> dict[str, str]:
         libraries = (HOME / "python" / "lib").glob("*.zip")
+        given = [f"--conf {name}={value}" for name, value in settings.items()]
         return {
             "SPARK_HOME": str(HOME),
-            "SPARK_CONF_DIR": str(self._folder),
+            "PYSPARK_SUBMIT_ARGS": " ".join(["--properties-file", str(self._settings), *given, "pyspark-shell"]),
             "SPARK_LOCAL_HOSTNAME": host,
             "PYSPARK_PYTHON": python,
             "PYTHONPATH": ":".join(map(str, libraries)),

@@ -24,21 +24,20 @@ class User:
     def __init__(self, home: Path) -> None:
         self.home = home
         settings = {
-            "spark.master": "local[2]",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.sql.session.timeZone": "UTC",
         }
-        lines = [f"{name} {value}\n" for name, value in settings.items()]
-        home.joinpath("spark-defaults.conf").write_text("".join(lines))
         self.environment = {
             **os.environ,
+            "MASTER": "local[2]",
             "MPLBACKEND": "Agg",
             "PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}",
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(ROOT),
-            "SPARK_CONF_DIR": str(home),
             "SPARK_LOCAL_IP": "127.0.0.1",
+            # No SPARK_CONF_DIR: Java takes an archive of classes only for the class path that it was made with.
+            "SPARK_SUBMIT_OPTS": " ".join(f"-D{name}={value}" for name, value in settings.items()),
             "TMPDIR": str(home),
         }
         self._log = (home / "stderr").open("w+")
