@@ -27,39 +27,56 @@ pytest.register_assert_rewrite("tests.kafka.checker", "tests.kafka.harness")
 
 ROOT = Path(__file__).parent.parent
 
-LONGEST_FIRST = (
-    "spark/test_examples.py",
-    "spark/test_demo.py",
-    "spark/test_two_executors.py",
-    "spark/test_parity_sink.py",
+LONG_FILES = (
     "spark/test_parity_stream.py",
-    "spark/test_killed_drivers.py",
-    "spark/test_exactly_once.py",
-    "page/test_page.py",
-    "spark/test_speculation.py",
-    "monitoring/test_live_alerts.py",
-    "spark/test_secrets.py",
-    "unit/transactions/test_protocol_model.py",
-    "kafka/test_fault_matrix_data_loss.py",
     "kafka/test_fault_matrix.py",
-    "spark/test_doctor_executors.py",
-    "spark/test_sink.py",
+    "kafka/test_local_kafka.py",
+    "kafka/test_fault_matrix_network.py",
+    "spark/test_tables.py",
+    "kafka/test_fault_matrix_data_loss.py",
     "spark/test_parity_batch.py",
+    "unit/records/test_mutations.py",
+    "spark/test_demo.py",
+    "kafka/test_security.py",
+    "spark/test_exactly_once.py",
+    "kafka/test_transaction_requests.py",
+    "kafka/test_fault_matrix_security.py",
     "kafka/test_write_faults_network.py",
     "kafka/test_write_faults_topics.py",
-    "kafka/test_fault_matrix_security.py",
     "spark/test_scenes.py",
-    "kafka/test_commit_steps.py",
-    "spark/test_tables.py",
-    "kafka/test_fault_matrix_network.py",
-    "spark/test_conformance.py",
+    "spark/test_migrate_checkpoint.py",
+    "wire/test_kafka_wire.py",
+    "spark/test_parity_sink.py",
+    "page/test_watching_cluster.py",
+    "spark/test_faults.py",
+    "kafka/test_write_faults.py",
+    "kafka/test_doctor_brokers.py",
+    "test_readme.py",
     "spark/test_streaming.py",
-    "kafka/test_missing_topic_ids.py",
-    "kafka/test_security.py",
     "spark/test_bad_input.py",
+    "spark/test_options_live.py",
+    "kafka/test_metrics_faults.py",
+    "kafka/test_commit_steps.py",
+    "page/test_watching_page.py",
+    "spark/test_side_stream.py",
+    "kafka/test_missing_topic_ids.py",
+    "spark/test_conformance.py",
+    "spark/test_queries.py",
+    "wire/test_hostile_broker.py",
+    "spark/test_examples.py",
+    "spark/test_sink.py",
+    "page/test_page.py",
+    "monitoring/test_live_alerts.py",
+    "unit/transactions/test_protocol_model.py",
+    "wire/test_mutated_answers.py",
+    "spark/test_two_executors.py",
+    "spark/test_killed_drivers.py",
+    "spark/test_speculation.py",
+    "spark/test_secrets.py",
+    "spark/test_doctor_executors.py",
 )
-"""Test files in the order in which parallel workers take them, so that the workers end at about the same time. The
-other files follow."""
+"""Test files in the order in which parallel workers take them. The workers end at about the same time, and most of the
+time one computes (Spark) while the other one waits (for brokers and browsers). The other files follow."""
 
 # Test JVMs live for seconds: the C1 compiler and the serial collector save a third of their CPU time, an archive of
 # Spark's classes, by `make test`, half of the rest. Java warns wherever other classes are asked for, hence -Xlog.
@@ -68,9 +85,12 @@ if (SPARK_CLASSES := ROOT / "build" / "spark_classes.jsa").exists():
     JAVA_OPTIONS += f" -XX:SharedArchiveFile={SPARK_CLASSES} -Xlog:disable -Xlog:all=error:stderr"
 os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # two workers that start clusters at the same time must not pick the same ports
-    worker = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
-    free_ports._candidates = (port for port in free_ports._candidates if port % 2 == worker % 2)  # type: ignore[assignment]
+# Each of the tests' many Python processes would compile the package again.
+os.environ["PYTHONDONTWRITEBYTECODE"] = ""
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers that start clusters at the same time must not pick the same ports
+    worker, workers = os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    free_ports._candidates = (port for port in free_ports._candidates if port % workers == int(worker))  # type: ignore[assignment]
 
 # The duration of one hypothesis example depends on the load of the machine.
 hypothesis.settings.register_profile("kafkameta", deadline=None)
@@ -88,7 +108,7 @@ class RemoteCluster:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Starts the longest files first on parallel workers. Unit and wire tests run neither pyspark nor testcontainers:
+    """Sorts the files for parallel workers. Unit and wire tests run neither pyspark nor testcontainers:
     there, open resources are this package's bugs."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: start_rank(str(item.path.relative_to(ROOT / "tests"))))
@@ -99,7 +119,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def start_rank(file: str) -> int:
-    return LONGEST_FIRST.index(file) if file in LONGEST_FIRST else len(LONGEST_FIRST)
+    return LONG_FILES.index(file) if file in LONG_FILES else len(LONG_FILES)
 
 
 @pytest.fixture(scope="session")
@@ -125,12 +145,15 @@ def local_kafka() -> Iterator[LocalKafka]:
     """One LocalKafka for all tests of a worker. Use `breakable_kafka` in a test that breaks it.
 
     Its controller notices a dead broker after 3 s: later than readers give up a broker that hangs. Its coordinators
-    abort a transaction within a second of its timeout."""
+    abort a transaction within a second of its timeout. Fewer threads and metadata records than by default save CPU time
+    while the cluster is idle."""
     find_java()
     config = {
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+        "num.io.threads": "2",
+        "metadata.max.idle.interval.ms": "5000",
     }
     with LocalKafka(config=config) as cluster:
         yield cluster

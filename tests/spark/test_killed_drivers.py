@@ -19,7 +19,7 @@ from tests.spark.traces import logged
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
-KILLS = int(os.environ.get("KAFKAMETA_KILLS", "5"))
+KILLS = int(os.environ.get("KAFKAMETA_KILLS", "3"))
 SEED = 20
 
 

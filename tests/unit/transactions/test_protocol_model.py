@@ -44,7 +44,7 @@ def test_every_row_is_visible_exactly_once_after_many_random_disturbances(versio
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("version", TransactionVersion)
 def test_every_row_is_visible_exactly_once_after_very_many_random_disturbances(version: TransactionVersion) -> None:
-    found = walk(Scenario(version, batches=3, tasks=2, rows=2), seed=2, runs=20_000, disturbances=10, likelihood=0.1)
+    found = walk(Scenario(version, batches=3, tasks=2, rows=2), seed=2, runs=10_000, disturbances=10, likelihood=0.1)
 
     assert found.trace is None, found.trace
 
