@@ -14,9 +14,9 @@ PYSPARKS ?= 4.0 4.1 4.2
 RELEASES ?= 2.8.2 3.3.2 3.9.1 4.0.2 4.1.1 4.4.0
 # By Go, because the package on PyPI downloads a program from elsewhere.
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
-# Three workers, each with its own clusters and Spark session, which take whole files in the order of tests/conftest.py: tests
-# wait so much that two would leave a quarter of two cores idle.
-PARALLEL_TESTS = $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# Workers with their own clusters and Spark sessions, which take whole files in the order of tests/conftest.py. On two cores
+# three of them wait so much that nothing is late; two, if the tests are slow ones.
+PARALLEL_TESTS = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-all kafka-releases lint docs site dist bench recovery simulate compat connect archive cluster-test java
@@ -28,10 +28,10 @@ demo: java $(INSTALLED) ## start three brokers, and a Spark query on two executo
 	$(BIN)/kafkameta demo
 
 test: java $(INSTALLED) $(SPARK_CLASSES) ## check that the project works, in twelve minutes on two cores: all tests except the slow ones
-	$(PARALLEL_TESTS) -m "not slow"
+	$(PARALLEL_TESTS) 3 -m "not slow"
 
 test-slow: java $(INSTALLED) $(SPARK_CLASSES) ## run the slow tests
-	$(PARALLEL_TESTS) -m slow
+	$(PARALLEL_TESTS) 2 -m slow
 
 test-all: test test-slow kafka-releases ## run all tests
 
