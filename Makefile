@@ -98,7 +98,7 @@ java:
 # Halves the CPU time in which Spark starts in tests: Python finds bytecode, and Java an archive of the classes that a first
 # application used.
 $(SPARK_CLASSES): $(INSTALLED)
-	$(BIN)/python tests/compiled_pyspark.py
+	$(BIN)/python -W ignore tests/compiled_pyspark.py
 	mkdir -p $(@D)
 	PATH="$(CURDIR)/$(BIN):$$PATH" spark-submit --driver-java-options "-XX:ArchiveClassesAtExit=$@ -Xlog:disable" tests/compat/smoke.py
 

@@ -1,7 +1,7 @@
 """Adds bytecode to the zip from which Spark's Python processes import pyspark: for `make test`, and for docs/tuning.md.
 
 Spark ships sources alone there, and Python keeps no bytecode beside a zip: each process compiles what it imports, which
-takes 0.6 s of CPU time.
+takes half a second of CPU time.
 """
 
 from __future__ import annotations

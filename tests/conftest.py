@@ -76,7 +76,7 @@ LONG_FILES = (
     "spark/test_doctor_executors.py",
 )
 """Test files in the order in which parallel workers take them. The workers end at about the same time, and most of the
-time one computes (Spark) while the other one waits (for brokers and browsers). The other files follow."""
+time some compute (Spark) while others wait (for brokers and browsers). The other files follow."""
 
 # Test JVMs live for seconds: the C1 compiler and the serial collector save a third of their CPU time, an archive of
 # Spark's classes, by `make test`, half of the rest. Java warns wherever other classes are asked for, hence -Xlog.
@@ -89,8 +89,9 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
 os.environ["PYTHONDONTWRITEBYTECODE"] = ""
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers that start clusters at the same time must not pick the same ports
-    worker, workers = os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-    free_ports._candidates = (port for port in free_ports._candidates if port % workers == int(worker))  # type: ignore[assignment]
+    worker = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+    workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    free_ports._candidates = (port for port in free_ports._candidates if port % workers == worker)  # type: ignore[assignment]
 
 # The duration of one hypothesis example depends on the load of the machine.
 hypothesis.settings.register_profile("kafkameta", deadline=None)

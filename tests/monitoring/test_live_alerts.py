@@ -42,7 +42,7 @@ INTERVAL_MS = round(MINUTE_S * 1000 / 4)
 """Of scrapes, evaluations and polls: 15 s as shipped."""
 CALM_S = 13 * MINUTE_S
 """KafkametaLagRising needs twelve minutes to fire."""
-SCENES_TIMEOUT_S, OUTAGE_TIMEOUT_S = 120, 90
+SCENES_TIMEOUT_S, OUTAGE_TIMEOUT_S = 60, 45
 REPLICAS = ([2, 3, 4], [3, 4, 2], [4, 2, 3])
 STANDING = ["lost", "behind", "marker", "recreated"]
 """Topics of the query that stands still."""
