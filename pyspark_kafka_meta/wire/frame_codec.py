@@ -7,11 +7,13 @@ function serves all versions of the same shape.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import timedelta
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, get_args
 
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
@@ -179,7 +181,26 @@ def response_schema(api: Api, version: int) -> Any:
 @cache
 def _readers(api: Api, version: int) -> tuple[Any, Any, Any]:
     response = response_schema(api, version)
+    _read_error_codes_as_numbers(response)
     return entity_reader(response.__header_schema__), entity_reader(response), response
+
+
+def _read_error_codes_as_numbers(kind: Any) -> None:
+    """Have the parser read the error codes of a message class as int16. The library's enum would refuse a code of a
+    newer broker, and with it the whole response."""
+    for field in fields(kind):
+        if field.metadata.get("kafka_type") == "error_code":
+            field.metadata = MappingProxyType({**field.metadata, "kafka_type": "int16"})
+        for entity in _entities(field.type):
+            _read_error_codes_as_numbers(entity)
+
+
+def _entities(kind: Any) -> Iterator[Any]:
+    """The message classes in the type of a field, such as `tuple[Topic, ...] | None`."""
+    if is_dataclass(kind):
+        yield kind
+    for argument in get_args(kind):
+        yield from _entities(argument)
 
 
 def milliseconds(value: int) -> i32Timedelta:

@@ -17,11 +17,17 @@ TOPIC_ID = UUID(int=7)
 ROW = handmade.batch([handmade.Row(0)])
 
 
-def fetch_frame(correlation_id: int, *partitions: int, topic_id: UUID = TOPIC_ID, records: bytes = ROW) -> bytes:
+def fetch_frame(
+    correlation_id: int,
+    *partitions: int,
+    topic_id: UUID = TOPIC_ID,
+    records: bytes = ROW,
+    code: ErrorCode = ErrorCode.none,
+) -> bytes:
     entries = tuple(
         fetch.PartitionData(
             partition_index=partition,
-            error_code=ErrorCode.none,
+            error_code=code,
             high_watermark=1,
             aborted_transactions=None,
             records=records,

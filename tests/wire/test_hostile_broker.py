@@ -10,10 +10,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12 import response as metadata
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import (
+    BrokerError,
     CorruptBatchError,
     KafkaMetaError,
     ProtocolError,
@@ -92,6 +94,13 @@ def send(make: Callable[[int], bytes]) -> Answer:
     return lambda peer, correlation_id: peer.sendall(make(correlation_id))
 
 
+def refuse_by_an_unknown_code(correlation_id: int) -> bytes:
+    """The protocol library does not encode codes that it does not know."""
+    known = ErrorCode.share_session_limit_reached
+    frame = fetch_frame(correlation_id, 0, code=known)
+    return frame.replace(known.to_bytes(2, "big"), (4711).to_bytes(2, "big"))
+
+
 BAD = handmade.batch([handmade.Row(0)])[:-1] + b"?"
 HOSTILE: dict[str, tuple[Answer, type[KafkaMetaError], str]] = {
     "HTTP": (send(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n"), ReadTimeoutError, "speaks HTTP, not the Kafka"),
@@ -119,6 +128,7 @@ HOSTILE: dict[str, tuple[Answer, type[KafkaMetaError], str]] = {
     ),
     "partition twice": (send(lambda number: fetch_frame(number, 0, 0)), ReadTimeoutError, "same partition twice"),
     "no partition": (send(lambda number: fetch_frame(number)), ReadTimeoutError, "UNKNOWN_SERVER_ERROR"),
+    "unknown error code": (send(refuse_by_an_unknown_code), BrokerError, "t-0 cannot be read: error 4711"),
     "cut off": (send(lambda number: fetch_frame(number, 0)[:-9]), ReadTimeoutError, "did not answer"),
     "corrupt batch": (send(lambda number: fetch_frame(number, 0, records=BAD)), CorruptBatchError, "t-0 at offset 0"),
     "nothing, though there is something": (
