@@ -147,9 +147,13 @@ def _parse(given: Mapping[str, str]) -> TableOptions:
             return table, ClusterOptions.parse(options)
 
 
+_SET_BY_SPARK = frozenset({"queryname", "comment", "owner", "provider"})
+
+
 def _is_set_by_spark(name: str) -> bool:
-    """Whether Spark sets this option itself, as for `CREATE TABLE ... USING kafkameta`. It lower-cases names."""
-    return name in ("provider", "owner") or name.startswith("option.")
+    """Whether Spark sets this option itself: for `queryName`, or for `CREATE TABLE ... USING kafkameta`, whose options
+    come a second time with a prefix. Spark lower-cases names."""
+    return name in _SET_BY_SPARK or name.startswith("option.")
 
 
 def _columns(schema: StructType, available: StructType) -> Columns:

@@ -1,15 +1,16 @@
 """Tables of options: a field of a dataclass is a row, its metadata are the columns.
 
-An unknown option is an error, while Spark's `KafkaSourceProvider` ignores it. Error texts follow Spark's.
+An unknown option is an error, while Spark's `KafkaSourceProvider` ignores it. Error texts follow Spark's. A known
+option without effect is a warning: people share the options of a cluster among reads, writes and tables.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import partial
-from types import MappingProxyType
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from pyspark_kafka_meta.errors import OptionError
@@ -19,6 +20,8 @@ from pyspark_kafka_meta.options.unsupported_properties import REPLACEMENTS, UNSU
 from pyspark_kafka_meta.validators import INT32_MAX
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 MAX_SHOWN = 200
 """Maximum length of a value, or of its invalid part, in an error."""
@@ -87,20 +90,14 @@ def documented_names(table: Mapping[str, Option]) -> CaseInsensitiveMap[str]:
     return CaseInsensitiveMap({option.name: option.name for option in table.values()})
 
 
-def parse_options(
-    options: CaseInsensitiveMap[str], table: Mapping[str, Option], others: Mapping[str, str] = MappingProxyType({})
-) -> tuple[dict[str, Any], list[str]]:
+def parse_options(options: Mapping[str, str], table: Mapping[str, Option]) -> tuple[dict[str, Any], list[str]]:
     """Returns the value of each field (None without value and default), and a sentence for each problem.
 
     Args:
-        others: the ends of the sentences about options that are not in `table`, by name in any case.
+        options: by name in any case.
     """
-    known = documented_names(table)
-    problems = [
-        f"Option '{name}' {others[name]}." if name in others else _unknown(name, known)
-        for name in options
-        if name not in known
-    ]
+    options, known = CaseInsensitiveMap(options), documented_names(table)
+    problems = [_unknown(name, known) for name in options if name not in known]
     values: dict[str, Any] = {}
     for field_name, option in table.items():
         text = options.get(option.name, option.default)
@@ -109,6 +106,25 @@ def parse_options(
         except OptionError as error:
             problems.append(str(error))
     return values, problems
+
+
+def with_effect(options: CaseInsensitiveMap[str], others: Mapping[str, str], place: str) -> CaseInsensitiveMap[str]:
+    """The options without those that only `others` has; a warning names each of these, once in a process.
+
+    Args:
+        others: documented names, by name in any case.
+        place: where the options have no effect.
+    """
+    ignored = [others[name] for name in options if name in others]
+    for name in ignored:
+        _warn_once(f"Option '{name}' has no effect {place}")
+    return CaseInsensitiveMap(options.without(*ignored))
+
+
+@cache
+def _warn_once(text: str) -> None:
+    """Spark makes a data source for each query, and for each micro-batch that is written."""
+    logger.warning("%s", text)
 
 
 def taken(kind: type[T], parsed: dict[str, Any]) -> T:
@@ -133,6 +149,9 @@ _REFUSED = {
 }
 
 
+_SYNONYMS = {"topics": "subscribe"}
+
+
 def _unknown(name: str, known: Mapping[str, str]) -> str:
     """The error text of an unknown option: the reason, or similar names. Never the value, which may be a secret."""
     if not NAME.fullmatch(name):
@@ -150,7 +169,8 @@ def _unknown(name: str, known: Mapping[str, str]) -> str:
     if kafka_name != lower and reason is not None:
         return f"Kafka option '{kafka_name}' is not supported: {reason}."
     prefixed = f"kafka.{lower}"
-    near = [known[prefixed]] if prefixed in known else closest(name, known, count=1, cutoff=0.8)
+    same = next((known[other] for other in (prefixed, _SYNONYMS.get(lower, "")) if other in known), None)
+    near = closest(name, known, count=1, cutoff=0.8) if same is None else [same]
     if near:
         return f"Unknown option '{name}'. Did you mean '{near[0]}'?"
     peers = [key for key in known if key.startswith("kafka.") == lower.startswith("kafka.")]

@@ -12,7 +12,15 @@ from pyspark_kafka_meta.options import option_checks
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
 from pyspark_kafka_meta.options.client_options import CLIENT_OPTIONS, ClientOptions
 from pyspark_kafka_meta.options.metrics_options import METRICS_OPTIONS, MetricsOptions
-from pyspark_kafka_meta.options.option_definitions import Option, parse_options, row, table_of, taken
+from pyspark_kafka_meta.options.option_definitions import (
+    Option,
+    documented_names,
+    parse_options,
+    row,
+    table_of,
+    taken,
+    with_effect,
+)
 from pyspark_kafka_meta.options.producer_options import PRODUCER_OPTIONS, ProducerOptions
 from pyspark_kafka_meta.options.security_checks import complete_security
 from pyspark_kafka_meta.options.table_options import OPTION_NAMES
@@ -45,7 +53,8 @@ class SinkOptions:
             OptionError: one line for each missing, unknown or invalid option.
         """
         options = CaseInsensitiveMap(CaseInsensitiveMap(options).without("checkpointLocation"))
-        parsed, problems = parse_options(options, SINK_OPTIONS, _FOR_READING)
+        options = with_effect(options, _READ_ONLY, "in a write")
+        parsed, problems = parse_options(options, SINK_OPTIONS)
         if parsed.get("acks") == 1 and "kafka.enable.idempotence" not in options:
             parsed["idempotent"] = False
         option_checks.raise_problems(
@@ -75,7 +84,4 @@ SINK_OPTIONS: Mapping[str, Option] = (
     table_of(SinkOptions) | PRODUCER_OPTIONS | TRANSACTION_OPTIONS | METRICS_OPTIONS | CLIENT_OPTIONS
 )
 """Options by field, as `source_options.OPTIONS`."""
-_FOR_READING = CaseInsensitiveMap(
-    dict.fromkeys(OPTION_NAMES, "is for reading: remove it")
-    | dict.fromkeys(option_checks.STRATEGIES, "is for reading: to name the topic of all rows, set 'topic'")
-)
+_READ_ONLY = CaseInsensitiveMap(OPTION_NAMES.without(*documented_names(SINK_OPTIONS)))

@@ -20,12 +20,14 @@ from pyspark_kafka_meta.options.offset_options import OffsetOptions
 from pyspark_kafka_meta.options.option_definitions import (
     Option,
     choice,
+    documented_names,
     label,
     parse_options,
     row,
     table_of,
     taken,
     whole,
+    with_effect,
 )
 from pyspark_kafka_meta.options.producer_options import PRODUCER_OPTIONS
 from pyspark_kafka_meta.options.security_checks import complete_security
@@ -170,8 +172,8 @@ class SourceOptions(OffsetOptions):
         Raises:
             OptionError: one line for each missing, unknown or invalid option.
         """
-        options = CaseInsensitiveMap(options)
-        parsed, problems = parse_options(options, OPTIONS, _FOR_WRITING)
+        options = with_effect(CaseInsensitiveMap(options), WRITE_ONLY, "in a read")
+        parsed, problems = parse_options(options, OPTIONS)
         problems += (
             complete_security(parsed)
             + option_checks.client_problems(options)
@@ -221,11 +223,11 @@ class SourceOptions(OffsetOptions):
 
 OPTIONS: Mapping[str, Option] = table_of(SourceOptions) | METRICS_OPTIONS | CLIENT_OPTIONS | FETCH_OPTIONS
 """Options by field. Parsing, documentation and hints about misspelt names use this table."""
-_FOR_WRITING = CaseInsensitiveMap(
+WRITE_ONLY = CaseInsensitiveMap(
     {
-        **{option.name: "is for writing: remove it" for option in (PRODUCER_OPTIONS | TRANSACTION_OPTIONS).values()},
-        "checkpointLocation": "is for writing: set it in writeStream",
-        "topic": "is for writing: to read topics, set 'subscribe'",
-        "topics": "is unknown: to read topics, set 'subscribe'",
+        **documented_names(PRODUCER_OPTIONS | TRANSACTION_OPTIONS),
+        "checkpointLocation": "checkpointLocation",
+        "topic": "topic",
     }
 )
+"""Options that only a sink has."""

@@ -17,9 +17,10 @@ from pyspark_kafka_meta.options.option_definitions import (
     parse_options,
     table_of,
     whole,
+    with_effect,
 )
 from pyspark_kafka_meta.options.security_options import SecurityOptions
-from pyspark_kafka_meta.options.source_options import OPTIONS, SourceOptions
+from pyspark_kafka_meta.options.source_options import OPTIONS, WRITE_ONLY, SourceOptions
 from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.options.transaction_options import TRANSACTION_OPTIONS
 
@@ -51,7 +52,7 @@ ALL_OPTIONS: Mapping[str, Option] = {**_TABLE_OPTIONS, **OPTIONS}
 OPTION_NAMES = documented_names(ALL_OPTIONS)
 _DECISIONS_TOPIC = TRANSACTION_OPTIONS["decisions_topic"]
 """An option of writing, and of the table of transactions."""
-_SIDE_TABLE_NAMES = documented_names({**ALL_OPTIONS, "decisions_topic": _DECISIONS_TOPIC})
+_NAMES = CaseInsensitiveMap({**OPTION_NAMES, **WRITE_ONLY})
 _FILE_OPTIONS = {
     name: ALL_OPTIONS[name] for name in ("metrics_path", "metrics_topic", "starting_offsets", "max_files_per_trigger")
 }
@@ -118,19 +119,16 @@ class EventsOptions:
 
 
 def choose_table(options: Mapping[str, str]) -> tuple[Table, dict[str, str]]:
-    """The table that a query reads, and the other options.
+    """The table that a query reads, and the options that it uses or that are unknown.
 
     Raises:
-        OptionError: the table is unknown, or one line for each option that the table does not use.
+        OptionError: the table is unknown.
     """
     options = CaseInsensitiveMap(options)
     table: Table = _TABLE_OPTIONS["table"].value(options.get("table", Table.RECORDS))
     used, source = _used_options(table, options)
-    names = OPTION_NAMES if table is Table.RECORDS else _SIDE_TABLE_NAMES
-    known = [names[name] for name in options if name in names]
-    unused = [name for name in known if name not in {"table", *used}]
-    option_checks.raise_problems([f"Option '{name}' is not used by {source}: remove it" for name in unused])
-    return table, options.without("table")
+    others = CaseInsensitiveMap(_NAMES.without("table", *used))
+    return table, with_effect(options, others, f"in {source}").without("table")
 
 
 def _used_options(table: Table, given: Collection[str]) -> tuple[Collection[str], str]:

@@ -47,7 +47,7 @@ def test_a_bad_option_is_refused_at_load(spark: SparkSession, options: dict[str,
 @pytest.mark.parametrize(
     ("mode", "options", "text"),
     [
-        ("append", {"subscribe": "t"}, "OptionError: Option 'subscribe' is for reading"),
+        ("append", {"topic": "t", "subscribes": "t"}, "OptionError: Unknown option 'subscribes'"),
         ("append", {}, "SchemaError: topic option required when no 'topic' attribute is present"),
         ("overwrite", {"topic": "t"}, "OptionError: Save mode Overwrite not allowed for Kafka"),
     ],

@@ -17,6 +17,7 @@ from pyspark_kafka_meta.options import (
     SinkOptions,
     SourceOptions,
     TransactionOptions,
+    option_definitions,
 )
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -305,34 +306,41 @@ def test_stream_numbers_its_writes_itself() -> None:
 # --- options of the other side ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", sorted({option.name for option in ALL_OPTIONS.values()} - {option.name for option in SINK_OPTIONS.values()})
-)
-def test_sink_refuses_each_option_of_reading(name: str) -> None:
-    (problem,) = problems({**SERVERS, name.lower(): "x"})
-    assert problem.startswith(f"Option '{name.lower()}' is for reading: ")
+READ_ONLY = {option.name for option in ALL_OPTIONS.values()} - {option.name for option in SINK_OPTIONS.values()}
 
 
-def test_strategy_of_a_sink_is_its_topic() -> None:
-    assert problems({**SERVERS, "subscribe": "t"}) == [
-        "Option 'subscribe' is for reading: to name the topic of all rows, set 'topic'."
-    ]
+@pytest.fixture(autouse=True)
+def _nothing_was_logged_before() -> None:
+    option_definitions._warn_once.cache_clear()
+
+
+@pytest.mark.parametrize("name", sorted(READ_ONLY))
+def test_sink_ignores_each_option_of_reading_with_a_warning(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert SinkOptions.parse({**SERVERS, name.lower(): "x"}) == SinkOptions.parse(SERVERS)
+    assert caplog.messages == [f"Option '{name}' has no effect in a write"]
 
 
 @pytest.mark.parametrize("name", [*sorted(SINK_ONLY), "checkpointLocation"])
-def test_source_refuses_each_option_of_writing(name: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        SourceOptions.parse({**READ, name: "x"})
-    assert str(caught.value).startswith(f"Option '{name}' is for writing: ")
+def test_source_ignores_each_option_of_writing_with_a_warning(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert SourceOptions.parse({**READ, name.lower(): "x"}) == SourceOptions.parse(READ)
+    assert caplog.messages == [f"Option '{name}' has no effect in a read"]
 
 
-def test_source_options_about_topics_name_subscribe() -> None:
-    with pytest.raises(OptionError) as caught:
-        SourceOptions.parse({**READ, "topic": "t", "topics": "t"})
-    assert str(caught.value).split("\n") == [
-        "Option 'topic' is for writing: to read topics, set 'subscribe'.",
-        "Option 'topics' is unknown: to read topics, set 'subscribe'.",
-    ]
+def test_an_option_without_effect_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        SinkOptions.parse({**SERVERS, "subscribe": "t"})
+    assert len(caplog.messages) == 1
+
+
+def test_a_read_and_a_write_may_share_all_options() -> None:
+    shared = {**TRANSACTIONAL, "subscribe": "t", "topic": "u", "kafka.acks": "all", "failOnDataLoss": "false"}
+    assert SinkOptions.parse(shared).topic == "u"
+    assert SourceOptions.parse(shared).topics == ("t",)
+
+
+def test_source_names_subscribe_for_topics() -> None:
+    with pytest.raises(OptionError, match=r"^Unknown option 'topics'\. Did you mean 'subscribe'\?$"):
+        SourceOptions.parse({**READ, "topics": "t"})
 
 
 # --- what others rely on ----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pyspark_kafka_meta.options import (
     OffsetsSpec,
     Table,
     choose_table,
+    option_definitions,
 )
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -44,30 +45,37 @@ def test_default_table_is_records() -> None:
 @pytest.mark.parametrize(
     ("options", "unused"),
     [
-        ({"table": "records", "maxfilespertrigger": "1"}, "'maxFilesPerTrigger' is not used by table records"),
-        ({"table": "brokers", "subscribe": "t"}, "'subscribe' is not used by table brokers"),
-        ({"table": "partitions", "metricsPath": "/e"}, "'metricsPath' is not used by table partitions"),
-        ({"table": "brokers", "DecisionsTopic": "d"}, "'decisionsTopic' is not used by table brokers"),
-        ({"table": "transactions", "subscribe": "t"}, "'subscribe' is not used by table transactions"),
+        ({"table": "records", "maxfilespertrigger": "1"}, "'maxFilesPerTrigger' has no effect in table records"),
+        ({"table": "brokers", "subscribe": "t"}, "'subscribe' has no effect in table brokers"),
+        ({"table": "partitions", "metricsPath": "/e"}, "'metricsPath' has no effect in table partitions"),
+        ({"table": "brokers", "kafka.acks": "1"}, "'kafka.acks' has no effect in table brokers"),
+        ({"table": "brokers", "DecisionsTopic": "d"}, "'decisionsTopic' has no effect in table brokers"),
+        ({"table": "transactions", "subscribe": "t"}, "'subscribe' has no effect in table transactions"),
         (
             {"table": "caches", "startingOffsets": "latest"},
-            "'startingOffsets' is not used by table caches from files",
+            "'startingOffsets' has no effect in table caches from files",
         ),
-        ({"table": "caches", **SERVERS}, "'kafka.bootstrap.servers' is not used by table caches from files"),
+        ({"table": "caches", **SERVERS}, "'kafka.bootstrap.servers' has no effect in table caches from files"),
         (
             {"table": "refresh_events", **TOPIC, "metricsPath": "/e"},
-            "'metricsPath' is not used by table refresh_events from a topic",
+            "'metricsPath' has no effect in table refresh_events from a topic",
         ),
         (
             {"table": "refresh_events", **TOPIC, "maxFilesPerTrigger": "3"},
-            "'maxFilesPerTrigger' is not used by table refresh_events from a topic",
+            "'maxFilesPerTrigger' has no effect in table refresh_events from a topic",
         ),
     ],
 )
-def test_option_of_another_table_is_refused(options: dict[str, str], unused: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        choose_table(options)
-    assert str(caught.value) == f"Option {unused}: remove it"
+def test_option_of_another_table_is_ignored_with_a_warning(
+    options: dict[str, str], unused: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    option_definitions._warn_once.cache_clear()
+    ignored = unused.split("'")[1].lower()
+
+    _, used = choose_table(options)
+
+    assert used == {name: text for name, text in options.items() if name.lower() not in ("table", ignored)}
+    assert caplog.messages == [f"Option {unused}"]
 
 
 @pytest.mark.parametrize(
