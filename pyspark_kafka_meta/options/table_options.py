@@ -136,7 +136,7 @@ def _used_options(table: Table, given: Collection[str]) -> tuple[Collection[str]
     client, name = [*_names(ClientOptions), *_names(FetchOptions), *_names(SecurityOptions)], f"table {table}"
     match table:
         case Table.RECORDS:
-            return [option.name for option in OPTIONS.values()], name
+            return [option.name for option in OPTIONS.values()], "a read"
         case Table.BROKERS:
             return client, name
         case Table.PARTITIONS:

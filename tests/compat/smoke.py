@@ -34,6 +34,7 @@ def main() -> None:
             read_batch(spark, options)
             print(f"first rows after {time.monotonic() - STARTED:.1f} s", flush=True)  # noqa: T201
             error = read_stream(spark, options | {"startingOffsets": "earliest"}, Path(folder))
+            read_view(spark, cluster.bootstrap_servers)
             write_batch(spark, cluster.bootstrap_servers)
             write_error = write_stream(spark, cluster.bootstrap_servers, Path(folder))
     finally:
@@ -84,8 +85,17 @@ def read_stream(spark: SparkSession, options: dict[str, str], folder: Path) -> s
 def write_batch(spark: SparkSession, servers: str) -> None:
     rows = spark.createDataFrame([(value,) for value in VALUES], "value string")
     cluster = {"kafka.bootstrap.servers": servers}
-    rows.write.format("kafkameta").mode("append").options(**cluster, topic="batch").save()
-    read_batch(spark, cluster | {"subscribe": "batch"})
+    shared = cluster | {"subscribe": "batch", "topic": "batch"}
+    rows.write.format("kafkameta").mode("append").options(**shared).save()
+    read_batch(spark, shared)
+
+
+def read_view(spark: SparkSession, servers: str) -> None:
+    """Topic t as a view in SQL."""
+    options = f"`kafka.bootstrap.servers` '{servers}', subscribe 't'"
+    spark.sql(f"CREATE TEMPORARY VIEW records USING kafkameta OPTIONS ({options})")
+    rows = spark.sql("SELECT CAST(value AS STRING) AS value FROM records").collect()
+    assert sorted(row.value for row in rows) == sorted(VALUES)
 
 
 def write_stream(spark: SparkSession, servers: str, folder: Path) -> str:
@@ -96,7 +106,7 @@ def write_stream(spark: SparkSession, servers: str, folder: Path) -> str:
     try:
         sink = spark.readStream.text(str(folder / "lines")).writeStream.format("kafkameta")
         sink = sink.options(**cluster, topic="stream", checkpointLocation=str(folder / "written"))
-        assert sink.trigger(availableNow=True).start().awaitTermination(120), "the query did not end"
+        assert sink.queryName("copy").trigger(availableNow=True).start().awaitTermination(120), "the query did not end"
     except Exception as error:
         return str(error)
     read_batch(spark, cluster | {"subscribe": "stream"})
