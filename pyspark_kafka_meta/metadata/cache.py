@@ -195,7 +195,7 @@ class MetadataCache:
             Whether the metadata was refreshed.
 
         Raises:
-            KafkaMetaError: an error that is not retriable, such as UnsupportedBrokerError.
+            KafkaMetaError: an error that is not retriable, such as AuthenticationError (`CacheState.handle_failure`).
         """
         if self.time_to_next_update_ms() == 0 and self._clock() < deadline:
             self._attempt = self._send(deadline)
@@ -263,8 +263,8 @@ class MetadataCache:
         except KafkaMetaError as error:
             is_retriable = isinstance(error, RETRIABLE_ERRORS)
             self._publish(self._state.handle_failure(attempt, error, self._clock(), is_retriable))
-            if not is_retriable:
-                raise
+            if self._state.fatal_error is not None:
+                raise self._state.fatal_error from None
             return False
         if response is None:
             self._attempt = attempt

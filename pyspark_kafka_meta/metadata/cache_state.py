@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from pyspark_kafka_meta.errors import KafkaMetaError, ProtocolError, UnknownHostError
+from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError, ProtocolError, UnknownHostError
 from pyspark_kafka_meta.kafka_errors import REBOOTSTRAP_REQUIRED, describe
 from pyspark_kafka_meta.metadata.event_recorder import Attempt, EventRecorder
 from pyspark_kafka_meta.metadata.refresh_events import RefreshCause, RefreshEvent
@@ -40,6 +40,7 @@ class CacheState:
     Attributes:
         snapshot: the current metadata.
         recorder: makes the events.
+        fatal_error: of the last failure, if it ends the refresh (`handle_failure`).
     """
 
     def __init__(
@@ -56,8 +57,11 @@ class CacheState:
         self._policy = RefreshPolicy(settings, rng)
         self._choice = BrokerChoice(bootstrap, rng)
         self._topics: dict[str, float] = {}  # time of the last lookup
+        self.fatal_error: KafkaMetaError | None = None
         self._failures: dict[Address, KafkaMetaError] = {}  # since the last successful refresh
+        self._refusals: dict[Address, KafkaMetaError] = {}  # failures that are not retriable
         self._warned = False  # of these failures
+        self._passed_over: set[Address] = set()  # a warning named them
 
     def track(self, topics: Collection[str], now: float) -> None:
         if not self._topics.keys() >= set(topics):
@@ -102,10 +106,21 @@ class CacheState:
     def handle_failure(
         self, attempt: Attempt, error: KafkaMetaError, now: float, is_retriable: bool = True
     ) -> RefreshEvent:
+        """An error that is not retriable is fatal once all addresses failed: a broker may have an expired certificate,
+        or an address be that of a controller. A refused login is fatal at once: more of them may lock out the user.
+        """
         self._failures[attempt.address] = error
+        if not is_retriable:
+            self._refusals.pop(attempt.address, None)  # the latest comes last
+            self._refusals[attempt.address] = error
         all_failed = self._choice.failed(attempt.address, self._addresses())
         self._policy.failed(now, all_failed)
-        if all_failed and is_retriable and not self._warned:
+        is_fatal = isinstance(error, AuthenticationError) or (all_failed and bool(self._refusals))
+        self.fatal_error = [*self._refusals.values()][-1] if is_fatal else None
+        if not is_fatal and not is_retriable and attempt.address not in self._passed_over:
+            self._passed_over.add(attempt.address)
+            logger.warning("%s. Asking other brokers", error)
+        if all_failed and not is_fatal and not self._warned:
             # The query may fail only a minute later.
             logger.warning(
                 "no broker answers a Metadata request (%s); retrying for up to kafka.default.api.timeout.ms, in a "
@@ -172,6 +187,7 @@ class CacheState:
         # The response may have waited for its caller: the start of the request bounds its age.
         self.snapshot, changes = self.snapshot.merge(response, attempt.began, next(responders, None))
         self._failures.clear()
+        self._refusals.clear()
         self._warned = False
         self._choice.succeeded(attempt.address)
         self._policy.succeeded(now, changes)

@@ -33,7 +33,7 @@ from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from pyspark_kafka_meta.options.security_options import PLAINTEXT
 from pyspark_kafka_meta.reusable_buffer import ReusableBuffer
 from pyspark_kafka_meta.wire import frame_codec
-from pyspark_kafka_meta.wire.frame_codec import API_VERSIONS, FETCH, LENGTH_BYTES, Api, Exchange
+from pyspark_kafka_meta.wire.frame_codec import API_VERSIONS, FETCH, LENGTH_BYTES, METADATA, Api, Exchange
 from pyspark_kafka_meta.wire.security import tls
 from pyspark_kafka_meta.wire.security.sasl_login import log_in, login_is_required
 from pyspark_kafka_meta.wire.sockets import connect, is_readable, remaining_s
@@ -307,6 +307,11 @@ class Connection:
         if response.error_code != 0:
             raise UnsupportedBrokerError(f"{self.address} refused ApiVersions with error {int(response.error_code)}")
         self._versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
+        if METADATA.key not in self._versions:
+            raise UnsupportedBrokerError(
+                f"{self.address} offers no Metadata, as a KRaft controller: use the addresses of brokers in "
+                "kafka.bootstrap.servers"
+            )
 
     def _receive_exactly(
         self, size: int, deadline: float, what: str, silence_s: float, memory: ReusableBuffer | None = None

@@ -6,13 +6,25 @@ from collections import deque
 
 import pytest
 
-from pyspark_kafka_meta.errors import ConnectError, ProtocolError, UnknownHostError, UnsupportedBrokerError
+from pyspark_kafka_meta.errors import (
+    AuthenticationError,
+    ConnectError,
+    KafkaMetaError,
+    ProtocolError,
+    TlsError,
+    UnknownHostError,
+    UnsupportedBrokerError,
+)
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.refresh_events import Outcome, RefreshEvent
 from pyspark_kafka_meta.metadata.refresh_policy import FIRST_ATTEMPT_TIMEOUT_MS, PolicySettings
 from pyspark_kafka_meta.model import Address, Broker, LeaderHint, RefreshReason
 from tests.partitions import T0
 from tests.unit.metadata.cache_scene import BROKER_1, REQUEST_TIMEOUT_S, Scene
+
+BROKER_2 = Address("broker-2", 9092)
+TOO_OLD = UnsupportedBrokerError("broker-1:9092 is too old")
+EXPIRED = TlsError("broker-2:9092: its certificate has expired")
 
 
 def test_bootstrap_failover_has_events_of_both_addresses() -> None:
@@ -214,12 +226,43 @@ def test_response_without_brokers_is_a_failure() -> None:
 
 def test_error_that_is_not_retriable_is_raised_and_an_event(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
-    scene.wire.failures[1] = deque([UnsupportedBrokerError("broker-1:9092 is too old")])
+    scene.wire.failures[1] = deque([TOO_OLD])
 
     with pytest.raises(UnsupportedBrokerError):
         scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
     assert [event.error for event in scene.events] == ["broker-1:9092 is too old"]
     assert caplog.text == ""  # there is no retry, and the caller has the error
+
+
+def test_a_broker_that_fails_for_good_is_passed_over_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene(BROKER_2, BROKER_1)
+    scene.wire.failures[2] = deque([EXPIRED] * 10)
+    for _ in range(3):
+        scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
+
+    assert scene.cache.snapshot.generation == 3
+    assert [event.error for event in scene.events].count(str(EXPIRED)) >= 1
+    assert caplog.messages.count(f"{EXPIRED}. Asking other brokers") == 1
+
+
+@pytest.mark.parametrize("other", [TOO_OLD, ConnectError("cannot connect to broker-1:9092: Connection refused")])
+def test_error_that_is_not_retriable_ends_a_refresh_once_all_addresses_failed(other: KafkaMetaError) -> None:
+    scene = Scene(BROKER_2, BROKER_1)
+    scene.wire.failures = {2: deque([EXPIRED]), 1: deque([other])}
+
+    with pytest.raises((TlsError, UnsupportedBrokerError)):
+        scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
+    assert len(scene.wire.requests) == 2
+
+
+def test_a_refused_login_is_not_tried_at_another_broker() -> None:
+    scene = Scene(BROKER_2, BROKER_1)
+    refused = AuthenticationError("wrong password")
+    scene.wire.failures = {2: deque([refused]), 1: deque([refused])}
+
+    with pytest.raises(AuthenticationError):
+        scene.cache.refresh(RefreshReason.BOOTSTRAP, scene.deadline())
+    assert len(scene.wire.requests) == 1
 
 
 def test_failing_publisher_does_not_fail_a_refresh(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,44 @@
+"""Clients whose bootstrap addresses are not all brokers."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.errors import UnsupportedBrokerError
+from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
+from pyspark_kafka_meta.testing import LocalKafka
+from pyspark_kafka_meta.testing.kafka_config import HOST
+
+STARTS = 20
+"""Addresses are tried in random order."""
+
+
+def known_brokers(servers: str) -> set[int]:
+    client = KafkaClient(
+        ClientOptions.parse({"kafka.bootstrap.servers": servers}), EventPublisher((), Origin(role=Role.PLANNER))
+    )
+    try:
+        client.partitions([], client.api_deadline())
+        return set(client.cache.snapshot.brokers)
+    finally:
+        client.close()
+
+
+def test_a_controller_among_the_bootstrap_servers_is_passed_over(breakable_kafka: LocalKafka) -> None:
+    controller = f"{HOST}:{breakable_kafka._layout.controller_port}"
+    servers = f"{controller},{breakable_kafka.bootstrap_servers}"
+    for _ in range(STARTS):
+        assert known_brokers(servers) == set(breakable_kafka.broker_ids)
+
+
+def test_a_controller_alone_is_named_at_once(breakable_kafka: LocalKafka) -> None:
+    controller = f"{HOST}:{breakable_kafka._layout.controller_port}"
+    began = time.monotonic()
+    with pytest.raises(UnsupportedBrokerError, match=f"{controller} offers no Metadata, as a KRaft controller"):
+        known_brokers(controller)
+    assert time.monotonic() - began < 10
