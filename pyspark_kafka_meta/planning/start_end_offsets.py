@@ -42,7 +42,7 @@ class StartEndOffsets:
         self._policy = DataLossPolicy(options)
         self._wall_clock = wall_clock
         self._committed = committed or _committed_offsets
-        self._reported: set[str] = set()  # aged-out offsets, which a retried plan does not report again
+        self._reported: set[str] = set()  # losses, which a retried plan does not report again
 
     def resolve(
         self, spec: StartSpec, partitions: Collection[TopicPartition], option: str, is_end: bool = False
@@ -107,9 +107,22 @@ class StartEndOffsets:
                 group,
                 name_partitions(without),
             )
-        offsets = committed | dict.fromkeys(without, EARLIEST_OFFSET)
+        place = f"the commit of consumer group {group}"
+        gone = self._behind_the_end(committed, place)
+        offsets = committed | dict.fromkeys(without | gone, EARLIEST_OFFSET)
         spec = OffsetsSpec(by_partition=tuple(sorted(offsets.items())))
-        return self._at_offsets(spec, partitions, f"the commit of consumer group {group}", is_end=False)
+        return self._at_offsets(spec, partitions, place, is_end=False)
+
+    def _behind_the_end(self, committed: Mapping[TopicPartition, int], place: str) -> set[TopicPartition]:
+        """Partitions whose log ends before the group's offset, because it was truncated or recreated. The query starts
+        at their start: nobody can correct the offset for a group that is gone."""
+        ends = self.high_watermarks(committed)
+        gone = {partition for partition, offset in committed.items() if offset > ends[partition].offset}
+        for partition in sorted(gone):
+            offset, end = committed[partition], ends[partition].offset
+            text = f"{place} names offset {offset} of {partition}, and its log ends at {end}"
+            self._report(text, "the records between are gone, or the topic was recreated", partition, end, offset)
+        return gone
 
     def _at_offsets(
         self, spec: OffsetsSpec, partitions: Collection[TopicPartition], option: str, is_end: bool
@@ -163,13 +176,28 @@ class StartEndOffsets:
             raise OptionError(
                 f"{option} names offset {offset} of {partition}, and its log ends at {latest}: correct it"
             )
-        text = f"{option} names offset {offset} of {partition}, and its log starts at {earliest}"
-        if offset < earliest and text not in self._reported:
-            self._policy.report_loss(f"{text}: the records before it are gone")
-            if not is_end:  # records behind an end were not to be read
-                self._client.cache.record_loss(partition, offset, earliest, text)
-            self._reported.add(text)
+        if offset < earliest:
+            text = f"{option} names offset {offset} of {partition}, and its log starts at {earliest}"
+            is_read = not is_end  # records behind an end were not to be read
+            self._report(text, "the records before it are gone", partition, offset, earliest, is_read)
         return Position(max(offset, earliest))
+
+    def _report(
+        self,
+        text: str,
+        cause: str,
+        partition: TopicPartition,
+        from_offset: int,
+        until_offset: int,
+        is_read: bool = True,
+    ) -> None:
+        """Report lost records once. `is_read`: whether the query would have read them."""
+        if text in self._reported:
+            return
+        self._policy.report_loss(f"{text}: {cause}")
+        if is_read:
+            self._client.cache.record_loss(partition, from_offset, until_offset, text)
+        self._reported.add(text)
 
 
 def _committed_offsets(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COMMIT_BACKOFF_S = 30.0
+COMMIT_AGAIN_S = 600.0
+"""Offsets of an idle query are committed again after this time: brokers forget a group without commits after
+offsets.retention.minutes, by default seven days."""
 
 
 @entry_points
@@ -47,7 +51,7 @@ class KafkaMetaStreamReader(PromptTask, DataSourceStreamReader, SupportsTriggerA
         self._target: Positions | None = None
         self._group: ConsumerGroup | None = None
         self._committed: dict[TopicPartition, int] = {}
-        self._commits_not_before = 0.0
+        self._committed_at = self._commits_not_before = -math.inf
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Sends no request: the end of batch 0 carries the start that it was planned from, for a replay."""
@@ -108,17 +112,19 @@ class KafkaMetaStreamReader(PromptTask, DataSourceStreamReader, SupportsTriggerA
         """
         name = self._options.commit_group
         offsets = {partition: position.offset for partition, position in finished.positions.items()}
-        is_backing_off = time.monotonic() < self._commits_not_before and not force
-        if name is None or offsets == self._committed or is_backing_off:
+        now = time.monotonic()
+        is_backing_off = now < self._commits_not_before and not force
+        is_known = offsets == self._committed and now < self._committed_at + COMMIT_AGAIN_S
+        if name is None or not offsets or is_known or is_backing_off:
             return
         from pyspark_kafka_meta.client.consumer_groups import ConsumerGroup
 
         self._group = self._group or ConsumerGroup(self._options.client, name)
         try:
             self._group.commit(offsets)
-            self._committed = offsets
+            self._committed, self._committed_at = offsets, now
         except KafkaMetaError as error:
-            self._commits_not_before = time.monotonic() + COMMIT_BACKOFF_S
+            self._commits_not_before = now + COMMIT_BACKOFF_S
             logger.warning("%s; retried after %.0f s", error, COMMIT_BACKOFF_S)
 
     def _planner(self) -> OffsetPlanner:

@@ -17,7 +17,7 @@ from pyspark_kafka_meta.model import Position
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING, SourceOffset
 from pyspark_kafka_meta.spark import stream_reader
-from pyspark_kafka_meta.spark.stream_reader import COMMIT_BACKOFF_S, KafkaMetaStreamReader
+from pyspark_kafka_meta.spark.stream_reader import COMMIT_AGAIN_S, COMMIT_BACKOFF_S, KafkaMetaStreamReader
 from tests.partitions import T0
 from tests.unit.fake_wire import FakeClock
 
@@ -152,6 +152,21 @@ def test_a_stream_commits_each_end_once_with_one_client(monkeypatch: pytest.Monk
         plan(reader, finished)
 
     assert (admin.made, admin.asked) == (1, 2)
+
+
+def test_an_idle_stream_commits_again_before_brokers_forget_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin, clock = Admin(), FakeClock()
+    monkeypatch.setattr(consumer_groups, "AdminClient", admin)
+    monkeypatch.setattr(stream_reader, "time", SimpleNamespace(monotonic=clock))
+    reader = new_reader(monkeypatch)
+
+    committed = []
+    for _ in range(4):
+        plan(reader, T0_TO_5)
+        committed.append(admin.asked)
+        clock.sleep(COMMIT_AGAIN_S / 2)
+
+    assert committed == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("nothing", [BEGINNING, SourceOffset({}, {})], ids=["a new query", "a pattern without a match"])

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicError
+from pyspark_kafka_meta.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.options.start_specs import GroupSpec, LastDurationSpec
 from pyspark_kafka_meta.planning import task_plan
@@ -249,10 +250,13 @@ def test_a_start_is_where_a_group_would_read_on(scene: Scene, caplog: pytest.Log
     with pytest.raises(DataLossError, match="offset 2 of t-0, and its log starts at 3"):
         resolve({T0: 2, T1: 7})
     assert resolve({T0: 2, T1: 7}, **GO_ON)[T0] == Position(3)
-    with pytest.raises(
-        OptionError, match="the commit of consumer group g names offset 13 of t-1, and its log ends at 12"
-    ):
+    behind = "the commit of consumer group g names offset 13 of t-1, and its log ends at 12"
+    with pytest.raises(DataLossError, match=f"{behind}: .*set the option failOnDataLoss to false"):
         resolve({T0: 5, T1: 13})
+    scene.events.clear()
+    assert resolve({T0: 5, T1: 13}, **GO_ON) == {T0: Position(5), T1: Position(0)}
+    (loss,) = (event for event in scene.events if event.kind is EventKind.DATA_LOSS)
+    assert (loss.cause_partition, loss.lost_from_offset, loss.lost_until_offset) == (1, 12, 13)
 
 
 def test_stream_begins_at_a_time_and_reads_later_partitions_from_their_start(later: Scene) -> None:
