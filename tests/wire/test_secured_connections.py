@@ -213,6 +213,14 @@ def test_a_key_from_the_options_never_lies_readable_on_a_disk(
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
+def test_an_absolute_host_name_is_verified_without_its_dot(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = AUTHORITY.issue("broker", ["broker.example"])
+    with scripted_broker(over_tls(named, serve)) as address:
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", address.port))]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        ask(Address("broker.example.", address.port), TRUSTING)
+
+
 def test_the_host_name_is_not_checked_if_the_option_says_so() -> None:
     other = AUTHORITY.issue("broker", ["wrong.example"])
     with scripted_broker(over_tls(other, serve)) as address:

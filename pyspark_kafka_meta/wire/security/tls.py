@@ -112,7 +112,8 @@ def handshake(connection: socket.socket, address: Address, context: ssl.SSLConte
     connection.settimeout(remaining_s(deadline))
     encrypted: socket.socket = connection
     try:
-        encrypted = context.wrap_socket(connection, server_hostname=address.host, do_handshake_on_connect=False)
+        host = address.host.removesuffix(".")  # of an absolute DNS name, which no certificate contains
+        encrypted = context.wrap_socket(connection, server_hostname=host, do_handshake_on_connect=False)
         encrypted.do_handshake()
     except TimeoutError:
         encrypted.close()
