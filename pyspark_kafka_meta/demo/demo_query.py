@@ -6,12 +6,13 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyspark
 
@@ -31,6 +32,7 @@ MASTER = "local-cluster[2,1,1024]"
 MAX_AGE_MS = 15_000
 """Much longer than a micro-batch on a busy machine: a cache that refreshes by age in each batch meets no error."""
 OFFSETS_PER_TRIGGER = 20_000
+JVM_END_S = 10.0
 
 
 class StreamFailedError(KafkaMetaError):
@@ -67,10 +69,23 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
     try:
         yield spark
     finally:
-        spark.stop()
+        _end(spark)
         # local-cluster has no other place for the logs of executors.
         home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
         shutil.rmtree(Path(home, "work", application_id), ignore_errors=True)
+
+
+def _end(spark: SparkSession) -> None:
+    """Stop the session, and wait for its JVM, which ends when its standard input does."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    with suppress(subprocess.TimeoutExpired):
+        gateway.proc.wait(JVM_END_S)
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 class Stream:

@@ -6,7 +6,8 @@ import select
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
@@ -14,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 
 from pyspark_kafka_meta.demo.scenes import Scene, SceneResult
+from pyspark_kafka_meta.metadata.refresh_events import Outcome
 from pyspark_kafka_meta.monitor.cluster_state import State, caches_by_process
 from pyspark_kafka_meta.monitor.formatting import (
     STALE_STYLE,
@@ -31,7 +33,7 @@ from pyspark_kafka_meta.tables.caches_from_events import Event
 POLL_S = 0.3
 EVENTS_SHOWN = 6
 LINES_PER_SCENE = 12
-"""Event lines for each scene in a pipe: failed attempts are repeated many times."""
+"""Event lines for each scene in a pipe."""
 HOLD_S = 3.0
 """How long a terminal keeps showing a finished scene."""
 
@@ -99,7 +101,7 @@ class DemoScreen:
 
     def _print_events(self, events: Sequence[Event]) -> None:
         self._shown.update((event["cache_id"], event["sequence"]) for event in events)
-        lines = [f"   {event_line(event)}" for event in events if is_notable(event)]
+        lines = [f"   {line}" for line in event_lines(events)]
         for line in lines[: self._lines_left]:
             self._print(line)
         if 0 < self._lines_left < len(lines):
@@ -109,6 +111,18 @@ class DemoScreen:
     def _print(self, text: str) -> None:
         for line in text.splitlines():
             self._console.print(plain(line), soft_wrap=True)
+
+
+def event_lines(events: Iterable[Event]) -> Iterator[str]:
+    """A line for each notable event; failed attempts of one refresh, at one address after the other, share a line."""
+
+    def attempts_of(event: Event) -> tuple[object, ...]:
+        is_failed = event["outcome"] == Outcome.FAILED
+        return event["cache_id"], event["reason"], None if is_failed else event["sequence"]
+
+    for _, members in groupby(filter(is_notable, events), attempts_of):
+        first, *others = members
+        yield event_line(first) + (f", and {len(others)} more failed attempts" if others else "")
 
 
 def frame(state: State, heading: str, produced: int | None) -> RenderableType:

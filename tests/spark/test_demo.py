@@ -50,6 +50,12 @@ def test_all_scenes_are_played_and_seen_on_embedded_brokers_in_a_pipe(tmp_path: 
     assert left_in(tmp_path) == []
 
 
+def processes_of(folder: Path) -> list[str]:
+    """Spark's processes have the folder in their settings."""
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    return [command for command in listed.stdout.splitlines() if str(folder) in command]
+
+
 @pytest.mark.kafka
 def test_all_scenes_are_played_and_seen_on_real_brokers(tmp_path: Path) -> None:
     done = played(tmp_path, "--cluster", "kafka")
@@ -65,6 +71,7 @@ def test_q_ends_an_interactive_demo_after_the_scenes_that_were_asked_for(tmp_pat
 
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert [int(number) for number, _, _ in SUMMARY.findall(done.stdout)] == [1]
+    assert processes_of(tmp_path) == []
 
 
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.demo import demo_runner, scene_checks
 from pyspark_kafka_meta.demo.demo_clusters import UserCluster
-from pyspark_kafka_meta.demo.demo_screen import frame, result_line, summary
+from pyspark_kafka_meta.demo.demo_screen import event_lines, frame, result_line, summary
 from pyspark_kafka_meta.demo.scene_checks import Check
 from pyspark_kafka_meta.demo.scenes import Scene, SceneResult, scenes_of
 from pyspark_kafka_meta.metadata.refresh_events import (
@@ -287,6 +287,15 @@ def test_a_scene_that_was_not_seen_says_so_in_the_summary() -> None:
 def test_a_pipe_is_told_of_what_is_notable() -> None:
     assert "not_leader: t-1, broker 2, NOT_LEADER_OR_FOLLOWER" in event_line(as_read(MOVED))
     assert is_notable(as_read(MOVED)) and is_notable(as_read(refusal())) and not is_notable(as_read(aging(NOW_MS)))
+
+
+def test_failed_attempts_of_one_refresh_share_a_line_in_a_pipe() -> None:
+    failed = [as_read(replace(refusal(), sequence=number)) for number in range(1, 7)]
+    lines = list(event_lines([*failed, as_read(replace(MOVED, sequence=7)), as_read(replace(MOVED, sequence=8))]))
+
+    assert len(lines) == 3
+    assert lines[0] == f"{event_line(failed[0])}, and 5 more failed attempts"
+    assert lines[1] == event_line(as_read(MOVED))
 
 
 @pytest.mark.parametrize(
