@@ -23,15 +23,20 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def played(folder: Path, *arguments: str, answers: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        input=answers,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        env=environment(folder),
-        cwd=folder,
-    )
+    """Without pipes for its output, which would wait for processes that the demo leaves behind."""
+    out, error = folder / "stdout", folder / "stderr"
+    with out.open("w") as stdout, error.open("w") as stderr:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            input=answers,
+            stdout=stdout,
+            stderr=stderr,
+            text=True,
+            timeout=500,
+            env=environment(folder),
+            cwd=folder,
+        )
+    return subprocess.CompletedProcess(done.args, done.returncode, out.read_text(), error.read_text())
 
 
 def left_in(folder: Path) -> list[Path]:
@@ -52,7 +57,7 @@ def test_all_scenes_are_played_and_seen_on_embedded_brokers_in_a_pipe(tmp_path: 
 
 def processes_of(folder: Path) -> list[str]:
     """Spark's processes have the folder in their settings."""
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    listed = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True, check=True)
     return [command for command in listed.stdout.splitlines() if str(folder) in command]
 
 
