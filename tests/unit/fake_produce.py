@@ -35,14 +35,14 @@ class FakeProduce(FakeRequests[ProduceRequest, ProduceResponse]):
             self.wire.produces.append((broker.node_id, request))
 
     def _ends_at(self, node_id: int) -> float:
-        return self.wire.clock()
+        return self.wire.clock.now
 
     def _response(self, node_id: int, request: ProduceRequest, sent_at: float) -> ProduceResponse | RequestFailure:
         lost = self.wire.lost_responses.pop(node_id, 0)
         if lost > 0:
             return self._lose(node_id, request, lost)
         throttle_ms = self.wire.throttles[node_id].popleft() if self.wire.throttles.get(node_id) else 0
-        latency_ms = (self.wire.clock() - sent_at) * 1000
+        latency_ms = (self.wire.clock.now - sent_at) * 1000
         return ProduceResponse(node_id, self._handle(node_id, request), throttle_ms, 0, latency_ms)
 
     def _lose(self, node_id: int, oldest: ProduceRequest, lost: int) -> RequestFailure:
@@ -73,5 +73,5 @@ class FakeProduce(FakeRequests[ProduceRequest, ProduceResponse]):
             return 0
         producer = ProducerEpoch(sent.producer_id, sent.epoch)
         return self.wire.cluster.coordinators.append(
-            request.transactional_id, producer, entry.partition, request.transaction_version, self.wire.clock()
+            request.transactional_id, producer, entry.partition, request.transaction_version, self.wire.clock.now
         )

@@ -63,7 +63,7 @@ class FakeRequests(ABC, Generic[RequestT, ResponseT]):
             self.in_flight.pop(broker.node_id, None)
             self.not_sent[broker.node_id] = error
         else:
-            self.in_flight.setdefault(node_id, deque()).append(Sent(request, self.wire.clock(), deadline))
+            self.in_flight.setdefault(node_id, deque()).append(Sent(request, self.wire.clock.now, deadline))
 
     def receive(self, node_ids: Collection[int], deadline: float) -> ResponseT | RequestFailure | None:
         for node_id in self.not_sent.keys() & set(node_ids):
@@ -75,7 +75,7 @@ class FakeRequests(ABC, Generic[RequestT, ResponseT]):
         until = min(deadline, metadata_ends_at)
         node_id, ends_at = min(ends.items(), key=lambda item: item[1], default=(-1, math.inf))
         self.wire.clock.wait_until(min(until, ends_at))
-        if ends_at > until:
+        if ends_at > self.wire.clock.now:
             return None
         return self._outcome(node_id)
 

@@ -48,7 +48,7 @@ class FakeTransactions(FakeRequests[TransactionRequest, TransactionResponse]):
         return NAMES[type(request)]
 
     def _ends_at(self, node_id: int) -> float:
-        return self.wire.clock()
+        return self.wire.clock.now
 
     def _response(
         self, node_id: int, request: TransactionRequest, sent_at: float
@@ -80,7 +80,7 @@ class FakeTransactions(FakeRequests[TransactionRequest, TransactionResponse]):
             case ProducerIdRequest(transactional_id, timeout_ms):
                 return self._initialised(node_id, transactional_id, timeout_ms, code)
             case AddPartitionsRequest(transactional_id, producer, partitions):
-                code = code or coordinators.add(transactional_id, producer, set(partitions), self.wire.clock())
+                code = code or coordinators.add(transactional_id, producer, set(partitions), self.wire.clock.now)
                 return AddPartitionsResponse(node_id, dict.fromkeys(partitions, code) if code else {})
             case EndTransactionRequest(transactional_id, producer, committed, version):
                 ended = code or coordinators.end(transactional_id, producer, committed, version)

@@ -1,4 +1,4 @@
-"""`FakeWire`: a `Wire` without a network, over a `FakeCluster`, and a clock that advances only during waits.
+"""`FakeWire`: a `Wire` without a network, over a `FakeCluster`, and a clock that waits and looks advance.
 
 Brokers die, hang, lag behind or return errors as a test demands.
 """
@@ -10,6 +10,8 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
 from pyspark_kafka_meta.kafka_errors import FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION
@@ -40,14 +42,34 @@ from tests.unit.fake_produce import FakeProduce
 from tests.unit.fake_requests import FakeRequests
 from tests.unit.fake_transactions import FakeTransactions
 
+TICK_S = 1e-6
+"""Too short for any assertion about waits, and enough to tell two looks apart."""
+
+
+def about_s(seconds: float) -> Any:
+    """Equal to `seconds` but for ticks of the clock."""
+    return pytest.approx(seconds, abs=1e-3)
+
+
+def about_ms(milliseconds: float) -> Any:
+    """Equal to `milliseconds` but for ticks of the clock."""
+    return pytest.approx(milliseconds, abs=1)
+
 
 class FakeClock:
-    """Advances only by `sleep` and `wait_until`."""
+    """Advances by `sleep` and `wait_until`, and at each look: code that looks twice for one decision sees two times.
 
-    def __init__(self, now: float = 1_000.0) -> None:
+    Attributes:
+        now: the time, read without a tick.
+        tick_s: added at each look. Larger values stand for a process that pauses.
+    """
+
+    def __init__(self, now: float = 1_000.0, tick_s: float = TICK_S) -> None:
         self.now = now
+        self.tick_s = tick_s
 
     def __call__(self) -> float:
+        self.now += self.tick_s
         return self.now
 
     def sleep(self, seconds: float) -> None:
@@ -134,7 +156,7 @@ class FakeWire:
         address, topics, due = self._metadata
         ends_at = self.metadata_ends_at()
         self.clock.wait_until(min(deadline, ends_at))
-        if ends_at > deadline:
+        if ends_at > self.clock.now:
             return None
         self._metadata = None
         return self.metadata(address, topics, due)
@@ -176,7 +198,7 @@ class FakeWire:
         if self._metadata is None:
             return math.inf
         address, _, due = self._metadata
-        return due if self._node_id(address) in (self.hung | self.hung_metadata) - self.down else self.clock()
+        return due if self._node_id(address) in (self.hung | self.hung_metadata) - self.down else self.clock.now
 
     def reach(self, address: Address) -> int:
         node_id = self._node_id(address)
@@ -211,7 +233,7 @@ class FakeOffsets(FakeRequests[OffsetsRequest, OffsetsResponse]):
         return "OffsetForLeaderEpoch" if request.by_epoch else "ListOffsets"
 
     def _ends_at(self, node_id: int) -> float:
-        return self.wire.clock()
+        return self.wire.clock.now
 
     def _response(self, node_id: int, request: OffsetsRequest, sent_at: float) -> OffsetsResponse:
         return OffsetsResponse(
@@ -257,10 +279,10 @@ class FakeFetch(FakeRequests[FetchRequest, FetchResponse]):
             or self._records(node_id, entry, request.read_committed)
             for entry in request.partitions
         )
-        return wire.clock() if ready else sent_at + request.max_wait_ms / 1000
+        return wire.clock.now if ready else sent_at + request.max_wait_ms / 1000
 
     def _response(self, node_id: int, request: FetchRequest, sent_at: float) -> FetchResponse:
-        latency_ms = (self.wire.clock() - sent_at) * 1000
+        latency_ms = (self.wire.clock.now - sent_at) * 1000
         if self.wire.throttles.get(node_id):
             return self.wire.change(
                 FetchResponse(node_id, 0, (), self.wire.throttles[node_id].popleft(), 0, latency_ms)

@@ -27,6 +27,7 @@ from pyspark_kafka_meta.wire.producer_messages import (
 )
 from tests.partitions import T0, T1
 from tests.transaction_cases import CASES, end_codes, write
+from tests.unit.fake_wire import about_s
 from tests.unit.scene import Scene
 
 V1, V2 = TransactionVersion.V1, TransactionVersion.V2
@@ -146,7 +147,7 @@ def test_refused_producer_fails_at_once(
 
     with pytest.raises(kind, match=text):
         initialised(coordinators, transactional_id, soon(scene))
-    assert scene.clock() == began
+    assert scene.clock() == about_s(began)
 
 
 def test_timeout_above_the_limit_of_the_brokers_is_refused(scene: Scene, coordinators: Coordinators) -> None:
@@ -485,4 +486,4 @@ def test_throttling_broker_is_remembered(scene: Scene, client: KafkaClient, monk
     monkeypatch.setattr(scene.wire.transactions, "_handle", lambda *_: throttled)
     client.coordinators.producer_id(soon(scene))
 
-    assert client.throttles.until(1) == scene.clock() + 0.5
+    assert client.throttles.until(1) == about_s(scene.clock() + 0.5)

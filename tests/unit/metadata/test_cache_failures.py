@@ -20,6 +20,7 @@ from pyspark_kafka_meta.metadata.refresh_events import Outcome, RefreshEvent
 from pyspark_kafka_meta.metadata.refresh_policy import FIRST_ATTEMPT_TIMEOUT_MS, PolicySettings
 from pyspark_kafka_meta.model import Address, Broker, LeaderHint, RefreshReason
 from tests.partitions import T0
+from tests.unit.fake_wire import about_ms, about_s
 from tests.unit.metadata.cache_scene import BROKER_1, REQUEST_TIMEOUT_S, Scene
 
 BROKER_2 = Address("broker-2", 9092)
@@ -35,11 +36,11 @@ def test_bootstrap_failover_has_events_of_both_addresses() -> None:
     refused, silent, answered = scene.events
 
     assert scene.wire.requests == [("Metadata", address) for address in (dead, hung, BROKER_1)]
-    assert (refused.attempt, refused.broker_host, refused.latency_ms) == (1, "dead", 0)
+    assert (refused.attempt, refused.broker_host, refused.latency_ms) == (1, "dead", about_ms(0))
     assert refused.error == "cannot connect to dead:1: Connection refused"
-    assert (silent.attempt, silent.broker_host, silent.latency_ms) == (2, "broker-2", 3_000)
+    assert (silent.attempt, silent.broker_host, silent.latency_ms) == (2, "broker-2", about_ms(3_000))
     assert silent.error == "broker 2 did not answer in time"
-    assert (answered.attempt, answered.broker_host, answered.recovery_ms) == (3, "broker-1", 3_000)
+    assert (answered.attempt, answered.broker_host, answered.recovery_ms) == (3, "broker-1", about_ms(3_000))
     assert [event.outcome for event in scene.events] == [Outcome.FAILED, Outcome.FAILED, Outcome.CHANGED]
 
 
@@ -110,7 +111,8 @@ def test_broker_that_hangs_does_not_use_up_the_deadline() -> None:
     started = scene.clock()
     scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline(60))
 
-    assert scene.clock() - started == FIRST_ATTEMPT_TIMEOUT_MS / 1000 < REQUEST_TIMEOUT_S
+    assert scene.clock() - started == about_s(FIRST_ATTEMPT_TIMEOUT_MS / 1000)
+    assert FIRST_ATTEMPT_TIMEOUT_MS / 1000 < REQUEST_TIMEOUT_S
     assert [event.broker_id == 2 for event in scene.events] == [True, False]
 
 
@@ -138,7 +140,7 @@ def test_attempt_ends_at_the_callers_deadline() -> None:
     scene.wire.hung.add(1)
     scene.cache.refresh_if_due(scene.deadline(1))
 
-    assert scene.events[-1].latency_ms == 1_000
+    assert scene.events[-1].latency_ms == about_ms(1_000)
 
 
 def test_no_request_after_the_deadline() -> None:
@@ -292,8 +294,8 @@ def test_bootstrap_addresses_follow_two_brokers_that_hang(request_timeout_s: int
 
     assert [event.reason for event in events[:2]] == [RefreshReason.NOT_LEADER] * 2
     assert (events[2].reason, events[2].broker_host) == (RefreshReason.REBOOTSTRAP, "kafka")
-    assert events[2].latency_ms == min(12, request_timeout_s) * 1000
-    assert scene.clock() - began <= 3 + 6 + 12
+    assert events[2].latency_ms == about_ms(min(12, request_timeout_s) * 1000)
+    assert round(scene.clock() - began, 3) <= 3 + 6 + 12
 
 
 def test_response_resolves_missing_responses_and_a_hint_does_not() -> None:
@@ -309,7 +311,7 @@ def test_response_resolves_missing_responses_and_a_hint_does_not() -> None:
     scene.clock.sleep(5)
     answered = scene.refresh_when_due()
 
-    assert hint.recovery_ms == 0
+    assert hint.recovery_ms == about_ms(0)
     assert answered.recovery_ms is not None
     assert answered.recovery_ms >= 10_000
 

@@ -10,6 +10,7 @@ import pytest
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, Outcome
 from pyspark_kafka_meta.model import LeaderHint, RefreshReason
 from tests.partitions import T0
+from tests.unit.fake_wire import about_ms, about_s
 from tests.unit.metadata.cache_scene import Scene
 
 
@@ -37,7 +38,7 @@ def test_lookups_work_while_a_request_is_in_flight() -> None:
 
     assert scene.leader_id() == 1
     assert scene.cache.time_to_next_update_ms() == math.inf
-    assert (len(scene.wire.requests), scene.events, scene.clock()) == (1, [], began)
+    assert (len(scene.wire.requests), scene.events, scene.clock()) == (1, [], about_s(began))
 
 
 def test_response_is_merged_when_it_arrives() -> None:
@@ -49,7 +50,7 @@ def test_response_is_merged_when_it_arrives() -> None:
     assert look(scene)
     assert scene.leader_id() == 2
     [event] = scene.events
-    assert (event.reason, event.attempt, event.latency_ms) == (RefreshReason.NOT_LEADER, 1, 1_000)
+    assert (event.reason, event.attempt, event.latency_ms) == (RefreshReason.NOT_LEADER, 1, about_ms(1_000))
     assert not scene.cache.has_request_in_flight
 
 
@@ -72,8 +73,8 @@ def test_age_of_metadata_starts_at_the_request() -> None:
     scene.wire.hung_metadata.clear()
     assert look(scene)
 
-    assert scene.cache.time_to_next_update_ms() == 100_000
-    assert scene.refresh_when_due().age_ms == 300_000
+    assert scene.cache.time_to_next_update_ms() == about_ms(100_000)
+    assert scene.refresh_when_due().age_ms == about_ms(300_000)
 
 
 def test_refresh_sends_its_own_request() -> None:
@@ -113,7 +114,7 @@ def test_request_in_flight_at_close_has_an_event() -> None:
     scene.cache.close()
 
     refresh, closed = scene.events
-    assert (refresh.kind, refresh.outcome, refresh.latency_ms) == (EventKind.REFRESH, Outcome.FAILED, 1_000)
+    assert (refresh.kind, refresh.outcome, refresh.latency_ms) == (EventKind.REFRESH, Outcome.FAILED, about_ms(1_000))
     assert closed.kind is EventKind.CLOSED
 
 

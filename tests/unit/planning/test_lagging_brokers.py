@@ -11,6 +11,7 @@ from pyspark_kafka_meta.model import Address, Position, TopicPartition
 from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING, SourceOffset
 from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner
 from tests.partitions import T0, T1, T2
+from tests.unit.fake_wire import about_s
 from tests.unit.reader_scene import ReaderScene
 
 
@@ -58,7 +59,7 @@ def test_topic_that_nobody_knows_is_unknown_after_its_grace(monkeypatch: pytest.
 
     with pytest.raises(UnknownTopicError, match="topic t does not exist"):
         planner(scene).available_now()
-    assert scene.clock() - began == pytest.approx(3)
+    assert scene.clock() - began == about_s(3)
     assert len(scene.wire.requests) < 10, "with pauses that grow"
 
 
@@ -75,7 +76,7 @@ def test_partition_that_is_really_gone_is_told_after_its_grace(monkeypatch: pyte
 
     with pytest.raises(DataLossError, match="t-2 are gone"):
         planner(scene).next_offset(offset(scene, T0, T1, T2), None, limited=False)
-    assert scene.clock() - began == pytest.approx(3)
+    assert scene.clock() - began == about_s(3)
 
 
 def test_topic_that_is_not_read_any_more_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +85,7 @@ def test_topic_that_is_not_read_any_more_is_not_waited_for(monkeypatch: pytest.M
     began = scene.clock()
     planner(scene).next_offset(start, None, limited=False)
 
-    assert scene.clock() == began
+    assert scene.clock() == about_s(began)
 
 
 def test_run_that_ends_reads_a_partition_that_the_first_broker_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +129,7 @@ def test_second_broker_is_asked_without_a_pause(monkeypatch: pytest.MonkeyPatch)
     began = scene.clock()
     planner(scene).available_now()
 
-    assert scene.clock() == began
+    assert scene.clock() == about_s(began)
     assert [api for api, _ in scene.wire.requests].count("Metadata") == 2
 
 

@@ -24,6 +24,7 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.model import NO_LEADER, RefreshReason
 from pyspark_kafka_meta.writing.written_range import WrittenRange
 from tests.partitions import T0, T1, T2, T3, U0
+from tests.unit.fake_wire import about_s
 from tests.unit.writing.writer_scene import SMALL_BATCHES, WriterScene, in_turn, numbered, rows
 
 COUNT = 300
@@ -371,7 +372,7 @@ def test_topic_that_may_not_be_written_fails_at_once(scene: WriterScene) -> None
     with pytest.raises(AuthorizationError, match=r"topic t cannot be written: .* allow it WRITE"):
         scene.write_task(numbered(3))
 
-    assert scene.clock() == began
+    assert scene.clock() == about_s(began)
 
 
 REFUSALS: dict[ErrorCode, type[KafkaMetaError]] = {
