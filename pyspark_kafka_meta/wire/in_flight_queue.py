@@ -51,15 +51,26 @@ class InFlightQueue(Generic[RequestT]):
         sent: at least one request. The thread of a connection that opens sends the first.
         held: later requests, sent once the connection is open. Those behind a session that is about to end wait until
             nothing is in flight, because a login must not come between requests and responses.
+        attended_at: when the caller last sent or waited, in seconds of `time.monotonic`.
     """
 
     broker: Broker
     channel: Connection | OpeningConnection
     sent: deque[InFlightRequest[RequestT]]
     held: deque[InFlightRequest[RequestT]]
+    attended_at: float = field(default_factory=time.monotonic)
 
     def deadline(self) -> float:
         return min(request.deadline for request in (*self.sent, *self.held))
+
+    def attend(self) -> None:
+        """The caller is back. If it was away with bytes unsent, the broker could not respond: that time counts to no
+        deadline."""
+        now = time.monotonic()
+        if isinstance(self.channel, Connection) and self.channel.has_unsent_bytes():
+            for request in (*self.sent, *self.held):
+                request.deadline += now - self.attended_at
+        self.attended_at = now
 
     def connection(self) -> Connection:
         """The connection, which is open: `open` has returned."""

@@ -70,6 +70,7 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
         if queue is None:
             self._start(broker, deque([InFlightRequest(request, deadline)]))
         elif queue.broker.address == broker.address:
+            queue.attend()
             queue.held.append(InFlightRequest(request, deadline))
             self._send_held(queue)
         else:
@@ -81,12 +82,16 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
     def receive(self, node_ids: Collection[int], deadline: float) -> ResponseT | RequestFailure | None:
         interrupting = () if self._interrupted_by is None else tuple(self._interrupted_by._in_flight.values())
         until = min([deadline, *(queue.deadline() for queue in interrupting)])
+        for node_id in self._in_flight.keys() & set(node_ids):
+            self._in_flight[node_id].attend()
         while (failed := next(iter(self._failed.keys() & set(node_ids)), None)) is None:
             waiting = {node_id: self._in_flight[node_id] for node_id in node_ids if node_id in self._in_flight}
             due = min(waiting, key=lambda node_id: waiting[node_id].deadline(), default=None)
             if due is None and not interrupting:
                 return None
             events = next_events(waiting, interrupting, until if due is None else min(until, waiting[due].deadline()))
+            for queue in waiting.values():
+                queue.attended_at = time.monotonic()
             ready = self._advance({node_id: event for node_id, event in events.items() if node_id is not None})
             if ready is not None:
                 return self._response(ready)

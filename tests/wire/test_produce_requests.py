@@ -314,6 +314,48 @@ def test_broker_that_reads_nothing_delays_nobody_and_times_out(wire: KafkaWire) 
     assert 2 <= took_s < LATER_S
 
 
+@pytest.mark.parametrize("megabytes", [4, 8, 16])
+def test_time_that_the_caller_is_away_with_bytes_unsent_is_no_timeout(
+    wire: KafkaWire, monkeypatch: pytest.MonkeyPatch, megabytes: int
+) -> None:
+    """As a task does, the caller looks for a response without waiting, and is away for longer than the timeout."""
+    monotonic, away_s, may_read = time.monotonic, 0.0, threading.Event()
+
+    def read_late(peer: socket.socket) -> None:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        answer_versions(peer)
+        assert may_read.wait(LATER_S)
+        for number in range(2):
+            peer.sendall(acknowledgement(read_produce(peer)[0], number))
+
+    with scripted_broker(read_late) as address:
+        monkeypatch.setattr(time, "monotonic", lambda: monotonic() + away_s)
+        send(wire, address, records(0, megabytes * MEGABYTE), timeout_s=5)
+        send(wire, address, records(1), timeout_s=5)
+        assert wire.produce.receive([1], within(SOON_S)) is None
+        for _ in range(3):
+            away_s += 60
+            assert wire.produce.receive([1], time.monotonic()) is None
+        may_read.set()
+        assert offsets(wire, 2) == [0, 1]
+
+
+def test_broker_that_reads_nothing_times_out_once_the_caller_waits(
+    wire: KafkaWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monotonic, away_s = time.monotonic, 0.0
+    with scripted_broker(answer_versions_and_stop_reading) as address:
+        monkeypatch.setattr(time, "monotonic", lambda: monotonic() + away_s)
+        send(wire, address, records(0, 16 * MEGABYTE), timeout_s=1)
+        assert wire.produce.receive([1], within(SOON_S)) is None
+        away_s += 60
+        assert wire.produce.receive([1], time.monotonic()) is None
+        began = time.monotonic()
+        assert isinstance(failure(wire), RequestTimeoutError)
+
+    assert time.monotonic() - began < 1 + 2 * SOON_S
+
+
 def answer_versions_and_stop_reading(peer: socket.socket) -> None:
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     answer_versions(peer)
