@@ -132,10 +132,12 @@ class LeaderOffsets:
             self._in_flight[broker.node_id] = _InFlight(broker, partitions, now + overdue_ms / 1000)
 
     def _next_look(self) -> float:
-        """When the next broker is overdue; if a broker is overdue, when the cache may send the requested refresh."""
+        """When the next broker is overdue; if a broker is overdue, when the cache may send the requested refresh. It is
+        requested soon: the broker may have become overdue while the response of another broker was handled."""
         now = self._clock()
         overdue_at = min(request.overdue_at for request in self._in_flight.values())
-        return overdue_at if overdue_at > now else now + self._cache.time_to_next_update_ms() / 1000
+        pause_ms = min(self._cache.time_to_next_update_ms(), self._options.retry_backoff_ms)
+        return overdue_at if overdue_at > now else now + pause_ms / 1000
 
     def _abandon_moved(self) -> None:
         self._cache.refresh_if_due(self._deadline, until=self._clock())

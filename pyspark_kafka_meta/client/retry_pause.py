@@ -21,9 +21,11 @@ class RetryPause:
         """Whether a request may be sent, to the leader in the metadata of this `generation`."""
         return generation > self._stale_generation and now >= self.not_before
 
-    def wait_for_metadata_after(self, generation: int) -> None:
-        """Send no request before metadata is newer than `generation`."""
+    def wait_for_metadata_after(self, generation: int, request_update: Callable[[int], None]) -> None:
+        """Send no request before metadata is newer than `generation`, which `request_update` is called with: if nobody
+        requested newer metadata, the wait would end at the maximum age."""
         self._stale_generation = generation
+        request_update(generation)
 
     def wait_until(self, time_s: float) -> None:
         """Send no request before this time."""

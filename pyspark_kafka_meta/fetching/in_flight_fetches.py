@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
@@ -47,9 +48,6 @@ class InFlightFetches:
         self._options = options
         self._fetches: dict[int, InFlightFetch] = {}  # by node id
 
-    def __len__(self) -> int:
-        return len(self._fetches)
-
     def cursors(self, not_overdue_at: float = -math.inf) -> set[PartitionCursor]:
         """Cursors in a Fetch that is not overdue at this time."""
         fetches = [fetch for fetch in self._fetches.values() if fetch.overdue_at > not_overdue_at]
@@ -72,13 +70,13 @@ class InFlightFetches:
         if isinstance(instruction, Fail):
             raise instruction.error
         reason = instruction.reason if isinstance(instruction, Refresh) else RefreshReason.NO_LEADER
-        cursor.wait_for_metadata_after(snapshot.generation)
-        cache.request_update(reason, snapshot.generation, partition=partition, error_code=cursor.last_error)
+        request_update = partial(cache.request_update, reason, partition=partition, error_code=cursor.last_error)
+        cursor.wait_for_metadata_after(snapshot.generation, request_update)
         return None
 
-    def send(self, leaders: Mapping[PartitionCursor, LeaderAndEpoch], generation: int) -> None:
+    def send(self, leaders: Mapping[PartitionCursor, LeaderAndEpoch], generation: int, now: float) -> None:
         """Fetch from each broker without an in-flight Fetch; the cursors of other brokers wait for the response."""
-        now, brokers = self._client.clock(), self._client.cache.snapshot.brokers
+        brokers = self._client.cache.snapshot.brokers
         groups: dict[Broker, list[tuple[PartitionCursor, ReadSource]]] = {}
         for cursor, leader in leaders.items():
             source = self._client.replicas.source(cursor.range.partition, leader, brokers, now)
@@ -86,10 +84,12 @@ class InFlightFetches:
             if cursor.not_before <= now and source.broker.node_id not in self._fetches:
                 groups.setdefault(source.broker, []).append((cursor, source))
         for broker, members in groups.items():
-            self._send(broker, members, generation)
+            self._send(broker, members, generation, now)
 
-    def _send(self, broker: Broker, members: Sequence[tuple[PartitionCursor, ReadSource]], generation: int) -> None:
-        options, now = self._options, self._client.clock()
+    def _send(
+        self, broker: Broker, members: Sequence[tuple[PartitionCursor, ReadSource]], generation: int, now: float
+    ) -> None:
+        options = self._options
         request = FetchRequest(
             partitions=tuple(
                 cursor.request(cursor.range.topic_id, source.leader_epoch, source.is_follower)
@@ -109,14 +109,16 @@ class InFlightFetches:
         self._fetches[broker.node_id] = InFlightFetch(broker, generation, cursors, now, overdue_at)
 
     def receive(self, deadline: float) -> tuple[InFlightFetch, FetchResponse | RequestFailure] | None:
-        """The first response or failure, with its Fetch; None if there is none by `deadline`."""
+        """The first response or failure, with its Fetch; None if there is none by `deadline`, or before it if metadata
+        has arrived. Without any request in flight, this sleeps."""
+        if not self._fetches and not self._client.cache.has_request_in_flight:
+            self._client.sleep(max(deadline - self._client.clock(), 0))
         return self._receive(self._fetches.keys(), deadline)
 
-    def receive_overdue(self) -> tuple[InFlightFetch, FetchResponse | RequestFailure] | None:
+    def receive_overdue(self, now: float) -> tuple[InFlightFetch, FetchResponse | RequestFailure] | None:
         """The response or failure of an overdue Fetch if it has arrived. If not, brokers that lost their partitions are
         abandoned. Each overdue broker is checked by itself: brokers that always have responses would hide a hung
         broker."""
-        now = self._client.clock()
         for node_id in [node_id for node_id, fetch in self._fetches.items() if now >= fetch.overdue_at]:
             received = self._receive([node_id], now)
             if received is not None:

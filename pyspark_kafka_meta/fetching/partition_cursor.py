@@ -8,6 +8,7 @@ where the log was truncated, and never leaves the range. Follows Kafka's `FetchC
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import UUID
 
 from pyspark_kafka_meta.client.read_replicas import LEADER
@@ -124,12 +125,13 @@ class PartitionCursor(RetryPause):
         self._turn_to(False)
         return self.on_error(code)
 
-    def on_request_failed(self, generation: int) -> Instruction:
-        """Take a request without a response, which `generation` of the metadata was used for."""
+    def on_request_failed(self, generation: int, request_update: Callable[[int], None]) -> Instruction:
+        """Take a request without a response, which `generation` of the metadata was used for. `request_update` as in
+        `wait_for_metadata_after`."""
         self.last_error = 0
         if self.asked_follower:
             return ReadFrom(LEADER)
-        self.wait_for_metadata_after(generation)
+        self.wait_for_metadata_after(generation, request_update)
         return Wait()
 
     def on_error(self, code: int) -> Instruction:

@@ -5,6 +5,8 @@ A leader that a broker names along with an error is used at once (KIP-951); with
 
 from __future__ import annotations
 
+from functools import partial
+
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.fetching.cursor_instructions import (
     CorruptBatch,
@@ -23,7 +25,7 @@ from pyspark_kafka_meta.fetching.lost_records import LostRecords
 from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
 from pyspark_kafka_meta.fetching.stall_detector import StallDetector
 from pyspark_kafka_meta.kafka_errors import INCONSISTENT_TOPIC_ID, UNKNOWN_SERVER_ERROR
-from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS
+from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS, failure_reason
 from pyspark_kafka_meta.model import LeaderHint, RefreshReason
 from pyspark_kafka_meta.records.decoder import FetchedRecords
 from pyspark_kafka_meta.wire.messages import FetchResponse, RequestFailure
@@ -133,8 +135,10 @@ class ResponseHandler:
         cache, partition, node_id = self._client.cache, cursor.range.partition, fetch.broker.node_id
         code, generation = refresh.error_code, fetch.generation
         if hint is None or not cache.take_hint(partition, hint, generation, code, node_id):
-            cursor.wait_for_metadata_after(generation)
-            cache.request_update(refresh.reason, generation, partition=partition, error_code=code, node_id=node_id)
+            request_update = partial(
+                cache.request_update, refresh.reason, partition=partition, error_code=code, node_id=node_id
+            )
+            cursor.wait_for_metadata_after(generation, request_update)
 
     def _read_from(self, cursor: PartitionCursor, node_id: int) -> None:
         if self._client.replicas.choose(cursor.range.partition, node_id, self._client.clock()):
@@ -143,7 +147,9 @@ class ResponseHandler:
     def _on_failure(self, fetch: InFlightFetch, failure: RequestFailure) -> None:
         if not isinstance(failure.error, RETRIABLE_ERRORS):
             raise failure.error
-        self._client.cache.report_failure(failure.error, fetch.generation, failure.node_id)
+        cache, reason = self._client.cache, failure_reason(failure.error)
+        cache.report_failure(failure.error, fetch.generation, failure.node_id)
+        request_update = partial(cache.request_update, reason, node_id=failure.node_id)
         for cursor in fetch.cursors:
             self._stalls.on_failure(cursor, failure.error)
-            self.carry_out(cursor, cursor.on_request_failed(fetch.generation), fetch)
+            self.carry_out(cursor, cursor.on_request_failed(fetch.generation, request_update), fetch)

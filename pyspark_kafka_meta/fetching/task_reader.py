@@ -26,6 +26,7 @@ from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.planning.data_loss_policy import DataLossPolicy
 from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.reusable_buffer import ReusableBuffer
+from pyspark_kafka_meta.wire.messages import FetchResponse, RequestFailure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -129,56 +130,55 @@ class TaskReader:
     def _next_records(self) -> tuple[InFlightFetch, list[FetchedRecords]] | None:
         """Wait for a response with records; the next Fetch is sent before this returns. None if the rest is lost."""
         while self._cursors:
-            self._client.cache.refresh_if_due(deadline=math.inf, until=self._client.clock())
-            received = self._fetches.receive_overdue()
+            # One look: with another for the pause, a Fetch that comes due in between is neither sent nor waited for.
+            now = self._client.clock()
+            self._client.cache.refresh_if_due(deadline=math.inf, until=now)
+            received = self._fetches.receive_overdue(now)
             if received is None:
-                self._send_fetches()
+                self._send_fetches(now)
                 if not self._cursors:
                     break  # the rest is lost
-                self._stalls.watch(self._cursors, self._client.clock())
-                self._fail_if_stalled()
-                received = self._fetches.receive(self._wake_up_at())
+                self._stalls.watch(self._cursors, now)
+                self._fail_if_stalled(now, self._fetches.cursors(not_overdue_at=now))
+                received = self._receive(now, self._wake_up_at(now))
             if received is None:
-                self._pause()
+                self._fail_if_stalled(now)
                 continue
             records = self._responses.handle(*received)
             # Partitions that got records go last in the next Fetch: a broker fills its response in the request's order.
             served = {fetched.partition for fetched in records}
             self._cursors.sort(key=lambda cursor: cursor.range.partition in served)
             self._cursors = [cursor for cursor in self._cursors if not cursor.done]
-            self._send_fetches()
+            self._send_fetches(self._client.clock())
             if records:
                 return received[0], records
         return None
 
-    def _wake_up_at(self) -> float:
+    def _wake_up_at(self, now: float) -> float:
         """When there is work without a response: a refresh, a Fetch after a backoff, an overdue Fetch or a stall."""
-        now = self._client.clock()
         next_update = now + self._client.cache.time_to_next_update_ms() / 1000
         next_look = now + self._client.backoff_s(1)
         pauses = [cursor.not_before for cursor in self._cursors if cursor.not_before > now]
         return min(self._stalls.stalls_at(), next_update, *pauses, max(self._fetches.overdue_at(), next_look))
 
-    def _fail_if_stalled(self) -> None:
-        """Fail even if other partitions progress, but not while a Fetch of the stalled partition is not overdue."""
-        now = self._client.clock()
-        if now >= self._stalls.stalls_at():
-            waiting = self._fetches.cursors(not_overdue_at=now)
-            stalled = [cursor for cursor in self._stalls.stalled(now) if cursor not in waiting]
-            if stalled:
-                raise self._stalls.timeout_error(stalled)
+    def _receive(self, now: float, until: float) -> tuple[InFlightFetch, FetchResponse | RequestFailure] | None:
+        """As `InFlightFetches.receive`. If the process did not run when the wait ended, the delay is no stall: the
+        Fetches that were due meanwhile are yet to be sent."""
+        received = self._fetches.receive(until)
+        if received is None:
+            self._stalls.exclude(max(self._client.clock() - max(until, now), 0))
+        return received
 
-    def _pause(self) -> None:
-        """No response came. Sleep only without in-flight requests: with them, waiting for responses is the pause."""
-        now = self._client.clock()
-        if now >= self._stalls.stalls_at():
-            raise self._stalls.timeout_error(self._stalls.stalled(now))
-        if not self._fetches and not self._client.cache.has_request_in_flight:
-            self._client.sleep(max(self._wake_up_at() - now, 0))
+    def _fail_if_stalled(self, now: float, unread: Collection[PartitionCursor] = ()) -> None:
+        """Fail even if other partitions progress, but not before the responses that have arrived are read: those of the
+        partitions `unread` may have."""
+        stalled = [cursor for cursor in self._stalls.stalled(now) if cursor not in unread]
+        if stalled:
+            raise self._stalls.timeout_error(stalled)
 
-    def _send_fetches(self) -> None:
+    def _send_fetches(self, now: float) -> None:
         """Fetch for all cursors that are ready, not in flight, and have a leader."""
-        generation, now = self._client.cache.snapshot.generation, self._client.clock()
+        generation = self._client.cache.snapshot.generation
         leaders, in_flight = {}, self._fetches.cursors()
         ready = [cursor for cursor in self._cursors if cursor.is_ready(generation, now) and cursor not in in_flight]
         for cursor in ready:
@@ -187,7 +187,7 @@ class TaskReader:
                 self._cursors.remove(cursor)
             elif leader is not None:
                 leaders[cursor] = leader
-        self._fetches.send(leaders, generation)
+        self._fetches.send(leaders, generation, now)
         # The brokers of the others have an in-flight Fetch, which delays them.
         delayed = [cursor for cursor in leaders.keys() - self._fetches.cursors() if cursor.not_before <= now]
         self._stalls.restart(delayed, now)

@@ -36,6 +36,12 @@ RETRIABLE_ERRORS = (ConnectError, ProtocolError, RequestTimeoutError)
 """Another broker may respond, or the same broker later."""
 
 
+def failure_reason(error: KafkaMetaError) -> RefreshReason:
+    """The reason of a refresh after a request without a response."""
+    timed_out = isinstance(error, RequestTimeoutError)
+    return RefreshReason.REQUEST_TIMEOUT if timed_out else RefreshReason.CONNECTION_LOST
+
+
 class MetadataWire(Protocol):
     """The part of `wire.messages.Wire` that a cache needs."""
 
@@ -116,9 +122,7 @@ class MetadataCache:
         """A request to `node_id` failed without a response: its partitions may have moved to other leaders.
         `generation` as in `request_update`."""
         self.count_retry()
-        timed_out = isinstance(error, RequestTimeoutError)
-        reason = RefreshReason.REQUEST_TIMEOUT if timed_out else RefreshReason.CONNECTION_LOST
-        self.request_update(reason, generation, node_id=node_id)
+        self.request_update(failure_reason(error), generation, node_id=node_id)
 
     def close(self) -> None:
         """Publish the last event of the cache."""

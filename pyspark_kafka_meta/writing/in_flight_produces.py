@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 from pyspark_kafka_meta.client.kafka_client import UNKNOWN_GRACE_MS, KafkaClient
 from pyspark_kafka_meta.client.leader_offsets import OVERDUE_MS
-from pyspark_kafka_meta.errors import UnknownTopicError
+from pyspark_kafka_meta.errors import RequestTimeoutError, UnknownTopicError
 from pyspark_kafka_meta.kafka_errors import (
     LEADER_NOT_AVAILABLE,
     UNKNOWN_TOPIC_OR_PARTITION,
@@ -49,6 +50,10 @@ class InFlightProduce(NamedTuple):
     overdue_at: float
 
 
+Received: TypeAlias = tuple[ProduceResponse | RequestFailure, list[InFlightProduce]]
+"""A response to one request, or the failure of all requests to a broker."""
+
+
 class InFlightProduces:
     """The Produce requests of one task."""
 
@@ -62,10 +67,7 @@ class InFlightProduces:
         self._requests: dict[int, deque[InFlightProduce]] = {}  # by node id, the oldest request first
         self._unknown_since: dict[TopicPartition, float] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._requests)
-
-    def send(self, queues: Collection[PartitionQueue]) -> None:
+    def send(self, queues: Collection[PartitionQueue], now: float) -> None:
         """Send the batches that can be sent, while their leaders have fewer requests in flight than allowed.
 
         Raises:
@@ -73,7 +75,7 @@ class InFlightProduces:
             UnknownTopicError: a partition does not exist any more.
             DataLossError: the topic was recreated after it had acknowledged records.
         """
-        generation, now = self._client.cache.snapshot.generation, self._client.clock()
+        generation = self._client.cache.snapshot.generation
         ready: dict[Broker, list[PartitionQueue]] = {}
         for queue in queues:
             leader = self._leader(queue, now) if queue.next_batch(generation, now) is not None else None
@@ -86,10 +88,38 @@ class InFlightProduces:
             while members and len(self._requests.get(broker.node_id, ())) < self._options.max_in_flight:
                 members = self._send(broker, members, generation, now)
 
-    def receive(self, deadline: float) -> tuple[ProduceResponse | RequestFailure, list[InFlightProduce]] | None:
+    def receive(self, deadline: float) -> Received | None:
         """The first response with its request, or a failure with all requests to its broker; None if there is none by
-        `deadline`."""
-        received = self._client.wire.produce.receive(self._requests.keys(), deadline)
+        `deadline`, or before it if metadata has arrived. Without any request in flight, this sleeps."""
+        if not self._requests and not self._client.cache.has_request_in_flight:
+            self._client.sleep(max(deadline - self._client.clock(), 0))
+        return self._receive(self._requests.keys(), deadline)
+
+    def receive_overdue(self, now: float) -> Received | None:
+        """As `receive`, of the overdue requests whose response has arrived. If it has not, all requests to a broker are
+        abandoned, as failed, if one of its partitions has another leader by now. Metadata is requested if not: a leader
+        may just wait for its replicas."""
+        cache = self._client.cache
+        for node_id in [node_id for node_id, requests in self._requests.items() if now >= requests[0].overdue_at]:
+            received = self._receive([node_id], now)
+            if received is not None:
+                return received
+            if self._leads_all(node_id):
+                cache.request_update(RefreshReason.REQUEST_TIMEOUT, cache.snapshot.generation, node_id=node_id)
+            else:
+                self._client.wire.produce.drop(node_id)
+                error = RequestTimeoutError("a broker that led it before did not answer")
+                return RequestFailure(node_id, error), list(self._requests.pop(node_id))
+        return None
+
+    def postpone_overdue(self, seconds: float) -> None:
+        """Do not count time in which nothing is sent or received."""
+        for node_id, requests in self._requests.items():
+            postponed = (sent._replace(overdue_at=sent.overdue_at + seconds) for sent in requests)
+            self._requests[node_id] = deque(postponed)
+
+    def _receive(self, node_ids: Collection[int], deadline: float) -> Received | None:
+        received = self._client.wire.produce.receive(node_ids, deadline)
         if received is None:
             return None
         if isinstance(received, RequestFailure):
@@ -104,22 +134,11 @@ class InFlightProduces:
         """When the first request is overdue; infinite without a request."""
         return min((requests[0].overdue_at for requests in self._requests.values()), default=math.inf)
 
-    def abandon_moved(self) -> list[InFlightProduce]:
-        """Abandon all requests to a broker whose response is overdue, if one of its partitions has another leader by
-        now. Request metadata if not: a leader may just wait for its replicas. Returns the abandoned requests."""
-        cache, now = self._client.cache, self._client.clock()
-        abandoned: list[InFlightProduce] = []
-        for node_id, requests in list(self._requests.items()):
-            if now < requests[0].overdue_at:
-                continue
-            partitions = {queue.partition for request in requests for queue, _ in request.batches}
-            leaders = [cache.snapshot.leader(partition) for partition in partitions]
-            if all(leader is None or leader.broker.node_id == node_id for leader in leaders):
-                cache.request_update(RefreshReason.REQUEST_TIMEOUT, cache.snapshot.generation, node_id=node_id)
-            else:
-                self._client.wire.produce.drop(node_id)
-                abandoned += self._requests.pop(node_id)
-        return abandoned
+    def _leads_all(self, node_id: int) -> bool:
+        """Whether no partition of the requests to this broker has another leader."""
+        partitions = {queue.partition for request in self._requests[node_id] for queue, _ in request.batches}
+        leaders = map(self._client.cache.snapshot.leader, partitions)
+        return all(leader is None or leader.broker.node_id == node_id for leader in leaders)
 
     def drop(self) -> None:
         """Abandon all requests."""
@@ -169,7 +188,7 @@ class InFlightProduces:
         if now >= unknown_since + UNKNOWN_GRACE_MS / 1000:
             raise UnknownTopicError(f"{partition} does not exist any more: create the topic again, then write again")
         queue.last_error = describe(code)
-        queue.wait_for_metadata_after(snapshot.generation)
         reason = refresh_reason(code) if write_action(code) is Action.REFRESH else RefreshReason.NO_LEADER
-        cache.request_update(reason, snapshot.generation, partition=partition, error_code=code)
+        request_update = partial(cache.request_update, reason, partition=partition, error_code=code)
+        queue.wait_for_metadata_after(snapshot.generation, request_update)
         return None

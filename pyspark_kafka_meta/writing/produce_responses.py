@@ -6,10 +6,11 @@ A leader that a broker names along with an error is used at once (KIP-951); with
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import ProtocolError
-from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS
+from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS, failure_reason
 from pyspark_kafka_meta.wire.messages import RequestFailure
 from pyspark_kafka_meta.wire.producer_messages import ProducedPartition, ProduceResponse
 from pyspark_kafka_meta.writing.in_flight_produces import InFlightProduce
@@ -32,8 +33,7 @@ class ProduceResponses:
         if isinstance(received, RequestFailure):
             if not isinstance(received.error, RETRIABLE_ERRORS):
                 raise received.error
-            self._client.cache.report_failure(received.error, requests[0].generation, received.node_id)
-            self.give_back(requests, str(received.error))
+            self._give_back(requests, received)
             return
         self._client.cache.count_produce(received.node_id, received.request_bytes, received.throttle_ms)
         if received.throttle_ms > 0:
@@ -49,12 +49,15 @@ class ProduceResponses:
             else:
                 self._carry_out(queue, queue.on_response(queued, produced), request, produced)
 
-    def give_back(self, requests: Iterable[InFlightProduce], error: str) -> None:
+    def _give_back(self, requests: Iterable[InFlightProduce], failure: RequestFailure) -> None:
         """Have the batches of requests without a response sent again, once metadata is newer than the request's."""
+        cache = self._client.cache
+        cache.count_retry()
+        request_update = partial(cache.request_update, failure_reason(failure.error), node_id=failure.node_id)
         for request in requests:
             for queue, queued in request.batches:
-                queue.on_request_failed(queued, error)
-                queue.wait_for_metadata_after(request.generation)
+                queue.on_request_failed(queued, str(failure.error))
+                queue.wait_for_metadata_after(request.generation, request_update)
 
     def _carry_out(
         self, queue: PartitionQueue, instruction: Instruction, request: InFlightProduce, produced: ProducedPartition
@@ -65,10 +68,10 @@ class ProduceResponses:
                 cache.count_retry()
                 hint = produced.leader_hint
                 if hint is None or not cache.take_hint(queue.partition, hint, request.generation, code, node_id):
-                    queue.wait_for_metadata_after(request.generation)
-                    cache.request_update(
-                        reason, request.generation, partition=queue.partition, error_code=code, node_id=node_id
+                    request_update = partial(
+                        cache.request_update, reason, partition=queue.partition, error_code=code, node_id=node_id
                     )
+                    queue.wait_for_metadata_after(request.generation, request_update)
             case BackOff():
                 cache.count_retry()
                 queue.back_off(self._client.clock(), self._client.backoff_s)

@@ -135,6 +135,7 @@ class TaskWriter:
     def _postpone_deadlines(self, seconds: float) -> None:
         for queue in self._queues.values():
             queue.postpone_deadlines(seconds)
+        self._in_flight.postpone_overdue(seconds)
 
     def _now_ms(self) -> int:
         return int(self._wall_clock() * 1000)
@@ -235,34 +236,31 @@ class TaskWriter:
         """Send, and wait until at most this many bytes are unacknowledged. With less, only take what has arrived."""
         while waiting := [queue for queue in self._queues.values() if queue]:
             waits = sum(queue.size_bytes for queue in waiting) > max_bytes
-            self._client.cache.refresh_if_due(deadline=math.inf, until=self._client.clock())
-            self._responses.give_back(self._in_flight.abandon_moved(), "a broker that led it before did not answer")
-            self._in_flight.send(waiting)
-            received = self._in_flight.receive(self._wake_up_at() if waits else self._client.clock())
+            now = self._client.clock()  # one look, as in `TaskReader`
+            self._client.cache.refresh_if_due(deadline=math.inf, until=now)
+            received = self._in_flight.receive_overdue(now)
+            if received is None:
+                self._in_flight.send(waiting, now)
+                received = self._in_flight.receive(self._wake_up_at(waiting, now) if waits else now)
             if received is not None:
                 self._responses.handle(*received)
                 continue
-            self._fail_if_late()
+            self._fail_if_late(waiting, now)
             if not waits:
                 return
-            if not self._in_flight and not self._client.cache.has_request_in_flight:
-                self._client.sleep(max(self._wake_up_at() - self._client.clock(), 0))
 
-    def _wake_up_at(self) -> float:
+    def _wake_up_at(self, waiting: Sequence[PartitionQueue], now: float) -> float:
         """When there is work without a response: a refresh, a batch after a backoff, an overdue request, a deadline."""
-        now = self._client.clock()
         next_update = now + self._client.cache.time_to_next_update_ms() / 1000
         next_look = now + self._client.backoff_s(1)
-        waiting = [queue for queue in self._queues.values() if queue]
         pauses = [queue.not_before for queue in waiting if queue.not_before > now]
         deadlines = [queue.deadline for queue in waiting]
         return min(next_update, *pauses, *deadlines, max(self._in_flight.overdue_at(), next_look))
 
-    def _fail_if_late(self) -> None:
-        now = self._client.clock()
+    def _fail_if_late(self, waiting: Sequence[PartitionQueue], now: float) -> None:
         if self._transaction is not None:
             self._transaction.fail_if_late(now)
-        late = [queue for queue in self._queues.values() if queue and now >= queue.deadline]
+        late = [queue for queue in waiting if now >= queue.deadline]
         if late:
             raise min(late, key=lambda queue: queue.deadline).timeout_error()
 

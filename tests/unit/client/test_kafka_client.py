@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.client.kafka_client import UNKNOWN_GRACE_MS, KafkaClient
+from pyspark_kafka_meta.client.leader_offsets import OVERDUE_MS
 from pyspark_kafka_meta.errors import (
     AuthenticationError,
     BrokerError,
@@ -175,6 +176,22 @@ def test_leader_that_hangs_is_left_soon_after_another_leads(scene: Scene, client
     assert after_s <= scene.clock() - began < after_s + 1
     assert scene.sent("ListOffsets").count(2) == 2
     assert len(scene.sent("Metadata")) < 2 * after_s + 5
+
+
+def test_leader_that_becomes_overdue_while_another_response_is_handled_is_left_at_once(
+    scene: Scene, client: KafkaClient
+) -> None:
+    scene.wire.hung.add(1)
+    scene.cluster.move_leader(T0, 2)
+    scene.clock.tick_s = 1e-3
+    just_before_s, offsets = OVERDUE_MS / 1000 - 1e-4, scene.wire.offsets
+    scene.monkeypatch.setattr(
+        offsets, "_ends_at", lambda node_id: offsets.in_flight[node_id][0].sent_at + just_before_s
+    )
+    began = scene.clock()
+    client.list_offsets(dict.fromkeys([T0, T1], LATEST_TIMESTAMP), began + DEADLINE_S)
+
+    assert scene.clock() - began < 2 * OVERDUE_MS / 1000 + 0.5
 
 
 def test_leader_that_throttles_is_given_the_time_that_it_asks_for(

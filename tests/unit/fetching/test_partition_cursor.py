@@ -552,7 +552,7 @@ def test_cursor_is_ready_with_a_newer_cache_and_after_its_pause(
     stale_generation: int, not_before: float, ready: bool
 ) -> None:
     reader = cursor()
-    reader.wait_for_metadata_after(stale_generation)
+    reader.wait_for_metadata_after(stale_generation, lambda generation: None)
     reader.wait_until(not_before)
 
     assert reader.is_ready(generation=5, now=100.0) is ready

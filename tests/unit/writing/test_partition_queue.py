@@ -196,7 +196,9 @@ def test_requests_without_a_response_are_sent_again_in_order() -> None:
     for queued in sent:
         queue.on_request_failed(queued, "broker 2 closed the connection")
 
-    queue.wait_for_metadata_after(1)
+    requested: list[int] = []
+    queue.wait_for_metadata_after(1, requested.append)
+    assert requested == [1]
     assert queue.next_batch(1, now=0.0) is None
     assert queue.next_batch(2, now=0.0) is sent[0]
 
