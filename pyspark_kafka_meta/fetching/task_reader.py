@@ -139,7 +139,7 @@ class TaskReader:
                 if not self._cursors:
                     break  # the rest is lost
                 self._stalls.watch(self._cursors, now)
-                self._fail_if_stalled(now, self._fetches.cursors(not_overdue_at=now))
+                self._fail_if_stalled(now, may_have_responses=True)
                 received = self._receive(now, self._wake_up_at(now))
             if received is None:
                 self._fail_if_stalled(now)
@@ -169,12 +169,14 @@ class TaskReader:
             self._stalls.exclude(max(self._client.clock() - max(until, now), 0))
         return received
 
-    def _fail_if_stalled(self, now: float, unread: Collection[PartitionCursor] = ()) -> None:
-        """Fail even if other partitions progress, but not before the responses that have arrived are read: those of the
-        partitions `unread` may have."""
-        stalled = [cursor for cursor in self._stalls.stalled(now) if cursor not in unread]
-        if stalled:
-            raise self._stalls.timeout_error(stalled)
+    def _fail_if_stalled(self, now: float, may_have_responses: bool = False) -> None:
+        """Fail even if other partitions progress, but not before a response that has arrived is read: Fetches that are
+        not overdue may have one, unless nothing came since `now`."""
+        if now >= self._stalls.stalls_at():
+            unread = self._fetches.cursors(not_overdue_at=now) if may_have_responses else ()
+            stalled = [cursor for cursor in self._stalls.stalled(now) if cursor not in unread]
+            if stalled:
+                raise self._stalls.timeout_error(stalled)
 
     def _send_fetches(self, now: float) -> None:
         """Fetch for all cursors that are ready, not in flight, and have a leader."""

@@ -12,6 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import BrokerError, DataLossError, KafkaMetaError
+from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.kafka.cluster_tools import set_quota
 from tests.kafka.writing_checker import row_count, written_rows
@@ -25,8 +26,10 @@ SHORT_TIMEOUTS = {"kafka.request.timeout.ms": "3000", "kafka.socket.connection.s
 ANONYMOUS = "ANONYMOUS"
 """The user of a connection without a login."""
 THROTTLED_MS = 500
-DELIVERY_TIMEOUT_MS = 3_000
-SLOW_STAGE_S = 4.0
+DELIVERY_TIMEOUT_MS = 6_000
+SLOW_STAGE_S = 7.0
+KEY_BYTES = 90_000
+"""A chunk of 16 MiB is more than the sockets to three brokers take at once."""
 
 QUICK = [Network.RESETS, Network.CUTS]
 LONG = [Network.HALF_CLOSES, Network.HOLDS_RESPONSES, Network.HOLDS_ALL, Network.DRIPS]
@@ -94,10 +97,12 @@ def test_throttled_task_is_slowed_and_loses_nothing(
 
 
 def test_slow_stage_before_the_sink_is_no_timeout(open_worker: OpenWorker, wait_for: Callable[..., Any]) -> None:
-    """Responses that arrived meanwhile are read, although their deadline is over."""
-    worker = open_worker(**{"kafka.request.timeout.ms": "1000"})
+    """Responses that arrived meanwhile are read, although their deadline is over, and requests that the sockets did not
+    take whole are sent on."""
+    whole_chunks = {"kafka.batch.size": "500000", "kafka.buffer.memory": "33554432"}
+    worker = open_worker(**SHORT_TIMEOUTS, **whole_chunks)
     worker.attempt(max_rows=600).write_all()  # the first requests to a new topic take long
-    with worker.attempt(delivery_timeout_ms=DELIVERY_TIMEOUT_MS) as attempt:
+    with worker.attempt(delivery_timeout_ms=DELIVERY_TIMEOUT_MS, key_bytes=KEY_BYTES) as attempt:
         attempt.write_on()
         attempt.hold()
         resumes_at = time.monotonic() + SLOW_STAGE_S
@@ -105,6 +110,8 @@ def test_slow_stage_before_the_sink_is_no_timeout(open_worker: OpenWorker, wait_
         attempt.release()
         attempt.write_on()
     worker.assert_written()
+    assert RefreshReason.REQUEST_TIMEOUT not in worker.reasons()
+    assert worker.wire.resent == 0
 
 
 RETRIED = {

@@ -61,12 +61,16 @@ class Worker:
         self.attempts: list[Attempt] = []
 
     def attempt(
-        self, partitions: int | None = PARTITIONS, max_rows: float = math.inf, delivery_timeout_ms: int = 60_000
+        self,
+        partitions: int | None = PARTITIONS,
+        max_rows: float = math.inf,
+        delivery_timeout_ms: int = 60_000,
+        key_bytes: int = 1,
     ) -> Attempt:
         """A new attempt. `partitions` get rows in turn; None leaves the choice to the writer."""
         options = replace(self.options.producer, delivery_timeout_ms=delivery_timeout_ms)
         writer = TaskWriter(self.client, options, COLUMNS, self.topic)
-        self.attempts.append(Attempt(writer, len(self.attempts), partitions, max_rows))
+        self.attempts.append(Attempt(writer, len(self.attempts), partitions, max_rows, key_bytes))
         return self.attempts[-1]
 
     def retry(self) -> Attempt:
@@ -109,8 +113,11 @@ class Attempt(Background):
         ended_at: of `time.monotonic`; None before.
     """
 
-    def __init__(self, writer: TaskWriter, number: int, partitions: int | None, max_rows: float) -> None:
+    def __init__(
+        self, writer: TaskWriter, number: int, partitions: int | None, max_rows: float, key_bytes: int
+    ) -> None:
         self._writer = writer
+        self._key_bytes = key_bytes
         self.number, self.partitions = number, partitions
         self.rows = 0
         self.error: Exception | None = None
@@ -183,7 +190,7 @@ class Attempt(Background):
 
     def _batch(self, numbers: range) -> pa.RecordBatch:
         partitions = [None if self.partitions is None else number % self.partitions for number in numbers]
-        keys = [None if partition is None else b"%d" % partition for partition in partitions]
+        keys = [None if partition is None else (b"%d" % partition).zfill(self._key_bytes) for partition in partitions]
         values = [Row(self.number, number).value() for number in numbers]
         return pa.record_batch([keys, values, partitions], schema=SCHEMA)
 
