@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark_kafka_meta.client.leader_offsets import LeaderOffsets
@@ -40,7 +40,8 @@ class KafkaClient:
 
     Attributes:
         wire: sends requests to brokers. `cache` says to which.
-        replicas, throttles: preferred read replicas, and brokers that throttle the client.
+        replicas: preferred read replicas, by rack: queries with different racks share a client.
+        throttles: brokers that throttle the client.
         producer: sequence numbers of idempotent writes.
         attached: what other packages keep for as long as this client lives.
         clock, sleep: seconds; all deadlines are of this clock, which never goes back.
@@ -66,7 +67,7 @@ class KafkaClient:
         self.publisher = publisher
         self.clock = clock
         self.sleep = sleep
-        self.replicas = ReadReplicas(options.metadata_max_age_ms)
+        self.replicas = defaultdict[str, ReadReplicas](partial(ReadReplicas, options.metadata_max_age_ms))
         self.throttles = Throttles()
         self.producer = ProducerState()
         self.attached: dict[object, Any] = {}

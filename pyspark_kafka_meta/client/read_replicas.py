@@ -13,6 +13,9 @@ from pyspark_kafka_meta.model import Broker, LeaderAndEpoch, TopicPartition
 
 LEADER = -1
 """Instead of a replica's id: read from the current leader."""
+MIN_CHOICE_S = 1.0
+"""A choice is kept this long whatever metadata.max.age.ms is: a choice that expires before its first Fetch would send
+the rack to the leader again and again, which responds at once, without records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +35,14 @@ class ReadSource:
 
 
 class ReadReplicas:
-    """The preferred read replicas of a client. `now` is in seconds, of any clock that never goes back."""
+    """The preferred read replicas for one rack. `now` is in seconds, of any clock that never goes back."""
 
     def __init__(self, max_age_ms: int) -> None:
-        self._max_age_s = max_age_ms / 1000
+        self._max_age_s = max(max_age_ms / 1000, MIN_CHOICE_S)
         self._chosen: dict[TopicPartition, tuple[int, float]] = {}  # node id, and its expiry
 
     def choose(self, partition: TopicPartition, node_id: int, now: float) -> bool:
-        """Read from this replica, or from the `LEADER`, for metadata.max.age.ms.
+        """Read from this replica, or from the `LEADER`, for metadata.max.age.ms, at least for `MIN_CHOICE_S`.
 
         Returns:
             Whether the leader named a replica though the request had no rack: the caller backs off.

@@ -46,6 +46,7 @@ class InFlightFetches:
     def __init__(self, client: KafkaClient, options: FetchOptions) -> None:
         self._client = client
         self._options = options
+        self._replicas = client.replicas[options.client_rack]
         self._fetches: dict[int, InFlightFetch] = {}  # by node id
 
     def cursors(self, not_overdue_at: float = -math.inf) -> set[PartitionCursor]:
@@ -79,7 +80,7 @@ class InFlightFetches:
         brokers = self._client.cache.snapshot.brokers
         groups: dict[Broker, list[tuple[PartitionCursor, ReadSource]]] = {}
         for cursor, leader in leaders.items():
-            source = self._client.replicas.source(cursor.range.partition, leader, brokers, now)
+            source = self._replicas.source(cursor.range.partition, leader, brokers, now)
             cursor.wait_until(min(self._client.throttles.until(source.broker.node_id), now + THROTTLED_CHECK_S))
             if cursor.not_before <= now and source.broker.node_id not in self._fetches:
                 groups.setdefault(source.broker, []).append((cursor, source))
@@ -147,7 +148,7 @@ class InFlightFetches:
         leaders = [(cursor, cache.snapshot.leader(cursor.range.partition)) for cursor in fetch.cursors]
         for cursor in fetch.cursors:
             if cursor.asked_follower:
-                self._client.replicas.choose(cursor.range.partition, LEADER, now)
+                self._replicas.choose(cursor.range.partition, LEADER, now)
         fetch.cursors[:] = [cursor for cursor, leader in leaders if leader is None or leader.broker == fetch.broker]
         if fetch.cursors:
             cache.request_update(RefreshReason.REQUEST_TIMEOUT, cache.snapshot.generation, node_id=node_id)

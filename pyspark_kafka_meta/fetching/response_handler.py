@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.client.read_replicas import ReadReplicas
 from pyspark_kafka_meta.fetching.cursor_instructions import (
     CorruptBatch,
     Emit,
@@ -37,8 +38,11 @@ MAX_METADATA_AGE_BY_NAME_S = 0.2
 class ResponseHandler:
     """Handles the Fetch responses of one task."""
 
-    def __init__(self, client: KafkaClient, lost_records: LostRecords, stalls: StallDetector) -> None:
+    def __init__(
+        self, client: KafkaClient, replicas: ReadReplicas, lost_records: LostRecords, stalls: StallDetector
+    ) -> None:
         self._client = client
+        self._replicas = replicas
         self._lost_records = lost_records
         self._stalls = stalls
 
@@ -141,7 +145,7 @@ class ResponseHandler:
             cursor.wait_for_metadata_after(generation, request_update)
 
     def _read_from(self, cursor: PartitionCursor, node_id: int) -> None:
-        if self._client.replicas.choose(cursor.range.partition, node_id, self._client.clock()):
+        if self._replicas.choose(cursor.range.partition, node_id, self._client.clock()):
             cursor.back_off(self._client.clock(), self._client.backoff_s)
 
     def _on_failure(self, fetch: InFlightFetch, failure: RequestFailure) -> None:

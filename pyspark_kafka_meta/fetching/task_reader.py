@@ -47,7 +47,8 @@ class TaskReader:
         self._lost_records = LostRecords(client, DataLossPolicy(options))
         self._stalls = StallDetector(client.throttles, options.poll_timeout_ms)
         self._fetches = InFlightFetches(client, options.fetch)
-        self._responses = ResponseHandler(client, self._lost_records, self._stalls)
+        replicas = client.replicas[options.fetch.client_rack]
+        self._responses = ResponseHandler(client, replicas, self._lost_records, self._stalls)
         self._memory = ReusableBuffer()
 
     def read(self, ranges: Sequence[OffsetRange], topics: Collection[str] = ()) -> Iterator[pa.RecordBatch]:

@@ -10,6 +10,7 @@ import pytest
 from pyspark_kafka_meta.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.model import OffsetRange, RefreshReason, TopicPartition
+from pyspark_kafka_meta.options import SourceOptions
 from tests.partitions import T0
 from tests.unit.scene import Scene
 
@@ -65,8 +66,9 @@ class ReaderScene(Scene):
         """Read each log from `start` to its end. Returns the offsets in the order of reading."""
         return self.read_ranges([self.range(partition, start) for partition in partitions])
 
-    def read_ranges(self, ranges: Sequence[OffsetRange]) -> list[int]:
-        batches = TaskReader(self.worker, self.settings, ["offset"]).read(ranges)
+    def read_ranges(self, ranges: Sequence[OffsetRange], settings: SourceOptions | None = None) -> list[int]:
+        """A task of the worker, by default with the options of the scene."""
+        batches = TaskReader(self.worker, settings or self.settings, ["offset"]).read(ranges)
         return [offset for batch in batches for offset in batch["offset"].to_pylist()]
 
     def fetched_from(self) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -15,9 +16,15 @@ from tests.unit.reader_scene import FIVE, MAX_AGE_S, ReaderScene, ten_records
 
 
 def a_scene(monkeypatch: pytest.MonkeyPatch, replica: int = 3, **options: str) -> ReaderScene:
-    """Ten records in t-0, and its leader, broker 1, prefers this replica."""
+    """Ten records in t-0, and its leader, broker 1, prefers this replica. No test takes 100 Fetches."""
+
+    def counted(answer: FetchResponse) -> FetchResponse:
+        assert len(scene.wire.fetches) < 100, "Fetches follow each other without a pause"
+        return answer
+
     scene = ten_records(monkeypatch, **options)
     scene.wire.preferred_replicas[T0] = replica
+    scene.wire.change = counted
     return scene
 
 
@@ -203,3 +210,49 @@ def test_partitions_of_one_leader_are_each_read_from_their_own_replica(monkeypat
     ]
     assert by_broker[0] == (1, [T0, T1])
     assert (3, [T0]) in by_broker
+
+
+@pytest.mark.parametrize("max_age_ms", ["0", "1"])
+def test_preferred_replica_is_used_however_short_the_max_age_is(
+    monkeypatch: pytest.MonkeyPatch, max_age_ms: str
+) -> None:
+    scene = a_scene(monkeypatch, 3, **{"kafka.metadata.max.age.ms": max_age_ms})
+
+    assert scene.read(T0) == list(range(10))
+    assert scene.fetched_from() == [1, 3]
+
+
+def test_max_age_of_zero_sends_few_fetches_while_a_replica_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch, 3, **{"kafka.metadata.max.age.ms": "0"})
+    scene.wire.throttles[3] = deque([5_000])
+    began = scene.clock()
+
+    assert scene.read(T0) == list(range(10))
+    assert 5 <= scene.clock() - began < 8
+    assert len(scene.fetched_from()) <= 2 * (scene.clock() - began)
+
+
+def test_rack_of_one_query_steers_no_other_query_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch)
+    scene.read(T0)
+    scene.fetched_from()
+    elsewhere, anywhere = (scene.options(**{"kafka.client.rack": rack}) for rack in ("elsewhere", ""))
+
+    assert scene.read_ranges([scene.range(T0)], anywhere) == list(range(10))
+    assert scene.fetched_from() == [1]
+    assert scene.read_ranges([scene.range(T0)], elsewhere) == list(range(10))
+    assert scene.fetched_from() == [1, 3], "the leader is asked for the replica of this rack"
+
+
+def test_replica_that_failed_one_query_is_left_by_the_queries_of_its_rack_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = a_scene(monkeypatch)
+    scene.wire.replica_errors[3, T0] = 6
+    scene.read(T0)
+    scene.wire.replica_errors.clear()
+    scene.fetched_from()
+    elsewhere = scene.options(**{"kafka.client.rack": "elsewhere"})
+
+    scene.read(T0)
+    assert scene.fetched_from() == [1]
+    scene.read_ranges([scene.range(T0)], elsewhere)
+    assert scene.fetched_from() == [1, 3]
