@@ -5,12 +5,11 @@ These are new partitions, partitions that return after an absence, and those of 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from uuid import UUID
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.model import Position, TopicPartition, is_other_topic, name_partitions
+from pyspark_kafka_meta.model import Position, Positions, TopicPartition, is_other_topic
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.planning.checkpoint_offsets import LatestOffset, SourceOffset
 from pyspark_kafka_meta.planning.data_loss_policy import DataLossPolicy
@@ -24,8 +23,6 @@ from pyspark_kafka_meta.planning.lost_checkpoint_offsets import (
 )
 from pyspark_kafka_meta.planning.start_end_offsets import StartEndOffsets
 
-logger = logging.getLogger(__name__)
-
 
 class PartitionStarts:
     """The starts of one query, and where it left off in partitions that are gone."""
@@ -35,6 +32,7 @@ class PartitionStarts:
         self._options = options
         self._policy = DataLossPolicy(options)
         self._offsets = offsets
+        self._late: set[tuple[TopicPartition, Position]] = set()  # a retried plan does not report them again
         self._left_off: dict[tuple[TopicPartition, UUID | None], Position] = {}  # by partition and topic id
 
     def of_new(self, start: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, Position]:
@@ -64,10 +62,23 @@ class PartitionStarts:
 
     def earliest_of_new(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         starts = self._offsets.earliest(partitions)
-        late = [partition for partition, position in starts.items() if position.offset > 0]
-        if late:
-            logger.warning("%s are new, and their first records are gone already", name_partitions(late))
+        self._report_late(starts)
         return starts
+
+    def _report_late(self, starts: Positions) -> None:
+        """Report records of new partitions that were gone before the query discovered the partition. They are lost, as
+        in Spark's `KafkaMicroBatchStream`."""
+        late = {part: start for part, start in starts.items() if start.offset > 0 and (part, start) not in self._late}
+        texts = {
+            partition: f"{partition} is new and its log starts at offset {late[partition].offset}: its first records "
+            "aged out or were deleted before the query discovered it"
+            for partition in sorted(late)
+        }
+        if texts:
+            self._policy.report_loss("; ".join(list(texts.values())[:5]))
+        for partition, text in texts.items():
+            self._cache.record_loss(partition, 0, late[partition].offset, text)
+        self._late |= late.items()
 
     def after_loss(self, start: SourceOffset, latest: LatestOffset) -> dict[TopicPartition, Position]:
         """The starts of partitions that cannot be read from `start`: the start of a recreated topic or as
@@ -77,12 +88,13 @@ class PartitionStarts:
         truncated = [partition for partition in lost if partition not in recreated]
         starts = {partition: latest.positions[partition] for partition in recreated}
         starts |= {partition: cut_at(partition, latest) for partition in truncated}
-        if self._options.on_topic_recreated != "latest":
-            starts |= self._offsets.earliest(recreated)  # first, as it may restart the plan: losses are reported once
+        # First, as it may restart the plan: losses are reported once.
+        earliest = {} if self._options.on_topic_recreated == "latest" else self._offsets.earliest(recreated)
         if truncated:
             self._policy.report_loss(explain_truncated(truncated, start, latest))
         if recreated:
             self._policy.report_recreated(explain_recreated(recreated, start, latest))
+            self._report_late(earliest)
         for partition in recreated:
             left_off = start.positions[partition]
             if self._left_off.get((partition, start.topic_ids[partition.topic])) != left_off:  # not recorded yet
@@ -91,7 +103,7 @@ class PartitionStarts:
         for partition in truncated:
             cause = explain_truncated([partition], start, latest)
             self._cache.record_loss(partition, starts[partition].offset, start.positions[partition].offset, cause)
-        return starts
+        return starts | earliest
 
     def record_gone(self, start: SourceOffset, latest: SourceOffset) -> None:
         """Record where the query left off in partitions that are gone: an event for each, once for each position."""

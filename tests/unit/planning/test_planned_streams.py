@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.errors import DataLossError, OptionError, UnknownTopicError
+from pyspark_kafka_meta.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.options import EARLIEST_OFFSET
 from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING, SourceOffset, ranges
+from pyspark_kafka_meta.planning.partition_starts import PartitionStarts
 from tests.checkpoints import restored, text
 from tests.partitions import T0, T1, T2, T3
-from tests.unit.planning.queries import Query, add_partition, begins, offsets_json, positions, spans
+from tests.unit.planning.queries import GO_ON, Query, add_partition, begins, offsets_json, positions, spans
 from tests.unit.scene import Scene
 
 
@@ -130,18 +132,82 @@ def test_new_partitions_are_read_from_their_end_if_the_option_says_so(scene: Sce
     assert query.step() == {T3: (2, 3)}
 
 
-def test_new_partition_with_an_aged_out_start_begins_where_its_log_does(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
-    query = Query(scene)
-    query.step()
+def add_partition_that_aged_out(scene: Scene) -> None:
+    """Two of the three records of the new partition are gone."""
     add_partition(scene, T3, "first", "second")
     scene.write(T3, "third")
     del scene.cluster.logs[T3][0]
     scene.clock.sleep(300)
 
+
+def losses(scene: Scene) -> list[tuple[int | None, int | None, int | None]]:
+    """Partition and lost offsets of each event of lost records."""
+    events = [event for event in scene.events if event.kind is EventKind.DATA_LOSS]
+    return [(event.cause_partition, event.lost_from_offset, event.lost_until_offset) for event in events]
+
+
+LATE = "t-3 is new and its log starts at offset 2"
+
+
+def test_new_partition_with_an_aged_out_start_ends_the_query(scene: Scene) -> None:
+    query = Query(scene)
+    query.step()
+    add_partition_that_aged_out(scene)
+
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=f"{LATE}.*set the option failOnDataLoss to false"):
+            query.step()
+
+
+def test_new_partition_with_an_aged_out_start_begins_where_its_log_does_if_that_is_allowed(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(scene, **GO_ON)
+    query.step()
+    add_partition_that_aged_out(scene)
+
     assert query.step() == {T3: (2, 3)}
-    assert "t-3 are new, and their first records are gone already" in caplog.text
+    assert query.step() == {}
+    assert caplog.text.count(LATE) == 1
+    assert losses(scene) == [(3, 0, 2)]
+
+
+def test_aged_out_start_is_recorded_once_though_the_plan_is_made_again(scene: Scene) -> None:
+    query = Query(scene, **GO_ON)
+    query.step()
+    add_partition_that_aged_out(scene)
+    real, left = PartitionStarts.after_loss, iter([True])
+
+    def interrupted(*arguments: Any) -> Any:
+        if next(left, False):
+            raise UnknownTopicError("a topic was deleted while its offsets were listed")
+        return real(*arguments)
+
+    scene.monkeypatch.setattr(PartitionStarts, "after_loss", interrupted)
+
+    assert query.step() == {T3: (2, 3)}
+    assert losses(scene) == [(3, 0, 2)]
+
+
+def test_aged_out_start_is_no_loss_if_new_partitions_are_read_from_their_end(scene: Scene) -> None:
+    query = Query(scene, newPartitions="latest")
+    query.step()
+    add_partition_that_aged_out(scene)
+
+    assert query.step() == {}
+    assert losses(scene) == []
+
+
+def test_recreated_topic_whose_own_first_records_aged_out_lost_them_too(scene: Scene) -> None:
+    query = Query(scene, onTopicRecreated="earliest", **GO_ON)
+    query.step()
+    scene.cluster.create_topic("t", 3)
+    scene.fill()
+    del scene.cluster.logs[T1][0]
+    scene.clock.sleep(300)
+
+    assert query.step() == {T0: (0, 12), T1: (3, 12), T2: (0, 12)}
+    assert (1, 0, 3) in losses(scene)
 
 
 def test_small_batches_wait_for_more_records_but_not_longer_than_the_delay(scene: Scene) -> None:
@@ -209,4 +275,5 @@ def test_migrated_batch_reads_a_new_partition_from_its_log_start(scene: Scene) -
     start = SourceOffset({T0: Position(5)}, {"t": None})
     end = SourceOffset({T0: Position(7), T1: Position(9)}, {"t": None}, start={T1: Position(EARLIEST_OFFSET)})
 
-    assert spans(scene.planner().ranges(start, restored(end))) == {T0: (5, 7), T1: (3, 9)}
+    assert spans(scene.planner(**GO_ON).ranges(start, restored(end))) == {T0: (5, 7), T1: (3, 9)}
+    assert losses(scene) == [(1, 0, 3)]
