@@ -28,6 +28,7 @@ from pyspark_kafka_meta.fetching.cursor_instructions import (
 )
 from pyspark_kafka_meta.kafka_errors import (
     CORRUPT_MESSAGE,
+    INCONSISTENT_TOPIC_ID,
     REQUEST_TIMED_OUT,
     UNKNOWN_LEADER_EPOCH,
     Action,
@@ -133,6 +134,11 @@ class PartitionCursor(RetryPause):
             return ReadFrom(LEADER)
         self.wait_for_metadata_after(generation, request_update)
         return Wait()
+
+    def on_doubtful_topic(self) -> Instruction:
+        """Take records that may be of another topic of this name: fetch them again."""
+        self.last_error = INCONSISTENT_TOPIC_ID
+        return ReadFrom(LEADER) if self.asked_follower else Wait(INCONSISTENT_TOPIC_ID)
 
     def on_error(self, code: int) -> Instruction:
         """Take an error code of the partition, or of the whole response."""

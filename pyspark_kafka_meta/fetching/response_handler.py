@@ -27,12 +27,14 @@ from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
 from pyspark_kafka_meta.fetching.stall_detector import StallDetector
 from pyspark_kafka_meta.kafka_errors import INCONSISTENT_TOPIC_ID, UNKNOWN_SERVER_ERROR
 from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS, failure_reason
-from pyspark_kafka_meta.model import LeaderHint, RefreshReason
+from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
+from pyspark_kafka_meta.model import LeaderHint, RefreshReason, is_other_topic
 from pyspark_kafka_meta.records.decoder import FetchedRecords
 from pyspark_kafka_meta.wire.messages import FetchResponse, RequestFailure
 
 MAX_METADATA_AGE_BY_NAME_S = 0.2
-"""Before Kafka 3.1, a Fetch names topics, and only metadata shows that a topic was recreated."""
+"""Before Kafka 3.1, a Fetch names topics, and only metadata of the same broker shows that a topic was recreated: other
+brokers may lag behind."""
 
 
 class ResponseHandler:
@@ -45,6 +47,7 @@ class ResponseHandler:
         self._replicas = replicas
         self._lost_records = lost_records
         self._stalls = stalls
+        self._reports: dict[int, MetadataSnapshot] = {}  # each broker's own metadata, by node id
 
     def handle(self, fetch: InFlightFetch, response: FetchResponse | RequestFailure) -> list[FetchedRecords]:
         """Move the cursors of the Fetch.
@@ -58,8 +61,8 @@ class ResponseHandler:
         self._client.cache.count_fetch(response.node_id, response.response_bytes, response.throttle_ms)
         if response.throttle_ms > 0:
             self._client.throttles.throttle(response.node_id, response.throttle_ms, self._client.clock())
-        if self._may_be_recreated(fetch, response):
-            self._client.cache.refresh(RefreshReason.ON_DEMAND, self._client.api_deadline())
+        if self._needs_report(fetch, response):
+            self._ask_for_report(fetch, response.node_id)
         records: list[FetchedRecords] = []
         instructions = self._instructions(fetch, response)
         moved_nothing = not any(isinstance(instruction, Emit) for _, instruction, _ in instructions)
@@ -87,6 +90,8 @@ class ResponseHandler:
             fetched = partitions.get(cursor.range.partition)
             if fetched is not None and not response.by_id and self._lost_records.is_recreated(cursor.range):
                 instructions.append((cursor, cursor.on_error(INCONSISTENT_TOPIC_ID), None))
+            elif fetched is not None and fetched.records and not self._is_planned_topic(cursor, response):
+                instructions.append((cursor, cursor.on_doubtful_topic(), None))
             elif fetched is not None:
                 instructions.append((cursor, cursor.on_fetched(fetched, response_is_empty), fetched.leader_hint))
             elif response.throttle_ms > 0 and response.error_code == 0:
@@ -95,13 +100,36 @@ class ResponseHandler:
                 instructions.append((cursor, cursor.on_error(response.error_code or UNKNOWN_SERVER_ERROR), None))
         return instructions
 
-    def _may_be_recreated(self, fetch: InFlightFetch, response: FetchResponse) -> bool:
-        """Whether the records may be of a recreated topic, and the cache too old to know."""
+    def _needs_report(self, fetch: InFlightFetch, response: FetchResponse) -> bool:
+        """Whether the records may be of a recreated topic, and the metadata of their broker is too old to know."""
         if response.by_id or not response.has_records:
             return False
-        age_s = self._client.clock() - self._client.cache.snapshot.fetched_at
+        report = self._reports.get(response.node_id)
+        is_old = report is None or self._client.clock() - report.fetched_at >= MAX_METADATA_AGE_BY_NAME_S
         planned = [cursor.range for cursor in fetch.cursors if cursor.range.topic_id is not None]
-        return age_s >= MAX_METADATA_AGE_BY_NAME_S and not all(map(self._lost_records.is_recreated, planned))
+        return is_old and not all(map(self._lost_records.is_recreated, planned))
+
+    def _ask_for_report(self, fetch: InFlightFetch, node_id: int) -> None:
+        self._reports.pop(node_id, None)
+        asked_at = self._client.clock()
+        report = self._client.cache.refresh(RefreshReason.ON_DEMAND, self._client.api_deadline(), node_id)
+        self._stalls.exclude(self._client.clock() - asked_at, except_for=fetch.cursors)
+        if report.reported_by == node_id:
+            self._reports[node_id] = report
+
+    def _is_planned_topic(self, cursor: PartitionCursor, response: FetchResponse) -> bool:
+        """Whether records are of the planned topic: by its id, or as their broker reports. Brokers without topic ids
+        report its name alone."""
+        planned, report = cursor.range, self._reports.get(response.node_id)
+        if response.by_id or planned.topic_id is None:
+            return True
+        topic = planned.partition.topic
+        return (
+            report is not None
+            and topic in report.topics
+            and topic not in report.topic_errors
+            and not is_other_topic(planned.topic_id, report.topic_id(topic))
+        )
 
     def carry_out(
         self, cursor: PartitionCursor, instruction: Instruction, fetch: InFlightFetch, hint: LeaderHint | None = None
@@ -122,7 +150,7 @@ class ResponseHandler:
             case OutOfRange() | EmptyResponses():
                 asked_at = self._client.clock()
                 confirmed = self._lost_records.confirm(cursor, instruction, asked_at)
-                self._stalls.exclude(self._client.clock() - asked_at, except_for=cursor)
+                self._stalls.exclude(self._client.clock() - asked_at, except_for=[cursor])
                 self.carry_out(cursor, confirmed, fetch)
             case Lost():
                 self._lost_records.skip(cursor, instruction)

@@ -45,10 +45,10 @@ class StallDetector:
         """Restart the wait of cursors that other partitions delayed."""
         self._waits.update((cursor, _Wait(cursor.position, now)) for cursor in cursors)
 
-    def exclude(self, elapsed_s: float, except_for: PartitionCursor | None = None) -> None:
-        """Do not count the time that Spark took for rows, or that a request about the partition `except_for` took."""
+    def exclude(self, elapsed_s: float, except_for: Collection[PartitionCursor] = ()) -> None:
+        """Do not count the time that Spark took for rows, or that a request about the partitions `except_for` took."""
         self._waits = {
-            cursor: wait if cursor is except_for else wait._replace(since=wait.since + elapsed_s)
+            cursor: wait if cursor in except_for else wait._replace(since=wait.since + elapsed_s)
             for cursor, wait in self._waits.items()
         }
 

@@ -205,9 +205,12 @@ class MetadataCache:
             self._attempt = self._send(deadline)
         return self._attempt is not None and self._receive(self._attempt, deadline if until is None else until)
 
-    def refresh(self, reason: RefreshReason, deadline: float) -> MetadataSnapshot:
+    def refresh(self, reason: RefreshReason, deadline: float, node_id: int | None = None) -> MetadataSnapshot:
         """Refresh the metadata: at once, then with retries at one broker after the other. The response of a request in
         flight does not suffice: it may be older than the reason.
+
+        Args:
+            node_id: the first broker to ask, by default as `BrokerChoice` decides.
 
         Raises:
             ConnectError: no broker responded before `CacheState.retry_deadline`; the message has the failure of each
@@ -219,6 +222,8 @@ class MetadataCache:
             self._receive(self._attempt, deadline)
         generation = self.snapshot.generation
         self._state.request_update(RefreshCause(reason), generation, self._clock(), at_once=True)
+        if node_id is not None:
+            self._state.ask_first(node_id)
         while self.snapshot.generation == generation:
             pause_s = self.time_to_next_update_ms() / 1000
             if self._clock() + pause_s >= self._state.retry_deadline(reason, began, deadline):

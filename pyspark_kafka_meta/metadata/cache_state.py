@@ -83,6 +83,11 @@ class CacheState:
         if cause.reason is RefreshReason.ON_DEMAND:
             self._choice.avoid_last()  # verify a doubtful response with another broker
 
+    def ask_first(self, node_id: int) -> None:
+        """The next request is for this broker, if it is known."""
+        if node_id in self.snapshot.brokers:
+            self._choice.prefer(self.snapshot.brokers[node_id].address)
+
     def time_to_next_update_ms(self, now: float) -> float:
         return self._policy.time_to_next_update_ms(now)
 

@@ -219,6 +219,12 @@ class BrokerChoice:
         """Try other addresses before this one."""
         self._suspects = [suspect for suspect in self._suspects if suspect != address] + [address]
 
+    def prefer(self, address: Address) -> None:
+        """Try this address before others."""
+        self._failed.discard(address)
+        self._suspects = [suspect for suspect in self._suspects if suspect != address]
+        self._last_good = address
+
     def avoid_last(self) -> None:
         """Try other addresses before the broker that responded last."""
         if self._last_responder is not None:

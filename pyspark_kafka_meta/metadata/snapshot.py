@@ -57,6 +57,7 @@ class MetadataSnapshot:
             the same topic: a broker that is starting up may miss it.
         topic_errors: Kafka's error code in the last response, by topic.
         fetched_at: seconds of the cache's clock at the last successful refresh.
+        reported_by: node id of the broker that responded to the last successful refresh, None if unknown.
     """
 
     generation: int = 0
@@ -66,6 +67,7 @@ class MetadataSnapshot:
     missing_topics: Mapping[str, TopicView] = field(default_factory=dict)
     topic_errors: Mapping[str, int] = field(default_factory=dict)
     fetched_at: float = 0.0
+    reported_by: int | None = None
 
     def leader(self, partition: TopicPartition) -> LeaderAndEpoch | None:
         """The broker to fetch from; None if the partition, its leader or the leader's address is unknown."""
@@ -108,6 +110,7 @@ class MetadataSnapshot:
             missing_topics=missing,
             topic_errors={topic.name: topic.error_code for topic in response.topics if topic.error_code != 0},
             fetched_at=now,
+            reported_by=broker_id,
         )
         return merged, _difference(self, merged, self.topics.keys() & topics.keys(), stale)
 

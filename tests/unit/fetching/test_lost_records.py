@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.errors import DataLossError
+from pyspark_kafka_meta.errors import ConnectError, DataLossError
 from pyspark_kafka_meta.fetching.lost_records import LIST_OFFSETS_TIMEOUT_S, LOSS_GRACE_MS
 from pyspark_kafka_meta.fetching.response_handler import MAX_METADATA_AGE_BY_NAME_S
 from pyspark_kafka_meta.metadata.refresh_events import EventKind
-from pyspark_kafka_meta.model import Broker, RefreshReason, TopicPartition
+from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, RefreshReason, TopicMetadata, TopicPartition
 from pyspark_kafka_meta.wire.messages import FetchRequest, FetchResponse
-from tests.partitions import T0, T2
+from tests.partitions import T0, T1, T2
 from tests.unit.fetching.answers import ONE_BATCH, change, failing
 from tests.unit.scene import HELD_BACK, Fault, Scene, by_partition, rows, written
 
@@ -291,31 +291,107 @@ def test_cache_that_still_has_the_topic_before_it_was_recreated_loses_nothing(
     assert by_partition(rows(scene.reader(client, **options).read(scene.ranges()))) == written()
 
 
-@pytest.mark.parametrize("options", [{}, KEEP_GOING], ids=["fail", "skip"])
-def test_brokers_that_fetch_by_name_give_no_rows_of_a_topic_that_was_recreated(
-    scene: Scene, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Up to Kafka 3.0. The range was planned before, the new log is as long, and the cache knows the old topic."""
-    scene.fill()
-    planned, client = scene.ranges(), scene.warm_client()
-    scene.cluster.create_topic("t", 3)
-    scene.fill()
-    scene.clock.sleep(MAX_METADATA_AGE_BY_NAME_S)
+def fetch_by_name(scene: Scene) -> None:
+    """As brokers up to Kafka 3.0."""
     send = scene.wire.fetch.send
 
     def send_by_name(broker: Broker, request: FetchRequest, deadline: float) -> None:
         named = tuple(replace(requested, topic_id=None) for requested in request.partitions)
         send(broker, replace(request, partitions=named), deadline)
 
-    monkeypatch.setattr(scene.wire.fetch, "send", send_by_name)
+    scene.monkeypatch.setattr(scene.wire.fetch, "send", send_by_name)
     scene.wire.change = lambda answer: replace(answer, by_id=False)
-    reading = scene.reader(client, **options).read(planned)
+
+
+LAGGING = [(), (2, 3), (1, 2), (1, 3)]
+"""Brokers that do not know yet that the topic was recreated."""
+
+
+@pytest.mark.parametrize("lagging", LAGGING)
+@pytest.mark.parametrize("options", [{}, KEEP_GOING], ids=["fail", "skip"])
+def test_brokers_that_fetch_by_name_give_no_rows_of_a_topic_that_was_recreated(
+    scene: Scene, options: dict[str, str], lagging: tuple[int, ...]
+) -> None:
+    """The range was planned before, the new log is as long, and the cache knows the old topic."""
+    scene.fill()
+    planned, client = scene.ranges(), scene.warm_client()
+    leader = next(broker for broker in (1, 2, 3) if broker not in lagging)
+    for broker in lagging:
+        scene.wire.cut_off(broker)
+    scene.clock.at(20, scene.wire.catch_up)
+    scene.cluster.create_topic("t", 3)
+    scene.fill()
+    scene.clock.sleep(MAX_METADATA_AGE_BY_NAME_S)
+    fetch_by_name(scene)
+    reading = scene.reader(client, **options).read([planned[leader - 1]])
 
     if options:
         assert rows(reading) == []
     else:
         with pytest.raises(DataLossError, match="recreated under its name"):
             list(reading)
+    assert len(scene.wire.requests) < 20 * 15, "in 20 seconds"
+
+
+def test_broker_that_fetches_by_name_is_asked_for_the_topic_itself(scene: Scene) -> None:
+    scene.fill()
+    client = scene.warm_client()
+    fetch_by_name(scene)
+
+    assert by_partition(rows(scene.reader(client, **ONE_BATCH).read(scene.ranges()))) == written()
+    assert sorted(scene.sent("Metadata")) == [1, 2, 3], "each once in a while"
+
+
+def test_brokers_that_fetch_by_name_are_followed_through_elections_and_waits(scene: Scene) -> None:
+    """Responses without records say nothing about the topic."""
+    client = scene.warm_client()
+    fetch_by_name(scene)
+    planned = scene.range(T0, 0, 2)
+    scene.cluster.move_leader(T0, 3)
+    scene.clock.at(1.5, lambda: scene.write(T0, "a", "b"))
+    began = scene.clock()
+
+    assert rows(scene.reader(client).read([planned])) == [(T0, 0, "a"), (T0, 1, "b")]
+    assert scene.clock() - began < 2.5
+    assert set(scene.reasons()) == {RefreshReason.LEADER_HINT, RefreshReason.ON_DEMAND}
+
+
+@pytest.mark.parametrize("fault", ["unknown", "down"])
+def test_records_by_name_wait_until_their_broker_reports_the_topic(scene: Scene, fault: str) -> None:
+    """Its own metadata has no such topic for a moment, as while the topic is recreated; or another broker responds."""
+    scene.fill()
+    client = scene.warm_client()
+    fetch_by_name(scene)
+    real, address = scene.wire.metadata, scene.cluster.brokers[1].address
+    until = scene.clock() + 3
+
+    def metadata(to: Address, *arguments: Any) -> MetadataResponse:
+        if to != address or scene.clock() >= until:
+            return real(to, *arguments)
+        if fault == "down":
+            raise ConnectError("broker-1 refuses Metadata alone")
+        return replace(real(to, *arguments), topics=(TopicMetadata("t", None, (), 3),))
+
+    scene.monkeypatch.setattr(scene.wire, "metadata", metadata)
+    began = scene.clock()
+
+    assert by_partition(rows(scene.reader(client).read([scene.range(T0)]))) == {T0: written()[T0]}
+    assert 3 <= scene.clock() - began < 5
+    assert len(scene.wire.requests) < 60
+
+
+def test_time_for_the_topic_of_one_broker_does_not_count_as_a_stall_of_others(scene: Scene) -> None:
+    """Broker 2 takes 3 seconds, four times, to report the topic. Broker 1 sends its records 13 seconds later."""
+    scene.write(T1, "by name")
+    scene.hold_back(T0, "late")
+    client = scene.warm_client()
+    fetch_by_name(scene)
+    scene.wire.hung_metadata.add(2)
+    scene.clock.at(12, scene.wire.hung_metadata.clear)
+    scene.clock.at(13, scene.wire.open_transactions.clear)
+    reader = scene.reader(client, **HELD_BACK, kafkaConsumer_pollTimeoutMs="13000")
+
+    assert sorted(rows(reader.read([scene.range(T0), scene.range(T1)]))) == [(T0, 0, "late"), (T1, 0, "by name")]
 
 
 @pytest.mark.parametrize("code", [3, 100])
