@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pyspark_kafka_meta.fetching import lost_records
 from pyspark_kafka_meta.fetching.cursor_instructions import EmptyResponses, Instruction, Lost, OutOfRange, Refresh
 from pyspark_kafka_meta.fetching.lost_records import LOSS_GRACE_MS, LostRecords
 from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
@@ -26,7 +27,10 @@ class Doubtful:
     def __init__(self) -> None:
         self.offsets = {EARLIEST_TIMESTAMP: 0, EARLIEST_LOCAL_TIMESTAMP: 0, LATEST_TIMESTAMP: WHOLE}
         self.cursor = PartitionCursor(OffsetRange(PARTITION, None, 50, 100), False, 1 << 20, True)
-        client: Any = SimpleNamespace(api_deadline=lambda: 0.0, list_offsets=self._list_offsets)
+        cache = SimpleNamespace(record_loss=lambda *_: None)
+        client: Any = SimpleNamespace(
+            api_deadline=lambda: 0.0, list_offsets=self._list_offsets, cache=cache, options=None
+        )
         policy: Any = None
         self._lost_records = LostRecords(client, policy)
 
@@ -39,7 +43,8 @@ class Doubtful:
 
 
 @pytest.fixture
-def read() -> Doubtful:
+def read(monkeypatch: pytest.MonkeyPatch) -> Doubtful:
+    monkeypatch.setattr(lost_records, "topic_config", lambda *_: {"cleanup.policy": "compact"})
     return Doubtful()
 
 
