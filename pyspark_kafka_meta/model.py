@@ -12,6 +12,8 @@ NO_LEADER = -1
 """Leader id of a partition without a leader."""
 NO_EPOCH = -1
 """Unknown leader epoch: neither older nor newer than any other (KIP-320)."""
+NO_OFFSET = -1
+"""Unknown offset."""
 
 
 # --- partitions and offsets -------------------------------------------------------------------------------------------
@@ -35,10 +37,28 @@ def name_partitions(partitions: Collection[TopicPartition]) -> str:
 
 
 class Position(NamedTuple):
-    """The next offset to read, and the known leader epoch of the records before it."""
+    """The next offset to read, and the known leader epoch of the records before it.
+
+    Attributes:
+        leader_epoch: of the leader that reported the position, unless `epoch_start` is known.
+        epoch_start: offset of the first record of this epoch, before `offset`. `NO_OFFSET` if unknown: the leader may
+            have written nothing in its epoch, and such an epoch leaves no trace in other replicas.
+    """
 
     offset: int
     leader_epoch: int = NO_EPOCH
+    epoch_start: int = NO_OFFSET
+
+    def kept_until(self, epoch: int, end_offset: int) -> int:
+        """Up to which offset a log may hold what was read up to this position (KIP-320). A log that lacks the epoch has
+        none of its records, however long it is.
+
+        Args:
+            epoch: the largest epoch in the log up to `leader_epoch`.
+            end_offset: of this epoch in the log.
+        """
+        lacks_epoch = epoch < self.leader_epoch and self.epoch_start != NO_OFFSET
+        return min(end_offset, self.epoch_start) if lacks_epoch else end_offset
 
 
 Positions = Mapping[TopicPartition, Position]

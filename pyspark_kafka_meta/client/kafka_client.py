@@ -9,6 +9,7 @@ import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from pyspark_kafka_meta.client.producer_state import ProducerState
 from pyspark_kafka_meta.client.read_replicas import ReadReplicas
 from pyspark_kafka_meta.client.throttling import Throttles
 from pyspark_kafka_meta.client.topic_pattern import TopicPatternWire
-from pyspark_kafka_meta.errors import NoLeaderError, UnknownTopicError
+from pyspark_kafka_meta.errors import KafkaMetaError, NoLeaderError, UnknownTopicError
 from pyspark_kafka_meta.kafka_errors import UNKNOWN_TOPIC_OR_PARTITION, Action, broker_error, read_action
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings, backoff_s
@@ -31,6 +32,8 @@ from pyspark_kafka_meta.wire.messages import OffsetsRequest, PartitionOffset, Wi
 if TYPE_CHECKING:
     from pyspark_kafka_meta.client.coordinators import Coordinators
 
+COMPACT = "compact"
+"""In the cleanup.policy of a topic."""
 UNKNOWN_GRACE_MS = 3_000
 """How long an unknown topic or partition is requested again: not every broker knows a new topic yet."""
 
@@ -89,6 +92,7 @@ class KafkaClient:
             rng=self._rng,
         )
         self._unanswered: Counter[int] = Counter()  # failed ListOffsets in a row, by node id
+        self._cleanup_policies: dict[str, str | None] = {}  # by topic
         self._given_up: set[str | TopicPartition] = set()  # unknown for the whole grace period
 
     @cached_property
@@ -173,6 +177,18 @@ class KafkaClient:
             BrokerError, UnknownTopicError, NoLeaderError: as `list_offsets`.
         """
         return self._ask_leaders(OffsetsRequest((), by_epoch=True), epochs, deadline)
+
+    def cleanup_policy(self, topic: str) -> str | None:
+        """The cleanup.policy of a topic, such as "compact,delete"; None if this user may not ask for it, or no response
+        comes in seconds. The cluster is asked once."""
+        if topic not in self._cleanup_policies:
+            from pyspark_kafka_meta.client.cluster_admin import ClusterAdmin  # imports confluent_kafka, rarely needed
+
+            config: Mapping[str, str] = {}
+            with suppress(KafkaMetaError):
+                config = ClusterAdmin(self.options).topic_config(topic)
+            self._cleanup_policies[topic] = config.get("cleanup.policy")
+        return self._cleanup_policies[topic]
 
     def _ask_leaders(
         self, template: OffsetsRequest, queries: Mapping[TopicPartition, int], deadline: float

@@ -8,10 +8,9 @@ topic ids (KIP-516).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.errors import KafkaMetaError, NoLeaderError, UnknownTopicError
+from pyspark_kafka_meta.client.kafka_client import COMPACT, KafkaClient
+from pyspark_kafka_meta.errors import NoLeaderError, UnknownTopicError
 from pyspark_kafka_meta.fetching.cursor_instructions import (
     CorruptBatch,
     EmptyResponses,
@@ -30,7 +29,6 @@ from pyspark_kafka_meta.kafka_errors import (
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from pyspark_kafka_meta.model import OffsetRange, RefreshReason, is_other_topic
-from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.planning.data_loss_policy import DataLossPolicy
 from pyspark_kafka_meta.wire.messages import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
@@ -39,19 +37,8 @@ logger = logging.getLogger(__name__)
 UNKNOWN_TOPIC_CODES = (UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID)
 LOSS_GRACE_MS = 5_000
 """How long a topic is unknown, or a log too short, before its records count as lost or compacted."""
-CLEANUP_POLICY, COMPACT = "cleanup.policy", "compact"
 LIST_OFFSETS_TIMEOUT_S = 5.0
 """Other partitions wait for this ListOffsets. A leader that does not respond is asked again later."""
-
-
-def topic_config(options: ClientOptions, topic: str) -> Mapping[str, str]:
-    """The configuration of a topic; empty if this user may not ask for it, or no response comes."""
-    from pyspark_kafka_meta.client.cluster_admin import ClusterAdmin  # imports confluent_kafka, rarely needed
-
-    try:
-        return ClusterAdmin(options).topic_config(topic)
-    except KafkaMetaError:
-        return {}
 
 
 class LostRecords:
@@ -60,7 +47,6 @@ class LostRecords:
     def __init__(self, client: KafkaClient, policy: DataLossPolicy) -> None:
         self._client = client
         self._policy = policy
-        self._policies: dict[str, str] = {}  # cleanup.policy, by topic
         self._unknown_since: dict[PartitionCursor, float] = {}
         self._suspected_since: dict[PartitionCursor, tuple[tuple[int, bool], float]] = {}  # see _suspected_s
 
@@ -75,7 +61,7 @@ class LostRecords:
                 return self._on_short_log(cursor, latest, now)
             if self._suspected_s(cursor, False, now) < LOSS_GRACE_MS / 1000:
                 return Wait()
-            if not self._may_be_compacted(cursor.range.partition.topic):
+            if COMPACT not in (self._client.cleanup_policy(cursor.range.partition.topic) or COMPACT):
                 return Wait(REQUEST_TIMED_OUT)  # storage that is slow: nothing else leaves a gap at the end of a log
             position = cursor.position
             instruction = cursor.on_local_start(self._list_offset(cursor, EARLIEST_LOCAL_TIMESTAMP, now))
@@ -86,12 +72,6 @@ class LostRecords:
             return cursor.on_error(UNKNOWN_TOPIC_OR_PARTITION)
         except NoLeaderError:
             return cursor.on_error(LEADER_NOT_AVAILABLE)
-
-    def _may_be_compacted(self, topic: str) -> bool:
-        """Whether cleanup.policy has compact. True if this user may not ask."""
-        if topic not in self._policies:
-            self._policies[topic] = topic_config(self._client.options, topic).get(CLEANUP_POLICY, COMPACT)
-        return COMPACT in self._policies[topic]
 
     def _record_compacted(self, cursor: PartitionCursor, position: int) -> None:
         """With an event, because brokers other than Apache Kafka may respond alike while their storage is slow."""

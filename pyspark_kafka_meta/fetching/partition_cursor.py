@@ -37,7 +37,7 @@ from pyspark_kafka_meta.kafka_errors import (
     read_action,
     refresh_reason,
 )
-from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange
+from pyspark_kafka_meta.model import NO_EPOCH, NO_OFFSET, OffsetRange, Position
 from pyspark_kafka_meta.records.decoder import FetchedRecords
 from pyspark_kafka_meta.records.record_batches import next_position, read_batch_headers
 from pyspark_kafka_meta.wire.messages import DivergingEpoch, FetchedPartition, FetchPartition
@@ -57,7 +57,8 @@ class PartitionCursor(RetryPause):
 
     Attributes:
         position: the next offset to read; equal to `range.until_offset` when done.
-        last_fetched_epoch: leader epoch of the record before `position`, `NO_EPOCH` if unknown.
+        last_fetched_epoch: leader epoch of the record before `position`, `NO_EPOCH` if unknown. Before the first record
+            it may be the epoch of a leader that wrote nothing.
         leader_epoch: in the last request, from the cache.
         last_error: error code of the last response if it brought no progress; 0 if it had none.
         asked_follower: whether the last request was for a follower.
@@ -68,6 +69,7 @@ class PartitionCursor(RetryPause):
         self.range = offset_range
         self.position = offset_range.from_offset
         self.last_fetched_epoch = offset_range.start_epoch
+        self._epoch_start = NO_OFFSET  # of the records of this epoch that were read
         self.leader_epoch = NO_EPOCH
         self.last_error = 0
         self.asked_follower = False
@@ -168,7 +170,7 @@ class PartitionCursor(RetryPause):
             until = min(earliest, self.range.until_offset)
             return Lost(f"they aged out or were deleted; the log starts at offset {earliest} now", self.position, until)
         # A leader that does not know the epoch at all reports OFFSET_OUT_OF_RANGE too.
-        self.last_fetched_epoch = NO_EPOCH
+        self._forget_epoch()
         return Wait(self.last_error)
 
     def on_local_start(self, offset: int) -> Instruction:
@@ -182,8 +184,13 @@ class PartitionCursor(RetryPause):
     def on_undecodable(self, error: CorruptBatchError) -> Instruction:
         """Take the error of decoding an `Emit`: its records are corrupt from `error.from_offset`."""
         assert error.from_offset is not None
-        self.position, self.last_fetched_epoch = error.from_offset, NO_EPOCH
+        self.position = error.from_offset
+        self._forget_epoch()
         return self._on_corrupt(error)
+
+    def _forget_epoch(self, known: int = NO_EPOCH) -> None:
+        """Of the records before the position no more than this epoch is known."""
+        self.last_fetched_epoch, self._epoch_start = known, NO_OFFSET
 
     def _on_corrupt(self, error: CorruptBatchError) -> Instruction:
         """Fetch the batch again, from the leader: another replica, or another transfer, may be intact."""
@@ -201,26 +208,29 @@ class PartitionCursor(RetryPause):
         replaced them. Never before the range: a micro-batch has no offsets but those that Spark logged."""
         kept = lost.truncated_to
         if kept is not None and kept.end_offset >= self.range.from_offset:
-            self.position, self.last_fetched_epoch = kept.end_offset, kept.epoch
+            self.position = kept.end_offset
+            self._forget_epoch(kept.epoch)
         else:
             self.position = self.range.from_offset if kept is not None else lost.until_offset
-            self.last_fetched_epoch = NO_EPOCH
+            self._forget_epoch()
 
     def _on_diverging_epoch(self, diverging: DivergingEpoch) -> Instruction:
-        if diverging.end_offset >= self.position:
+        read = Position(self.position, self.last_fetched_epoch, self._epoch_start)
+        kept_until = read.kept_until(diverging.epoch, diverging.end_offset)
+        if kept_until >= self.position:
             # Both logs agree up to the position. The epoch came from ListOffsets, and a leader that wrote nothing in
             # its epoch leaves no trace of it at its successor.
-            self.last_fetched_epoch = diverging.epoch
+            self._forget_epoch(diverging.epoch)
             return Wait()
         cause = (
-            f"the log was truncated to offset {diverging.end_offset} (leader epoch {self.last_fetched_epoch}, now "
+            f"the log was truncated to offset {kept_until} (leader epoch {self.last_fetched_epoch}, now "
             f"{self.leader_epoch}) after these records had been read, as an unclean leader election does"
         )
         start = self.range.from_offset
-        if diverging.end_offset < start:
-            replaced = f"{diverging.end_offset} to {start - 1}"
+        if kept_until < start:
+            replaced = f"{kept_until} to {start - 1}"
             cause += f"; a stream reads the records that replaced offsets {replaced} in its next micro-batch"
-        return Lost(cause, diverging.end_offset, self.position, truncated_to=diverging)
+        return Lost(cause, kept_until, self.position, truncated_to=DivergingEpoch(diverging.epoch, kept_until))
 
     def _on_empty(self, fetched: FetchedPartition, response_is_empty: bool) -> Instruction:
         end = fetched.last_stable_offset if self._read_committed else fetched.high_watermark
@@ -251,6 +261,9 @@ class PartitionCursor(RetryPause):
         self._bytes_per_offset = len(fetched.records) / max(position - headers[0].base_offset, 1)
         if position <= from_offset:
             return Wait()
+        if epoch != self.last_fetched_epoch or self._epoch_start == NO_OFFSET:
+            first = next(header.base_offset for header in headers if header.leader_epoch == epoch)
+            self._epoch_start = max(first, from_offset)
         self.position, self.last_fetched_epoch = min(position, self.range.until_offset), epoch
         self.succeeded()
         return Emit(

@@ -13,9 +13,10 @@ The layout, version 1; an offset is the next offset to read, an epoch -1 if unkn
 of the log when the batch is planned: new partitions of a migrated batch begin there, as their starts are not recorded.
     {"initial": true,                             only before batch 0
      "start": {"t": {"0": {"epoch": 3, "offset": 40}}},
-     "topics": {"t": {"id": "<uuid>" or null, "partitions": {"0": {"epoch": 3, "offset": 42}}}},
+     "topics": {"t": {"id": "<uuid>" or null, "partitions": {"0": {"epoch": 3, "epoch_start": 37, "offset": 42}}}},
      "version": 1}
-The topic id detects a recreated topic (KIP-516), the epoch a truncated log (KIP-320).
+The topic id detects a recreated topic (KIP-516), the epoch a truncated log (KIP-320). `epoch_start` is the first offset
+of the epoch, where records of this epoch lie before the offset; else it is left out.
 Follows Spark's `KafkaSourceOffset`.
 """
 
@@ -27,7 +28,15 @@ from typing import Any
 from uuid import UUID
 
 from pyspark_kafka_meta.errors import CheckpointError, OptionError
-from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, Position, Positions, TopicPartition, name_partitions
+from pyspark_kafka_meta.model import (
+    NO_EPOCH,
+    NO_OFFSET,
+    OffsetRange,
+    Position,
+    Positions,
+    TopicPartition,
+    name_partitions,
+)
 from pyspark_kafka_meta.options import EARLIEST_OFFSET
 from pyspark_kafka_meta.validators import INT32_MAX, INT64_MAX, partition_key, topic_name, whole_number
 
@@ -177,8 +186,9 @@ def check_same_partitions(
 def _by_topic(positions: Positions) -> dict[str, dict[str, dict[str, int]]]:
     topics: dict[str, dict[str, dict[str, int]]] = {}
     for partition in sorted(positions):
-        position = positions[partition]
-        entry = {"epoch": position.leader_epoch, "offset": position.offset}
+        offset, epoch, epoch_start = positions[partition]
+        has_records = {} if epoch_start == NO_OFFSET else {"epoch_start": epoch_start}
+        entry = {"epoch": epoch, **has_records, "offset": offset}
         topics.setdefault(partition.topic, {})[str(partition.partition)] = entry
     return topics
 
@@ -205,15 +215,19 @@ def _parse_positions(value: object, may_be_earliest: bool = False) -> dict[Topic
         if not _members(partitions):
             raise ValueError(f"topic {topic} has no partitions")
         for key, position in _members(partitions).items():
-            epoch, offset = _exactly(position, "epoch", "offset")
-            is_earliest = may_be_earliest and offset == EARLIEST_OFFSET
-            positions[TopicPartition(topic, partition_key(key))] = Position(
-                EARLIEST_OFFSET if is_earliest else whole_number(offset, 0, INT64_MAX),
-                whole_number(epoch, NO_EPOCH, INT32_MAX),
-            )
+            positions[TopicPartition(topic, partition_key(key))] = _parse_position(_members(position), may_be_earliest)
     if len(positions) > MAX_PARTITIONS:
         raise ValueError(f"{len(positions)} partitions")
     return positions
+
+
+def _parse_position(value: dict[str, object], may_be_earliest: bool) -> Position:
+    epoch, offset = _exactly({key: value[key] for key in value.keys() - {"epoch_start"}}, "epoch", "offset")
+    if may_be_earliest and offset == EARLIEST_OFFSET:
+        return Position(EARLIEST_OFFSET, whole_number(epoch, NO_EPOCH, INT32_MAX))
+    next_offset = whole_number(offset, 0, INT64_MAX)
+    epoch_start = whole_number(value.get("epoch_start", NO_OFFSET), NO_OFFSET, next_offset - 1)
+    return Position(next_offset, whole_number(epoch, NO_EPOCH, INT32_MAX), epoch_start)
 
 
 def _members(value: object) -> dict[str, object]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from uuid import UUID
 
-from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.client.kafka_client import COMPACT, KafkaClient
 from pyspark_kafka_meta.errors import UnknownTopicError, UnsupportedBrokerError
 from pyspark_kafka_meta.model import (
     NO_EPOCH,
@@ -34,8 +34,13 @@ from pyspark_kafka_meta.planning.lost_checkpoint_offsets import (
     lost_starts,
 )
 from pyspark_kafka_meta.planning.start_end_offsets import StartEndOffsets
+from pyspark_kafka_meta.wire.messages import PartitionOffset
 
 logger = logging.getLogger(__name__)
+
+MAX_EPOCHS_BACK = 2
+"""The leader's epoch and the epoch before are looked at for the record before a log end: a leader that wrote nothing
+keeps no other epoch without records (Kafka `LeaderEpochFileCache`)."""
 
 
 class LogEnds:
@@ -50,6 +55,9 @@ class LogEnds:
         self._reported = ""  # the last loss
         # The positions that leaders have compared with their logs, and in which leader epoch.
         self._compared: dict[TopicPartition, tuple[Position, int]] = {}
+        # The epoch before, and its end, where this epoch starts, by topic id and epoch.
+        self._epochs_before: dict[TopicPartition, dict[tuple[UUID | None, int], PartitionOffset]] = {}
+        self._warned = False  # that leaders cannot compare epochs
 
     def partitions(self, expected: Collection[TopicPartition] = ()) -> list[TopicPartition]:
         """The partitions that the query reads now, sorted.
@@ -221,20 +229,74 @@ class LogEnds:
             is_due = NO_EPOCH < old.leader_epoch < epoch and self._compared.get(partition) != (old, epoch)
             if is_due and not has_other_id(partition, start, latest):
                 epochs[partition] = old.leader_epoch
-        if not epochs:
-            return {}
-        try:
-            ends = self._client.epoch_end_offsets(epochs, self._client.api_deadline())
-        except UnsupportedBrokerError as error:  # Kafka's consumer skips the validation too
-            logger.warning("a truncated log is only noticed by its end, as leaders cannot compare epochs: %s", error)
-            ends = {}
+        ends = self._epoch_ends(epochs)
         cuts = {
-            partition: Position(end.offset, end.leader_epoch)
+            partition: Position(kept_until, end.leader_epoch)
             for partition, end in ends.items()
-            if 0 <= end.offset < start.positions[partition].offset
+            for kept_until in [self._kept_until(partition, start.positions[partition], end)]
+            if 0 <= kept_until < start.positions[partition].offset
         }
         self._compared |= {
             partition: (start.positions[partition], latest.positions[partition].leader_epoch)
             for partition in epochs.keys() - cuts.keys()
         }
         return cuts
+
+    def _kept_until(self, partition: TopicPartition, read: Position, end: PartitionOffset) -> int:
+        kept_until = read.kept_until(end.leader_epoch, end.offset)
+        if kept_until < read.offset <= end.offset and COMPACT in (self._client.cleanup_policy(partition.topic) or ""):
+            # A replica that was built after compaction had removed all records of an epoch never knew this epoch.
+            logger.warning(
+                "the log of %s has no records of leader epoch %d, which were read from offset %d on: compaction has "
+                "removed them, or an unclean leader election has replaced them",
+                partition,
+                read.leader_epoch,
+                read.epoch_start,
+            )
+            return end.offset
+        return kept_until
+
+    def with_epoch_starts(self, starts: Positions, end: SourceOffset) -> SourceOffset:
+        """`end`, where each position that moved since `starts` has the epoch of the record before it, and the start of
+        this epoch, as far as its leader says. The leader's own epoch may have no records (see `Position`)."""
+        epochs = {
+            partition: position.leader_epoch
+            for partition, position in end.positions.items()
+            if position.offset != starts[partition].offset
+        }
+        found: dict[TopicPartition, Position] = {}
+        for _ in range(MAX_EPOCHS_BACK):
+            before = self._ends_before(epochs, end.topic_ids)
+            found |= {
+                partition: Position(offset, epochs[partition], epoch_end.offset)
+                for partition, epoch_end in before.items()
+                for offset in [end.positions[partition].offset]
+                if 0 <= epoch_end.offset < offset
+            }
+            epochs = {part: epoch_end.leader_epoch for part, epoch_end in before.items() if part not in found}
+        return replace(end, positions={**end.positions, **found})
+
+    def _ends_before(
+        self, epochs: Mapping[TopicPartition, int], ids: Mapping[str, UUID | None]
+    ) -> dict[TopicPartition, PartitionOffset]:
+        """The epoch before each of `epochs`, and its end. Leaders are asked once about an epoch. Epoch 0 has none
+        before."""
+        keys = {partition: (ids[partition.topic], epoch) for partition, epoch in epochs.items() if epoch > 0}
+        known = self._epochs_before
+        unknown = {part: epoch - 1 for part, (_, epoch) in keys.items() if keys[part] not in known.get(part, {})}
+        for partition, epoch_end in self._epoch_ends(unknown).items():
+            latest = list(known.get(partition, {}).items())[1 - MAX_EPOCHS_BACK :]
+            known[partition] = {**dict(latest), keys[partition]: epoch_end}
+        return {part: known[part][key] for part, key in keys.items() if key in known.get(part, {})}
+
+    def _epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, PartitionOffset]:
+        if not epochs:
+            return {}
+        try:
+            return self._client.epoch_end_offsets(epochs, self._client.api_deadline())
+        except UnsupportedBrokerError as error:  # Kafka's consumer skips the validation too
+            if not self._warned:
+                text = "a truncated log is only noticed by its end, as leaders cannot compare epochs: %s"
+                logger.warning(text, error)
+            self._warned = True
+            return {}

@@ -118,7 +118,7 @@ class OffsetPlanner:
             ends = self._offsets.resolve(ending, partitions, "endingOffsets", is_end=True)
         planned = []
         for partition in partitions:
-            (begin, epoch), end = starts[partition], ends[partition].offset
+            (begin, epoch, _), end = starts[partition], ends[partition].offset
             # Only an explicit end can be a mistake: an open transaction may hold the latest offset back.
             is_explicit = (
                 isinstance(ending, TimestampsSpec) or dict(ending.by_partition).get(partition, LATEST_OFFSET) >= 0
@@ -189,7 +189,7 @@ class OffsetPlanner:
             return start
         max_offsets = self._options.max_offsets_per_trigger if limited else None
         ends = latest if max_offsets is None else limit_offsets(starts, latest, max_offsets)
-        return advance(start, SourceOffset(ends, ids), begun)
+        return advance(start, self._ends.with_epoch_starts(starts, SourceOffset(ends, ids)), begun)
 
     def _warn_without_ids(self, latest: SourceOffset) -> None:
         without = sorted(topic for topic, topic_id in latest.topic_ids.items() if topic_id is None)

@@ -240,3 +240,55 @@ def test_r12_a_log_truncated_by_an_unclean_election(
         [loss] = [event for event in stream.events("planner") if event["kind"] == "data_loss"]
         assert (loss["lost_from_offset"], loss["lost_until_offset"]) == (20, 50)
     assert max(strict.batch_seconds[-2:]) < 25
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kept_by_old_leader", [3, 8], ids=["as long", "longer"])
+def test_r12_an_unclean_election_onto_a_log_that_went_its_own_way(
+    breakable_kafka: LocalKafka,
+    produce: Produce,
+    open_stream: Any,
+    leader_of: Any,
+    wait_for: Any,
+    kept_by_old_leader: int,
+) -> None:
+    """The first broker takes records from offset 12 on that no other gets; the second, elected, takes offsets 12 to 14,
+    which are read; then the first is elected again."""
+    topic, (first, second, _) = f"r12-{uuid.uuid4().hex}", breakable_kafka.broker_ids
+    create_topic(breakable_kafka, topic, [[first, second]], {"min.insync.replicas": "1"})
+    wait_for(lambda: in_sync(breakable_kafka, topic, 2))
+    strict, lenient = (open_stream(topic, fail_on_data_loss=strict) for strict in (True, False))
+
+    def elect_instead(old: int, new: int) -> None:
+        breakable_kafka.kill(old)
+        wait_for(lambda: leader_of(topic, 0) == -1)
+        breakable_kafka.start(new)
+        breakable_kafka.wait_until_up()
+
+        def elected() -> bool:
+            elect(breakable_kafka, ElectionType.UNCLEAN, topic, 0)
+            return bool(leader_of(topic, 0) == new)
+
+        wait_for(elected)
+
+    produce(topic, numbers(0, 12, "kept-"))
+    for stream in (strict, lenient):
+        stream.run_until(lambda stream=stream: len(stream.rows) == 12)
+    breakable_kafka.kill(second)
+    produce(topic, numbers(0, kept_by_old_leader, "old-"), acks="1")
+    elect_instead(first, second)
+    assert produce(topic, numbers(0, 3, "lost-"), acks="1") == [12, 13, 14]
+    for stream in (strict, lenient):
+        stream.run_until(lambda stream=stream: len(stream.rows) == 15)
+        assert values(stream)[12:] == numbers(0, 3, "lost-")
+    elect_instead(second, first)
+    end = 12 + kept_by_old_leader
+    assert produce(topic, ["after"], acks="1") == [end]
+
+    with pytest.raises(DataLossError, match=rf"log of {topic}-0 was truncated to offset 12 .* 12 to 14 are gone"):
+        strict.run_until(lambda: len(strict.rows) > 15)
+    assert len(strict.rows) == 15
+    lenient.run_until(lambda: lenient.positions()[TopicPartition(topic, 0)] == end + 1)
+    assert values(lenient)[15:] == [*numbers(0, kept_by_old_leader, "old-"), "after"]
+    [loss] = [event for event in lenient.events("planner") if event["kind"] == "data_loss"]
+    assert (loss["lost_from_offset"], loss["lost_until_offset"]) == (12, 15)

@@ -1,7 +1,8 @@
 """`FakeCluster`: brokers, topics, leaders and logs in memory, for the responses of `FakeWire`.
 
 Behaves as Apache Kafka 4.1: any replica serves a Fetch, a wrong leader epoch is an error, the old id of a recreated
-topic is unknown, a reader of truncated records gets the diverging epoch. The leader accepts each batch of an idempotent
+topic is unknown, a reader of truncated records gets the diverging epoch. A replica that leaves the ISR may go on with a
+log of its own, and be elected. The leader accepts each batch of an idempotent
 producer once and in its order (Kafka `ProducerAppendInfo`, `ProducerStateEntry`).
 """
 
@@ -81,6 +82,7 @@ class FakeCluster:
         max_message_bytes: largest record batch that a Produce may append, by topic.
         producer_ids: of the next producers.
         coordinators: of transactions.
+        isolated: leader epoch and log of replicas outside the ISR, by node id and partition.
     """
 
     def __init__(self, brokers: int = 3) -> None:
@@ -91,6 +93,7 @@ class FakeCluster:
         self.max_message_bytes: dict[str, int] = {}
         self.producer_ids = itertools.count(1000)
         self.coordinators = FakeCoordinators(self)
+        self.isolated: dict[tuple[int, TopicPartition], tuple[int, list[StoredBatch]]] = {}
 
     def create_topic(self, topic: str, partitions: int = 1) -> UUID:
         """Leaders in turn, epoch 0, empty logs. The same name again recreates the topic with a new id."""
@@ -112,15 +115,24 @@ class FakeCluster:
         members = tuple(new if member is old else member for member in topic.partitions)
         self.topics[partition.topic] = replace(topic, partitions=members)
 
+    def isolate(self, partition: TopicPartition, node_id: int) -> None:
+        """This replica keeps the leader epoch and a copy of the log, which later writes do not reach."""
+        self.isolated[node_id, partition] = (self.partition(partition).leader_epoch, list(self.logs[partition]))
+
+    def append_isolated(self, partition: TopicPartition, node_id: int, batch: bytes) -> int:
+        """As `append`, at a replica that was isolated while it led the partition."""
+        epoch, log = self.isolated[node_id, partition]
+        return _append(log, epoch, batch)
+
+    def elect_uncleanly(self, partition: TopicPartition, node_id: int) -> None:
+        """The isolated replica leads, with its own log."""
+        _, self.logs[partition] = self.isolated.pop((node_id, partition))
+        self.move_leader(partition, node_id)
+
     def append(self, partition: TopicPartition, batch: bytes) -> int:
         """Store a record batch (v2) at the end of the log and in the leader's epoch, as a broker does. Returns its
         base offset. Neither field is covered by the checksum."""
-        base_offset = self.bounds(partition)[1]
-        epoch = self.partition(partition).leader_epoch
-        data = base_offset.to_bytes(8, "big") + batch[8:12] + epoch.to_bytes(4, "big", signed=True) + batch[16:]
-        until_offset = base_offset + int.from_bytes(batch[23:27], "big") + 1
-        self.logs[partition].append(StoredBatch(base_offset, until_offset, data))
-        return base_offset
+        return _append(self.logs[partition], self.partition(partition).leader_epoch, batch)
 
     def produce(self, partition: TopicPartition, batch: bytes) -> int:
         """Append a batch, unless it is one of the producer's last batches, sent again. Returns its base offset."""
@@ -216,10 +228,18 @@ class FakeCluster:
         return None if epoch == NO_EPOCH or is_common else found
 
     def epoch_end(self, partition: TopicPartition, max_epoch: int) -> DivergingEpoch:
-        """The largest epoch in the log up to `max_epoch`, and its end offset."""
+        """The largest epoch in the log up to `max_epoch`, and its end offset; `max_epoch` itself, and the start of the
+        log, if all its epochs are larger (Kafka `LeaderEpochFileCache.endOffsetFor`)."""
         end = self.bounds(partition)[1]
         starts = {self.partition(partition).leader_epoch: end}
         for batch in reversed(self.logs[partition]):
             starts[int.from_bytes(batch.data[12:16], "big", signed=True)] = batch.base_offset
-        epoch = max((known for known in starts if known <= max_epoch), default=NO_EPOCH)
+        epoch = max((known for known in starts if known <= max_epoch), default=max_epoch)
         return DivergingEpoch(epoch, min((start for known, start in starts.items() if known > max_epoch), default=end))
+
+
+def _append(log: list[StoredBatch], epoch: int, batch: bytes) -> int:
+    base_offset = log[-1].until_offset if log else 0
+    data = base_offset.to_bytes(8, "big") + batch[8:12] + epoch.to_bytes(4, "big", signed=True) + batch[16:]
+    log.append(StoredBatch(base_offset, base_offset + int.from_bytes(batch[23:27], "big") + 1, data))
+    return base_offset

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from pyspark_kafka_meta.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.client.kafka_client import UNKNOWN_GRACE_MS, KafkaClient
 from pyspark_kafka_meta.client.leader_offsets import OVERDUE_MS
 from pyspark_kafka_meta.errors import (
@@ -15,6 +16,7 @@ from pyspark_kafka_meta.errors import (
     BrokerError,
     ConnectError,
     NoLeaderError,
+    OptionError,
     ProtocolError,
     UnknownTopicError,
     UnsupportedBrokerError,
@@ -369,3 +371,28 @@ def test_plan_does_not_trust_an_answer_that_waited_since_the_plan_before(scene: 
     client.partitions(["t"], scene.clock() + 60)
 
     assert len(scene.sent("Metadata")) == asked + 1
+
+
+@pytest.mark.parametrize(("config", "policy"), [({"cleanup.policy": "compact,delete"}, "compact,delete"), ({}, None)])
+def test_cleanup_policy_of_a_topic_is_asked_for_once(scene: Scene, config: dict[str, str], policy: str | None) -> None:
+    asked = []
+
+    def topic_config(admin: ClusterAdmin, topic: str) -> dict[str, str]:
+        asked.append(topic)
+        return config
+
+    scene.monkeypatch.setattr(ClusterAdmin, "__init__", lambda *_: None)
+    scene.monkeypatch.setattr(ClusterAdmin, "topic_config", topic_config)
+    client = scene.client()
+
+    assert [client.cleanup_policy(topic) for topic in ("t", "t", "u")] == [policy] * 3
+    assert asked == ["t", "u"]
+
+
+def test_cleanup_policy_is_unknown_where_librdkafka_cannot_log_in(scene: Scene) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise OptionError("librdkafka refuses the security options")
+
+    scene.monkeypatch.setattr(ClusterAdmin, "__init__", refuse)
+
+    assert scene.client().cleanup_policy("t") is None

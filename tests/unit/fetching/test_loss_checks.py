@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.fetching import lost_records
 from pyspark_kafka_meta.fetching.cursor_instructions import EmptyResponses, Instruction, Lost, OutOfRange, Refresh
 from pyspark_kafka_meta.fetching.lost_records import LOSS_GRACE_MS, LostRecords
 from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
@@ -29,7 +28,10 @@ class Doubtful:
         self.cursor = PartitionCursor(OffsetRange(PARTITION, None, 50, 100), False, 1 << 20, True)
         cache = SimpleNamespace(record_loss=lambda *_: None)
         client: Any = SimpleNamespace(
-            api_deadline=lambda: 0.0, list_offsets=self._list_offsets, cache=cache, options=None
+            api_deadline=lambda: 0.0,
+            list_offsets=self._list_offsets,
+            cache=cache,
+            cleanup_policy=lambda topic: "compact",
         )
         policy: Any = None
         self._lost_records = LostRecords(client, policy)
@@ -43,8 +45,7 @@ class Doubtful:
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> Doubtful:
-    monkeypatch.setattr(lost_records, "topic_config", lambda *_: {"cleanup.policy": "compact"})
+def read() -> Doubtful:
     return Doubtful()
 
 

@@ -336,8 +336,8 @@ def test_diverging_epoch_at_or_behind_the_position_is_no_loss(end_offset: int) -
 @pytest.mark.parametrize(
     ("end_offset", "goes_on_at", "with_epoch"),
     [
-        pytest.param(7, 7, 2, id="behind the start of the range"),
-        pytest.param(5, 5, 2, id="at the start of the range"),
+        pytest.param(7, 7, EPOCH, id="behind the start of the range"),
+        pytest.param(5, 5, EPOCH, id="at the start of the range"),
         pytest.param(3, 5, NO_EPOCH, id="before the range, which is not left"),
     ],
 )
@@ -347,7 +347,7 @@ def test_diverging_epoch_before_the_position_is_a_loss_and_new_records_are_read_
     reader = cursor(start=5)
     reader.on_fetched(answer(batch(list("abc"), base_offset=5, epoch=EPOCH)), response_is_empty=False)
     reader.request(None, leader_epoch=9)
-    lost = reader.on_fetched(answer(diverging=DivergingEpoch(2, end_offset)), response_is_empty=True)
+    lost = reader.on_fetched(answer(diverging=DivergingEpoch(EPOCH, end_offset)), response_is_empty=True)
 
     assert isinstance(lost, Lost)
     assert (lost.from_offset, lost.until_offset) == (end_offset, 8)
@@ -355,6 +355,29 @@ def test_diverging_epoch_before_the_position_is_a_loss_and_new_records_are_read_
     assert ("replaced offsets 3 to 4" in lost.cause) == (end_offset == 3)
     reader.skip_lost(lost)
     assert (reader.position, reader.last_fetched_epoch) == (goes_on_at, with_epoch)
+
+
+@pytest.mark.parametrize("end_offset", [8, 9, 10, 90])
+@pytest.mark.parametrize("fetches", [1, 2, 4])
+def test_log_without_the_epoch_of_records_that_were_read_has_none_of_them_however_long_it_is(
+    fetches: int, end_offset: int
+) -> None:
+    """Offsets 5 and 6 in epoch 2, 7 and 8 in epoch 4."""
+    reader = cursor(start=5, epoch=EPOCH)
+    batches = [batch([str(offset)], offset, epoch=2 if offset < 7 else EPOCH) for offset in range(5, 9)]
+    for first in range(0, 4, 4 // fetches):
+        records = b"".join(batches[first : first + 4 // fetches])
+        reader.on_fetched(answer(records), response_is_empty=False)
+    reader.request(None, leader_epoch=9)
+    lost = reader.on_fetched(answer(diverging=DivergingEpoch(3, end_offset)), response_is_empty=True)
+
+    assert isinstance(lost, Lost)
+    assert (lost.from_offset, lost.until_offset) == (7, 9)
+    assert f"truncated to offset 7 (leader epoch {EPOCH}, now 9)" in lost.cause
+    reader.skip_lost(lost)
+    assert (reader.position, reader.last_fetched_epoch) == (7, 3)
+    again = reader.on_fetched(answer(diverging=DivergingEpoch(1, end_offset)), response_is_empty=True)
+    assert again == Wait(), "no record of epoch 3 was read"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 from uuid import UUID
 
@@ -47,6 +48,14 @@ def test_the_json_is_canonical_with_partitions_in_numeric_order() -> None:
     )
 
 
+def test_start_of_an_epoch_is_written_where_it_is_known() -> None:
+    known = SourceOffset({T0: Position(42, 3, 37), TopicPartition("t", 1): Position(42, 3)}, {"t": None})
+
+    assert json.dumps(known.as_dict()["topics"]["t"]["partitions"]) == (
+        '{"0": {"epoch": 3, "epoch_start": 37, "offset": 42}, "1": {"epoch": 3, "offset": 42}}'
+    )
+
+
 def test_only_the_initial_offset_says_so() -> None:
     initial = offset({T0: (4, 0)}, initial=True)
 
@@ -56,7 +65,11 @@ def test_only_the_initial_offset_says_so() -> None:
 
 positions = st.dictionaries(
     st.builds(TopicPartition, st.sampled_from(["a", "a-1", "Z_.9"]), st.integers(0, 2**31 - 1)),
-    st.builds(Position, st.integers(0, INT64_MAX), st.integers(-1, 2**31 - 1)),
+    st.integers(0, INT64_MAX).flatmap(
+        lambda offset: st.builds(
+            Position, st.just(offset), st.integers(-1, 2**31 - 1), epoch_start=st.integers(-1, offset - 1)
+        )
+    ),
 )
 
 
@@ -121,6 +134,8 @@ MALFORMED = [
     changed((*PARTITIONS, "0", "offset"), "42"),
     changed((*PARTITIONS, "0", "offset"), INT64_MAX + 1),
     changed((*PARTITIONS, "0", "epoch"), -2),
+    changed((*PARTITIONS, "0", "epoch_start"), 42),
+    changed((*PARTITIONS, "0", "epoch_start"), "37"),
     changed((*PARTITIONS, "0", "epoch"), ...),
     changed((*PARTITIONS, "0", "offset"), -2),
     changed(("start", "t", "0", "offset"), -1),
