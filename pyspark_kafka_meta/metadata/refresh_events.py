@@ -42,7 +42,8 @@ class EventKind(StrEnum):
     CLOSED = "closed"
     """The cache was closed: its last event. A killed cache has none."""
     DATA_LOSS = "data_loss"
-    """Records of a partition were skipped, as `failOnDataLoss`, `onTopicRecreated` or `onCorruptBatch` allows."""
+    """Records of a partition were skipped, as `failOnDataLoss`, `onTopicRecreated` or `onCorruptBatch` allows, or
+    offsets at the end of a range without records, as compaction leaves them."""
     TRANSACTIONS_COMMITTED = "transactions_committed"
     """The driver committed the transactions of a batch."""
     TRANSACTIONS_ABORTED = "transactions_aborted"
