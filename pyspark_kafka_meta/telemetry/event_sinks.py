@@ -41,8 +41,9 @@ class LossCount:
 
     def report_in(self, events: Sequence[RefreshEvent]) -> list[RefreshEvent]:
         """Returns `events`, of which the first reports the losses so far, and resets the count."""
-        count, self._count = self._count, 0
-        return [replace(events[0], dropped_before=events[0].dropped_before + count), *events[1:]]
+        reporting = [replace(events[0], dropped_before=events[0].dropped_before + self._count), *events[1:]]
+        self._count = 0
+        return reporting
 
 
 class BackgroundSink:
@@ -90,8 +91,15 @@ class BackgroundSink:
             self._thread = thread
 
     def _write_queued(self) -> None:
+        losses = LossCount()  # of this thread; `_losses` belongs to the task's
         while (queued := self._queue.get()) is not None:
             batch, written = queued
-            self._sink.write(batch)
-            written.set()
+            try:
+                batch = losses.report_in(batch)
+                self._sink.write(batch)
+            except BaseException as error:  # no method of a sink raises, but memory may end anywhere
+                losses.add(batch)
+                logger.warning("refresh events not written: %d (%s)", len(batch), type(error).__name__)
+            finally:
+                written.set()
         self._sink.close()

@@ -108,8 +108,6 @@ class TopicSink:
             self._producer.purge()
 
     def _produce(self, producer: Producer, event: RefreshEvent) -> None:
-        from confluent_kafka import KafkaException
-
         try:
             producer.produce(
                 self._topic,
@@ -119,9 +117,12 @@ class TopicSink:
             )
         except BufferError:  # the queue is full
             self._lose(event, "the producer's queue is full")
-        except KafkaException as error:
-            self._lose(event, str(error))
-            if error.args[0].fatal():
+        except Exception as error:  # of any type, MemoryError too: this event is lost, the next may be delivered
+            from confluent_kafka import KafkaException
+
+            is_kafka = isinstance(error, KafkaException)
+            self._lose(event, str(error) if is_kafka else type(error).__name__)
+            if is_kafka and error.args[0].fatal():
                 self._producer = None  # a fatal error: this producer never sends again
 
     def _on_delivery(self, event: RefreshEvent, error: KafkaError | None, _: Message) -> None:

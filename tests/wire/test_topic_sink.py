@@ -17,7 +17,7 @@ from typing import Any, NoReturn, cast
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.metadata.refresh_events import Origin, RefreshEvent, Role
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
 from pyspark_kafka_meta.options.security_options import PLAINTEXT
@@ -85,6 +85,20 @@ def cluster(mock_cluster: MockCluster) -> MockCluster:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undelivered events are given up after half a second."""
     monkeypatch.setitem(topic_sink.SETTINGS, "message.timeout.ms", 500)
+
+
+def test_event_that_does_not_fit_in_memory_is_counted(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: RefreshEvent) -> NoReturn:
+        raise MemoryError
+
+    sink = TopicSink(addresses(cluster), "events", PLAINTEXT)
+    with monkeypatch.context() as full:
+        full.setattr(RefreshEvent, "to_json", refuse)
+        sink.write([made("c0ffee", 1), made("c0ffee", 2)])
+    sink.write([made("c0ffee", 3)])
+
+    assert [(row["sequence"], row["dropped_before"]) for row in rows_until(cluster, 3)] == [(3, 2)]
+    sink.close()
 
 
 def test_events_arrive_in_order_with_their_cache_as_key(cluster: MockCluster) -> None:

@@ -100,6 +100,28 @@ def test_events_that_do_not_fit_the_queue_are_counted(slow: SlowSink) -> None:
     assert slow.next() == (100, 3)
 
 
+@pytest.mark.parametrize("error", [MemoryError(), ValueError("no JSON"), SystemExit()])
+def test_no_error_of_a_sink_ends_its_thread(
+    slow: SlowSink, error: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: Sequence[RefreshEvent]) -> NoReturn:
+        raise error
+
+    slow.may_write.set()
+    monkeypatch.setattr(event_sinks, "WAIT_S", TIMEOUT_S)
+    sink = BackgroundSink(slow)
+    with monkeypatch.context() as failing:
+        failing.setattr(slow, "write", fail)
+        sink.write([made("c0ffee", 1), made("c0ffee", 2)])
+        sink.write([made("c0ffee", 3)])
+    sink.write([made("c0ffee", 4)])
+    sink.write([made("c0ffee", 5)])
+    sink.close()
+
+    assert [slow.next(), slow.next()] == [(4, 3), (5, 0)]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+
+
 def delay_s(options: MetricsOptions) -> float:
     """How long nine flushes and a close take."""
     publisher = new_publisher(options, Origin(role=Role.READER))
