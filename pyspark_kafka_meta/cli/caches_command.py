@@ -27,7 +27,6 @@ from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.caches_from_events import Event, cache_rows
 from pyspark_kafka_meta.tables.cluster_query import describe_cluster
 from pyspark_kafka_meta.tables.table_rows import CacheRow
-from pyspark_kafka_meta.telemetry.default_folder import default_root
 from pyspark_kafka_meta.telemetry.liveness_lock import dead_caches
 
 NAME_WIDTH, CACHE_WIDTH = 12, 20
@@ -60,7 +59,7 @@ def known_caches(source: EventSource, since_ms: int, now_ms: int, application_id
     """
     events = list(source.read())
     chosen = [row for row in cache_rows(events, now_ms) if application_id in (None, row.application_id)]
-    dead = dead_caches(default_root())
+    dead = dead_caches()
     alive = [row for row in chosen if row.cache_id not in dead]
     recent = [row for row in alive if row.last_refresh.timestamp() * 1000 >= since_ms]
     why_none = ""

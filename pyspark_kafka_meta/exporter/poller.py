@@ -40,7 +40,6 @@ from pyspark_kafka_meta.tables.cluster_query import describe_cluster
 from pyspark_kafka_meta.tables.open_transactions import query_transactions
 from pyspark_kafka_meta.tables.query_lag import query_lag
 from pyspark_kafka_meta.tables.table_rows import LagRow, TransactionRow
-from pyspark_kafka_meta.telemetry.default_folder import default_root
 from pyspark_kafka_meta.telemetry.liveness_lock import dead_caches
 
 logger = logging.getLogger(__name__)
@@ -173,7 +172,7 @@ class Poller:
             # A poll that failed may have read a part of the events of before.
             self._totals.add(chunk, are_new=self._health[Source.EVENTS].last_success_s is not None)
         # Spark kills Python workers, whose caches then report no end; those of this machine are known to be dead.
-        self._totals.end(dead_caches(default_root()))
+        self._totals.end(dead_caches())
         self._totals.forget(int(time.time() * 1000))
 
     def _is_watched(self, event: Event) -> bool:

@@ -172,7 +172,8 @@ class RefreshEvent:
         transactions: number of ended transactions.
         transactions_ms: duration of the whole commit, abort or recovery.
         copied_records: records of transactions that a broker had aborted after they were decided, written again.
-        died_cache_ids: with kind born: killed caches of this application and machine, not reported before.
+        died_cache_ids: killed caches of this application and machine, not reported before; with kind born, or later if
+            the temporary folder is slow.
         dropped_before: events of this cache that this sink lost and no earlier event counted.
         changes: metadata changes of this event.
         origin: the Spark context, attached by the publisher.

@@ -47,9 +47,7 @@ class EventPublisher:
 
     def publish(self, event: RefreshEvent) -> None:
         """Attach the origin, log the event and keep it for `flush`. Above `MAX_PENDING_EVENTS` the oldest is lost."""
-        event = replace(event, origin=self.origin)
-        if event.kind is EventKind.BORN and self._liveness is not None:
-            event = replace(event, died_cache_ids=self._liveness.acquire(event.cache_id))
+        event = replace(event, origin=self.origin, died_cache_ids=self._new_dead_caches(event))
         if event_logger.isEnabledFor(logging.INFO):
             event_logger.info("%s", event.to_json())
         self._pending.append(event)
@@ -81,6 +79,11 @@ class EventPublisher:
                 sink.close()
             if self._liveness is not None:
                 self._liveness.release()
+
+    def _new_dead_caches(self, event: RefreshEvent) -> tuple[str, ...]:
+        if self._liveness is None or self._pid != os.getpid():
+            return ()
+        return self._liveness.acquire(event.cache_id) if event.kind is EventKind.BORN else self._liveness.take_dead()
 
 
 def new_publisher(options: MetricsOptions | None, origin: Origin) -> EventPublisher:

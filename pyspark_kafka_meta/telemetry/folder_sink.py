@@ -12,6 +12,7 @@ import uuid
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -38,6 +39,11 @@ class Folder(Protocol):
         """Delete a file, which may be gone already."""
 
 
+def writer_prefix(cache_id: str) -> str:
+    """What the writer ids of a cache begin with: names of files show whether their cache lives."""
+    return sha256(cache_id.encode()).hexdigest()[:16]
+
+
 class FolderSink:
     """Writes each batch of events as one file, `events-<writer>-<number>.jsonl`, numbered from 0 without a gap. After a
     failed write a new writer id begins."""
@@ -47,19 +53,22 @@ class FolderSink:
         self._files: deque[tuple[str, int]] = deque()  # name and bytes of each written file, oldest first
         self._losses = LossCount()
         self._is_failing = False  # and a warning was logged
-        self._new_writer_id()
+        self._writer_id: str | None = None  # until the next write
+        self._number = 0
 
     def write(self, events: Sequence[RefreshEvent]) -> None:
         batch = self._losses.report_in(events)
-        content = "".join(event.to_json() + "\n" for event in batch).encode()
+        if self._writer_id is None:
+            self._writer_id, self._number = writer_prefix(events[0].cache_id) + uuid.uuid4().hex[:16], 0
         name = f"events-{self._writer_id}-{self._number:08d}.jsonl"
         try:
+            content = "".join(event.to_json() + "\n" for event in batch).encode()
             self._folder.write(name, content)
-        except Exception as error:  # any other would end the thread of a `BackgroundSink`, and lose events uncounted
+        except Exception as error:  # of any type, MemoryError too: these events are lost, the next may be written
             self._losses.add(batch)
             # The file may exist: an object store may fail after the copy to the final name. A stream that has read the
             # file would never read another one of the same name.
-            self._new_writer_id()
+            self._writer_id = None
             if not self._is_failing:
                 reason = error if isinstance(error, OSError) else type(error).__name__
                 logger.warning("refresh events not written: %d (%s)", len(batch), reason)
@@ -72,9 +81,6 @@ class FolderSink:
 
     def close(self) -> None:
         """Does nothing: no file is open between two writes."""
-
-    def _new_writer_id(self) -> None:
-        self._writer_id, self._number = uuid.uuid4().hex, 0
 
     def _delete_oldest(self) -> None:
         while len(self._files) > 1 and (
@@ -94,7 +100,7 @@ class LocalFolder:
         self._path = path
 
     def write(self, name: str, content: bytes) -> None:
-        """Raises OSError, and leaves no partial file then."""
+        """Leaves no partial file after any error."""
         with open_folder(self.make()) as folder:
             unfinished = f".{name}.tmp"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
@@ -102,7 +108,7 @@ class LocalFolder:
                 with os.fdopen(os.open(unfinished, flags, 0o600, dir_fd=folder), "wb") as file:
                     file.write(content)
                 os.rename(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
-            except OSError:
+            except BaseException:
                 with suppress(OSError):
                     os.unlink(unfinished, dir_fd=folder)
                 raise
@@ -137,9 +143,15 @@ class RemoteFolder:
     def write(self, name: str, content: bytes) -> None:
         """Raises OSError."""
         with file_system(self._uri) as (files, folder):
-            with files.open_output_stream(f"{folder}/.{name}.tmp") as file:
-                file.write(content)
-            files.move(f"{folder}/.{name}.tmp", f"{folder}/{name}")
+            unfinished = f"{folder}/.{name}.tmp"
+            try:
+                with files.open_output_stream(unfinished) as file:
+                    file.write(content)
+                files.move(unfinished, f"{folder}/{name}")
+            except BaseException:
+                with suppress(Exception):  # it may not exist; fsspec file systems raise exceptions of any type
+                    files.delete_file(unfinished)
+                raise
 
     def delete(self, name: str) -> None:
         """Raises OSError."""

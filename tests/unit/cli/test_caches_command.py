@@ -107,7 +107,8 @@ def test_a_cache_that_died_on_this_machine_is_not_shown_as_if_it_lived(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(folder))
-    left = default_root() / "application" / f"{OLD}.events.alive"  # by a process that was killed: nobody holds its lock
+    # Left by a process that was killed: nobody holds its lock.
+    left = default_root() / "application" / "alive-events" / f"{OLD}.alive"
     left.parent.mkdir(parents=True)
     left.touch()
     result = run(folder)
@@ -116,7 +117,7 @@ def test_a_cache_that_died_on_this_machine_is_not_shown_as_if_it_lived(
     assert "processes on this machine ended: 1" in result.stderr
     assert "run a query" not in result.stderr
 
-    left.with_name(f"{NEW}.events.alive").touch()
+    left.with_name(f"{NEW}.alive").touch()
     (line,) = run(folder).stderr.splitlines()
     assert "no cache is alive: look while a query runs, or see kafkameta events" in line
 

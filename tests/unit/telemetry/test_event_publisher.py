@@ -8,22 +8,24 @@ import os
 import re
 import socket
 import stat
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, Origin, RefreshEvent, Role
 from pyspark_kafka_meta.options import MetricsOptions
-from pyspark_kafka_meta.telemetry import default_folder, event_publisher
+from pyspark_kafka_meta.telemetry import default_folder, event_publisher, liveness_lock
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher, new_publisher
 from pyspark_kafka_meta.telemetry.folder_sink import FolderSink, LocalFolder
 from pyspark_kafka_meta.telemetry.liveness_lock import LivenessLock
 from tests.unit.written_events import events_in, made
 
+TIMEOUT_S = 10
 ORIGIN = Origin(role=Role.READER, application_id="app-1", executor_id="7", stage_id=3)
 
 
@@ -240,12 +242,79 @@ def test_new_cache_reports_a_dead_cache_but_not_a_closed_one(
     assert {row["cache_id"]: row["died_cache_ids"] for row in rows(folder)} == {"second": ["first"], "third": []}
 
 
-def test_dead_caches_are_reported_at_once(folder: Path) -> None:
-    class FakeLock(LivenessLock):
-        def acquire(self, cache_id: str) -> tuple[str, ...]:
-            return ("dead",)
+@pytest.mark.parametrize("trouble", ["missing", "hanging"])
+def test_events_reach_their_folder_without_a_temporary_folder(
+    folder: Path, trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    responds = threading.Event()
 
-    publisher = EventPublisher([FolderSink(LocalFolder(folder))], ORIGIN, FakeLock("app", "a folder"))
+    def temporary_folder() -> NoReturn:
+        if trouble == "hanging":
+            responds.wait(TIMEOUT_S)
+        raise FileNotFoundError("No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr("tempfile.gettempdir", temporary_folder)
+    monkeypatch.setattr(liveness_lock, "WAIT_S", 0.001)
+    publisher = new_publisher(MetricsOptions(str(folder), None, ()), ORIGIN)
+    publisher.publish(made("c0ffee", 1, kind=EventKind.BORN))
+    publisher.close()
+    responds.set()
+
+    assert [(row["sequence"], row["died_cache_ids"]) for row in rows(folder)] == [(1, [])]
+
+
+def test_without_a_temporary_folder_default_events_are_lost_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def temporary_folder() -> NoReturn:
+        raise FileNotFoundError("No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr("tempfile.gettempdir", temporary_folder)
+    publisher = new_publisher(MetricsOptions(None, None, ()), ORIGIN)
+    publisher.publish(made("c0ffee", 1, kind=EventKind.BORN))
+    publisher.close()
+
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "refresh events not written: 1 (No usable temporary directory found in ['/tmp'])"
+    ]
+
+
+class FakeLock(LivenessLock):
+    """Finds a dead cache soon, or later."""
+
+    def __init__(self, *dead: tuple[str, ...]) -> None:
+        super().__init__("app", "a folder")
+        self.dead = list(dead)
+
+    def acquire(self, cache_id: str) -> tuple[str, ...]:
+        return self.take_dead()
+
+    def take_dead(self) -> tuple[str, ...]:
+        return self.dead.pop(0)
+
+
+def test_dead_caches_that_are_found_late_are_in_the_next_event(folder: Path) -> None:
+    publisher = EventPublisher([FolderSink(LocalFolder(folder))], ORIGIN, FakeLock((), ("dead",)))
+    publisher.publish(made("c0ffee", 1, kind=EventKind.BORN))
+    publisher.publish(made("c0ffee", 2))
+
+    assert [(row["sequence"], row["died_cache_ids"]) for row in rows(folder)] == [(1, []), (2, ["dead"])]
+
+
+def test_child_of_a_fork_leaves_the_lock_to_its_parent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = FakeLock(("dead",))
+    publisher = EventPublisher([FolderSink(LocalFolder(folder))], ORIGIN, lock)
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        publisher.publish(made("c0ffee", 1))
+        publisher.close()
+
+    assert lock.dead == [("dead",)]
+    assert not lock._is_released.is_set()
+
+
+def test_dead_caches_are_reported_at_once(folder: Path) -> None:
+    publisher = EventPublisher([FolderSink(LocalFolder(folder))], ORIGIN, FakeLock(("dead",), ()))
     publisher.publish(made("c0ffee", 1, kind=EventKind.BORN))
     publisher.publish(made("c0ffee", 2))
 

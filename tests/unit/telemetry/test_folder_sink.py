@@ -6,12 +6,14 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.tables.event_file_reader import EventFolder, next_numbers
-from pyspark_kafka_meta.telemetry import folder_sink
-from pyspark_kafka_meta.telemetry.default_folder import RETENTION_DAYS, DefaultFolder
+from pyspark_kafka_meta.telemetry import default_folder, folder_sink
+from pyspark_kafka_meta.telemetry.default_folder import RETENTION_DAYS, DefaultFolder, StoredFile, beyond_limits
 from pyspark_kafka_meta.telemetry.event_sinks import LossCount
 from pyspark_kafka_meta.telemetry.folder_sink import FolderSink, LocalFolder
 from tests.unit.written_events import events_in, made
@@ -96,6 +98,23 @@ def test_limits_hold_for_all_writers_of_a_sink(folder: Path, monkeypatch: pytest
             sink.write([made("c0ffee", 100 + sequence)])
 
     assert sorted(written(folder)) == [(4, 1), (5, 1)]
+
+
+def test_events_that_do_not_fit_in_memory_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: RefreshEvent) -> NoReturn:
+        raise MemoryError
+
+    sink = FolderSink(LocalFolder(folder))
+    with monkeypatch.context() as full:
+        full.setattr(RefreshEvent, "to_json", refuse)
+        sink.write([made("c0ffee", 1), made("c0ffee", 2)])
+    with monkeypatch.context() as full:
+        full.setattr("os.rename", lambda *_, **__: refuse(made("c0ffee", 3)))
+        sink.write([made("c0ffee", 3)])
+    sink.write([made("c0ffee", 4)])
+
+    assert written(folder) == [(4, 3)]
+    assert len(list(folder.iterdir())) == 1, "no unfinished file"
 
 
 def test_losses_that_a_lost_event_reports_are_counted_again() -> None:
@@ -225,6 +244,26 @@ def test_folders_without_events_for_a_week_are_deleted(temporary: Path) -> None:
 
     assert sorted(path.name for path in root.iterdir()) == ["link", "new", "young"]
     assert elsewhere.exists()
+
+
+@pytest.mark.parametrize(
+    ("limits", "deleted"),
+    [
+        pytest.param({}, ["a"], id="a week"),
+        pytest.param({"MAX_ENDED_FILES": 2}, ["a", "b"], id="files"),
+        pytest.param({"MAX_ENDED_BYTES": 29}, ["a", "b"], id="bytes"),
+        pytest.param({"MAX_ENDED_BYTES": 9}, ["a", "b", "c", "d"], id="a file that is too large"),
+    ],
+)
+def test_oldest_files_beyond_the_limits_are_deleted(
+    limits: dict[str, int], deleted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in limits.items():
+        monkeypatch.setattr(default_folder, name, value)
+    now, day = 1_700_000_000.0, 24 * 3600
+    files = [StoredFile(now - days * day, name, 10) for name, days in zip("dacb", (1, 8, 2, 6), strict=True)]
+
+    assert [file.name for file in beyond_limits(files, now)] == deleted
 
 
 def test_old_folder_that_another_process_deletes_first_costs_no_event(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NoReturn
 
 import pyarrow as pa
 import pytest
@@ -28,6 +29,20 @@ def test_newest_files_are_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_missing_old_file_is_ignored(tmp_path: Path) -> None:
     RemoteFolder(f"file://{tmp_path}").delete("a")
+
+
+@pytest.mark.parametrize("error", [OSError("no s3:DeleteObject"), MemoryError(), RuntimeError("fsspec")])
+def test_failed_move_leaves_no_file(tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def move(*_: str) -> NoReturn:
+        raise error
+
+    files = LocalFileSystem()
+    unmovable = SimpleNamespace(open_output_stream=files.open_output_stream, delete_file=files.delete_file, move=move)
+    monkeypatch.setattr("pyarrow.fs.FileSystem", SimpleNamespace(from_uri=lambda _: (unmovable, str(tmp_path))))
+    with pytest.raises(OSError, match="from the s3 folder"):
+        RemoteFolder("s3://bucket/events").write("a", b"{}")
+
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("uri", ["s3://key:hunter2@", "nonsense://key:hunter2@host/folder", "gs://key:hunter2@a b"])
