@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -120,10 +121,10 @@ class FolderEvents:
         """Raises OptionError: the folder cannot be read."""
         start = self._offset
         try:
-            files = [file for file in self._folder.files() if Path(file.path).parent.name not in self._hidden]
+            files = [file for file in self._folder.files(start) if Path(file.path).parent.name not in self._hidden]
             skipped, self.unreadable = self.unreadable, ()
             yield from self._events(skipped)
-            while (end := advance(start, files, FILES_AT_ONCE)) != start:
+            while (end := advance(start, files, FILES_AT_ONCE, int(time.time() * 1000))) != start:
                 yield from self._events(files_between(start, end, files))
                 start = end
         except OSError as error:

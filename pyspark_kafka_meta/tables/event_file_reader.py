@@ -2,20 +2,26 @@
 
 A writer numbers its files from 0 without a gap, renames each complete file into place, and deletes its oldest files. So
 an offset is the next number of each writer, as JSON with sorted keys, because Spark compares offsets as texts:
-    {"initial": true,            only from `initialOffset`
-     "start": {"<writer>": 3},   only at the end of batch 0: its start, which Spark does not store
-     "version": 1,
+    {"initial": true,          only from `initialOffset`
+     "read_until_ms": 170...,  ms since 1970 UTC
+     "start": {"read_until_ms": 169..., "writers": {"<writer>": 3}},
+                               only at the end of batch 0: its start, which Spark does not store
+     "version": 2,
      "writers": {"<writer>": 7}}
-Follows Spark's `FileStreamSource`, which has to remember the name of every file instead.
+Writers end without a sign, and new ones come as long as an application runs. So an offset forgets a writer whose files
+were all modified up to `read_until_ms`, and such files of writers that it does not name have been read. If a forgotten
+writer writes again, its next file was modified later. Version 1 forgot no writer with a file: all others are new.
+
+Follows Spark's `FileStreamSource`, which has to remember the name of every file instead, and forgets files by age too.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,21 +30,29 @@ from pyspark_kafka_meta.telemetry.folder_sink import file_system
 from pyspark_kafka_meta.validators import INT64_MAX, whole_number
 
 if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
+    from pyarrow.fs import FileInfo, FileSystem
 
 logger = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 2
+LATE_MS = 24 * 3600 * 1000
+"""A file that appears although it was modified this long before the newest file may be taken for a file that was read.
+More than a time zone, to which a clock may have been set by mistake."""
 _NAME = re.compile(r"events-([0-9a-f]{32})-([0-9]{8,18})\.jsonl")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class EventFile:
-    """A complete event file; `path` in its file system."""
+    """A complete event file; `path` in its file system.
+
+    Attributes:
+        modified_ms: ms since 1970 UTC; the end of time if its file system does not tell.
+    """
 
     writer_id: str
     number: int
     path: str
+    modified_ms: int = field(default=INT64_MAX, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,31 +60,51 @@ class FilesOffset:
     """One end of a micro-batch.
 
     Attributes:
-        writers: the number of the next file of each writer; other writers start at their oldest file.
-        start: `writers` at the start of the batch that ends here; None if the batch starts at the offset before.
+        writers: the number of the next file of each writer.
+        read_until_ms: files of other writers that were modified later are new; ms since 1970 UTC.
+        start: the start of the batch that ends here; None if the batch starts at the offset before.
         initial: whether this is the offset of a query before its first batch.
     """
 
     writers: Mapping[str, int]
-    start: Mapping[str, int] | None = None
+    read_until_ms: int = 0
+    start: FilesOffset | None = None
     initial: bool = False
+
+    def is_new(self, file: EventFile) -> bool:
+        """Whether the file comes after this offset."""
+        number = self.writers.get(file.writer_id)
+        return file.modified_ms > self.read_until_ms if number is None else file.number >= number
+
+    def forget(self, files: Iterable[EventFile], read_until_ms: int) -> FilesOffset:
+        """This offset without the writers that have no file, or only `files` that were modified up to this time. No
+        such file may be new."""
+        until_ms = max(self.read_until_ms, read_until_ms)
+        recent = {file.writer_id for file in files if file.modified_ms > until_ms}
+        writers = {writer_id: number for writer_id, number in self.writers.items() if writer_id in recent}
+        return FilesOffset(writers, until_ms)
 
     def as_dict(self) -> dict[str, Any]:
         """The layout above, with sorted keys, so that equal offsets are equal texts."""
         return {
             **({"initial": True} if self.initial else {}),
-            **({"start": dict(sorted(self.start.items()))} if self.start is not None else {}),
+            "read_until_ms": self.read_until_ms,
+            **({"start": self.start._position()} if self.start is not None else {}),
             "version": VERSION,
             "writers": dict(sorted(self.writers.items())),
         }
+
+    def _position(self) -> dict[str, Any]:
+        return {"read_until_ms": self.read_until_ms, "writers": dict(sorted(self.writers.items()))}
 
     @classmethod
     def parse(cls, value: Mapping[str, Any]) -> FilesOffset:
         """The inverse of `as_dict`. Raises CheckpointError."""
         try:
-            whole_number(value["version"], VERSION, VERSION)
+            if whole_number(value["version"], 1, VERSION) == 1:
+                value = _version_2(value)
             start = value.get("start")
-            return cls(_numbers(value["writers"]), start if start is None else _numbers(start), "initial" in value)
+            return cls(*_position(value), None if start is None else cls(*_position(start)), "initial" in value)
         except (KeyError, AttributeError, ValueError, TypeError) as error:
             raise CheckpointError(
                 f"the checkpoint contains an offset that is not one of refresh-event files ({error}): restore the "
@@ -78,38 +112,52 @@ class FilesOffset:
             ) from error
 
 
+BEGINNING = FilesOffset({})
+
+
 def next_numbers(files: Collection[EventFile]) -> dict[str, int]:
     """The next file number of each writer after `files`."""
     return {file.writer_id: file.number + 1 for file in sorted(files)}
 
 
-def advance(start: FilesOffset, files: Collection[EventFile], max_files: int | None) -> FilesOffset:
+def latest_offset(files: Collection[EventFile], now_ms: int) -> FilesOffset:
+    """The initial offset after all `files`."""
+    latest = FilesOffset(next_numbers(files)).forget(files, _oldest_late_ms(files, now_ms))
+    return replace(latest, initial=True)
+
+
+def advance(start: FilesOffset, files: Collection[EventFile], max_files: int | None, now_ms: int) -> FilesOffset:
     """The end of the micro-batch that starts at `start`; `start` itself if there is no new file.
 
-    Writers take turns, so that the limit starves no writer. A writer without any file left is dropped from the offset
-    when the offset moves: deleted files cannot be read twice.
+    Writers take turns, so that the limit starves no writer. When the offset moves, it forgets writers without a file,
+    which cannot be read twice, and writers whose files are all old.
+
+    Args:
+        now_ms: ms since 1970 UTC.
     """
-    new = [file for file in files if file.number >= start.writers.get(file.writer_id, 0)]
-    new.sort(key=lambda file: (file.number - start.writers.get(file.writer_id, 0), file.writer_id))
-    taken = new[:max_files]
+    new = sorted(
+        filter(start.is_new, files),
+        key=lambda file: (file.number - start.writers.get(file.writer_id, 0), file.writer_id),
+    )
+    taken, left = (new, []) if max_files is None else (new[:max_files], new[max_files:])
     if not taken and not start.initial:
         return start
-    existing = {file.writer_id for file in files}
-    kept = {writer_id: number for writer_id, number in start.writers.items() if writer_id in existing}
-    return FilesOffset({**kept, **next_numbers(taken)}, start.writers if start.initial else None)
+    before_left_ms = min((file.modified_ms for file in left), default=INT64_MAX) - 1
+    kept = start.forget(files, min(_oldest_late_ms(files, now_ms), before_left_ms))
+    writers = {**kept.writers, **next_numbers(taken)}
+    return FilesOffset(writers, kept.read_until_ms, replace(start, initial=False) if start.initial else None)
 
 
 def files_between(start: FilesOffset, end: FilesOffset, files: Collection[EventFile]) -> list[EventFile]:
     """The files of the micro-batch between two offsets, in order."""
-    begins = start.writers if end.start is None else end.start
-    return sorted(
-        file for file in files if begins.get(file.writer_id, 0) <= file.number < end.writers.get(file.writer_id, 0)
-    )
+    begin = end.start or start
+    return sorted(file for file in files if begin.is_new(file) and file.number < end.writers.get(file.writer_id, 0))
 
 
 def count_deleted(start: FilesOffset, end: FilesOffset, files: Collection[EventFile]) -> int:
-    """Count of files between two offsets that are not in `files`: their writers deleted the files before the read."""
-    begins = start.writers if end.start is None else end.start
+    """Count of files between two offsets that are not in `files`: they were deleted before the read. Nobody knows how
+    many files a writer deleted that `start` does not name."""
+    begins = (end.start or start).writers
     spans = [number - begins[writer_id] for writer_id, number in end.writers.items() if writer_id in begins]
     found = [file for file in files_between(start, end, files) if file.writer_id in begins]
     return sum(spans) - len(found)
@@ -127,11 +175,11 @@ class EventFolder:
     def __init__(self, root: str) -> None:
         self._root = root
 
-    def files(self) -> list[EventFile]:
-        """All complete files, in order."""
+    def files(self, start: FilesOffset = BEGINNING) -> list[EventFile]:
+        """All complete files, in order. Files after `start` are complete up to the newest of each writer."""
         found = self._list()
-        numbers = next_numbers(found)
-        if len(found) < sum(numbers.values()):
+        new = list(filter(start.is_new, found))
+        if len(new) < sum(number - start.writers.get(writer, 0) for writer, number in next_numbers(new).items()):
             # A listing may miss a file that is created at the same time. Each file exists before its writer's next one,
             # so a file that the second listing misses too was deleted.
             found |= self._list()
@@ -161,8 +209,12 @@ class EventFolder:
 
         with self._file_system() as (system, path):
             entries = system.get_file_info(FileSelector(path, allow_not_found=True, recursive=True))
-        names = [(entry.path, _NAME.fullmatch(entry.base_name)) for entry in entries if entry.is_file]
-        return {EventFile(name[1], int(name[2]), path) for path, name in names if name is not None}
+        names = [(entry, _NAME.fullmatch(entry.base_name)) for entry in entries if entry.is_file]
+        return {
+            EventFile(name[1], int(name[2]), entry.path, _modified_ms(entry))
+            for entry, name in names
+            if name is not None
+        }
 
     def _file_system(self) -> AbstractContextManager[tuple[FileSystem, str]]:
         from pyarrow.fs import LocalFileSystem
@@ -174,8 +226,26 @@ class EventFolder:
 
 def warn_of_deleted(count: int) -> None:
     if count:
-        logger.warning("files of refresh events that their writers deleted before they were read: %d", count)
+        logger.warning("files of refresh events that were deleted before they were read: %d", count)
 
 
 def _numbers(value: Mapping[str, Any]) -> dict[str, int]:
     return {writer_id: whole_number(number, 0, INT64_MAX) for writer_id, number in value.items()}
+
+
+def _position(value: Mapping[str, Any]) -> tuple[dict[str, int], int]:
+    return _numbers(value["writers"]), whole_number(value["read_until_ms"], 0, INT64_MAX)
+
+
+def _version_2(value: Mapping[str, Any]) -> dict[str, Any]:
+    start = value.get("start")
+    return {**value, "read_until_ms": 0, "start": None if start is None else {"read_until_ms": 0, "writers": start}}
+
+
+def _oldest_late_ms(files: Iterable[EventFile], now_ms: int) -> int:
+    """Files may still appear that were modified later. A file from the future changes nothing."""
+    return min(now_ms, max((file.modified_ms for file in files), default=0)) - LATE_MS
+
+
+def _modified_ms(entry: FileInfo) -> int:
+    return int(entry.mtime_ns // 1_000_000) if entry.mtime_ns else INT64_MAX  # None or 0: not known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,12 @@ from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader
 from pyspark_kafka_meta.spark.user_errors import entry_points
 from pyspark_kafka_meta.tables.event_file_reader import (
     EventFile,
+    EventFolder,
     FilesOffset,
     advance,
     count_deleted,
     files_between,
+    latest_offset,
     next_numbers,
     warn_of_deleted,
 )
@@ -52,34 +55,45 @@ class EventFilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._options = options
         self._columns = columns
         self._target: Mapping[str, int] | None = None
+        # The latest planned batch: start, end and files, so that a plan lists the folder once.
+        self._planned: tuple[FilesOffset, FilesOffset, Sequence[EventFile]] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        writers = next_numbers(self._files()) if self._options.starts_latest else {}
-        return FilesOffset(writers, initial=True).as_dict()
+        if self._options.starts_latest:
+            return latest_offset(self._folder().files(), _now_ms()).as_dict()
+        return FilesOffset({}, initial=True).as_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxFiles(self._options.max_files)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = next_numbers(self._files())
+        self._target = next_numbers(self._folder().files())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         max_files = limit.max_files if isinstance(limit, ReadMaxFiles) else None
-        files = self._files()
+        begin = FilesOffset.parse(start)
+        files = self._folder().files(begin)
         if self._target is not None:
             files = [file for file in files if file.number < self._target.get(file.writer_id, 0)]
-        return advance(FilesOffset.parse(start), files, max_files).as_dict()
+        end = advance(begin, files, max_files, _now_ms())
+        self._planned = begin, end, files_between(begin, end, files)
+        return end.as_dict()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begin, until, files = FilesOffset.parse(start), FilesOffset.parse(end), self._files()
+        begin, until = FilesOffset.parse(start), FilesOffset.parse(end)
+        planned, self._planned = self._planned, None  # Spark pickles the reader for the tasks
+        if planned is not None and planned[:2] == (begin, until):
+            files = planned[2]
+        else:
+            files = self._folder().files(until.start or begin)
         warn_of_deleted(count_deleted(begin, until, files))
         return file_tasks(files_between(begin, until, files))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return event_batches(file_lines(self._options, partition), self._columns)
 
-    def _files(self) -> list[EventFile]:
-        return event_folder(self._options).files()
+    def _folder(self) -> EventFolder:
+        return event_folder(self._options)
 
 
 @entry_points
@@ -93,3 +107,7 @@ class EventTopicStreamReader(KafkaMetaStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return event_batches(record_values(super().read(partition)), self._event_columns)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

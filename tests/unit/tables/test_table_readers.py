@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import EventsOptions, Table
+from pyspark_kafka_meta.tables.event_file_reader import EventFolder
 from pyspark_kafka_meta.tables.event_streams import EventFilesStreamReader
 from pyspark_kafka_meta.tables.table_readers import batch_reader
 from pyspark_kafka_meta.telemetry.folder_sink import FolderSink, LocalFolder
@@ -88,6 +90,23 @@ def test_deleted_files_are_skipped_with_a_warning(tmp_path: Path, caplog: pytest
         assert sequences(reader, tasks) == [4]
     assert fourth.exists()
     assert [message.rpartition(": ")[2] for message in caplog.messages] == ["1", "1"]
+
+
+def test_plan_lists_the_folder_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listings, get_listing = [], EventFolder._list
+    monkeypatch.setattr(EventFolder, "_list", lambda folder: listings.append(folder) or get_listing(folder))
+    writer, reader = Writer(tmp_path), stream(tmp_path)
+    writer.write(3)
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    sorted(tmp_path.glob("*.jsonl"))[1].unlink()  # leaves a gap, but before the start
+    writer.write(2)
+    listings.clear()
+    end = reader.latestOffset(start, ReadAllAvailable())
+
+    assert sequences(reader, reader.partitions(start, end)) == [4, 5]
+    assert len(listings) == 1
+    assert sequences(reader, reader.partitions(start, end)) == [4, 5], "after a restart too"
+    assert len(pickle.dumps(reader)) < 2_000
 
 
 def test_batch_reads_all_files_or_none(tmp_path: Path) -> None:
