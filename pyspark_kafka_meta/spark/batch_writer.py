@@ -17,7 +17,6 @@ import pyspark
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.model import WrittenOffsets
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.spark.task_commit import TaskCommit, log_abort, log_commit
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
     from pyspark_kafka_meta.metadata.refresh_events import Origin
     from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
-    from pyspark_kafka_meta.writing.written_range import Written
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +107,7 @@ def write_task(
         if is_written(plan.decisions, batch):
             for _ in batches:
                 pass  # Spark expects tasks to read their rows
-            return TaskCommit((), None, batch)
+            return TaskCommit.of({}, None, batch)
         require_owner(plan.decisions, batch)
     with worker_clients.client(options.client, options.metrics, origin) as client:
         transaction = None
@@ -121,21 +119,13 @@ def write_task(
             )
         written = TaskWriter(client, options.producer, columns, options.topic, transaction).write(batches)
         opened = None if transaction is None else transaction.opened(written)
-        return TaskCommit(_offsets(written), opened, batch)
+        return TaskCommit.of(written, opened, batch)
 
 
 def _micro_batch(origin: Origin) -> BatchId:
     """The micro-batch of the running task: only tasks are told its query."""
     assert origin.query_id is not None and origin.batch_id is not None, "Spark sets both in each task of a stream"
     return BatchId(STREAM, origin.query_id, origin.batch_id)
-
-
-def _offsets(written: Written) -> tuple[WrittenOffsets, ...]:
-    return tuple(
-        WrittenOffsets(partition.topic, partition.partition, *written_range)
-        for partition, ranges in sorted(written.items())
-        for written_range in ranges
-    )
 
 
 # --- the driver -------------------------------------------------------------------------------------------------------

@@ -3,41 +3,60 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pyspark_kafka_meta.model import OpenTransaction, WrittenOffsets
+from pyspark_kafka_meta.model import OpenTransaction
 from pyspark_kafka_meta.transactions.decision import BatchId
+
+if TYPE_CHECKING:
+    from pyspark_kafka_meta.writing.written_range import Written
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TaskCommit(WriterCommitMessage):
-    """All rows of a task are acknowledged, at these offsets.
+    """All rows of a task are acknowledged. Spark's driver holds the messages of all tasks: offsets are only in the
+    transaction, which needs them.
 
     Attributes:
-        transaction: in which they wait for the driver's commit; None without `kafka.transactional.id` or rows.
+        records: number of rows.
+        partitions: with rows, by topic: bit n of the number stands for partition n.
+        transaction: in which the rows wait for the driver's commit; None without `kafka.transactional.id` or rows.
         batch: of an exactly-once write.
     """
 
-    written: tuple[WrittenOffsets, ...]
+    records: int
+    partitions: Mapping[str, int]
     transaction: OpenTransaction | None = None
     batch: BatchId | None = None
 
-    @property
-    def records(self) -> int:
-        return sum(written.records for written in self.written)
+    @classmethod
+    def of(
+        cls, written: Written, transaction: OpenTransaction | None = None, batch: BatchId | None = None
+    ) -> TaskCommit:
+        partitions: defaultdict[str, int] = defaultdict(int)
+        for topic, partition in written:
+            partitions[topic] |= 1 << partition
+        records = sum(each.records for ranges in written.values() for each in ranges)
+        return cls(records, dict(partitions), transaction, batch)
 
 
 def log_commit(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
     """`what` is a batch or a micro-batch with its number."""
     commits = [message for message in messages if isinstance(message, TaskCommit)]
-    partitions = {(written.topic, written.partition) for commit in commits for written in commit.written}
+    partitions: defaultdict[str, int] = defaultdict(int)
+    for commit in commits:
+        for topic, bits in commit.partitions.items():
+            partitions[topic] |= bits
     records = sum(commit.records for commit in commits)
-    logger.info("%s: %d tasks wrote %d records to %d partitions", what, len(commits), records, len(partitions))
+    count = sum(bits.bit_count() for bits in partitions.values())
+    logger.info("%s: %d tasks wrote %d records to %d partitions", what, len(commits), records, count)
 
 
 def log_abort(messages: Sequence[WriterCommitMessage | None], what: str) -> None:

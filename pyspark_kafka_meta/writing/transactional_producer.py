@@ -20,10 +20,9 @@ from pyspark_kafka_meta.model import (
     ProducerEpoch,
     TopicPartition,
     TransactionVersion,
-    WrittenOffsets,
 )
 from pyspark_kafka_meta.wire.producer_messages import EndTransactionResponse
-from pyspark_kafka_meta.writing.written_range import Written
+from pyspark_kafka_meta.writing.written_range import Written, spans
 
 logger = logging.getLogger(__name__)
 
@@ -98,20 +97,10 @@ class TransactionalProducer:
         return self._sequences.setdefault(partition, PartitionSequence(self._producer))
 
     def opened(self, written: Written) -> OpenTransaction | None:
-        """The open transaction, which has written these records, for the driver; None if nothing was written.
-
-        Of each partition it names one span, which may hold records of others too: all ranges could be too many for the
-        driver's decision.
-        """
+        """The open transaction, which has written these records, for the driver; None if nothing was written."""
         if self._began_at is None:
             return None
-        spans = (
-            WrittenOffsets(
-                *partition, ranges[0].from_offset, ranges[-1].until_offset, sum(each.records for each in ranges)
-            )
-            for partition, ranges in sorted(written.items())
-        )
-        return OpenTransaction(self.transactional_id, self._producer, tuple(spans))
+        return OpenTransaction(self.transactional_id, self._producer, spans(written))
 
     def commit(self, deadline: float) -> None:
         """Commit what was written. Further records are in another transaction.

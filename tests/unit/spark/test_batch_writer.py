@@ -18,8 +18,7 @@ from pyspark_kafka_meta.transactions.decision import BATCH, STREAM, BatchId
 OPTIONS = SinkOptions.parse(
     {"kafka.bootstrap.servers": "broker:9092", "topic": "t", "kafka.transactional.id": "orders"}
 )
-WRITTEN = (WrittenOffsets("t", 0, 5, 8, 3),)
-TRANSACTION = OpenTransaction("orders/0/0", ProducerEpoch(7, 1), WRITTEN)
+TRANSACTION = OpenTransaction("orders/0/0", ProducerEpoch(7, 1), (WrittenOffsets("t", 0, 5, 8, 3),))
 
 
 class Driver:
@@ -48,20 +47,20 @@ def micro_batch(version: int) -> BatchId:
 
 def test_transactions_of_all_tasks_with_rows_are_committed(driver: Driver) -> None:
     batch = micro_batch(4)
-    messages = [TaskCommit(WRITTEN, TRANSACTION, batch), TaskCommit((), None, batch)]
+    messages = [TaskCommit(3, {"t": 1}, TRANSACTION, batch), TaskCommit(0, {}, None, batch)]
     batch_writer.commit_transactions(OPTIONS, messages)
     assert driver.committed == [(batch, [TRANSACTION])]
 
 
 def test_first_micro_batch_takes_over_the_sink_although_it_has_no_rows(driver: Driver) -> None:
     """A later micro-batch may not: its query would count as one that another has replaced."""
-    batch_writer.commit_transactions(OPTIONS, [TaskCommit((), None, micro_batch(0))])
+    batch_writer.commit_transactions(OPTIONS, [TaskCommit(0, {}, None, micro_batch(0))])
     assert driver.committed == [(micro_batch(0), [])]
 
 
 @pytest.mark.parametrize("batch", [micro_batch(1), BatchId(BATCH, "random", 0)], ids=["micro-batch", "batch"])
 def test_another_batch_without_rows_commits_nothing(driver: Driver, batch: BatchId) -> None:
-    batch_writer.commit_transactions(OPTIONS, [TaskCommit((), None, batch)])
+    batch_writer.commit_transactions(OPTIONS, [TaskCommit(0, {}, None, batch)])
     assert driver.committed == []
 
 
