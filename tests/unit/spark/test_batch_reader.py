@@ -1,15 +1,19 @@
-"""Tasks carry the name of their driver: planner and readers write their events to the same default folder."""
+"""What tasks carry: the name of their driver, whose default folder planner and readers share, and names of topics."""
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
 
+from pyspark_kafka_meta.fetching.task_reader import TaskReader
+from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.spark import batch_reader
-from pyspark_kafka_meta.spark.batch_reader import new_tasks, read_partition
+from pyspark_kafka_meta.spark.batch_reader import TOPIC_NAMES_BYTES, Task, new_tasks, read_partition
 from pyspark_kafka_meta.telemetry.event_origin import driver_name
+from tests.unit.scene import COLUMNS, Scene
 
 
 @pytest.mark.parametrize("given", [{}, {"metricsPath": "events"}])
@@ -29,3 +33,36 @@ def test_a_task_writes_its_events_where_its_planner_does(
 
     assert used[0].metrics is not None
     assert used[0].metrics.driver == driver_name()
+
+
+def tasks_of(topics: int, tasks: int) -> list[Task]:
+    """Tasks that together read one partition of each topic."""
+    names = [f"team-{number % 37}.service-{number:05}.events" for number in range(topics)]
+    ranges = [OffsetRange(TopicPartition(name, 0), None, 0, 5) for name in names]
+    return [task for task in new_tasks([ranges[at::tasks] for at in range(tasks)], names) if isinstance(task, Task)]
+
+
+def test_each_task_of_hundreds_of_topics_names_them_all() -> None:
+    assert {len(task.topics) for task in tasks_of(topics=300, tasks=500)} == {300}
+
+
+def test_worker_needs_one_metadata_request_for_the_topics_of_all_its_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, tasks = Scene(monkeypatch), tasks_of(topics=60, tasks=20)
+    for topic in tasks[0].topics:
+        scene.cluster.create_topic(topic)
+    worker = scene.client()
+    for task in tasks:
+        planned = [scene.range(each.partition) for each in task.ranges]
+        assert list(TaskReader(worker, scene.options(), COLUMNS).read(planned, task.topics)) == []
+    assert len(scene.sent("Metadata")) == 1
+
+
+def test_names_of_thousands_of_topics_are_bounded_and_in_the_first_tasks() -> None:
+    """Spark starts the first tasks first, each in another worker."""
+    tasks = tasks_of(topics=5_000, tasks=500)
+    own_ranges = len(pickle.dumps([task.ranges for task in tasks]))
+    assert sum(len(pickle.dumps(task)) for task in tasks) < TOPIC_NAMES_BYTES + 2 * own_ranges
+    named = [len(task.topics) == 5_000 for task in tasks]
+    assert named == sorted(named, reverse=True)
+    assert 200 < sum(named) < 500
+    assert [task.topics for task in tasks[sum(named) :]] == [frozenset()] * (500 - sum(named))
