@@ -129,7 +129,8 @@ class InvalidRowError(KafkaMetaError, ValueError):
 
 
 class RecordTooLargeError(KafkaMetaError):
-    """A record is larger than kafka.max.request.size or than its topic allows. The message names the row."""
+    """A record is larger than kafka.max.request.size or than its topic allows. The message names the row, or the
+    decision of an exactly-once write."""
 
 
 class DeliveryTimeoutError(KafkaMetaError):

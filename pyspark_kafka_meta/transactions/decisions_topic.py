@@ -1,37 +1,36 @@
 """`DecisionsTopic`: the decisions of one sink, in a compacted topic that all sinks of a cluster can share.
 
-The key of a record is the sink's transactional id and the series, its value the decision, both as JSON. A driver writes
-them in transactions of the sink's own id, so that a fenced driver cannot write any more. Other sinks' open transactions
-do not matter: records are read up to the high watermark, and count if the marker behind them is a commit.
+A driver writes the records of a decision (`decision_records.py`) in a transaction of the sink's own id, so that a
+fenced driver cannot write any more. Other sinks' open transactions do not matter: records are read up to the high
+watermark, and count if the marker behind them is a commit.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
 from pyspark_kafka_meta.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.errors import KafkaMetaError, ProtocolError, UnknownTopicError
-from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, RefreshReason, TopicPartition, WrittenOffsets
+from pyspark_kafka_meta.errors import KafkaMetaError, UnknownTopicError
+from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from pyspark_kafka_meta.records.aborted_transactions import is_abort_marker
-from pyspark_kafka_meta.records.decoder import decode
-from pyspark_kafka_meta.transactions.decision import BatchId, Decision, Decisions
+from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
+from pyspark_kafka_meta.transactions.decision import Decision, Decisions
+from pyspark_kafka_meta.transactions.decision_records import MESSAGE_BYTES, RecordKey, joined
 from pyspark_kafka_meta.transactions.log_reader import LogReader
 
-FORMAT_VERSION = 1
-MAX_DECISION_BYTES = 16 * 1024 * 1024
-"""Before compression. A decision names each partition of each task."""
 TOPIC_CONFIG = {
     "cleanup.policy": "compact",
-    "max.message.bytes": str(MAX_DECISION_BYTES),
+    "max.message.bytes": str(16 * 1024 * 1024),  # earlier releases write each decision as one record
     "segment.bytes": str(16 * 1024 * 1024),  # the active segment, which is not compacted, is read at each start
     "unclean.leader.election.enable": "false",
 }
 
 KeyedDecisions: TypeAlias = dict[tuple[str, str], Decision]
 """Decisions by the sink's transactional id and series."""
+Records: TypeAlias = dict[RecordKey, bytes]
+"""Values by key."""
 
 
 REPLICAS = 3
@@ -56,7 +55,8 @@ class DecisionsTopic:
         self._log = LogReader(client)
         self._next_offset: int | None = None
         self._decisions: KeyedDecisions = {}
-        self._undecided: dict[int, KeyedDecisions] = {}  # of open transactions, by producer id
+        self._undecided: dict[int, Records] = {}  # of open transactions, by producer id
+        self._incomplete: set[RecordKey] = set()
 
     def ensure(self, admin: ClusterAdmin) -> None:
         """Create the topic unless it exists.
@@ -71,7 +71,7 @@ class DecisionsTopic:
         cache.refresh(RefreshReason.NEW_TOPIC, deadline)
         if partitions := cache.snapshot.partitions(topic):
             require_one_partition(partitions)
-            require_durable(topic, admin.topic_config(topic))
+            require_usable(topic, admin.topic_config(topic))
             return
         replicas = min(REPLICAS, len(cache.snapshot.brokers))
         admin.create_topic(topic, replicas, {**TOPIC_CONFIG, "min.insync.replicas": str(max(replicas - 1, 1))})
@@ -117,32 +117,45 @@ class DecisionsTopic:
         for fetched in self._log.batches(self.partition, self._next_offset, until_offset):
             (header,) = fetched.headers
             if not header.is_control:
-                written = self._undecided.setdefault(header.producer_id, {})
-                for rows in decode([fetched], ["key", "value", "offset"]):
-                    for row in rows.to_pylist():
-                        written |= self._parsed(**row)
+                self._undecided.setdefault(header.producer_id, {}).update(self._records(fetched))
             elif header.record_count:
-                written = self._undecided.pop(header.producer_id, {})
                 if not is_abort_marker(header, fetched.records):
-                    self._decisions |= written
+                    self._take(self._undecided.get(header.producer_id, {}))
+                self._undecided.pop(header.producer_id, None)
+            self._next_offset = header.last_offset + 1  # a read that fails later goes on here
         self._next_offset = max(self._next_offset, until_offset)
+        for key in self._incomplete:
+            raise self._unreadable(key, "it lacks parts")
 
-    def _parsed(self, key: bytes, value: bytes, offset: int) -> KeyedDecisions:
-        """The decision of a record; none if it is of another sink, or of somebody who does not write decisions."""
-        try:
-            transactional_id, series = json.loads(key)
-        except (TypeError, ValueError):
-            return {}
-        if self._transactional_id not in (None, transactional_id):
-            return {}
-        try:
-            return {(transactional_id, series): decision_from_json(series, value)}
-        except (TypeError, ValueError, KeyError) as error:
-            raise KafkaMetaError(
-                f"the last decision of {transactional_id}, at offset {offset} of {self.partition}, cannot be read "
-                f"({error}): only sinks may write to this topic: use a new kafka.transactional.id, and settle the rows "
-                "of the last batch by hand"
-            ) from None
+    def _records(self, fetched: FetchedRecords) -> Records:
+        """The records of a batch that are of this sink."""
+        records = {}
+        for rows in decode([fetched], ["key", "value"]):
+            for row in rows.to_pylist():
+                key = RecordKey.parse(row["key"])
+                if key is not None and self._transactional_id in (None, key.transactional_id):
+                    records[key] = row["value"] or b""
+        return records
+
+    def _take(self, records: Records) -> None:
+        """Take the decisions of a committed transaction."""
+        for key in [key for key in records if key.part is None]:
+            try:
+                decision = joined(key, records)
+            except (TypeError, ValueError, KeyError) as error:
+                raise self._unreadable(key, str(error)) from None
+            if decision is None:
+                self._incomplete.add(key)  # unless a later decision follows, which has replaced the parts
+            else:
+                self._incomplete.discard(key)
+                self._decisions[key.transactional_id, key.series] = decision
+
+    def _unreadable(self, key: RecordKey, reason: str) -> KafkaMetaError:
+        return KafkaMetaError(
+            f"the last decision of {key.transactional_id}, before offset {self._next_offset} of {self.partition}, "
+            f"cannot be read ({reason}): only sinks may write to this topic: use a new kafka.transactional.id, and "
+            "settle the rows of the last batch by hand"
+        )
 
 
 def require_one_partition(partitions: Collection[TopicPartition]) -> None:
@@ -155,49 +168,16 @@ def require_one_partition(partitions: Collection[TopicPartition]) -> None:
         )
 
 
-def require_durable(topic: str, config: Mapping[str, str]) -> None:
-    """Raises KafkaMetaError if this configuration of the decisions topic loses decisions."""
+def require_usable(topic: str, config: Mapping[str, str]) -> None:
+    """Raises KafkaMetaError if this configuration of the decisions topic loses or refuses decisions."""
     for name in ("cleanup.policy", "unclean.leader.election.enable"):
         if config.get(name, TOPIC_CONFIG[name]) != TOPIC_CONFIG[name]:
             raise KafkaMetaError(
                 f"topic {topic} has {name}={config[name]}, which loses decisions: set it to {TOPIC_CONFIG[name]}, or "
                 "set decisionsTopic to another topic"
             )
-
-
-def decision_key(transactional_id: str, decision: Decision) -> bytes:
-    return json.dumps([transactional_id, decision.batch.series]).encode()
-
-
-def decision_to_json(decision: Decision) -> bytes:
-    batch = decision.batch
-    return json.dumps(
-        {
-            "format": FORMAT_VERSION,
-            "owner": batch.owner,
-            "version": batch.version,
-            "time_ms": decision.time_ms,
-            "is_settled": decision.is_settled,
-            "former_owners": decision.former_owners,
-            "transactions": [
-                (transaction.transactional_id, transaction.producer, transaction.written)
-                for transaction in decision.transactions
-            ],
-        }
-    ).encode()
-
-
-def decision_from_json(series: str, text: bytes) -> Decision:
-    """Raises ProtocolError if a newer release of this package wrote the decision."""
-    fields = json.loads(text)
-    if fields["format"] != FORMAT_VERSION:
-        raise ProtocolError(
-            f"the last decision of this sink has format {fields['format']}, and this release reads {FORMAT_VERSION}: "
-            "use the release that wrote it, or a newer one"
+    if int(config.get("max.message.bytes", MESSAGE_BYTES)) < MESSAGE_BYTES:
+        raise KafkaMetaError(
+            f"topic {topic} has max.message.bytes={config['max.message.bytes']}, which refuses large decisions: raise "
+            f"it to {MESSAGE_BYTES}, or set decisionsTopic to another topic"
         )
-    transactions = tuple(
-        OpenTransaction(transactional_id, ProducerEpoch(*producer), tuple(WrittenOffsets(*each) for each in written))
-        for transactional_id, producer, written in fields["transactions"]
-    )
-    batch = BatchId(series, fields["owner"], fields["version"])
-    return Decision(batch, transactions, fields["time_ms"], fields["is_settled"], tuple(fields["former_owners"]))

@@ -12,19 +12,15 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.errors import FencedError, KafkaMetaError, UnsupportedBrokerError
+from pyspark_kafka_meta.errors import FencedError, KafkaMetaError, RecordTooLargeError, UnsupportedBrokerError
 from pyspark_kafka_meta.model import OpenTransaction, TopicPartition
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.records.encoder import EncodedBatch
 from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.transactions.commit_protocol import Protocol
 from pyspark_kafka_meta.transactions.decision import Decision
-from pyspark_kafka_meta.transactions.decisions_topic import (
-    MAX_DECISION_BYTES,
-    DecisionsTopic,
-    decision_key,
-    decision_to_json,
-)
+from pyspark_kafka_meta.transactions.decision_records import MESSAGE_BYTES, decision_records
+from pyspark_kafka_meta.transactions.decisions_topic import DecisionsTopic
 from pyspark_kafka_meta.transactions.plan import TransactionPlan, tasks_of_sink
 from pyspark_kafka_meta.transactions.steps import (
     AbortOpen,
@@ -68,13 +64,12 @@ class StepRunner:
         self._client = client
         self._plan = plan
         self.timeout_ms = timeout_ms
-        # A decision is one record, which names each partition of each task.
         self._producer_options = replace(
             options.producer,
             compression_type="zstd",
             zstd_level=None,
-            batch_bytes=MAX_DECISION_BYTES,
-            max_request_bytes=MAX_DECISION_BYTES,
+            batch_bytes=MESSAGE_BYTES,
+            max_request_bytes=max(MESSAGE_BYTES, options.producer.max_request_bytes),
         )
         self._topic = options.transaction.decisions_topic
         self._decisions = decisions
@@ -136,8 +131,8 @@ class StepRunner:
         try:
             writer = TaskWriter(self._client, self._producer_options, _COLUMNS, self._topic, transaction=own)
             writer.write_encoded(self._copies(aborted))
-            written = writer.write([self._row(decision)])[self._decisions.partition]
-            if not self._decisions.is_unchanged_until(written[-1].from_offset, self._written):
+            offset = self._write_records(writer, decision)
+            if not self._decisions.is_unchanged_until(offset, self._written):
                 own.abort()
                 return False
             own.commit(self._client.api_deadline())
@@ -146,10 +141,20 @@ class StepRunner:
             return False
         return True
 
-    def _row(self, decision: Decision) -> pa.RecordBatch:
-        key, value = decision_key(self._plan.transactional_id, decision), decision_to_json(decision)
-        columns = [pa.array([key], pa.binary()), pa.array([value], pa.binary()), pa.array([0], pa.int32())]
-        return pa.record_batch(columns, names=["key", "value", "partition"])
+    def _write_records(self, writer: TaskWriter, decision: Decision) -> int:
+        """Returns the offset of a record."""
+        try:
+            return writer.write(self._rows(decision))[self._decisions.partition][-1].from_offset
+        except RecordTooLargeError:
+            raise RecordTooLargeError(
+                f"the decision of {decision.batch} cannot be written, because topic {self._topic} refuses records of "
+                f"its size: raise max.message.bytes of the topic to {MESSAGE_BYTES} or more"
+            ) from None
+
+    def _rows(self, decision: Decision) -> Iterator[pa.RecordBatch]:
+        for key, value in decision_records(self._plan.transactional_id, decision):
+            columns = [pa.array([key], pa.binary()), pa.array([value], pa.binary()), pa.array([0], pa.int32())]
+            yield pa.record_batch(columns, names=["key", "value", "partition"])
 
     def _copies(self, aborted: Sequence[OpenTransaction]) -> Iterator[tuple[TopicPartition, EncodedBatch]]:
         for transaction in aborted:

@@ -202,6 +202,19 @@ def test_what_a_dead_driver_has_decided_becomes_visible_once(sink: Sink) -> None
     assert sink.open_transactions() == []
 
 
+def test_a_decision_larger_than_a_message_of_its_topic_is_recovered(sink: Sink, make_topic: Callable[..., str]) -> None:
+    decisions = {"decisionsTopic": make_topic(config={"cleanup.policy": "compact"})}
+    driver = sink.driver(**decisions)
+    written = sink.write(driver.plan(), 0)
+    many = written._replace(written=written.written * 20_000)  # 3 MB
+    decide_alone(driver, micro_batch(0), [many])
+    assert sink.visible() == []
+    plan = sink.driver(**decisions).plan()
+    assert is_written(plan.decisions, micro_batch(0))
+    assert sink.visible() == rows(0)
+    assert sink.driver(**decisions).plan().decisions[STREAM].is_settled
+
+
 def test_a_lost_attempt_is_aborted(sink: Sink) -> None:
     driver = sink.driver()
     plan = driver.plan()
@@ -247,6 +260,9 @@ def test_decisions_topic_with_several_partitions_is_refused(sink: Sink, make_top
         sink.driver(decisionsTopic=make_topic(partitions=2)).plan()
     with pytest.raises(KafkaMetaError, match=r"cleanup\.policy=delete, which loses decisions"):
         sink.driver(decisionsTopic=make_topic(partitions=1)).plan()
+    small = {"cleanup.policy": "compact", "max.message.bytes": "100000"}
+    with pytest.raises(KafkaMetaError, match=r"max\.message\.bytes=100000, which refuses large decisions"):
+        sink.driver(decisionsTopic=make_topic(partitions=1, config=small)).plan()
 
 
 def test_transactions_have_the_longest_timeout_that_the_brokers_allow(
@@ -274,7 +290,8 @@ def test_foreign_records_among_the_decisions_do_not_matter_but_a_lost_decision_d
     write("a key")
     assert is_written(sink.driver(**decisions).plan().decisions, micro_batch(0))
     write(json.dumps([sink.topic, STREAM]))
-    with pytest.raises(KafkaMetaError, match=rf"the last decision of {sink.topic}, at offset \d+ of .* cannot be read"):
+    unreadable = rf"the last decision of {sink.topic}, before offset \d+ of .* cannot be read"
+    with pytest.raises(KafkaMetaError, match=unreadable):
         sink.driver(**decisions).plan()
 
 
