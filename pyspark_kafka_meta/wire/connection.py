@@ -11,7 +11,6 @@ import errno
 import itertools
 import math
 import random
-import socket
 import ssl
 import time
 from collections import deque
@@ -33,6 +32,7 @@ from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from pyspark_kafka_meta.options.security_options import PLAINTEXT
 from pyspark_kafka_meta.reusable_buffer import ReusableBuffer
 from pyspark_kafka_meta.wire import frame_codec
+from pyspark_kafka_meta.wire.failed_addresses import FailedAddresses
 from pyspark_kafka_meta.wire.frame_codec import API_VERSIONS, FETCH, LENGTH_BYTES, METADATA, Api, Exchange
 from pyspark_kafka_meta.wire.security import tls
 from pyspark_kafka_meta.wire.security.sasl_login import log_in, login_is_required
@@ -59,6 +59,7 @@ class ConnectionSettings:
     Attributes:
         max_frame_bytes: limit of a response beyond the records that its request asks for.
         limits_unacknowledged: as in `sockets.connect`.
+        failed_addresses: of all connections of the client.
     """
 
     client_id: str
@@ -66,6 +67,7 @@ class ConnectionSettings:
     max_frame_bytes: int
     security: SecurityOptions = PLAINTEXT
     limits_unacknowledged: bool = True
+    failed_addresses: FailedAddresses = field(default_factory=FailedAddresses, compare=False)
 
     @classmethod
     def of(cls, options: ClientOptions) -> ConnectionSettings:
@@ -101,13 +103,17 @@ class Connection:
         self._login_due = math.inf
         self._is_new = True  # no response but ApiVersions was received
         deadline = min(deadline, time.monotonic() + settings.connect_timeout_ms / 1000)
-        self._socket = self._open(deadline)
+        context = tls.tls_context(settings.security) if settings.security.uses_tls else None
+        failed = settings.failed_addresses
+        self._socket, self._target = connect(address, deadline, failed, settings.limits_unacknowledged)
         try:
+            if context is not None:
+                self._socket = self._encrypted(context, deadline)
             self._request_versions(deadline)
             if settings.security.uses_sasl:
                 self._log_in(deadline)
         except KafkaMetaError as error:
-            self.close()
+            self.abandon()
             if isinstance(error, RequestTimeoutError):
                 raise ConnectError(
                     f"{address} accepts connections but does not answer: is it a Kafka broker?"
@@ -119,6 +125,11 @@ class Connection:
 
     def close(self) -> None:
         self._socket.close()
+
+    def abandon(self) -> None:
+        """Close a connection that failed: the next one to this host begins with another of its addresses."""
+        self.close()
+        self._settings.failed_addresses.add(self.address, self._target)
 
     def is_usable(self) -> bool:
         """False once the broker closed an idle connection or sent unrequested bytes, or with a request in flight: its
@@ -253,14 +264,9 @@ class Connection:
             return int.from_bytes(received, "big") == correlation_id
         return False
 
-    def _open(self, deadline: float) -> socket.socket:
-        security = self._settings.security
-        context = tls.tls_context(security) if security.uses_tls else None
-        connection = connect(self.address, deadline, self._settings.limits_unacknowledged)
-        if context is None:
-            return connection
+    def _encrypted(self, context: ssl.SSLContext, deadline: float) -> ssl.SSLSocket:
         try:
-            return tls.handshake(connection, self.address, context, deadline)
+            return tls.handshake(self._socket, self.address, context, deadline)
         except ConnectError:
             if self._answers_without_tls(deadline):
                 protocols = "PLAINTEXT or SASL_PLAINTEXT"
@@ -337,7 +343,7 @@ class Connection:
         return buffer.toreadonly()
 
     def _failure(self, error: OSError | None, what: str) -> KafkaMetaError:
-        self.close()
+        self.abandon()
         # The kernel also reports a lost connection as TimeoutError.
         is_lost = error is not None and error.errno == errno.ETIMEDOUT
         if not is_lost and isinstance(error, TimeoutError | BlockingIOError | ssl.SSLWantReadError):

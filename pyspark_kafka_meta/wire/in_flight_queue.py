@@ -93,11 +93,12 @@ class InFlightQueue(Generic[RequestT]):
 
     def time_out(self, name: str) -> KafkaMetaError:
         """Abandon the requests; returns their error."""
-        self.channel.close()
         if isinstance(self.channel, OpeningConnection):
+            self.channel.close()
             error = self.channel.error(OPENING_GRACE_S)
             unknown = ConnectError(f"cannot connect to {self.broker.address}: no response in time")
             return error if isinstance(error, KafkaMetaError) else unknown
+        self.channel.abandon()
         return RequestTimeoutError(f"{self.broker.address} did not answer {name} in time")
 
 

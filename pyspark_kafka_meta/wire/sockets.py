@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pyspark_kafka_meta.errors import ConnectError, UnknownHostError
 from pyspark_kafka_meta.model import Address
+from pyspark_kafka_meta.wire.failed_addresses import Candidate, FailedAddresses
 
 T = TypeVar("T")
 
@@ -89,18 +90,23 @@ def is_readable(connection: socket.socket) -> bool:
         return bool(selector.select(0))
 
 
-def connect(address: Address, deadline: float, limits_unacknowledged: bool = True) -> socket.socket:
-    """A socket connected to the first address of the host that accepts. The addresses share the remaining time.
+def connect(
+    address: Address, deadline: float, failed: FailedAddresses, limits_unacknowledged: bool = True
+) -> tuple[socket.socket, Candidate]:
+    """A socket connected to the first address of the host that accepts, and this address. The addresses share the
+    remaining time.
 
     Args:
+        failed: takes the addresses that do not accept.
         limits_unacknowledged: whether `UNACKNOWLEDGED_S` holds.
 
     Raises:
         ConnectError: no address accepts.
     """
     failures = []
-    candidates = _resolve(address, deadline)
-    for index, (family, target) in enumerate(candidates):
+    candidates = failed.in_order(address, _resolve(address, deadline))
+    for index, candidate in enumerate(candidates):
+        family, target = candidate
         share = (deadline - time.monotonic()) / (len(candidates) - index)
         try:
             connection = socket.socket(family, socket.SOCK_STREAM)
@@ -112,9 +118,10 @@ def connect(address: Address, deadline: float, limits_unacknowledged: bool = Tru
             connection.connect(target)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _notice_dead_peers(connection, limits_unacknowledged)
-            return connection
+            return connection, candidate
         except OSError as error:
             connection.close()
+            failed.add(address, candidate)
             failures.append("no response in time" if isinstance(error, TimeoutError) else error.strerror or str(error))
     raise ConnectError(f"cannot connect to {address}: {', '.join(dict.fromkeys(failures))}")
 
@@ -127,8 +134,8 @@ def _notice_dead_peers(connection: socket.socket, limits_unacknowledged: bool) -
                 connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _resolve(address: Address, deadline: float) -> list[tuple[int, Any]]:
-    """Socket families and addresses of a host name. The system's resolver has no deadline of its own."""
+def _resolve(address: Address, deadline: float) -> list[Candidate]:
+    """The addresses of a host name. The system's resolver has no deadline of its own."""
     try:
         found = within(deadline, lambda: socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM))
     except TimeoutError:

@@ -41,13 +41,13 @@ APIS = (
 
 
 @contextmanager
-def scripted_broker(behave: Behaviour) -> Iterator[Address]:
-    """Runs `behave` in a thread on each accepted connection until the test ends."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+def scripted_broker(behave: Behaviour, host: str = "127.0.0.1", port: int = 0) -> Iterator[Address]:
+    """Runs `behave` in a thread on each accepted connection until the test ends. Port 0 is any free port."""
+    with socket.create_server((host, port)) as listener:
         serving = threading.Thread(target=_serve, args=(listener, behave), daemon=True)
         serving.start()
         try:
-            yield Address("127.0.0.1", listener.getsockname()[1])
+            yield Address(host, listener.getsockname()[1])
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             serving.join(30)  # or it may accept on the file descriptor of the next listener

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -26,6 +27,7 @@ from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.testing.mock_cluster import NO_BROKER
 from pyspark_kafka_meta.wire import connection, sockets
+from pyspark_kafka_meta.wire.failed_addresses import Candidate
 from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP
 from tests.partitions import T0
 
@@ -159,11 +161,11 @@ def test_leader_that_no_packet_reaches_is_left_for_the_next_one_while_it_is_conn
     worker.client.cache.refresh(RefreshReason.BOOTSTRAP, worker.client.api_deadline())
     unreachable, found = worker.client.cache.snapshot.brokers[1].address, Event()
 
-    def connect(address: Address, deadline: float, limits_unacknowledged: bool) -> socket.socket:
+    def connect(address: Address, deadline: float, *others: Any) -> tuple[socket.socket, Candidate]:
         if address == unreachable:
             assert found.wait(deadline - time.monotonic()), "the read waits for the connection"
             raise ConnectError("no answer in time")
-        return sockets.connect(address, deadline, limits_unacknowledged)
+        return sockets.connect(address, deadline, *others)
 
     monkeypatch.setattr(connection, "connect", connect)
     monkeypatch.setattr(in_flight_fetches, "OVERDUE_MS", 1_000)  # also for the next request

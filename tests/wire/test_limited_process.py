@@ -11,6 +11,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.model import Address
+from pyspark_kafka_meta.wire.failed_addresses import FailedAddresses
 from pyspark_kafka_meta.wire.sockets import connect, is_readable
 
 
@@ -35,4 +36,4 @@ def test_no_thread_to_connect_with_is_told_as_that(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(ConnectError, match="cannot start a thread, raise the limit"):
-        connect(Address("localhost", 9), time.monotonic() + 5)
+        connect(Address("localhost", 9), time.monotonic() + 5, FailedAddresses())

@@ -1,0 +1,160 @@
+"""A host name with two addresses, of which the first fails in some way: what connections after the first cost."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, TlsError
+from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.model import Address, Broker, TopicPartition
+from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
+from pyspark_kafka_meta.testing.mock_cluster import MockCluster
+from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
+from pyspark_kafka_meta.wire.messages import LATEST_TIMESTAMP, OffsetQuery, OffsetsRequest, OffsetsResponse
+from tests.wire.scripted_broker import answer_versions, scripted_broker
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8 as loopback")
+
+NAME = "kafka.example"
+FIRST, SECOND = "127.0.0.2", "127.0.0.1"
+SETUP_S = 0.3
+"""Of a connection."""
+PATIENCE_S = 30.0
+
+Accepted = list[socket.socket]
+Fault = Callable[[int, Accepted], AbstractContextManager[object]]
+"""What listens at the first address and this port, and notes the connections that it accepts."""
+
+
+def peer(behave: Callable[[socket.socket], object]) -> Fault:
+    def listen(port: int, accepted: Accepted) -> AbstractContextManager[object]:
+        def noted(connection: socket.socket) -> None:
+            accepted.append(connection)
+            behave(connection)
+
+        return scripted_broker(noted, FIRST, port)
+
+    return listen
+
+
+@contextmanager
+def lost_packets(port: int, accepted: Accepted) -> Iterator[None]:
+    """A listener whose backlog is full."""
+    with socket.create_server((FIRST, port), backlog=0), ExitStack() as queue:
+        for _ in range(3):
+            waiting = queue.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex((FIRST, port))
+        yield
+
+
+@contextmanager
+def nothing(port: int, accepted: Accepted) -> Iterator[None]:
+    """Connections are refused."""
+    yield
+
+
+silent, closing_at_once, silent_later = peer(lambda _: None), peer(socket.socket.close), peer(answer_versions)
+
+
+@pytest.fixture
+def port(mock_cluster: MockCluster) -> int:
+    """Of a broker at the second address, with topic t."""
+    mock_cluster.create_topic("t", 1, 1)
+    return int(mock_cluster.bootstrap_servers.split(",")[0].split(":")[1])
+
+
+@pytest.fixture(autouse=True)
+def resolver(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.getaddrinfo
+
+    def resolve(host: str, port: int, *arguments: Any, **settings: Any) -> Any:
+        if host != NAME:
+            return real(host, port, *arguments, **settings)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in (FIRST, SECOND)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+
+
+def options(port: int, **others: str) -> ClientOptions:
+    given = {
+        "kafka.bootstrap.servers": f"{NAME}:{port}",
+        "kafka.socket.connection.setup.timeout.ms": str(int(SETUP_S * 1000)),
+        "kafka.retry.backoff.ms": "10",
+    }
+    return ClientOptions.parse({**given, **others})
+
+
+def end_offset(wire: KafkaWire, port: int, timeout_s: float) -> int:
+    """Of t-0, from the broker that advertises the name. Raises what the request fails with."""
+    request = OffsetsRequest((OffsetQuery(TopicPartition("t", 0), LATEST_TIMESTAMP),))
+    wire.offsets.send(Broker(1, Address(NAME, port)), request, time.monotonic() + timeout_s)
+    response = wire.offsets.receive([1], time.monotonic() + PATIENCE_S)
+    if not isinstance(response, OffsetsResponse):
+        assert response is not None
+        raise response.error
+    return response.offsets[TopicPartition("t", 0)].offset
+
+
+@pytest.mark.parametrize("fault", [silent, closing_at_once, silent_later, lost_packets, nothing])
+def test_client_bootstraps_from_the_second_address_of_a_name(fault: Fault, port: int) -> None:
+    accepted: Accepted = []
+    timeouts = {"kafka.request.timeout.ms": "600", "kafka.default.api.timeout.ms": "20000"}
+    client = KafkaClient(options(port, **timeouts), EventPublisher((), Origin(role=Role.CLI)))
+    with fault(port, accepted), closing(client):
+        assert client.partitions(["t"], client.api_deadline()) == [TopicPartition("t", 0)]
+    assert len(accepted) <= 1
+
+
+@pytest.mark.parametrize("fault", [silent, closing_at_once, silent_later])
+def test_request_to_an_advertised_name_fails_once_and_then_goes_to_the_second_address(fault: Fault, port: int) -> None:
+    accepted: Accepted = []
+    settings = ConnectionSettings.of(options(port))
+    with fault(port, accepted), closing(KafkaWire(settings)) as wire:
+        with pytest.raises(KafkaMetaError):
+            end_offset(wire, port, SETUP_S)
+        for _ in range(3):
+            assert end_offset(wire, port, PATIENCE_S) == 0
+            wire.offsets.close()  # the next request opens a connection
+        assert wire.metadata(Address(NAME, port), ["t"], time.monotonic() + PATIENCE_S).topics
+    assert len(accepted) == 1
+
+
+def test_only_the_first_connection_waits_for_an_address_that_loses_packets(port: int) -> None:
+    settings, waited = replace(ConnectionSettings.of(options(port)), connect_timeout_ms=1_000), []
+    with lost_packets(port, []):
+        for _ in range(3):
+            started = time.monotonic()
+            Connection(Address(NAME, port), settings, started + PATIENCE_S).close()
+            waited.append(time.monotonic() - started)
+    assert waited[0] >= 0.5, "its share of a second"
+    assert max(waited[1:]) < 0.4
+
+
+def test_address_that_does_not_finish_the_tls_handshake_is_left(port: int) -> None:
+    settings = ConnectionSettings.of(options(port, **{"kafka.security.protocol": "SSL"}))
+    with silent(port, []):
+        with pytest.raises(ConnectError, match="did not finish the TLS handshake in time"):
+            Connection(Address(NAME, port), settings, time.monotonic() + SETUP_S)
+        with pytest.raises(TlsError, match="does not speak TLS"):  # as the second address
+            Connection(Address(NAME, port), settings, time.monotonic() + SETUP_S)
+
+
+def test_clients_do_not_share_what_they_remember(port: int) -> None:
+    accepted: Accepted = []
+    with silent(port, accepted):
+        for _ in range(2):
+            with pytest.raises(ConnectError):
+                Connection(Address(NAME, port), ConnectionSettings.of(options(port)), time.monotonic() + SETUP_S)
+    assert len(accepted) == 2
