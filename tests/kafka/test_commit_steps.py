@@ -19,6 +19,7 @@ from pyspark_kafka_meta.metadata.refresh_events import EventKind, RefreshEvent
 from pyspark_kafka_meta.model import OpenTransaction, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.sink_schema import SinkColumns
+from pyspark_kafka_meta.transactions import decision_records
 from pyspark_kafka_meta.transactions.commit_protocol import commit
 from pyspark_kafka_meta.transactions.decision import BATCH, STREAM, BatchId, is_written
 from pyspark_kafka_meta.transactions.plan import TransactionPlan
@@ -213,6 +214,29 @@ def test_a_decision_larger_than_a_message_of_its_topic_is_recovered(sink: Sink, 
     assert is_written(plan.decisions, micro_batch(0))
     assert sink.visible() == rows(0)
     assert sink.driver(**decisions).plan().decisions[STREAM].is_settled
+
+
+@pytest.mark.slow
+def test_parts_of_decisions_are_read_from_a_log_that_was_compacted(
+    sink: Sink, make_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The later decision has replaced some parts of the earlier one; the others are left."""
+    monkeypatch.setattr(decision_records, "PART_BYTES", 1_000)
+    compacted_soon = {"cleanup.policy": "compact", "segment.ms": "1", "min.cleanable.dirty.ratio": "0.001"}
+    decisions = {"decisionsTopic": make_topic(config=compacted_soon)}
+    for batch, size in enumerate((9, 4)):
+        driver = sink.driver(**decisions)
+        written = sink.write(driver.plan(), batch)
+        decide_alone(driver, micro_batch(batch), [written._replace(written=written.written * 7 * size)])
+
+    def parts() -> list[int]:
+        keys = [json.loads(message.key() or b"") for message in consume(sink.servers, decisions["decisionsTopic"])]
+        return [key[2] for key in keys if len(key) == 3]
+
+    poll_until(lambda: parts().count(0) == 1, 90)
+    assert max(parts()) > 4
+    assert is_written(sink.driver(**decisions).plan().decisions, micro_batch(1))
+    assert sink.visible() == rows(0, 1)
 
 
 def test_a_lost_attempt_is_aborted(sink: Sink) -> None:
