@@ -42,7 +42,7 @@ class KafkaMetaWriter(PromptTask, DataSourceArrowWriter):
         self._options = with_driver(options)
         self._columns = columns
         self._batch = _batch_id(options)
-        self._plan = plan_transactions(self._options)
+        self._plan = plan_transactions(self._options, self._batch.series)
         if self._plan is not None and is_written(self._plan.decisions, self._batch):
             logger.warning(
                 "%s of txnAppId %s was written before with this kafka.transactional.id: its rows are not written again",
@@ -145,12 +145,15 @@ def transaction_driver(options: SinkOptions, batch: BatchId | None = None) -> It
         yield TransactionDriver.of(client, options)
 
 
-def plan_transactions(options: SinkOptions) -> TransactionPlan | None:
-    """Settle earlier batches, and return what tasks need to write in transactions; None if they write in none."""
+def plan_transactions(options: SinkOptions, series: str) -> TransactionPlan | None:
+    """Settle earlier batches, and return what tasks need to write a batch of this series in transactions; None if they
+    write in none."""
     if options.transaction.transactional_id is None:
         return None
     with transaction_driver(options) as driver:
-        return driver.plan()
+        plan = driver.plan()
+        last = {name: decision for name, decision in plan.decisions.items() if name == series}
+        return replace(plan, decisions=last)
 
 
 def commit_transactions(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:

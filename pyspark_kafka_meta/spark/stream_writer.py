@@ -19,6 +19,7 @@ from pyspark_kafka_meta.spark.batch_writer import (
 from pyspark_kafka_meta.spark.task_commit import log_commit
 from pyspark_kafka_meta.spark.task_latency import PromptTask, begin_promptly
 from pyspark_kafka_meta.spark.user_errors import entry_points
+from pyspark_kafka_meta.transactions.decision import STREAM
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +38,7 @@ class KafkaMetaStreamWriter(PromptTask, DataSourceStreamArrowWriter):
         begin_promptly()
         self._options = with_driver(options)
         self._columns = columns
-        self._plan = plan_transactions(self._options) if plans else None
+        self._plan = plan_transactions(self._options, STREAM) if plans else None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return write_task(self._options, self._columns, iterator, self._plan)

@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+MAX_NAMED = 10
+"""Transactions in a log line."""
 _COLUMNS = SinkColumns(key=0, value=1, headers=None, topic=None, partition=2, timestamp=None)
 
 
@@ -186,7 +188,8 @@ class StepRunner:
                 listed = coordinators.list_transactions(clock() + ABORT_S, of_all_brokers=False)
                 known = tasks_of_sink(listed, self._plan.transactional_id)
             if known:
-                logger.info("aborting transactions that belong to no decided batch: %s", ", ".join(known))
+                first = ", ".join(known[:MAX_NAMED])
+                logger.info("aborting %d transactions of no decided batch, the first are %s", len(known), first)
             coordinators.fence(known, self._plan.timeout_ms, clock() + ABORT_S)
             self.aborted += len(known)
         except KafkaMetaError as error:  # what is decided is visible

@@ -8,12 +8,13 @@ from contextlib import contextmanager
 import pytest
 
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, WrittenOffsets
+from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, TransactionVersion, WrittenOffsets
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.spark import batch_writer
 from pyspark_kafka_meta.spark.task_commit import TaskCommit
-from pyspark_kafka_meta.transactions.decision import BATCH, STREAM, BatchId
+from pyspark_kafka_meta.transactions.decision import BATCH, STREAM, BatchId, Decision
+from pyspark_kafka_meta.transactions.plan import TransactionPlan
 
 OPTIONS = SinkOptions.parse(
     {"kafka.bootstrap.servers": "broker:9092", "topic": "t", "kafka.transactional.id": "orders"}
@@ -24,6 +25,11 @@ TRANSACTION = OpenTransaction("orders/0/0", ProducerEpoch(7, 1), (WrittenOffsets
 class Driver:
     def __init__(self) -> None:
         self.committed: list[tuple[BatchId, Sequence[OpenTransaction]]] = []
+        owners = [BatchId(STREAM, "query", 4), *(BatchId.of_app(f"app-{number}", 1) for number in range(50))]
+        self.decided = {batch.series: Decision(batch, (), 0, True) for batch in owners}
+
+    def plan(self) -> TransactionPlan:
+        return TransactionPlan("orders", 60_000, TransactionVersion.V2, self.decided)
 
     def commit(self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int) -> None:
         self.committed.append((batch, transactions))
@@ -62,6 +68,14 @@ def test_first_micro_batch_takes_over_the_sink_although_it_has_no_rows(driver: D
 def test_another_batch_without_rows_commits_nothing(driver: Driver, batch: BatchId) -> None:
     batch_writer.commit_transactions(OPTIONS, [TaskCommit(0, {}, None, batch)])
     assert driver.committed == []
+
+
+@pytest.mark.parametrize("series", [STREAM, BATCH, "app app-7"])
+def test_tasks_carry_the_last_decision_of_their_series_only(series: str, driver: Driver) -> None:
+    """A sink has as many series as applications have written with its id."""
+    plan = batch_writer.plan_transactions(OPTIONS, series)
+    assert plan is not None
+    assert plan.decisions == {name: decision for name, decision in driver.decided.items() if name == series}
 
 
 def test_task_without_a_plan_writes_nothing_rather_than_at_least_once(monkeypatch: pytest.MonkeyPatch) -> None:
