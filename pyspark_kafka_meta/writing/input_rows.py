@@ -13,15 +13,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_kafka_meta.errors import InvalidRowError, RecordTooLargeError
-from pyspark_kafka_meta.records.encoder import Records, record_sizes
+from pyspark_kafka_meta.record_schema import HEADERS_COLUMN, records_arrow_schema
+from pyspark_kafka_meta.records.encoder import MAX_CHUNK_BYTES, Records, record_sizes
 from pyspark_kafka_meta.records.record_fields import Ints, Longs
 from pyspark_kafka_meta.sink_schema import SinkColumns
 
 CHUNK_ROWS = 131_072
 CHUNK_BYTES = 16 * 1024 * 1024
 """A broker takes the next request of a connection once all replicas have the last, so few large requests are faster."""
+PART_BYTES = 256 * 1024 * 1024
+"""A larger Arrow batch is read in parts: offsets of Arrow's binary type are int32, large types may have more bytes."""
 NO_CHOICE = -1
 """Instead of a partition: the row chooses none."""
+_HEADERS = records_arrow_schema([HEADERS_COLUMN]).field(0).type
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +70,23 @@ def read_rows(
     chunk_bytes: int,
     max_record_bytes: int,
     now_ms: Callable[[], int],
+    part_bytes: int = PART_BYTES,
 ) -> Iterator[InputRows]:
     """The rows in chunks of about `chunk_bytes` and at most `CHUNK_ROWS`, none of them empty.
 
     Args:
         max_record_bytes: limit of each record.
         now_ms: timestamp of rows without one, ms since 1970 UTC.
+        part_bytes: how many bytes of rows are converted together; a larger row alone.
 
     Raises:
-        InvalidRowError: a row has no topic, an impossible partition, or a header without a key.
+        InvalidRowError: a row has no topic, an impossible partition or timestamp, or a header without a key.
         RecordTooLargeError: a row is larger than allowed.
     """
     pending: list[InputRows] = []
     pending_rows = pending_bytes = row = 0
-    for batch in batches:
-        rows = _checked(_rows(batch, columns, row, now_ms()), max_record_bytes)
+    for part in (part for batch in batches for part in _parts(batch, part_bytes)):
+        rows = _checked(_rows(part, columns, row, now_ms()), max_record_bytes)
         row += len(rows)
         ends, start = np.cumsum(rows.sizes), 0
         while start < len(rows):
@@ -98,39 +104,66 @@ def read_rows(
         yield _joined(pending)
 
 
-def _rows(batch: pa.RecordBatch, columns: SinkColumns, first_row: int, now_ms: int) -> InputRows:
-    def column(position: int | None) -> pa.Array | None:
-        return None if position is None else batch.column(position)
+def _parts(batch: pa.RecordBatch, part_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The batch, in halves if it is larger than a part."""
+    if len(batch) <= 1 or batch.nbytes <= part_bytes:
+        yield batch
+    else:
+        half = len(batch) // 2
+        yield from _parts(batch.slice(0, half), part_bytes)
+        yield from _parts(batch.slice(half), part_bytes)
 
-    key, partition, headers = column(columns.key), column(columns.partition), column(columns.headers)
+
+def _rows(batch: pa.RecordBatch, columns: SinkColumns, first_row: int, now_ms: int) -> InputRows:
+    def column(position: int | None, kind: pa.DataType) -> pa.Array | None:
+        return None if position is None else _cast(batch.column(position), kind)
+
+    if len(batch) == 1 and batch.nbytes > MAX_CHUNK_BYTES:
+        raise RecordTooLargeError(
+            f"row {first_row} has {batch.nbytes} bytes, and no record has more than {MAX_CHUNK_BYTES}: write less"
+        )
+    key = column(columns.key, pa.binary())
     records = Records(
-        pa.nulls(len(batch), pa.binary()) if key is None else key.cast(pa.binary()),
-        batch.column(columns.value).cast(pa.binary()),
-        headers,
-        _timestamps_ms(column(columns.timestamp), len(batch), now_ms),
+        pa.nulls(len(batch), pa.binary()) if key is None else key,
+        column(columns.value, pa.binary()),
+        column(columns.headers, _HEADERS),
+        _timestamps_ms(column(columns.timestamp, pa.timestamp("us")), len(batch), first_row, now_ms),
     )
-    topic = column(columns.topic)
-    chosen = None if partition is None else pc.fill_null(partition, NO_CHOICE).to_numpy(zero_copy_only=False)
-    if partition is not None and pc.any(pc.less(partition, 0)).as_py():
-        at = int(np.argmax(pc.fill_null(pc.less(partition, 0), False).to_numpy(zero_copy_only=False)))
+    partition = column(columns.partition, pa.int32())
+    if partition is not None and (at := pc.less(partition, 0).index(True).as_py()) >= 0:
         raise InvalidRowError(
             f"row {first_row + at} has partition {partition[at]}: use a number from 0 on, or null for any partition"
         )
+    chosen = None if partition is None else pc.fill_null(partition, NO_CHOICE).to_numpy(zero_copy_only=False)
     sizes = record_sizes(records, first_row)
-    return InputRows(first_row, records, sizes, None if topic is None else topic.cast(pa.string()), chosen)
+    return InputRows(first_row, records, sizes, column(columns.topic, pa.string()), chosen)
 
 
-def _timestamps_ms(timestamp: pa.Array | None, count: int, now_ms: int) -> Longs:
-    """Spark's microseconds as Kafka's milliseconds, rounded down; the current time where there is none."""
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The column with this type. The offsets of a slice may need 64 bits: they are of the whole column."""
+    return (pa.concat_arrays([column]) if column.offset else column).cast(kind)
+
+
+def _timestamps_ms(timestamp: pa.Array | None, count: int, first_row: int, now_ms: int) -> Longs:
+    """Spark's microseconds as Kafka's milliseconds, rounded down; the current time where there is none. Kafka's
+    `ProducerRecord` refuses negative timestamps too: brokers append them, and can neither compact nor convert them."""
     if timestamp is None:
         return np.full(count, now_ms, np.int64)
-    us = timestamp.cast(pa.timestamp("us", tz=timestamp.type.tz)).view(pa.int64())
-    return np.asarray(pc.fill_null(us, now_ms * 1000).to_numpy(zero_copy_only=False) // 1000)
+    us = pc.fill_null(timestamp.view(pa.int64()), now_ms * 1000).to_numpy(zero_copy_only=False)
+    timestamp_ms: Longs = us // 1000
+    if timestamp_ms.min(initial=0) < 0:
+        at = int(np.argmax(timestamp_ms < 0))
+        time = timestamp[at].cast(pa.string())  # which, unlike Python, knows years before 1
+        raise InvalidRowError(
+            f"row {first_row + at} has timestamp {time} UTC, and Kafka has none before 1970: correct it, or use null "
+            "for the current time"
+        )
+    return timestamp_ms
 
 
 def _checked(rows: InputRows, max_record_bytes: int) -> InputRows:
     if rows.topic is not None and rows.topic.null_count:
-        at = int(np.argmax(rows.topic.is_null().to_numpy(zero_copy_only=False)))
+        at = rows.topic.is_null().index(True).as_py()
         raise InvalidRowError(
             f"null topic present in the data, in row {rows.first_row + at}. Use the topic option for setting a topic."
         )

@@ -1,4 +1,4 @@
-"""The sink in a Spark session: killed workers, errors of tasks, caches that read and write, timestamps."""
+"""The sink in a Spark session: killed workers, errors of tasks, caches that read and write, timestamps, types."""
 
 from __future__ import annotations
 
@@ -91,6 +91,11 @@ FAILING = {
         r"RecordTooLargeError: {topic}-1 refuses row 0, whose record has \d+ bytes: MESSAGE_TOO_LARGE .*: raise "
         r"max\.message\.bytes of topic {topic}, or write less",
     ),
+    "timestamp before 1970": (
+        "'v' AS value, timestamp'1969-12-31 23:59:59.999Z' AS timestamp",
+        {},
+        r"InvalidRowError: row 0 has timestamp 1969-12-31 23:59:59\.999000 UTC, and Kafka has none before 1970: .*",
+    ),
     "unknown partition": (
         "'v' AS value, 9 AS partition",
         {"kafka.max.block.ms": "500"},
@@ -100,7 +105,12 @@ FAILING = {
 
 
 @pytest.mark.parametrize(
-    "case", ["record too large for the topic", pytest.param("unknown partition", marks=pytest.mark.slow)]
+    "case",
+    [
+        "record too large for the topic",
+        "timestamp before 1970",
+        pytest.param("unknown partition", marks=pytest.mark.slow),
+    ],
 )
 def test_error_of_a_task_is_one_sentence_with_topic_partition_row_and_cause(
     case: str, spark: SparkSession, make_topic: Any, write: Callable[..., None]
@@ -164,3 +174,17 @@ def test_timestamps_are_written_and_missing_ones_are_now(
     given, now = sorted(datetime.datetime.fromtimestamp(row.ms / 1000, UTC) for row in read.collect())
     assert given == datetime.datetime(2024, 1, 2, 3, 4, 5, 678000, UTC)
     assert before - datetime.timedelta(milliseconds=1) <= now <= datetime.datetime.now(UTC)
+
+
+def test_columns_of_sparks_large_types_are_written(
+    spark: SparkSession, kafka: Any, topic: str, write: Callable[..., None]
+) -> None:
+    name = "spark.sql.execution.arrow.useLargeVarTypes"
+    rows = spark.sql("SELECT 'k' AS key, 'v' AS value, array(struct('h' AS key, binary('x') AS value)) AS headers")
+    spark.conf.set(name, "true")
+    try:
+        write(rows, topic=topic)
+    finally:
+        spark.conf.unset(name)
+    (message,) = consume(kafka.bootstrap_servers, topic)
+    assert (message.key(), message.value(), message.headers()) == (b"k", b"v", [("h", b"x")])

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_kafka_meta.errors import InvalidRowError
+from pyspark_kafka_meta.errors import InvalidRowError, RecordTooLargeError
+from pyspark_kafka_meta.model import NO_PRODUCER
+from pyspark_kafka_meta.records.compression import Codec, Compression
+from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
+from pyspark_kafka_meta.records.encoder import encode
+from pyspark_kafka_meta.records.record_batches import read_batch_headers
 from pyspark_kafka_meta.sink_schema import SinkColumns
-from pyspark_kafka_meta.writing.input_rows import CHUNK_ROWS, InputRows, read_rows
+from pyspark_kafka_meta.writing.input_rows import CHUNK_BYTES, CHUNK_ROWS, InputRows, read_rows
+from tests.partitions import T0
 
 VALUE = SinkColumns(key=None, value=0, headers=None, topic=None, partition=None, timestamp=None)
+TIMED = SinkColumns(key=None, value=0, headers=None, topic=None, partition=None, timestamp=1)
 NOW_MS = 1_700_000_000_000
 
 
@@ -56,13 +65,99 @@ def test_large_and_sliced_arrays_are_read() -> None:
     assert chunk.records.value.to_pylist() == [b"b", b"c"]
 
 
+@pytest.mark.parametrize(
+    ("text", "binary"), [(pa.large_string(), pa.large_binary()), (pa.string_view(), pa.binary_view())]
+)
+def test_every_column_may_have_large_types(text: pa.DataType, binary: pa.DataType) -> None:
+    header = pa.field("element", pa.struct([("key", text), ("value", binary)]), nullable=False)
+    columns = SinkColumns(key=0, value=1, headers=2, topic=3, partition=None, timestamp=None)
+    batch = pa.record_batch(
+        {
+            "key": pa.array(["k", None], text),
+            "value": pa.array([b"1", b"2"]).cast(binary),
+            "headers": pa.array([[("a", b"x"), ("b", None)], None], pa.list_(header)),
+            "topic": pa.array(["t", "u"], text),
+        }
+    )
+
+    (chunk,) = read([batch], columns)
+
+    assert chunk.topic is not None and chunk.topic.type == pa.string()
+    assert (chunk.records.key.type, chunk.records.value.type) == (pa.binary(), pa.binary())
+    encoded = encode(chunk.records, np.zeros(2, np.int32), chunk.sizes, 1_000, Compression(Codec.NONE))
+    data = encoded[0].to_bytes(NO_PRODUCER, -1)
+    part = FetchedRecords(T0, data, read_batch_headers(data), 0, 2)
+    (rows,) = decode([part], ["key", "value", "headers"])
+    assert rows.to_pylist() == [
+        {"key": b"k", "value": b"1", "headers": [{"key": "a", "value": b"x"}, {"key": "b", "value": None}]},
+        {"key": None, "value": b"2", "headers": None},
+    ]
+
+
+def test_values_behind_the_first_2_gib_of_a_large_column_are_read() -> None:
+    memory = np.zeros(2_200_000_008, np.uint8)  # the kernel gives pages only to what is written
+    memory[-8:] = np.frombuffer(b"firstsec", np.uint8)
+    ends = np.array([0, 2_200_000_000, 2_200_000_005, 2_200_000_008])
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(memory)]
+    value = pa.Array.from_buffers(pa.large_binary(), 3, buffers)
+
+    (chunk,) = read([pa.record_batch({"value": value}).slice(1)])
+
+    assert chunk.records.value.to_pylist() == [b"first", b"sec"]
+
+
+def test_record_of_more_than_2_gib_is_named() -> None:
+    ends = pa.py_buffer(np.array([0, 1, 2_200_000_000]))
+    value = pa.Array.from_buffers(pa.large_binary(), 2, [None, ends, pa.py_buffer(np.zeros(2_200_000_000, np.uint8))])
+
+    with pytest.raises(RecordTooLargeError, match=r"^row 1 has 2200000\d\d\d bytes, and no record has"):
+        list(read_rows([pa.record_batch({"value": value})], VALUE, 1_000_000, 8_388_608, lambda: NOW_MS))
+
+
+@given(st.lists(st.integers(0, 300), max_size=40), st.integers(1, 1_000))
+def test_large_batches_are_read_in_parts_with_every_row_once_in_order(sizes: list[int], part_bytes: int) -> None:
+    value = pa.array([b"x" * size for size in sizes], pa.large_binary())
+
+    chunks = read_rows([pa.record_batch({"value": value})] * 2, VALUE, 500, 2**31, lambda: NOW_MS, part_bytes)
+
+    assert [len(value) for chunk in chunks for value in chunk.records.value.to_pylist()] == sizes * 2
+
+
+@pytest.mark.slow
+def test_batch_above_2_gib_is_read_in_little_memory() -> None:
+    value_bytes, count = 8_000_000, 300
+    ends = pa.py_buffer(np.arange(count + 1) * value_bytes)
+    memory = pa.py_buffer(np.zeros(value_bytes * count, np.uint8))
+    batch = pa.record_batch({"value": pa.Array.from_buffers(pa.large_binary(), count, [None, ends, memory])})
+    before = pa.total_allocated_bytes()
+
+    sizes, held = [], []
+    for chunk in read_rows([batch], VALUE, CHUNK_BYTES, 2**31, lambda: NOW_MS):
+        sizes += pc.binary_length(chunk.records.value).to_pylist()
+        held.append(pa.total_allocated_bytes() - before)
+
+    assert sizes == [value_bytes] * count
+    assert max(held) < 2 * (256 << 20)
+
+
+def timestamps(*times_us: int | None) -> pa.RecordBatch:
+    times = pa.array(times_us, pa.timestamp("us", tz="Europe/Berlin"))
+    return pa.record_batch({"value": pa.array([b"v"] * len(times)), "timestamp": times})
+
+
 def test_timestamps_are_rounded_down_and_missing_ones_are_now() -> None:
-    columns = SinkColumns(key=None, value=0, headers=None, topic=None, partition=None, timestamp=1)
-    times = pa.array([1_999, -1, None], pa.timestamp("us", tz="Europe/Berlin"))
+    (chunk,) = read([timestamps(1_999, 0, None)], TIMED)
 
-    (chunk,) = read([pa.record_batch({"value": pa.array([b"1", b"2", b"3"]), "timestamp": times})], columns)
+    assert chunk.records.timestamp_ms.tolist() == [1, 0, NOW_MS]
 
-    assert chunk.records.timestamp_ms.tolist() == [1, -1, NOW_MS]
+
+@pytest.mark.parametrize(
+    ("time_us", "shown"),
+    [(-1, "1969-12-31 23:59:59.999999"), (-100_000_000_000_000_000, "-1199-02-15 14:13:20.000000")],
+)
+def test_timestamp_before_1970_is_refused_with_its_row_and_value(time_us: int, shown: str) -> None:
+    with pytest.raises(InvalidRowError, match=f"^row 4 has timestamp {shown} UTC, and Kafka has none"):
+        read([timestamps(1, 2, 3), timestamps(None, time_us, -5)], TIMED)
 
 
 def test_topics_choices_and_headers_stay_with_their_rows() -> None:
