@@ -60,13 +60,13 @@ class EncodedBatch:
 
     Attributes:
         partition: the number that `encode` got for these rows.
-        rows: indexes of the records in the `Records` that were encoded, in order.
+        rows: numbers of the records, in order; of a new batch, their indexes in the `Records` that were encoded.
         payload: the compressed records. Without a codec, a view of the memory of all batches of the chunk.
         records_bytes: before compression.
     """
 
     partition: int
-    rows: Ints
+    rows: Ints | Longs
     payload: bytes | memoryview
     records_bytes: int
     compression: Compression

@@ -16,7 +16,7 @@ transaction, so does a task whose producer its leader has forgotten.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from uuid import UUID
 
@@ -34,6 +34,7 @@ from pyspark_kafka_meta.kafka_errors import (
 )
 from pyspark_kafka_meta.model import NO_PRODUCER, TopicPartition, is_other_topic
 from pyspark_kafka_meta.records.encoder import EncodedBatch, split
+from pyspark_kafka_meta.records.record_batches import HEADER_BYTES
 from pyspark_kafka_meta.records.record_fields import Longs
 from pyspark_kafka_meta.wire.producer_messages import ProducedPartition
 from pyspark_kafka_meta.writing.queue_instructions import BackOff, Fail, Instruction, Refresh
@@ -49,14 +50,19 @@ class QueuedBatch:
     """A record batch that is not acknowledged, or that waits for an earlier batch to be.
 
     Attributes:
-        rows: int64, the rows of the task that its records are from.
+        batch: its `rows` are those of the task, its payload is the memory of `data`.
+        data: the batch as it is sent.
         deadline: of its acknowledgement, in seconds of the caller's clock.
+        may_be_logged: whether the log may hold it after a failed attempt.
+        may_be_logged_in_larger: whether the log may hold its records in the larger batch that it was split from.
     """
 
     batch: EncodedBatch
-    rows: Longs
+    data: bytes
     deadline: float
     base_sequence: int
+    may_be_logged_in_larger: bool = False
+    may_be_logged: bool = False
     in_flight: bool = False
     is_acknowledged: bool = False
     base_offset: int = UNKNOWN_OFFSET
@@ -66,8 +72,8 @@ class QueuedBatch:
         return not self.in_flight and not self.is_acknowledged
 
     def __str__(self) -> str:
-        count = self.batch.record_count
-        return f"row {self.rows[0]}" if count == 1 else f"a record batch of {count} rows from row {self.rows[0]} on"
+        count, first = self.batch.record_count, self.batch.rows[0]
+        return f"row {first}" if count == 1 else f"a record batch of {count} rows from row {first} on"
 
 
 class PartitionQueue(RetryPause):
@@ -116,9 +122,24 @@ class PartitionQueue(RetryPause):
         return self._batches[0].deadline
 
     def add(self, batch: EncodedBatch, rows: Longs, deadline: float) -> None:
+        """Queue a batch. Nothing of the chunk that it was encoded in stays in memory.
+
+        Args:
+            rows: of the task, that its records are from.
+        """
         base_sequence = self._sequence.take(batch.record_count)
-        self._batches.append(QueuedBatch(batch, rows, deadline, base_sequence))
+        self._batches.append(self._queued(replace(batch, rows=rows), deadline, base_sequence))
         self.size_bytes += batch.size_bytes
+
+    def _queued(
+        self, batch: EncodedBatch, deadline: float, base_sequence: int, may_be_logged_in_larger: bool = False
+    ) -> QueuedBatch:
+        data = self._to_bytes(batch, base_sequence)
+        held = replace(batch, payload=memoryview(data)[HEADER_BYTES:])
+        return QueuedBatch(held, data, deadline, base_sequence, may_be_logged_in_larger)
+
+    def _to_bytes(self, batch: EncodedBatch, base_sequence: int) -> bytes:
+        return batch.to_bytes(self._sequence.producer, base_sequence, self._transactional_id is not None)
 
     def postpone_deadlines(self, seconds: float) -> None:
         for queued in self._batches:
@@ -142,14 +163,13 @@ class PartitionQueue(RetryPause):
     def send(self, queued: QueuedBatch, node_id: int) -> bytes:
         """The bytes of the batch, which is in flight from now on."""
         queued.in_flight, self.node_id = True, node_id
-        is_transactional = self._transactional_id is not None
-        return queued.batch.to_bytes(self._sequence.producer, queued.base_sequence, is_transactional)
+        return queued.data
 
     # --- responses ----------------------------------------------------------------------------------------------------
 
     def on_request_failed(self, queued: QueuedBatch, error: str) -> None:
         """Take a request without a response: the log may hold the batch or not."""
-        queued.in_flight = False
+        queued.in_flight, queued.may_be_logged = False, True
         self.last_error = error
 
     def on_response(self, queued: QueuedBatch, produced: ProducedPartition) -> Instruction:
@@ -157,8 +177,10 @@ class PartitionQueue(RetryPause):
         code = produced.error_code
         if code == 0:
             return self._acknowledge(queued, produced.base_offset)
-        self.last_error = describe(code)
-        match write_action(code):
+        self.last_error, action = describe(code), write_action(code)
+        # A leader that waits for followers, or loses its office meanwhile, has appended the batch.
+        queued.may_be_logged |= action in (Action.REFRESH, Action.RETRY)
+        match action:
             case Action.DUPLICATE if self._transactional_id is None:  # else the driver must know the offsets
                 return self._acknowledge(queued, UNKNOWN_OFFSET)
             case Action.REFRESH:
@@ -204,22 +226,29 @@ class PartitionQueue(RetryPause):
 
     def _on_wrong_sequence(self, queued: QueuedBatch, produced: ProducedPartition) -> Instruction:
         """A batch behind a failed one just follows it again. The first batch has lost its predecessors in the log. A
-        transaction cannot go on in another epoch."""
+        transaction cannot go on in another epoch, nor can part of a batch that the log holds: a broker recognises only
+        whole batches."""
         if queued is not self._batches[0]:
             return None
         code = produced.error_code
+        if queued.may_be_logged_in_larger:
+            said = "the log may hold them already, from an earlier attempt in a larger batch"
+            return Fail(self._refusal(queued, replace(produced, error_message=said)))
         if self.written and code == OUT_OF_ORDER_SEQUENCE_NUMBER:
             return Fail(self._lost(f"its log ends before them, its leader answered {describe(code)}"))
+        if self.in_flight:
+            return BackOff(code)  # the log may hold batches with their present numbers
         if self._transactional_id is not None or not self._sequence.restart():
             return Fail(self._refusal(queued, produced))
         self._max_in_flight = 1
         for waiting in self._batches:
             if not waiting.is_acknowledged:
                 waiting.base_sequence = self._sequence.take(waiting.batch.record_count)
+                waiting.data = self._to_bytes(waiting.batch, waiting.base_sequence)
         return BackOff(code)
 
     def _on_too_large(self, queued: QueuedBatch, code: int) -> Instruction:
-        """Send the batch again as two, under the same sequence numbers."""
+        """Send the batch again as two, under the same sequence numbers, which a log that holds the batch refuses."""
         if queued.batch.record_count == 1:
             return Fail(
                 RecordTooLargeError(
@@ -230,12 +259,11 @@ class PartitionQueue(RetryPause):
         at = self._batches.index(queued)
         self._batches.remove(queued)
         self.size_bytes -= queued.batch.size_bytes
-        first_row, base_sequence = 0, queued.base_sequence
+        base_sequence = queued.base_sequence
+        may_be_logged = queued.may_be_logged or queued.may_be_logged_in_larger
         for offset, half in enumerate(split(queued.batch)):
-            rows = queued.rows[first_row : first_row + half.record_count]
-            self._batches.insert(at + offset, QueuedBatch(half, rows, queued.deadline, base_sequence))
+            self._batches.insert(at + offset, self._queued(half, queued.deadline, base_sequence, may_be_logged))
             self.size_bytes += half.size_bytes
-            first_row += half.record_count
             base_sequence = sequence_after(base_sequence, half.record_count)
         return None
 
@@ -244,8 +272,8 @@ class PartitionQueue(RetryPause):
         code = produced.error_code
         problem, words = f"{self.partition} refuses {queued}", [produced.error_message or ""]
         for index, message in produced.record_errors:
-            if index < len(queued.rows):
-                problem = f"{self.partition} refuses row {queued.rows[index]}"
+            if index < queued.batch.record_count:
+                problem = f"{self.partition} refuses row {queued.batch.rows[index]}"
                 words.append(message or "")
                 break
         if self._transactional_id is not None and write_action(code) is Action.FENCED:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from uuid import uuid4
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -19,13 +21,15 @@ from pyspark_kafka_meta.errors import (
     RecordTooLargeError,
 )
 from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch, RefreshReason
+from pyspark_kafka_meta.records.compression import Codec, Compression
+from pyspark_kafka_meta.records.encoder import encode, record_sizes
 from pyspark_kafka_meta.records.record_batches import read_batch_headers
 from pyspark_kafka_meta.wire.producer_messages import ProducedPartition
 from pyspark_kafka_meta.writing.partition_queue import MAX_IN_FLIGHT, PartitionQueue, QueuedBatch
 from pyspark_kafka_meta.writing.queue_instructions import BackOff, Fail, Refresh
 from pyspark_kafka_meta.writing.written_range import WrittenRange
 from tests.partitions import T0
-from tests.unit.writing.batches import encoded_batch
+from tests.unit.writing.batches import encoded_batch, records
 
 TOPIC_ID = uuid4()
 PRODUCER = ProducerEpoch(7, 0)
@@ -253,16 +257,65 @@ def test_forgotten_producer_starts_again_with_the_next_epoch(code: ErrorCode) ->
     queue = Queue(3, 2, 4, next_sequence=50)
     first, second, third = queue.send_all()
 
+    for queued in (first, second, third):
+        queue.respond(queued, ErrorCode.out_of_order_sequence_number)
+    assert queue.send_all()[0] is first
+    for queued in (second, third):
+        queue.respond(queued, ErrorCode.out_of_order_sequence_number)
     assert queue.respond(first, code) == BackOff(code)
     assert queue.sequences() == [0, 3, 5]
-    queue.respond(second, ErrorCode.out_of_order_sequence_number)
-    queue.respond(third, ErrorCode.out_of_order_sequence_number)
 
     assert queue.send_all() == [first]
     (header,) = read_batch_headers(queue.send(first, NODE))
     assert (header.producer_epoch, header.base_sequence) == (1, 0)
     queue.respond(first, offset=0)
     assert queue.send_all() == [second, third]
+
+
+def test_batches_in_flight_keep_their_numbers_because_the_log_may_hold_them() -> None:
+    queue = Queue(3, 2, next_sequence=50)
+    first, second = queue.send_all()
+    queue.respond(first, ErrorCode.unknown_producer_id)
+    assert queue.sequences() == [50, 53]
+
+    queue.on_request_failed(second, "lost")
+    assert queue.send_all() == [first, second]
+
+
+def test_part_of_a_batch_that_the_log_may_hold_fails_the_task() -> None:
+    queue = Queue(4, next_sequence=50)
+    (whole,) = queue.send_all()
+    queue.respond(whole, ErrorCode.request_timed_out)
+    queue.respond(whole, ErrorCode.message_too_large)
+    first, _ = queue.send_all()
+
+    error = error_of(queue.respond(first, ErrorCode.out_of_order_sequence_number))
+
+    assert str(error).startswith("t-0 refuses a record batch of 2 rows from row 0 on: OUT_OF_ORDER_SEQUENCE_NUMBER")
+    assert "the log may hold them already, from an earlier attempt in a larger batch" in str(error)
+    assert queue.sequences() == [50, 52]
+
+
+def test_part_of_a_batch_that_was_refused_goes_on_in_the_next_epoch() -> None:
+    queue = Queue(4, next_sequence=50, max_in_flight=1)
+    (whole,) = queue.send_all()
+    queue.respond(whole, ErrorCode.message_too_large)
+    (first,) = queue.send_all()
+
+    assert queue.respond(first, ErrorCode.out_of_order_sequence_number) == BackOff(45)
+    assert queue.sequences() == [0, 2]
+
+
+def test_queue_keeps_no_memory_of_the_chunk_that_its_batches_are_from() -> None:
+    before, rows = pa.total_allocated_bytes(), records(10_000)
+    batches = encode(rows, np.zeros(10_000, np.int32), record_sizes(rows), 1_000, Compression(Codec.NONE, None))
+    queue = Queue()
+    queue.add(batches[0], np.arange(batches[0].record_count), deadline=100.0)
+    order = weakref.ref(batches[0].rows.base)
+    del batches, rows
+
+    assert pa.total_allocated_bytes() == before
+    assert order() is None
 
 
 def test_forgotten_producer_goes_on_even_after_acknowledged_records() -> None:
@@ -319,7 +372,7 @@ def test_batch_that_is_too_large_goes_as_two_under_the_same_numbers() -> None:
     queue.respond(second, ErrorCode.out_of_order_sequence_number)
 
     halves = queue.send_all()
-    assert [(queued.base_sequence, queued.rows.tolist()) for queued in halves] == [
+    assert [(queued.base_sequence, queued.batch.rows.tolist()) for queued in halves] == [
         (0, [0, 1]),
         (2, [2, 3, 4]),
         (5, [5, 6]),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from kio.schema.errors import ErrorCode
@@ -123,6 +125,38 @@ def test_at_most_five_requests_are_in_flight_and_buffered_bytes_are_bounded(scen
 
     assert scene.numbers() == in_turn(1_000)
     assert max(in_flight) == 5
+
+
+def arrow_and_numpy_bytes() -> int:
+    """The allocated memory, of numpy since `tracemalloc.start`."""
+    domain = tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)
+    traces = tracemalloc.take_snapshot().filter_traces([domain]).traces
+    return int(pa.total_allocated_bytes()) + sum(trace.size for trace in traces)
+
+
+def test_stuck_partition_keeps_no_chunk_in_memory(scene: WriterScene) -> None:
+    """Each chunk leaves one small batch behind."""
+    scene.cluster.create_topic("t", 100)
+    scene.script(T1, *[ErrorCode.not_enough_replicas] * 1_000)
+    chunk_bytes = 1_000_000
+    chunk = rows(value=[b"x" * 1_000] * 1_000, partition=[n % 100 for n in range(1_000)])
+    held_bytes = 0
+
+    def chunks() -> Iterator[pa.RecordBatch]:
+        nonlocal held_bytes
+        tracemalloc.start()
+        before = arrow_and_numpy_bytes()
+        for _ in range(20):
+            scene.clock.sleep(0.1)
+            yield chunk
+        held_bytes = arrow_and_numpy_bytes() - before
+        tracemalloc.stop()
+        scene.wire.error_codes.clear()
+
+    scene.write_from(chunks(), ["value", "partition"], **{"kafka.buffer.memory": str(chunk_bytes)})
+
+    assert len(scene.log(T1)) == 200
+    assert held_bytes < 3 * chunk_bytes
 
 
 def test_buffer_smaller_than_the_rows_loses_nothing(scene: WriterScene) -> None:
@@ -307,6 +341,38 @@ def test_batch_that_is_too_large_for_the_topic_is_split_until_it_fits(scene: Wri
 
     assert scene.numbers() == in_turn(COUNT)
     assert max(len(batch.data) for batch in scene.cluster.logs[T0]) <= 400
+
+
+def lose_the_response(scene: WriterScene) -> None:
+    scene.wire.lost_responses[scene.cluster.partition(T0).leader_id] = 1
+
+
+APPENDED: dict[str, Callable[[WriterScene], None]] = {
+    "time out of followers": lambda scene: scene.script(T0, ErrorCode.request_timed_out),
+    "lost response": lose_the_response,
+}
+
+
+@pytest.mark.parametrize("append", APPENDED.values(), ids=APPENDED)
+def test_batch_that_the_log_may_hold_does_not_come_again_in_halves(
+    scene: WriterScene, append: Callable[[WriterScene], None]
+) -> None:
+    append(scene)
+    scene.clock.at(0.05, lambda: scene.cluster.max_message_bytes.update(t=400))
+
+    with pytest.raises(BrokerError, match=r"^t-0 refuses .* from row 0 on: OUT_OF_ORDER_SEQ.*: the log may hold them"):
+        scene.write_task(numbered(COUNT))
+
+    assert scene.numbers()[T0] == in_turn(COUNT)[T0]
+
+
+def test_batch_that_the_log_does_not_hold_is_split_after_a_failed_request(scene: WriterScene) -> None:
+    scene.fail(scene.cluster.partition(T0).leader_id, ConnectError("broken"))
+    scene.clock.at(0.05, lambda: scene.cluster.max_message_bytes.update(t=400))
+
+    scene.write_task(numbered(COUNT))
+
+    assert scene.numbers() == in_turn(COUNT)
 
 
 def test_broker_that_forgot_the_producer_gets_a_new_epoch(scene: WriterScene) -> None:
