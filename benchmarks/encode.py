@@ -22,7 +22,7 @@ from pyspark_kafka_meta.model import ProducerEpoch
 from pyspark_kafka_meta.record_schema import HEADERS_COLUMN, records_arrow_schema
 from pyspark_kafka_meta.records.compression import Codec, Compression
 from pyspark_kafka_meta.records.encoder import Records, encode, record_sizes
-from pyspark_kafka_meta.writing.partitioner import Partitioner
+from pyspark_kafka_meta.writing.partitioner import Partitioner, RowTopics
 
 ROWS = 50_000
 PARTITIONS = 6
@@ -56,7 +56,8 @@ def encode_all(records: Records, batch_bytes: int, codec: Codec) -> tuple[int, i
     """Returns the bytes of the records before compression, and the bytes of the batches."""
     sizes = record_sizes(records)
     partitioner = Partitioner(False, batch_bytes, random.Random(7))
-    partition = partitioner.assign("topic-0", records, sizes, None, PARTITIONS, range(PARTITIONS))
+    topics = RowTopics(["topic-0"], np.zeros(ROWS, np.int32), np.array([PARTITIONS], np.int32))
+    partition = partitioner.assign(topics, records, sizes, None, lambda _: range(PARTITIONS))
     batches = encode(records, partition, sizes, batch_bytes, Compression(codec))
     sent_bytes = sum(len(batch.to_bytes(PRODUCER, 0)) for batch in batches)
     return sum(batch.records_bytes for batch in batches), sent_bytes

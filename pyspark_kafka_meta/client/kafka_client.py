@@ -120,7 +120,8 @@ class KafkaClient:
     def partitions(
         self, topics: Collection[str], deadline: float, expected: Collection[TopicPartition] = ()
     ) -> list[TopicPartition]:
-        """All partitions of `topics`, from metadata no older than metadata.max.age.ms.
+        """All partitions of `topics`, from metadata no older than metadata.max.age.ms. One request, which does not wait
+        for a backoff, is for all topics that the cache sees for the first time.
 
         Args:
             expected: partitions that the caller knows. A broker that lacks some may lag behind: other brokers are asked
@@ -131,9 +132,11 @@ class KafkaClient:
             BrokerError: a topic may not be read.
             ConnectError: no broker responded by `deadline`.
         """
-        self.cache.track(topics)
+        new = self.cache.track(topics)
         if self.cache.snapshot.generation == 0:
             self.cache.refresh(RefreshReason.BOOTSTRAP, deadline)
+        elif not self.cache.snapshot.topics.keys() >= new:
+            self.cache.refresh(RefreshReason.NEW_TOPIC, deadline)
         elif self.cache.has_request_in_flight:  # perhaps since the last plan, long ago
             self.cache.refresh(RefreshReason.MAX_AGE, deadline)
         else:

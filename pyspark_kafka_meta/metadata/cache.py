@@ -93,9 +93,9 @@ class MetadataCache:
         """The current metadata; sends no request."""
         return self._state.snapshot
 
-    def track(self, topics: Collection[str]) -> None:
-        """Add topics to all further requests. A new topic makes a refresh due."""
-        self._state.track(topics, self._clock())
+    def track(self, topics: Collection[str]) -> set[str]:
+        """Add topics to all further requests. A new topic makes a refresh due. Returns the new topics."""
+        return self._state.track(topics, self._clock())
 
     def leader(self, partition: TopicPartition) -> LeaderAndEpoch | None:
         """The broker to fetch from; None if no leader is known. Sends no request."""

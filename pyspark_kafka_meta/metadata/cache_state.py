@@ -63,10 +63,13 @@ class CacheState:
         self._warned = False  # of these failures
         self._passed_over: set[Address] = set()  # a warning named them
 
-    def track(self, topics: Collection[str], now: float) -> None:
-        if not self._topics.keys() >= set(topics):
+    def track(self, topics: Collection[str], now: float) -> set[str]:
+        """Returns the new topics."""
+        new = set(topics) - self._topics.keys()
+        if new:
             self._policy.request_update(RefreshCause(RefreshReason.NEW_TOPIC), now)
         self._topics.update(dict.fromkeys(topics, now))
+        return new
 
     def leader(self, partition: TopicPartition, now: float) -> LeaderAndEpoch | None:
         self._topics[partition.topic] = now

@@ -3,17 +3,46 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from pyspark_kafka_meta.records.encoder import Records
-from pyspark_kafka_meta.records.record_fields import Ints, Longs
+from pyspark_kafka_meta.records.record_fields import Flags, Ints, Longs
 from pyspark_kafka_meta.writing.murmur2 import murmur2
 
 _POSITIVE = 0x7FFFFFFF
 """As Kafka's `Utils.toPositive`."""
+
+
+class RowTopics(NamedTuple):
+    """The topics of rows.
+
+    Attributes:
+        of_rows: of each row, an index in `names`.
+        partition_counts: of each topic.
+    """
+
+    names: Sequence[str]
+    of_rows: Ints
+    partition_counts: Ints
+
+    def counts_of(self, rows: Flags) -> Ints:
+        """How many partitions the topics of these rows have: of each row, or of all."""
+        return self.partition_counts if len(self.names) == 1 else self.partition_counts[self.of_rows[rows]]
+
+    def groups(self, rows: Longs) -> Iterator[tuple[int, Longs]]:
+        """The index of each topic that has some of these rows, and its rows, in order."""
+        if len(self.names) == 1:
+            groups = [rows]
+        else:
+            # numpy sorts numbers of up to 16 bits by radix, eight times faster.
+            key = self.of_rows[rows].astype(np.min_scalar_type(len(self.names)))
+            rows = rows[np.argsort(key, kind="stable")]
+            groups = np.split(rows, np.flatnonzero(np.diff(self.of_rows[rows])) + 1)
+        return ((int(self.of_rows[group[0]]), group) for group in groups if group.size)
 
 
 @dataclass(slots=True)
@@ -43,27 +72,29 @@ class Partitioner:
 
     def assign(
         self,
-        topic: str,
+        topics: RowTopics,
         records: Records,
         sizes: Longs,
         chosen: Ints | None,
-        partition_count: int,
-        available: Sequence[int],
+        available: Callable[[str], Sequence[int]],
     ) -> Ints:
         """The partition of each row: the chosen one, else by the hash of its key, else sticky.
 
         Args:
             sizes: of the records, in bytes.
-            chosen: partitions of this topic; negative for rows without a choice. None if no row has a choice.
-            available: partitions with a leader, for rows without a key. If there are none, all partitions are used.
+            chosen: negative for rows without a choice. None if no row has a choice.
+            available: the partitions of a topic that have a leader, for rows without a key. If there are none, all
+                partitions are used.
         """
         partition = np.full(len(sizes), -1, np.int32) if chosen is None else chosen.astype(np.int32)
         if not self._ignore_keys:
             keyed = (partition < 0) & records.key.is_valid().to_numpy(zero_copy_only=False)
             if keyed.any():
-                partition[keyed] = (murmur2(records.key)[keyed] & _POSITIVE) % partition_count
-        rest = np.flatnonzero(partition < 0)
-        partition[rest] = self._stick(topic, sizes[rest], available or range(partition_count))
+                partition[keyed] = (murmur2(records.key)[keyed] & _POSITIVE) % topics.counts_of(keyed)
+        for topic, members in topics.groups(np.flatnonzero(partition < 0)):
+            name = topics.names[topic]
+            partitions = available(name) or range(topics.partition_counts[topic])
+            partition[members] = self._stick(name, sizes[members], partitions)
         return partition
 
     def _stick(self, topic: str, sizes: Longs, partitions: Sequence[int]) -> Ints:

@@ -17,7 +17,7 @@ import numpy as np
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.client.producer_state import PartitionSequence
-from pyspark_kafka_meta.errors import BrokerError, FencedError, UnknownTopicError
+from pyspark_kafka_meta.errors import BrokerError, FencedError, InvalidRowError, UnknownTopicError
 from pyspark_kafka_meta.kafka_errors import broker_error
 from pyspark_kafka_meta.model import NO_PRODUCER, TopicPartition
 from pyspark_kafka_meta.options import ProducerOptions
@@ -25,10 +25,11 @@ from pyspark_kafka_meta.records.compression import Codec, Compression
 from pyspark_kafka_meta.records.encoder import EncodedBatch, compressed_share, encode
 from pyspark_kafka_meta.records.record_fields import Ints, Longs
 from pyspark_kafka_meta.sink_schema import SinkColumns
+from pyspark_kafka_meta.validators import is_topic_name
 from pyspark_kafka_meta.writing.in_flight_produces import InFlightProduces
-from pyspark_kafka_meta.writing.input_rows import CHUNK_BYTES, InputRows, read_rows
+from pyspark_kafka_meta.writing.input_rows import CHUNK_BYTES, NO_CHOICE, InputRows, read_rows
 from pyspark_kafka_meta.writing.partition_queue import PartitionQueue
-from pyspark_kafka_meta.writing.partitioner import Partitioner
+from pyspark_kafka_meta.writing.partitioner import Partitioner, RowTopics
 from pyspark_kafka_meta.writing.produce_responses import ProduceResponses
 from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
 from pyspark_kafka_meta.writing.written_range import Written
@@ -101,7 +102,7 @@ class TaskWriter:
         """Write record batches as they are. Returns and raises as `write`."""
         with self._failing():
             for partition, batch in self._without_deadlines(batches):
-                self._partitions_of(partition.topic)
+                self._partitions_of([partition.topic])
                 self._enqueue([(partition, batch, batch.rows.astype(np.int64))])
                 self._wait_until_unacknowledged(self._options.buffer_bytes)
             self._wait_until_unacknowledged(0)
@@ -144,16 +145,19 @@ class TaskWriter:
 
     def _add(self, rows: InputRows) -> None:
         """Encode rows, and queue their batches."""
-        partitions: list[TopicPartition] = []
-        indices = np.empty(len(rows), np.int32)
-        for topic, members in self._by_topic(rows):
-            of_topic = self._partitions_of(topic)
-            indices[members] = self._assign(topic, rows, members, of_topic) + len(partitions)
-            partitions += of_topic
+        topics, topic_of = self._topics(rows)
+        of_topics = self._partitions_of(topics)
+        if rows.chosen is not None and (rows.chosen >= _counts(of_topics)[topic_of]).any():
+            of_topics = self._ask_chosen(rows.first_row, rows.chosen, topics, topic_of)
+        of_rows = RowTopics(topics, topic_of, _counts(of_topics))
+        partition = self._partitioner.assign(of_rows, rows.records, rows.sizes, rows.chosen, self._available)
+        first_of_topic = np.cumsum(of_rows.partition_counts, dtype=np.int32) - of_rows.partition_counts
+        partition += first_of_topic[topic_of]
         encoded = encode(
-            rows.records, indices, rows.sizes, self._options.batch_bytes, self._compression, self._compressed_share
+            rows.records, partition, rows.sizes, self._options.batch_bytes, self._compression, self._compressed_share
         )
         self._compressed_share = compressed_share(encoded)
+        partitions = [partition for of_topic in of_topics for partition in of_topic]
         self._enqueue(
             [(partitions[batch.partition], batch, batch.rows + np.int64(rows.first_row)) for batch in encoded]
         )
@@ -167,48 +171,61 @@ class TaskWriter:
         for partition, batch, rows in batches:
             self._queue(partition).add(batch, rows, deadline)
 
-    def _by_topic(self, rows: InputRows) -> Iterator[tuple[str, Ints]]:
-        """Each topic with the indices of its rows."""
+    def _topics(self, rows: InputRows) -> tuple[list[str], Ints]:
+        """The topics of the rows, and the index of each row's topic."""
         if self._topic is not None or rows.topic is None:
-            yield str(self._topic), np.arange(len(rows), dtype=np.int32)
-            return
+            return [str(self._topic)], np.zeros(len(rows), np.int32)
         encoded = rows.topic.dictionary_encode()
-        codes = encoded.indices.to_numpy()
-        for code, topic in enumerate(encoded.dictionary.to_pylist()):
-            yield topic, np.flatnonzero(codes == code).astype(np.int32)
+        return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
 
-    def _partitions_of(self, topic: str) -> list[TopicPartition]:
-        """All partitions that the cache knows; waits for the metadata of a new topic only."""
-        return self._client.cache.snapshot.partitions(topic) or self._ask_partitions(topic)
+    def _partitions_of(self, topics: Sequence[str]) -> list[list[TopicPartition]]:
+        """All partitions of each topic that the cache knows; waits for the metadata of new topics only."""
+        cache = self._client.cache
+        new = [topic for topic in topics if topic not in cache.snapshot.topics]
+        if new:
+            self._ask_partitions(new)
+        return [cache.snapshot.partitions(topic) for topic in topics]
 
-    def _ask_partitions(self, topic: str, expected: Collection[TopicPartition] = ()) -> list[TopicPartition]:
+    def _ask_partitions(self, topics: Collection[str], expected: Collection[TopicPartition] = ()) -> None:
+        """Update the metadata of these topics."""
+        if bad := [topic for topic in topics if not is_topic_name(topic)]:
+            raise InvalidRowError(
+                f"{bad[0]!r} is no name of a topic: use up to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-' in "
+                "the column topic"
+            )
         try:
-            return self._client.partitions([topic], self._block_deadline(), expected)
+            self._client.partitions(topics, self._block_deadline(), expected)
         except BrokerError as error:
+            errors = self._client.cache.snapshot.topic_errors
+            topic = min(topic for topic in topics if errors.get(topic) == error.code)
             raise broker_error(f"topic {topic} cannot be written", error.code, topic, "WRITE") from None
 
-    def _assign(self, topic: str, rows: InputRows, members: Ints, partitions: list[TopicPartition]) -> Ints:
-        """The partition number of each of the rows `members`."""
-        chosen = None if rows.chosen is None else rows.chosen[members]
-        if chosen is not None and chosen.max() >= len(partitions):
-            at = int(np.argmax(chosen))
-            self._require_partition(TopicPartition(topic, int(chosen[at])), rows.first_row + int(members[at]))
-            partitions[:] = self._client.cache.snapshot.partitions(topic)
-        snapshot = self._client.cache.snapshot
-        available = [partition.partition for partition in partitions if snapshot.leader(partition) is not None]
-        records, sizes = rows.records, rows.sizes
-        if len(members) < len(rows):
-            records, sizes = records.take(members), sizes[members]
-        return self._partitioner.assign(topic, records, sizes, chosen, len(partitions), available)
+    def _ask_chosen(
+        self, first_row: int, chosen: Ints, topics: Sequence[str], topic_of: Ints
+    ) -> list[list[TopicPartition]]:
+        """All partitions of each topic, once the brokers know those that rows have chosen: some may be new.
 
-    def _require_partition(self, partition: TopicPartition, row: int) -> None:
-        """Raises UnknownTopicError if no broker knows the partition: it may be new."""
-        known = self._ask_partitions(partition.topic, [partition])
-        if partition not in known:
+        Raises:
+            UnknownTopicError: no broker knows a partition.
+        """
+        largest = np.full(len(topics), NO_CHOICE, np.int32)
+        np.maximum.at(largest, topic_of, chosen)
+        wanted = [TopicPartition(*each) for each in zip(topics, largest.tolist(), strict=True)]
+        self._ask_partitions(topics, [partition for partition in wanted if partition.partition != NO_CHOICE])
+        known = self._partitions_of(topics)
+        counts = _counts(known)[topic_of]
+        if (chosen >= counts).any():
+            at = int(np.argmax(chosen >= counts))
             raise UnknownTopicError(
-                f"row {row} is for partition {partition.partition}, and topic {partition.topic} has {len(known)} "
-                "partitions: correct the column partition, or add partitions to the topic"
+                f"row {first_row + at} is for partition {chosen[at]}, and topic {topics[topic_of[at]]} has "
+                f"{counts[at]} partitions: correct the column partition, or add partitions to the topic"
             )
+        return known
+
+    def _available(self, topic: str) -> list[int]:
+        """The partitions of a topic that have a leader."""
+        snapshot = self._client.cache.snapshot
+        return [each.partition for each in snapshot.partitions(topic) if snapshot.leader(each) is not None]
 
     def _block_deadline(self) -> float:
         return self._client.clock() + self._options.max_block_ms / 1000
@@ -263,6 +280,10 @@ class TaskWriter:
         late = [queue for queue in waiting if now >= queue.deadline]
         if late:
             raise min(late, key=lambda queue: queue.deadline).timeout_error()
+
+
+def _counts(of_topics: Sequence[Sequence[TopicPartition]]) -> Ints:
+    return np.array([len(partitions) for partitions in of_topics], np.int32)
 
 
 def _keep_freed_memory() -> None:

@@ -69,6 +69,26 @@ def test_partitions_that_are_known_are_not_asked_for_again(scene: Scene, client:
     assert scene.reasons() == [RefreshReason.MAX_AGE]
 
 
+def test_new_topics_come_by_one_request_without_a_backoff(scene: Scene) -> None:
+    topics = [f"new-{number}" for number in range(300)]
+    for topic in topics:
+        scene.cluster.create_topic(topic, 1)
+    client = scene.client()
+    client.partitions(["t"], scene.clock() + 1)
+    began = scene.clock()
+
+    assert client.partitions(topics, scene.clock() + 1) == sorted(TopicPartition(topic, 0) for topic in topics)
+    assert (scene.reasons(), scene.clock()) == ([RefreshReason.BOOTSTRAP, RefreshReason.NEW_TOPIC], began)
+
+
+def test_topics_that_a_pattern_found_are_not_asked_for_again(scene: Scene) -> None:
+    client = scene.client(subscribePattern="t")
+    client.partitions((), scene.clock() + 1)
+
+    assert client.partitions(["t"], scene.clock() + 1) == [T0, T1, T2]
+    assert scene.reasons() == [RefreshReason.BOOTSTRAP]
+
+
 def test_topic_made_a_moment_ago_is_waited_for(scene: Scene) -> None:
     scene.clock.at(GRACE_S - 1, lambda: scene.cluster.create_topic("new"))
     client = scene.client()

@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_kafka_meta.records.encoder import Records
 from pyspark_kafka_meta.writing.murmur2 import murmur2
-from pyspark_kafka_meta.writing.partitioner import Partitioner
+from pyspark_kafka_meta.writing.partitioner import Partitioner, RowTopics
 
 STICKY_BYTES = 1000
 ROW_BYTES = 100
@@ -35,7 +35,8 @@ def assign(
     records = Records(column, column, None, np.zeros(len(keys), np.int64))
     numbers = None if chosen is None else np.array(chosen, np.int32)
     sizes = np.full(len(keys), row_bytes, np.int64)
-    return list(to.assign(topic, records, sizes, numbers, count, available).tolist())
+    topics = RowTopics([topic], np.zeros(len(keys), np.int32), np.array([count], np.int32))
+    return list(to.assign(topics, records, sizes, numbers, lambda _: available).tolist())
 
 
 def runs(partitions: Sequence[int]) -> list[tuple[int, int]]:
@@ -80,9 +81,9 @@ def test_chosen_partitions_are_not_changed() -> None:
     chosen = np.array([-1, 2], np.int32)
     column = pa.nulls(2, pa.binary())
 
-    partitioner().assign(
-        "t", Records(column, column, None, np.zeros(2, np.int64)), np.ones(2, np.int64), chosen, 6, [0]
-    )
+    topics = RowTopics(["t"], np.zeros(2, np.int32), np.array([6], np.int32))
+    records = Records(column, column, None, np.zeros(2, np.int64))
+    partitioner().assign(topics, records, np.ones(2, np.int64), chosen, lambda _: [0])
 
     assert chosen.tolist() == [-1, 2]
 
@@ -143,6 +144,23 @@ def test_topics_have_sticky_partitions_of_their_own() -> None:
         rows = [partition for each in together for partition in each[topic]]
         assert {length for _, length in runs(rows)[:-1]} == {10}
     assert assign(alone, [None] * 4) == together[0][0]
+
+
+@pytest.mark.parametrize("key", [b"key", None])
+def test_rows_of_many_topics_get_the_partitions_that_each_topic_alone_gives_them(key: bytes | None) -> None:
+    counts = {f"topic-{number}": 1 + number % 7 for number in range(300)}
+    names, of_rows = list(counts), np.random.default_rng(7).integers(0, 300, 5_000, np.int32)
+    keys = pa.array([None if key is None else key + b"%d" % row for row in range(5_000)], pa.binary())
+    records, sizes = Records(keys, keys, None, np.zeros(5_000, np.int64)), np.full(5_000, ROW_BYTES, np.int64)
+    topics = RowTopics(names, of_rows, np.array(list(counts.values()), np.int32))
+
+    together = partitioner().assign(topics, records, sizes, None, lambda topic: range(counts[topic]))
+
+    alone = partitioner()
+    for number, (topic, count) in enumerate(counts.items()):
+        rows = np.flatnonzero(of_rows == number)
+        expected = assign(alone, keys.take(rows).to_pylist(), topic=topic, count=count, available=range(count))
+        assert together[rows].tolist() == expected
 
 
 def test_sticky_bytes_count_only_rows_without_key_or_choice() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -23,7 +23,7 @@ from pyspark_kafka_meta.errors import (
     RecordTooLargeError,
     UnknownTopicError,
 )
-from pyspark_kafka_meta.model import NO_LEADER, RefreshReason
+from pyspark_kafka_meta.model import NO_LEADER, RefreshReason, TopicPartition
 from pyspark_kafka_meta.writing.written_range import WrittenRange
 from tests.partitions import T0, T1, T2, T3, U0
 from tests.unit.fake_wire import about_s
@@ -65,6 +65,48 @@ def test_topic_column_spreads_rows_over_topics(scene: WriterScene) -> None:
     scene.write_task(rows(topic=["u", "t", "u"], value=[b"1", b"2", b"3"], partition=[0, 2, None]), topic="")
 
     assert (scene.log(U0), scene.log(T2)) == ([b"1", b"3"], [b"2"])
+
+
+def to_topics(topics: Sequence[str], count: int, keyed: bool = True) -> pa.RecordBatch:
+    """Rows with their number as value, for each topic in turn."""
+    numbers = [str(number).encode() for number in range(count)]
+    of_rows = [topics[number % len(topics)] for number in range(count)]
+    return rows(topic=of_rows, value=numbers, key=numbers if keyed else [None] * count)
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_rows_of_many_topics_get_there_in_order_by_one_metadata_request_for_all(
+    scene: WriterScene, keyed: bool
+) -> None:
+    topics = [f"topic-{number}" for number in range(300)]
+    for topic in topics:
+        scene.cluster.create_topic(topic, 2)
+
+    for _ in range(2):
+        scene.write_task(to_topics(topics[:200], 2_000, keyed), to_topics(topics[:200], 2_000, keyed), topic="")
+    assert scene.reasons() == [RefreshReason.BOOTSTRAP]
+    scene.write_task(to_topics(topics, 3_000, keyed), topic="")
+
+    assert scene.reasons() == [RefreshReason.BOOTSTRAP, RefreshReason.NEW_TOPIC]
+    for number, topic in enumerate(topics):
+        logs = [[int(value) for value in scene.log(TopicPartition(topic, partition))] for partition in (0, 1)]
+        written = [*range(number, 2_000, 200)] * 4 if number < 200 else []
+        assert sorted(logs[0] + logs[1]) == sorted([*written, *range(number, 3_000, 300)])
+        assert keyed is False or not set(logs[0]) & set(logs[1])
+
+
+def test_new_partitions_of_several_topics_come_by_one_metadata_request(scene: WriterScene) -> None:
+    for topic in ("t", "u"):
+        scene.cluster.create_topic(topic, 1)
+    scene.write_task(to_topics(["t", "u"], 2), topic="")
+    for topic in ("t", "u"):
+        scene.cluster.create_topic(topic, 3)
+    asked = len(scene.sent("Metadata"))
+
+    scene.write_task(rows(topic=["u", "t", "u"], value=[b"1", b"2", b"3"], partition=[2, 1, 0]), topic="")
+
+    assert (scene.log(TopicPartition("u", 2)), scene.log(T1)) == ([b"1"], [b"2"])
+    assert len(scene.sent("Metadata")) == asked + 1
 
 
 def test_same_key_gets_to_the_same_partition_as_with_kafkas_producer(scene: WriterScene) -> None:
@@ -417,6 +459,14 @@ BAD_ROWS = {
     "record larger than allowed": (
         rows(value=[b"1", b"x" * 9_000_000]), {}, RecordTooLargeError, "row 1 makes a record of up to 9000",
     ),
+    "partition that one of its topics lacks": (
+        rows(value=[b"1", b"2"], topic=["t", "u"], partition=[2, 2]), {"topic": ""},
+        UnknownTopicError, "row 1 is for partition 2, and topic u has 1 partitions",
+    ),
+    "topic name that Kafka does not allow": (
+        rows(value=[b"1", b"2"], topic=["t", "x" * 300]), {"topic": ""},
+        InvalidRowError, "x' is no name of a topic: use up to 249 of the characters",
+    ),
     "unknown topic": (
         rows(value=[b"1"], topic=["nope"]), {"topic": ""}, UnknownTopicError, "topic nope does not exist",
     ),
@@ -426,6 +476,7 @@ BAD_ROWS = {
 @pytest.mark.parametrize("case", BAD_ROWS)
 def test_row_that_cannot_be_written_is_named(scene: WriterScene, case: str) -> None:
     batch, options, kind, text = BAD_ROWS[case]
+    scene.cluster.create_topic("u", 1)
 
     with pytest.raises(kind, match=text):
         scene.write_task(batch, **options)
