@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
@@ -32,7 +32,11 @@ class TopicPartition(NamedTuple):
 
 def name_partitions(partitions: Collection[TopicPartition]) -> str:
     """The first ten by name and the number of the others, for messages."""
-    names = [str(partition) for partition in sorted(partitions)]
+    return name_first([str(partition) for partition in sorted(partitions)])
+
+
+def name_first(names: Sequence[str]) -> str:
+    """The first ten and the number of the others, for messages."""
     return (", ".join(names[:10]) or "none") + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 

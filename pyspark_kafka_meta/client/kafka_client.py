@@ -22,7 +22,7 @@ from pyspark_kafka_meta.errors import KafkaMetaError, NoLeaderError, UnknownTopi
 from pyspark_kafka_meta.kafka_errors import UNKNOWN_TOPIC_OR_PARTITION, Action, broker_error, read_action
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings, backoff_s
-from pyspark_kafka_meta.model import RefreshReason, TopicPartition, name_partitions
+from pyspark_kafka_meta.model import RefreshReason, TopicPartition, name_first, name_partitions
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
@@ -141,19 +141,30 @@ class KafkaClient:
             self.cache.refresh(RefreshReason.MAX_AGE, deadline)
         else:
             self.cache.refresh_if_due(deadline)
-        grace_ends = min(deadline, self.clock() + UNKNOWN_GRACE_MS / 1000)
         expected = {partition for partition in expected if partition.topic in topics}
-        while not self._missing(topics, expected) <= self._given_up and self.clock() < grace_ends:
-            generation = self.cache.snapshot.generation
-            self.cache.request_update(RefreshReason.UNKNOWN_TOPIC, generation, error_code=UNKNOWN_TOPIC_OR_PARTITION)
-            self._pause(generation, grace_ends, deadline)
-        self._given_up = self._given_up.difference(topics, expected) | self._missing(topics, expected)
+        missing = self._wait_for(topics, expected, deadline)
+        self._given_up = self._given_up.difference(topics, expected) | missing
         if unknown := self._unknown_topics(topics):
             raise UnknownTopicError(
-                f"topic {', '.join(unknown)} does not exist in the cluster at {self._servers()}: "
+                f"topic {name_first(unknown)} does not exist in the cluster at {self._servers()}: "
                 "check the name, or create the topic first"
             )
         return [partition for topic in sorted(topics) for partition in self.cache.snapshot.partitions(topic)]
+
+    def _wait_for(
+        self, topics: Collection[str], expected: Collection[TopicPartition], deadline: float
+    ) -> set[str | TopicPartition]:
+        """Ask again until all are known, or for the grace period none becomes known. Returns what is missing."""
+        missing = self._missing(topics, expected)
+        grace_ends = min(deadline, self.clock() + UNKNOWN_GRACE_MS / 1000)
+        while not missing <= self._given_up and self.clock() < grace_ends:
+            generation = self.cache.snapshot.generation
+            self.cache.request_update(RefreshReason.UNKNOWN_TOPIC, generation, error_code=UNKNOWN_TOPIC_OR_PARTITION)
+            self._pause(generation, grace_ends, deadline)
+            before, missing = missing, self._missing(topics, expected)
+            if len(missing) < len(before):
+                grace_ends = min(deadline, self.clock() + UNKNOWN_GRACE_MS / 1000)
+        return missing
 
     def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], deadline: float, read_committed: bool = False

@@ -190,7 +190,7 @@ class TaskWriter:
         """Update the metadata of these topics."""
         if bad := [topic for topic in topics if not is_topic_name(topic)]:
             raise InvalidRowError(
-                f"{bad[0]!r} is no name of a topic: use up to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-' in "
+                f"{bad[0][:250]!r} is no name of a topic: use up to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-' in "
                 "the column topic"
             )
         try:

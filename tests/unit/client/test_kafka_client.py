@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 import pytest
@@ -96,6 +97,19 @@ def test_topic_made_a_moment_ago_is_waited_for(scene: Scene) -> None:
     assert client.partitions(["new"], scene.clock() + DEADLINE_S) == [TopicPartition("new", 0)]
     assert set(scene.reasons()) == {RefreshReason.BOOTSTRAP, RefreshReason.UNKNOWN_TOPIC}
     assert len(scene.events) < 10
+
+
+def test_topics_are_waited_for_as_long_as_some_become_known(scene: Scene) -> None:
+    topics = [f"new-{number}" for number in range(5)]
+    for number, topic in enumerate(topics):
+        scene.clock.at((number + 1) * (GRACE_S - 1), partial(scene.cluster.create_topic, topic, 1))
+
+    assert len(scene.client().partitions(topics, scene.clock() + DEADLINE_S)) == 5
+
+
+def test_at_most_ten_unknown_topics_are_named(scene: Scene) -> None:
+    with pytest.raises(UnknownTopicError, match=r"^topic no-1000, .*, no-1009 and 990 more does not exist"):
+        scene.client().partitions([f"no-{number}" for number in range(1_000, 2_000)], scene.clock() + DEADLINE_S)
 
 
 @pytest.mark.parametrize(("patience_s", "expected_s"), [(DEADLINE_S, GRACE_S), (1, 1)])
