@@ -17,6 +17,7 @@ BATCH_BYTES = 131_072
 MAX_RECORD_BYTES = 16 << 20
 MAX_PARTITIONS_AT_ONCE = 4_000
 """A controller accepts 10,000 changes in one request, and each partition is two changes."""
+MAX_TOPICS_AT_ONCE = 1_000
 ADMIN_TIMEOUT_S = 120
 TICK_S = 0.05
 STOP_TIMEOUT_S = 30.0
@@ -36,17 +37,33 @@ def new_topic(
     return topic
 
 
-def delete(bootstrap_servers: str, topic: str) -> None:
+def new_topics(bootstrap_servers: str, purpose: str, count: int) -> list[str]:
+    """Create topics with one partition and one replica each; returns their names, which start with `purpose`."""
+    prefix = f"{purpose}-{uuid.uuid4().hex[:8]}"
+    topics = [f"{prefix}-{number}" for number in range(count)]
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
-    admin.delete_topics([topic])[topic].result(ADMIN_TIMEOUT_S)
+    for start in range(0, count, MAX_TOPICS_AT_ONCE):
+        some = [NewTopic(topic, 1, 1) for topic in topics[start : start + MAX_TOPICS_AT_ONCE]]
+        for created in admin.create_topics(some).values():
+            created.result(ADMIN_TIMEOUT_S)
+    return topics
 
 
-def record_count(bootstrap_servers: str, topic: str) -> int:
-    """The records of a topic that was written without transactions, retention and compaction."""
+def delete(bootstrap_servers: str, *topics: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
-    numbers = admin.list_topics(topic, ADMIN_TIMEOUT_S).topics[topic].partitions
+    for start in range(0, len(topics), MAX_TOPICS_AT_ONCE):
+        for deleted in admin.delete_topics(list(topics[start : start + MAX_TOPICS_AT_ONCE])).values():
+            deleted.result(ADMIN_TIMEOUT_S)
+
+
+def record_count(bootstrap_servers: str, *topics: str) -> int:
+    """The records of topics that were written without transactions, retention and compaction."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    known = admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    ends = admin.list_offsets({TopicPartition(topic, number): latest for number in numbers})
+    ends = admin.list_offsets(
+        {TopicPartition(topic, number): latest for topic in topics for number in known[topic].partitions}
+    )
     return sum(end.result(ADMIN_TIMEOUT_S).offset for end in ends.values())
 
 

@@ -190,8 +190,8 @@ class TaskWriter:
         """Update the metadata of these topics."""
         if bad := [topic for topic in topics if not is_topic_name(topic)]:
             raise InvalidRowError(
-                f"{bad[0][:250]!r} is no name of a topic: use up to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-' in "
-                "the column topic"
+                f"{bad[0][:250]!r} is no name of a topic: use up to 249 of the characters a-z, A-Z, 0-9, '.', '_' and "
+                "'-' in the column topic"
             )
         try:
             self._client.partitions(topics, self._block_deadline(), expected)
