@@ -4,7 +4,8 @@
 
 Each topic has one partition and gets as many rows, with keys, in each write. The rows are cached. In a turn a writer
 with a client id of its own, so that its clients are new, writes all rows twice: the first write learns the topics, the
-second knows them. Writers take turns; a figure is the median of the turns.
+second knows them. Writers take turns; a figure is the median of the turns. A Python sink that drops its rows shows what
+Spark needs for any Python sink.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.harness import argument_parser, brokers, report, spark_session
 from benchmarks.peers import take_turns
 from benchmarks.topics import delete, new_topics, record_count
-from benchmarks.write_peers import JVM, OURS, Writer
+from benchmarks.write_peers import DROP, JVM, OURS, DropSink, Writer
 
 TOPICS = (300, 3_000)
+WRITERS = (OURS, JVM, DROP)
 
 
 class Turn(NamedTuple):
@@ -76,11 +78,13 @@ def main() -> None:
     arguments = parser.parse_args()
     results: list[dict[str, object]] = []
     with brokers() as bootstrap_servers, spark_session() as spark:
+        spark.dataSource.register(DropSink)
         for count in arguments.topics:
             topics = new_topics(bootstrap_servers, "many", count)
             rows = cached_rows(spark, topics, arguments.rows, arguments.tasks)
-            played = take_turns((OURS, JVM), arguments.rounds, partial(write_twice, rows, bootstrap_servers))
-            expected = 2 * 2 * (arguments.rounds + 1) * count * arguments.rows  # with a warm-up round
+            played = take_turns(WRITERS, arguments.rounds, partial(write_twice, rows, bootstrap_servers))
+            turns = 2 * (arguments.rounds + 1)  # of the two that write, with a warm-up round
+            expected = turns * 2 * count * arguments.rows
             written = record_count(bootstrap_servers, *topics)
             if written != expected:
                 raise RuntimeError(f"the writers wrote {written} of {expected} records")
