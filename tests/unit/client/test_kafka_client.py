@@ -79,7 +79,7 @@ def test_new_topics_come_by_one_request_without_a_backoff(scene: Scene) -> None:
     began = scene.clock()
 
     assert client.partitions(topics, scene.clock() + 1) == sorted(TopicPartition(topic, 0) for topic in topics)
-    assert (scene.reasons(), scene.clock()) == ([RefreshReason.BOOTSTRAP, RefreshReason.NEW_TOPIC], began)
+    assert (scene.reasons(), scene.clock()) == ([RefreshReason.BOOTSTRAP, RefreshReason.NEW_TOPIC], about_s(began))
 
 
 def test_topics_that_a_pattern_found_are_not_asked_for_again(scene: Scene) -> None:
