@@ -84,7 +84,7 @@ class ReadTimeoutError(KafkaMetaError):
 
 
 class CorruptBatchError(KafkaMetaError):
-    """A record batch is inconsistent: checksum, lengths, counts or decompressed size. None of its rows is returned.
+    """A record batch is inconsistent: checksum, lengths, counts or compressed data. None of its rows is returned.
 
     Attributes:
         topic, partition: None if unknown.
@@ -110,6 +110,22 @@ class CorruptBatchError(KafkaMetaError):
 class UnsupportedRecordFormatError(KafkaMetaError):
     """Records that cannot become Spark rows: message format v0 or v1 (before Kafka 0.11), an unknown codec, or a
     timestamp out of Spark's range. The records are intact, so onCorruptBatch does not skip them."""
+
+
+class BatchTooLargeError(KafkaMetaError):
+    """A record batch decompresses to more than maxDecompressedBatchBytes. Its records may be intact, so onCorruptBatch
+    does not skip them. Raise the option.
+
+    Attributes:
+        topic, partition, offset: the first unread offset of the batch.
+    """
+
+    def __init__(self, message: str, topic: str, partition: int, offset: int) -> None:
+        super().__init__(message, topic, partition, offset)
+        self.topic, self.partition, self.offset = topic, partition, offset
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class ClusterError(KafkaMetaError):

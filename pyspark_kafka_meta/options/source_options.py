@@ -124,10 +124,10 @@ class SourceOptions(OffsetOptions):
     )
     max_decompressed_batch_bytes: int = whole(
         "maxDecompressedBatchBytes",
-        "67108864",
-        "Maximum decompressed size of a record batch. Larger batches count as corrupt.",
+        "268435456",
+        "Maximum decompressed size of a record batch. A larger batch fails the query; onCorruptBatch does not skip it.",
         low=1,
-        high=2**30,
+        high=2_000_000_000,
     )
     on_topic_recreated: str | None = row(
         "onTopicRecreated",

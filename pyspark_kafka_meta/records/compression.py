@@ -21,6 +21,14 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version and compatible version
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _BLOCK_LENGTH = struct.Struct(">i")
+_MAX_SNAPPY_RATIO = 22
+"""Three bytes become at most 64."""
+_TARGET_IS_FULL = "failed to write whole buffer"
+"""cramjam's error when a target has no room, for every codec but snappy."""
+
+
+class TargetFullError(Exception):
+    """The data decompress to more bytes than the target has."""
 
 
 class Codec(IntEnum):
@@ -68,7 +76,8 @@ def decompress_into(codec: Codec, data: memoryview, target: memoryview) -> int:
     """Returns the number of bytes written to `target`. `data` may be several gzip members, zstd frames or LZ4 frames.
 
     Raises:
-        CorruptBatchError: the data are malformed, truncated, or do not fit `target`.
+        TargetFullError: `target` is too small.
+        CorruptBatchError: the data are malformed or truncated.
     """
     try:
         match codec:
@@ -84,9 +93,9 @@ def decompress_into(codec: Codec, data: memoryview, target: memoryview) -> int:
             case Codec.ZSTD:
                 return int(cramjam.zstd.decompress_into(data, target))
     except (cramjam.DecompressionError, struct.error, ValueError) as error:
-        raise CorruptBatchError(
-            f"its {codec.name} data do not decompress to at most {len(target)} bytes: {error}"
-        ) from None
+        if str(error) == _TARGET_IS_FULL:
+            raise TargetFullError from None
+        raise CorruptBatchError(f"its {codec.name} data are malformed: {error}") from None
 
 
 def _framed_snappy(data: memoryview) -> bytes:
@@ -108,13 +117,22 @@ def _lz4_frame(data: memoryview, level: int | None) -> bytes:
 
 def _snappy_into(data: memoryview, target: memoryview) -> int:
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        return int(cramjam.snappy.decompress_raw_into(data, target))
+        return _raw_snappy_into(data, target)
     at, used = len(_XERIAL_HEADER), 0
     while at < len(data):
         (length,) = _BLOCK_LENGTH.unpack_from(data, at)
         at += _BLOCK_LENGTH.size
         if not 0 <= length <= len(data) - at:
             raise ValueError(f"snappy: a block of {length} bytes where {len(data) - at} are left")
-        used += int(cramjam.snappy.decompress_raw_into(data[at : at + length], target[used:]))
+        used += _raw_snappy_into(data[at : at + length], target[used:])
         at += length
     return used
+
+
+def _raw_snappy_into(data: memoryview, target: memoryview) -> int:
+    size = cramjam.snappy.decompress_raw_len(data)
+    if size > _MAX_SNAPPY_RATIO * len(data):
+        raise ValueError(f"snappy: {len(data)} bytes cannot become {size}")
+    if size > len(target):
+        raise TargetFullError
+    return int(cramjam.snappy.decompress_raw_into(data, target))

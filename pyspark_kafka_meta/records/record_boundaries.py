@@ -21,6 +21,10 @@ Positions: TypeAlias = npt.NDArray[np.intp]
 
 MIN_TOGETHER = 48
 """One step with numpy takes as long as this many items of the plain loop."""
+MAX_INTP_ITEMS = 1 << 20
+"""Up to this many starts are stored in the type of the positions."""
+MAX_LISTED = 65_536
+"""Items of the plain loop in one list, in which each number takes 40 bytes."""
 MIN_GUESSED_RECORDS = 8192
 """For fewer records, guessing can take longer than it saves: values may be full of zero bytes."""
 
@@ -97,7 +101,9 @@ def find_starts(payload: Bytes, at: Ints, counts: Ints, ends: Ints) -> Ints:
     If a length leads beyond its group's end, the remaining starts of the group are that end: compare lengths with
     `expected_ends` to detect this. At least `PADDING_BYTES` follow the last end.
     """
-    starts = np.empty(int(counts.sum()), np.intp)  # the type of the positions: a cast took half of the store time
+    items = int(counts.sum())
+    # The type of the positions, because a cast took half of the store time; many items take half the memory.
+    starts = np.empty(items, np.intp if items <= MAX_INTP_ITEMS else np.int32)
     most_first = np.argsort(-counts, kind="stable")
     slots = (np.cumsum(counts) - counts)[most_first]
     positions, limits = at[most_first].astype(np.intp), ends[most_first].astype(np.intp)
@@ -110,9 +116,12 @@ def find_starts(payload: Bytes, at: Ints, counts: Ints, ends: Ints) -> Ints:
         slots += 1
         followed += 1
     for group in range(groups):
-        slot, count = slots[group], -minus_counts[group] - followed
-        starts[slot : slot + count] = _follow_group(payload.data[: limits[group]], int(positions[group]), count)
-    return starts.astype(np.int32)
+        slot, until = int(slots[group]), int(slots[group]) - minus_counts[group] - followed
+        limited, position = payload.data[: limits[group]], int(positions[group])
+        for part in range(slot, until, MAX_LISTED):
+            end = min(part + MAX_LISTED, until)
+            starts[part:end], position = _follow_group(limited, position, end - part)
+    return starts.astype(np.int32, copy=False)
 
 
 def _steps(payload: Bytes, pairs: npt.NDArray[np.uint16], positions: Positions) -> Positions:
@@ -129,8 +138,8 @@ def _pairs(payload: Bytes) -> npt.NDArray[np.uint16]:
     return np.ndarray(len(payload) - 1, np.dtype("<u2"), payload, strides=(1,))
 
 
-def _follow_group(payload: memoryview, at: int, count: int) -> list[int]:
-    """The starts of one group that ends with the payload."""
+def _follow_group(payload: memoryview, at: int, count: int) -> tuple[list[int], int]:
+    """The starts of one group that ends with the payload, and the position after them."""
     starts: list[int] = []
     append = starts.append
     try:
@@ -144,8 +153,9 @@ def _follow_group(payload: memoryview, at: int, count: int) -> list[int]:
             else:
                 at += _long_step(payload, at)
     except IndexError:
-        starts += [len(payload)] * (count - len(starts))
-    return starts
+        at = len(payload)
+        starts += [at] * (count - len(starts))
+    return starts, at
 
 
 def _long_step(payload: memoryview, at: int) -> int:

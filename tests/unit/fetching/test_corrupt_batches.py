@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from crc32c import crc32c
 
-from pyspark_kafka_meta.errors import CorruptBatchError
+from pyspark_kafka_meta.errors import BatchTooLargeError, CorruptBatchError
 from pyspark_kafka_meta.kafka_errors import CORRUPT_MESSAGE
 from pyspark_kafka_meta.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.records.compression import Codec
@@ -185,10 +185,16 @@ def test_corrupt_batch_of_a_follower_is_read_from_the_leader(scene: Scene) -> No
     assert asked == [3, 2, 2, 2, 2]
 
 
-def test_batch_that_decompresses_to_more_than_the_option_allows_is_corrupt(scene: Scene) -> None:
+@pytest.mark.parametrize("options", [{}, SKIP], ids=["fail", "skip"])
+def test_batch_that_decompresses_to_more_than_the_option_allows_is_neither_skipped_nor_fetched_again(
+    scene: Scene, options: dict[str, str]
+) -> None:
     scene.fill()
     bomb = handmade.batch([handmade.Row(offset, value=bytes(1000)) for offset in range(3)], Codec.ZSTD)
     scene.cluster.logs[T1][0] = replace(scene.cluster.logs[T1][0], data=bomb)
-    with pytest.raises(CorruptBatchError, match=r"t-1 at offset 0: .* at most 2000 bytes"):
-        rows(scene.reader(maxDecompressedBatchBytes="2000").read([scene.range(T1)]))
+    with pytest.raises(BatchTooLargeError, match=r"^t-1 at offset 0: .* 2000 bytes; set .* maxDecompressedBatchBytes"):
+        rows(scene.reader(maxDecompressedBatchBytes="2000", **options).read([scene.range(T1)]))
+    asked = [requested.fetch_offset for _, request in scene.wire.fetches for requested in request.partitions]
+    assert asked.count(0) == 1
+    assert [event for event in scene.events if event.kind is EventKind.DATA_LOSS] == []
     assert len(rows(scene.reader(maxDecompressedBatchBytes="4000").read([scene.range(T1)]))) == 12

@@ -84,7 +84,7 @@ def test_the_defaults_are_sparks_and_kafkas_but_for_fetch_sizes() -> None:
         on_topic_recreated=None,
         new_partitions_at_latest=False,
         skip_corrupt_batches=False,
-        max_decompressed_batch_bytes=64 * 1024 * 1024,
+        max_decompressed_batch_bytes=256 * 1024 * 1024,
         group_id=None,
         group_id_prefix=None,
         commit_group=None,

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
 
-from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError, UnsupportedRecordFormatError
+from pyspark_kafka_meta.errors import (
+    BatchTooLargeError,
+    CorruptBatchError,
+    KafkaMetaError,
+    UnsupportedRecordFormatError,
+)
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.record_schema import records_arrow_schema
-from pyspark_kafka_meta.records import decoder, record_boundaries
+from pyspark_kafka_meta.records import arrow_arrays, decoder, record_boundaries
 from pyspark_kafka_meta.records.compression import Codec
 from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
 from tests.unit.records.handmade import (
@@ -269,19 +276,108 @@ def test_yielded_rows_do_not_change_while_more_are_decoded(monkeypatch: pytest.M
 # Corrupt bytes
 
 
-def test_decompressed_size_is_bounded() -> None:
-    part = fetched(batch([Row(0, value=bytes(5000))], Codec.ZSTD))
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
+def test_batch_above_the_limit_is_not_corrupt(codec: Codec) -> None:
+    part = fetched(batch([Row(7, value=bytes(5000))], codec))
 
     assert list(decode([part], ["offset"], max_decompressed_bytes=6000))
-    with pytest.raises(CorruptBatchError, match=r"topic-0-1, .*base offset 0: .* at most 4000 bytes"):
+    with pytest.raises(
+        BatchTooLargeError, match=r"^topic-0-1 at offset 7: .*than 4000 bytes; set .* maxDecompressedBatchBytes"
+    ) as raised:
         list(decode([part], ["offset"], max_decompressed_bytes=4000))
+    error = pickle.loads(pickle.dumps(raised.value))
+    assert (error.topic, error.partition, error.offset, str(error)) == ("topic-0", 1, 7, str(raised.value))
 
 
-def test_batch_too_large_for_32_bit_positions_is_refused() -> None:
-    part = fetched(batch([Row(0)]))
+def test_limit_is_not_for_batches_without_a_codec() -> None:
+    part = fetched(batch([Row(0, value=bytes(5000))]))
+
+    assert list(decode([part], ["offset"], max_decompressed_bytes=4000))
+
+
+def test_batch_too_large_for_32_bit_positions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "_MAX_BUFFER_BYTES", 2**20)
 
     with pytest.raises(UnsupportedRecordFormatError, match="larger than can be decoded"):
-        list(decode([part], ["offset"], max_decompressed_bytes=2**31))
+        list(decode([fetched(batch([Row(0)]))], ["offset"]))
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
+def test_larger_batches_than_usual_are_read_between_others(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "USUAL_BYTES", 1000)
+    rows = [Row(offset, b"%d" % offset, bytes(size)) for offset, size in enumerate((10, 20, 9000, 30, 1500, 40))]
+    part = fetched(b"".join(batch([row], codec) for row in rows))
+
+    assert rows_of(part) == rows
+
+
+# Slices of large batches
+
+
+SLICED = [
+    Row(offset, b"%d" % offset, bytes(offset % 40), headers=tuple(("k", b"%d" % n) for n in range(offset % 30)) or None)
+    for offset in range(100)
+]
+
+
+@pytest.fixture
+def slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, size in ((decoder, "SLICE_RECORDS", 7), (decoder, "SLICE_BYTES", 900)):
+        monkeypatch.setattr(module, name, size)
+    monkeypatch.setattr(arrow_arrays, "SLICE_STRINGS", 16)
+    monkeypatch.setattr(record_boundaries, "MAX_LISTED", 3)
+    monkeypatch.setattr(record_boundaries, "MAX_INTP_ITEMS", 5)
+
+
+@pytest.mark.usefixtures("slices")
+@pytest.mark.parametrize("size", [1, 10, 33, 100])
+def test_rows_of_slices_are_those_of_the_whole(size: int) -> None:
+    part = fetched(b"".join(batch(SLICED[at : at + size]) for at in range(0, 100, size)))
+
+    assert max(rows.num_rows for rows in decode([part], ALL_COLUMNS)) <= 7
+    assert rows_of(part) == SLICED
+    assert rows_of(replace(part, from_offset=13, until_offset=71)) == SLICED[13:71]
+
+
+@pytest.mark.usefixtures("slices")
+@pytest.mark.parametrize("bad", [0, 6, 7, 8, 50, 99])
+def test_corrupt_batch_of_many_slices_returns_no_row(bad: int) -> None:
+    good = batch(SLICED[:2], base_offset=0)
+    bodies = [record(row) for row in SLICED]
+    bodies[bad] = record(Row(bad, headers=(("k", None),)))[:-1] + b"\x03"  # the value's length is -2
+    corrupt = batch_of(b"".join(bodies), base_offset=2, record_count=100, last_offset_delta=99)
+
+    tables = decode([fetched(good + corrupt)], ALL_COLUMNS)
+    assert next(tables)["offset"].to_pylist() == [0, 1]
+    with pytest.raises(CorruptBatchError, match="base offset 2"):
+        next(tables)
+
+
+@pytest.mark.usefixtures("slices")
+@pytest.mark.parametrize("at", [7, 8])
+def test_offsets_that_do_not_increase_between_slices_are_corrupt(at: int) -> None:
+    body = b"".join(record(Row(offset - (offset == at))) for offset in range(20))
+
+    with pytest.raises(CorruptBatchError, match="offsets do not increase"):
+        list(decode([fetched(batch_of(body, last_offset_delta=19, record_count=20))], ["value"]))
+
+
+@pytest.mark.usefixtures("slices")
+def test_header_keys_that_are_not_utf_8_are_replaced_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_arrays, "_DECODED_BYTES", 2)
+    keys = [b"a\xffb", b"\xe2\x82", "\u20ac\U0001f600".encode(), b"", b"\xf0\x9f\x98x\xff"] * 5
+    body = b"\x00\x00\x00\x01\x01" + varint(len(keys)) + b"".join(nullable(key) + nullable(None) for key in keys)
+    (rows,) = decode([fetched(batch_of(varint(len(body)) + body))], ["headers"])
+
+    expected = [{"key": key.decode("utf-8", "replace"), "value": None} for key in keys]
+    assert rows["headers"].to_pylist() == [expected]
+
+
+@pytest.mark.parametrize("counts", [(3,), (1, 4)])
+def test_rows_without_columns_are_counted(counts: tuple[int, ...]) -> None:
+    parts = [fetched(batch([Row(offset) for offset in range(count)])) for count in counts]
+
+    assert sum(rows.num_rows for rows in decode(parts, [])) == sum(counts)
 
 
 GOOD = record(Row(0, b"key", b"value"))
