@@ -60,6 +60,14 @@ def records_arrow_schema(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([(name, types[name]) for name in columns])
 
 
+def rows_without_columns(count: int) -> pa.RecordBatch:
+    """For a schema without columns, in which Spark counts rows. pyarrow's other ways to make a batch take the number of
+    rows from the columns: 0."""
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_struct_array(pa.nulls(count, pa.struct([])))
+
+
 def with_user_spelling(batches: Iterator[pa.RecordBatch], columns: Columns) -> Iterator[pa.RecordBatch]:
     """The batches, whose columns are the keys of `columns`, with the user's spelling of the names."""
     return (batch.rename_columns(list(columns.values())) for batch in batches)

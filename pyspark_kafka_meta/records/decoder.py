@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from pyspark_kafka_meta.errors import BatchTooLargeError, CorruptBatchError, UnsupportedRecordFormatError
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.record_schema import HEADERS_COLUMN, records_arrow_schema
+from pyspark_kafka_meta.record_schema import HEADERS_COLUMN, records_arrow_schema, rows_without_columns
 from pyspark_kafka_meta.records.aborted_transactions import without_aborted_batches
 from pyspark_kafka_meta.records.compression import Codec, TargetFullError, decompress_into
 from pyspark_kafka_meta.records.record_batches import HEADER_BYTES, MIN_RECORD_BYTES, BatchHeader
@@ -240,8 +240,8 @@ def _decode_chunk(chunk: _Chunk, columns: Sequence[str]) -> Iterator[pa.RecordBa
 
 
 def _record_batch(rows: Rows, columns: Sequence[str]) -> pa.RecordBatch:
-    if not columns:  # `from_arrays` takes the number of rows from the columns
-        return pa.RecordBatch.from_struct_array(pa.nulls(rows.offset.size, pa.struct([])))
+    if not columns:
+        return rows_without_columns(rows.offset.size)
     return pa.RecordBatch.from_arrays([COLUMNS[name](rows) for name in columns], schema=records_arrow_schema(columns))
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from pyspark_kafka_meta.record_schema import rows_without_columns
+
 logger = logging.getLogger(__name__)
 
 ROWS_PER_BATCH = 4_096
@@ -47,11 +49,15 @@ def to_batches(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> Iterator
     remaining = iter(rows)
     while chunk := list(islice(remaining, ROWS_PER_BATCH)):
         try:
-            yield pa.RecordBatch.from_pylist(chunk, schema)
+            yield _to_batch(chunk, schema)
         except (TypeError, ValueError, OverflowError):
             valid = [row for row in chunk if _fits(row, schema)]
             _warn_of_invalid(len(chunk) - len(valid))
-            yield pa.RecordBatch.from_pylist(valid, schema)
+            yield _to_batch(valid, schema)
+
+
+def _to_batch(rows: list[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(rows, schema) if len(schema) else rows_without_columns(len(rows))
 
 
 def _is_event(value: Any) -> bool:

@@ -13,7 +13,9 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import lit
 from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.types import StructType
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -89,6 +91,23 @@ def test_columns_may_be_spelt_in_any_case(source: Source) -> None:
         ("noon", 0),
         ("second", 1),
     ]
+
+
+def test_rows_are_counted_without_columns(source: Source, sink: str) -> None:
+    reader = source.spark.read.format("kafkameta").schema(StructType([])).options(**source.options)
+    rows = (
+        source.spark.readStream.format("kafkameta")
+        .schema(StructType([]))
+        .options(**source.options, startingOffsets="earliest")
+    )
+    constants = rows.load().select(lit(1)).writeStream.format("memory").queryName(sink)
+    constants.option("checkpointLocation", str(source.folder / sink)).trigger(
+        availableNow=True
+    ).start().awaitTermination()
+
+    assert reader.load().count() == 3
+    assert len(reader.load().select(lit(1)).collect()) == 3
+    assert source.spark.table(sink).count() == 3
 
 
 def test_stream_reads_topics_that_come_to_match_the_pattern(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 
+import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
@@ -87,3 +88,9 @@ def test_invalid_line_is_skipped_and_counted(invalid: object, caplog: pytest.Log
 
     assert [row["sequence"] for row in valid] == [1, 2]
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["1"]
+
+
+def test_rows_without_columns_are_counted() -> None:
+    (batch,) = to_batches([{"sequence": 1}, {"sequence": 2}], pa.schema([]))
+
+    assert batch.num_rows == 2
