@@ -230,11 +230,13 @@ def _decode_chunk(chunk: _Chunk, columns: Sequence[str]) -> Iterator[pa.RecordBa
     """The rows of a chunk. Rows of a large chunk are checked before the first is yielded."""
     records = _Records.of(chunk)
     slices = records.slices()
+    # The fields of few records are kept. Others are found again, because they may take more memory than the records.
+    kept = list(records.rows(slices)) if len(records.starts) <= SLICE_RECORDS else []
     if len(slices) > 1:
-        for rows in records.rows(slices):
+        for rows in kept or records.rows(slices):
             if HEADERS_COLUMN in columns:
                 COLUMNS[HEADERS_COLUMN](rows)
-    for rows in records.rows(slices):
+    for rows in kept or records.rows(slices):
         if rows.offset.size:
             yield _record_batch(rows, columns)
 
