@@ -1,0 +1,274 @@
+"""`ReadingHistory`: a streaming query on a cluster with faults, all drawn from one seed.
+
+The query runs as Spark drives it: each plan goes through JSON text, each task runs in a kept or a new worker, planner
+and workers crash and repeat what was not finished. Producers append, and faults strike, at any time: between requests,
+while requests are in flight, and while a task decodes. Then all brokers are healthy, and the query catches up.
+
+| drawn | from |
+|---|---|
+| cluster | brokers, topics, partitions, fetches by id or by name, latencies |
+| query | rate limit, minPartitions, rack, sizes of Fetches, age of metadata, topics or a pattern, failOnDataLoss |
+| Spark | time between micro-batches, time for rows, restarts of the query, new workers, lost workers |
+| records | batches of a few records, some with gaps as after compaction |
+| faults | a few kinds of `Faults` and `ReadingFaults`, from 50 a second to one in 2 s, for up to 20 s |
+
+| invariant | meaning |
+|---|---|
+| exactly once | micro-batches hold each record of the final logs once, in order, if nothing was lost |
+| true | a row is a record that the planned topic had at this offset |
+| reported | a record of the final logs without a row lies in a `data_loss` event, or a DataLossError ended the query |
+| no false alarm | no data_loss event or DataLossError if nothing was lost, no request_timeout for a healthy broker |
+| alive | a plan or task ends within seconds on healthy brokers, and raises no error if it began on healthy brokers |
+| modest | few Metadata requests and Fetches without records from one client |
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.errors import DataLossError, KafkaMetaError
+from pyspark_kafka_meta.fetching.task_reader import TaskReader
+from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
+from pyspark_kafka_meta.model import OffsetRange, TopicPartition
+from pyspark_kafka_meta.options import ClientOptions, SourceOptions
+from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING, SourceOffset
+from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner, stream_planner_options
+from tests.checkpoints import restored, text
+from tests.unit.histories.faults import Faults
+from tests.unit.histories.late_wire import LateWire, TickingClock
+from tests.unit.histories.reading_faults import EmptiableCluster, ReadingFaults
+from tests.unit.histories.stored_records import Record, StoredRecords, read_records
+from tests.unit.logs import sparse_batch
+from tests.unit.scene import RecordingPublisher
+
+FAULTS_S = (5.0, 20.0, 20.0)
+STEP_S = 10.0
+"""Of a plan or task on healthy brokers: a Metadata request that hung for 3 s, 5 s before records count as lost, and
+pauses of the process."""
+END_S = 300.0
+COLUMNS = ("topic", "partition", "offset", "value")
+CODES = (
+    ErrorCode.unknown_server_error,
+    ErrorCode.offset_out_of_range,
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.leader_not_available,
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.request_timed_out,
+    ErrorCode.replica_not_available,
+    ErrorCode.kafka_storage_error,
+    ErrorCode.fenced_leader_epoch,
+    ErrorCode.unknown_leader_epoch,
+    ErrorCode.offset_not_available,
+    ErrorCode.unknown_topic_id,
+    ErrorCode.inconsistent_topic_id,
+)
+
+
+class ReadingHistory:
+    """One history.
+
+    Attributes:
+        tasks: records of each task of the finished micro-batches, in order.
+        events: of all clients.
+        failures: of plans and tasks.
+        violations: of "alive" and "no false alarm"; `reading_checks` has the others.
+    """
+
+    def __init__(self, seed: int, losses: bool = False) -> None:
+        self.rng = random.Random(seed)
+        self.clock = TickingClock(self._rng())
+        self.cluster = EmptiableCluster(self.rng.choice([1, 2, 3, 3, 3, 5]))
+        self.wire = LateWire(self.cluster, self.clock, self._rng())
+        self.wire.by_name = self.rng.random() < (0.4 if losses else 0.2)
+        for topic in "tu"[: self.rng.choice([1, 1, 2])]:
+            self.cluster.create_topic(topic, self.rng.randint(1, 3))
+        self.given = self._draw_options(losses)
+        self.options = SourceOptions.parse(self.given)
+        self.faults = Faults(self.wire, self._rng(), CODES)
+        self.of_logs = ReadingFaults(self.faults, self.wire, self.cluster, self._append, self._rng())
+        self.stored = StoredRecords(self.cluster)
+        self.events: list[RefreshEvent] = []
+        self.tasks: list[list[Record]] = []
+        self.failures: list[KafkaMetaError] = []
+        self.violations = self.faults.violations
+        self._numbers = itertools.count()
+        self._end = BEGINNING
+        self._next: SourceOffset | None = None  # of the micro-batch that is not finished
+        self._consumed_s = 0.0  # that Spark took for rows of a task, once all brokers are healthy
+        self._start(losses)
+
+    def _rng(self) -> random.Random:
+        return random.Random(self.rng.random())
+
+    def _draw_options(self, losses: bool) -> dict[str, str]:
+        def maybe(share: float, name: str, *values: object) -> dict[str, str]:
+            return {name: str(self.rng.choice(values))} if self.rng.random() < share else {}
+
+        return {
+            "kafka.bootstrap.servers": "broker-1:9092",
+            "startingOffsets": "earliest",
+            "failOnDataLoss": str(not losses or self.rng.random() < 0.4).lower(),
+            **(maybe(0.2, "subscribePattern", "^[tu]$") or {"subscribe": ",".join(self.cluster.topics)}),
+            **maybe(0.3, "maxOffsetsPerTrigger", 30, 100),
+            **maybe(0.3, "minPartitions", 4, 9),
+            **maybe(0.4, "kafka.client.rack", "here"),
+            **maybe(0.7, "kafka.max.partition.fetch.bytes", 100, 300),
+            **maybe(0.3, "kafka.metadata.max.age.ms", 0, 1000, 10_000),
+            **maybe(0.2, "kafka.fetch.max.wait.ms", 0, 90, 100, 2000),
+        }
+
+    def _start(self, losses: bool) -> None:
+        """Begin with faults and appends, which end together."""
+        kinds = self.rng.sample(list(self.faults.kinds), self.rng.randint(1, 8))
+        if losses:
+            of_loss = self.of_logs.losses()
+            self.faults.kinds |= of_loss
+            kinds += self.rng.sample(list(of_loss), self.rng.randint(1, 2))
+        self.faults.start(kinds, self.rng.choice([0.02, 0.1, 0.5, 2.0]), self.rng.choice(FAULTS_S))
+        mean_gap_s = self.rng.choice([0.1, 0.3, 1.0])
+
+        def append() -> None:
+            if self.clock.now < self.faults.healed_at:
+                self._append_somewhere()
+                self.clock.at(self.rng.expovariate(1 / mean_gap_s), append)
+
+        append()
+
+    def _append_somewhere(self) -> None:
+        if self.faults.partitions():
+            partition = self.faults.partition()
+            self._append(partition, self.cluster.partition(partition).leader_epoch)
+
+    def _append(self, partition: TopicPartition, epoch: int) -> None:
+        count, has_gaps = self.rng.randint(1, 4), self.rng.random() < 0.15
+        offsets = sorted(self.rng.sample(range(8), count)) if has_gaps else range(count)
+        values = {offset - offsets[0]: str(next(self._numbers)) for offset in offsets}
+        base_offset = self.cluster.append(partition, sparse_batch(values))
+        log = self.cluster.logs[partition]
+        log[-1] = replace(log[-1], data=log[-1].data[:12] + epoch.to_bytes(4, "big") + log[-1].data[16:])
+        self.stored.add(partition, values)
+        self.faults.note(f"append {len(values)} to {partition} at {base_offset}, epoch {epoch}")
+
+    def _client(self, options: ClientOptions) -> KafkaClient:
+        client = KafkaClient(
+            options,
+            RecordingPublisher(self.events),
+            self.options.topic_pattern,
+            wire=self.wire.another(),
+            clock=self.clock.look,
+            sleep=self.clock.sleep,
+            rng=self._rng(),
+        )
+        self.faults.judge(client.cache)
+        return client
+
+    def _worker(self) -> KafkaClient:
+        return self._client(self.options.client)
+
+    def _planner(self) -> OffsetPlanner:
+        return OffsetPlanner(self._client(stream_planner_options(self.options.client)), self.options.for_stream())
+
+    def run(self) -> ReadingHistory:
+        """Run the query until it has read all, fails because of lost records, or time is up."""
+        planner, worker = self._planner(), self._worker()
+        while self.clock.now < self.faults.healed_at + END_S:
+            try:
+                if self._plan(planner):
+                    worker = self._read(planner, worker)
+                elif self._is_complete():
+                    return self
+            except DataLossError as error:
+                self.failures.append(error)
+                return self
+            except KafkaMetaError as error:
+                self.failures.append(error)
+                planner, worker = self._planner(), self._worker()
+            if self.rng.random() < 0.1:
+                planner = self._planner()
+                self.faults.note("the query restarts")
+            self.clock.sleep(self.rng.choice([0.0, 0.1, 1.0]))
+        self.violations.append(f"the query has not read all, {END_S} s after all brokers were healthy")
+        return self
+
+    def _is_complete(self) -> bool:
+        if self.clock.now < self.faults.healed_at:
+            return False
+        ends = {partition: position.offset for partition, position in self._end.positions.items()}
+        return ends == {partition: self.cluster.bounds(partition)[1] for partition in self.faults.partitions()}
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        """A plan or a task: how it ends, and when."""
+        began, self._consumed_s = self.clock.now, 0.0
+        try:
+            yield
+        except KafkaMetaError as error:
+            self.faults.note(f"{name} fails: {type(error).__name__}: {error}")
+            if began > self.faults.healed_at and not isinstance(error, DataLossError):
+                self.violations.append(f"{name} failed though all brokers are healthy: {type(error).__name__}: {error}")
+            raise
+        finally:
+            took_s = self.clock.now - max(began, self.faults.healed_at) - self._consumed_s
+            if took_s > STEP_S:
+                self.violations.append(f"{name} that began at {began:.3f} took {took_s:.1f} s on healthy brokers")
+
+    def _plan(self, planner: OffsetPlanner) -> bool:
+        """Whether there is something to read."""
+        if self._next is None:
+            with self._step("plan"):
+                end = restored(planner.next_offset(self._end, None, True))
+            if text(end) == text(self._end):
+                return False
+            self._next = end
+            self.faults.note(f"plan from {spans(self._end)} to {spans(end)}")
+        return True
+
+    def _read(self, planner: OffsetPlanner, worker: KafkaClient) -> KafkaClient:
+        """Run the tasks of a micro-batch, and finish it. Returns the worker for the next."""
+        assert self._next is not None
+        with self._step("ranges"):
+            ranges = planner.ranges(self._end, self._next)
+        finished: list[list[Record]] = []
+        for task in planner.tasks(ranges):
+            while (records := self._attempt(worker, task, self._next)) is None:
+                worker = self._worker()
+            finished.append(records)
+            if self.rng.random() < 0.2:
+                worker = self._worker()
+        self.tasks += finished
+        self._end, self._next = self._next, None
+        return worker
+
+    def _attempt(self, worker: KafkaClient, task: Sequence[OffsetRange], end: SourceOffset) -> list[Record] | None:
+        """The records of a task; None if its worker was lost."""
+        ids = {planned.partition: planned.topic_id for planned in task}
+        lost_at = self.rng.choice([2, 10, 10**9, 10**9, 10**9])
+        records: list[Record] = []
+        with self._step("task"):
+            for rows in TaskReader(worker, self.options.for_stream(), COLUMNS).read(task, end.topic_ids):
+                records += read_records(rows, ids)
+                self._consume()
+                if len(records) > lost_at:
+                    self.faults.note("a worker is lost")
+                    return None
+        return records
+
+    def _consume(self) -> None:
+        began = self.clock.now
+        self.clock.sleep(self.rng.choice([0.0, 0.0, 0.0, 0.02, 0.1, 3.0]))
+        self._consumed_s += max(self.clock.now - max(began, self.faults.healed_at), 0)
+
+    def __str__(self) -> str:
+        notes = "\n".join(f"{at:10.3f} {text}" for at, text in self.faults.notes[-100:])
+        return f"{self.given}, by {'name' if self.wire.by_name else 'id'}\n{notes}"
+
+
+def spans(offset: SourceOffset) -> str:
+    return " ".join(f"{partition}:{position.offset}" for partition, position in sorted(offset.positions.items()))

@@ -1,0 +1,58 @@
+"""Which records the logs of a history held, and hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from pyspark_kafka_meta.model import TopicPartition
+from tests.unit.fake_cluster import FakeCluster, StoredBatch
+
+
+class Record(NamedTuple):
+    """A record of one topic: a recreated topic has another id."""
+
+    topic_id: UUID | None
+    partition: TopicPartition
+    offset: int
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.partition}@{self.offset}={self.value} ({str(self.topic_id)[:4]})"
+
+
+class StoredRecords:
+    """Remembers the records of each appended batch."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+        self._batches: dict[StoredBatch, list[Record]] = {}
+
+    def add(self, partition: TopicPartition, values: Mapping[int, str]) -> None:
+        """The last batch of a log has these values, by offset in the batch."""
+        batch, topic_id = self._cluster.logs[partition][-1], self._cluster.topics[partition.topic].topic_id
+        self._batches[batch] = [
+            Record(topic_id, partition, batch.base_offset + offset, value) for offset, value in values.items()
+        ]
+
+    def all(self) -> Iterator[Record]:
+        """Each record that a log has ever had."""
+        return (record for records in self._batches.values() for record in records)
+
+    def current(self) -> Iterator[Record]:
+        """The records of the logs, in order."""
+        for topic in self._cluster.topics.values():
+            for member in topic.partitions:
+                for batch in self._cluster.logs[TopicPartition(topic.name, member.partition)]:
+                    yield from self._batches[batch]
+
+
+def read_records(rows: Any, ids: Mapping[TopicPartition, UUID | None]) -> list[Record]:
+    """The records in an Arrow batch with the columns topic, partition, offset and value. `ids`: of the planned
+    topics."""
+    records = []
+    for row in rows.to_pylist():
+        partition = TopicPartition(row["topic"], row["partition"])
+        records.append(Record(ids[partition], partition, row["offset"], row["value"].decode()))
+    return records

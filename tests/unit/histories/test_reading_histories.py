@@ -1,0 +1,30 @@
+"""Streaming queries through random faults; `reading_history` has the model and the invariants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from tests.unit.histories.blocks import SLOW, blocks
+from tests.unit.histories.reading_checks import violations
+from tests.unit.histories.reading_history import ReadingHistory
+
+
+@pytest.mark.parametrize("seeds", [*blocks(0, 120), *blocks(1_000, 3_000, SLOW)])
+def test_each_record_is_read_once_through_faults(seeds: Iterable[int]) -> None:
+    for seed in seeds:
+        check(seed, losses=False)
+
+
+@pytest.mark.parametrize("seeds", [*blocks(0, 80), *blocks(1_000, 2_000, SLOW)])
+def test_each_lost_record_is_reported(seeds: Iterable[int]) -> None:
+    for seed in seeds:
+        check(seed, losses=True)
+
+
+def check(seed: int, losses: bool) -> None:
+    """Fail with the seed and the end of its history: `ReadingHistory(seed, losses).run()` repeats it."""
+    history = ReadingHistory(seed, losses).run()
+    found = violations(history)
+    assert not found, f"ReadingHistory({seed}, {losses}): {found}\n{history}"
