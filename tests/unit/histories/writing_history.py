@@ -45,7 +45,7 @@ from tests.unit.histories.late_wire import LateWire, TickingClock
 from tests.unit.scene import RecordingPublisher
 from tests.unit.writing.writer_scene import rows as rows_of
 
-FAULTS_S = (2.0, 5.0, 20.0)
+FAULTS_S = (2.0, 5.0, 5.0, 20.0)
 ENDS_WITHIN_S = 8.0
 """A Metadata request of 3 s that hung, pauses, and throttled brokers."""
 COLUMNS = SinkColumns(key=0, value=1, headers=None, topic=None, partition=2, timestamp=None)
@@ -85,12 +85,13 @@ class WritingHistory:
         self.options = SinkOptions.parse(self.given)
         self.chunk_bytes = self.rng.choice([1, 400, 2000])
         self.placement = self.rng.choice(["partition", "partition", "key", "any"])
-        self.paces_s = self.rng.choice([(0.0, 0.05), (0.0, 0.1), (0.0, 0.5), (0.5, 3.0, 6.0)])
+        self.paces_s = self.rng.choice([(0.0, 0.1), (0.1, 0.3), (0.0, 0.5), (0.5, 3.0, 6.0)])
         self.faults = Faults(self.wire, self._rng(), CODES)
         self.rows: list[WrittenRow] = []
         self.events: list[RefreshEvent] = []
         self.violations = self.faults.violations
-        kinds = self.rng.sample(list(self.faults.kinds), self.rng.randint(1, 5))
+        pair = self.rng.choice([(), ("disconnect", "elect"), ("hang", "elect")])
+        kinds = [*pair, *self.rng.sample(list(self.faults.kinds), self.rng.randint(1, 4) - bool(pair))]
         self.faults.start(kinds, self.rng.choice([0.02, 0.1, 0.5, 2.0]), self.rng.choice(FAULTS_S))
 
     def _rng(self) -> random.Random:
