@@ -5,7 +5,7 @@
 | follower_lags | a replica that does not lead has only a part of the log for a while |
 | prefer | a leader prefers another replica for the reader's rack for a while (KIP-392) |
 | add_partition | a topic gets one more partition |
-| compact | compaction removes a batch in the middle of a log |
+| compact | compaction removes a batch in the middle of a log, not the first of an epoch: brokers remember all epochs |
 
 Losses, in histories with losses:
 
@@ -23,6 +23,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 from pyspark_kafka_meta.model import TopicPartition
 from tests.unit.fake_cluster import FakeCluster, StoredBatch
@@ -46,6 +47,13 @@ class EmptiableCluster(FakeCluster):
     def bounds(self, partition: TopicPartition) -> tuple[int, int]:
         start = self._starts.get(partition, 0)
         return super().bounds(partition) if self.logs[partition] else (start, start)
+
+    def append(self, partition: TopicPartition, batch: bytes) -> int:
+        base_offset, log = self.bounds(partition)[1], self.logs[partition]
+        super().append(partition, batch)
+        length = log[-1].until_offset - log[-1].base_offset
+        log[-1] = StoredBatch(base_offset, base_offset + length, base_offset.to_bytes(8, "big") + log[-1].data[8:])
+        return base_offset
 
     def keep(self, partition: TopicPartition, log: list[StoredBatch], start: int) -> None:
         """Replace a log by a part of it, which begins at `start`."""
@@ -116,9 +124,11 @@ class ReadingFaults:
     def _compact(self) -> str:
         partition = self._faults.partition()
         log = self._cluster.logs[partition]
-        if len(log) < 3:
+        removable = [last for first, last in pairwise(log[:-1]) if epoch_of(first) == epoch_of(last)]
+        if not removable:
             return "nothing"
-        gone = log.pop(self._rng.randrange(1, len(log) - 1))
+        gone = self._rng.choice(removable)
+        log.remove(gone)
         return f"{partition} {gone.base_offset} to {gone.until_offset}"
 
     def _retain(self) -> str:

@@ -49,9 +49,9 @@ from tests.unit.logs import sparse_batch
 from tests.unit.scene import RecordingPublisher
 
 FAULTS_S = (5.0, 20.0, 20.0)
-STEP_S = 10.0
-"""Of a plan or task on healthy brokers: a Metadata request that hung for 3 s, 5 s before records count as lost, and
-pauses of the process."""
+STEP_S = 20.0
+"""Of a plan or task on healthy brokers: a Metadata request that hung for 3 s, twice 5 s before records count as lost or
+compacted, and pauses of the process."""
 END_S = 300.0
 COLUMNS = ("topic", "partition", "offset", "value")
 CODES = (
