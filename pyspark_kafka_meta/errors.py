@@ -117,10 +117,12 @@ class BatchTooLargeError(KafkaMetaError):
     does not skip them. Raise the option.
 
     Attributes:
-        topic, partition, offset: the first unread offset of the batch.
+        topic, partition, offset: the first unread offset of the batch; None if unknown.
     """
 
-    def __init__(self, message: str, topic: str, partition: int, offset: int) -> None:
+    def __init__(
+        self, message: str, topic: str | None = None, partition: int | None = None, offset: int | None = None
+    ) -> None:
         super().__init__(message, topic, partition, offset)
         self.topic, self.partition, self.offset = topic, partition, offset
 

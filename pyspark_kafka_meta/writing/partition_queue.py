@@ -236,11 +236,11 @@ class PartitionQueue(RetryPause):
             return Fail(self._refusal(queued, replace(produced, error_message=said)))
         if self.written and code == OUT_OF_ORDER_SEQUENCE_NUMBER:
             return Fail(self._lost(f"its log ends before them, its leader answered {describe(code)}"))
+        self._max_in_flight = 1
         if self.in_flight:
-            return BackOff(code)  # the log may hold batches with their present numbers
+            return BackOff(code)  # the log may hold batches with their present numbers: ask again with this batch alone
         if self._transactional_id is not None or not self._sequence.restart():
             return Fail(self._refusal(queued, produced))
-        self._max_in_flight = 1
         for waiting in self._batches:
             if not waiting.is_acknowledged:
                 waiting.base_sequence = self._sequence.take(waiting.batch.record_count)

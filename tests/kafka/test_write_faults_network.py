@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -143,7 +144,7 @@ def test_epoch_goes_up_for_the_partition_that_has_forgotten_the_producer(
     worker = open_worker()
     with worker.attempt() as attempt:
         attempt.write_on()
-        worker.wire.faults.append(RETRIED["forgotten producer"])
+        worker.wire.faults.append(replace(RETRIED["forgotten producer"], is_lasting=True))
         wait_for(lambda: worker.wire.applied)
         attempt.write_on()
     worker.assert_written()

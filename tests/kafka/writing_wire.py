@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from kio.schema.errors import ErrorCode
@@ -28,10 +28,12 @@ class Fault:
     Attributes:
         is_appended: whether the log has the batch. If not, the broker refuses it because of a wrong checksum, and the
             batches behind it because of their sequence.
+        is_lasting: whether the partition refuses all batches of this producer epoch, as a leader that has forgotten it.
     """
 
     code: ErrorCode
     is_appended: bool
+    is_lasting: bool = False
 
 
 class TappedProduces(ProduceRequests):
@@ -56,7 +58,8 @@ class TappedProduces(ProduceRequests):
         self.sent: Counter[tuple[TopicPartition, int, int, int]] = Counter()
         self.failures = 0
         self.throttle_ms = 0
-        self._pending: defaultdict[int, deque[tuple[TopicPartition, Fault] | None]] = defaultdict(deque)
+        self._pending: defaultdict[int, deque[dict[TopicPartition, Fault]]] = defaultdict(deque)
+        self._lasting: dict[tuple[TopicPartition, int], Fault] = {}  # by partition and producer epoch
 
     @property
     def resent(self) -> int:
@@ -64,14 +67,20 @@ class TappedProduces(ProduceRequests):
         return sum(times - 1 for times in self.sent.values())
 
     def send(self, broker: Broker, request: ProduceRequest, deadline: float) -> None:
+        faults: dict[TopicPartition, Fault] = {}
         for part in request.partitions:
             (header,) = read_batch_headers(part.records)
             self.sent[part.partition, header.producer_id, header.producer_epoch, header.base_sequence] += 1
-        first, *others = request.partitions
-        fault = self.faults.popleft() if self.faults else None
-        if fault is not None and not fault.is_appended:
-            request = replace(request, partitions=(_damaged(first), *others))
-        self._pending[broker.node_id].append(None if fault is None else (first.partition, fault))
+            fault = self._lasting.get((part.partition, header.producer_epoch))
+            if fault is None and self.faults and not faults:
+                fault = self.faults.popleft()
+            if fault is not None:
+                faults[part.partition] = fault
+            if fault is not None and fault.is_lasting:
+                self._lasting[part.partition, header.producer_epoch] = fault
+        parts = (_damaged(part) if _is_refused(faults.get(part.partition)) else part for part in request.partitions)
+        request = replace(request, partitions=tuple(parts))
+        self._pending[broker.node_id].append(faults)
         proxy = self.proxies.get(broker.node_id)
         super().send(broker if proxy is None else replace(broker, address=proxy.address), request, deadline)
 
@@ -83,7 +92,7 @@ class TappedProduces(ProduceRequests):
         elif received is not None:
             self.throttle_ms += received.throttle_ms
             pending = self._pending[received.node_id].popleft()
-            received = received if pending is None else self._with_fault(received, *pending)
+            received = self._with_faults(received, pending)
             self.codes.update(ErrorCode(part.error_code).name for part in received.partitions if part.error_code)
         return received
 
@@ -91,12 +100,13 @@ class TappedProduces(ProduceRequests):
         self._pending.pop(node_id, None)
         super().drop(node_id)
 
-    def _with_fault(self, response: ProduceResponse, partition: TopicPartition, fault: Fault) -> ProduceResponse:
-        """The response with the code of the fault, if the broker did with the batch what the fault says."""
-        by_broker = ErrorCode.none if fault.is_appended else ErrorCode.corrupt_message
+    def _with_faults(self, response: ProduceResponse, faults: Mapping[TopicPartition, Fault]) -> ProduceResponse:
+        """The response with the code of each fault, if the broker did with the batch what the fault says."""
         parts = list(response.partitions)
         for index, part in enumerate(parts):
-            if part.partition == partition and part.error_code == by_broker:
+            fault = faults.get(part.partition)
+            by_broker = ErrorCode.corrupt_message if _is_refused(fault) else ErrorCode.none
+            if fault is not None and part.error_code == by_broker:
                 parts[index] = replace(part, error_code=int(fault.code), base_offset=-1)
                 self.applied.append(fault)
         return replace(response, partitions=tuple(parts))
@@ -108,6 +118,10 @@ class TappedWire(KafkaWire):
     def __init__(self, settings: ConnectionSettings) -> None:
         super().__init__(settings)
         self.tapped = self.produce = self._open(TappedProduces)
+
+
+def _is_refused(fault: Fault | None) -> bool:
+    return fault is not None and not fault.is_appended
 
 
 def _damaged(part: ProducePartition) -> ProducePartition:
