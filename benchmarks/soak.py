@@ -6,6 +6,7 @@ An idempotent producer with acks=all feeds a real three-broker Kafka, and a Spar
 Parquet, from a checkpoint. Every 25 s comes one fault: kill -9 of a broker, SIGSTOP for 12 s, SIGTERM, an election of
 the preferred leaders. Faults go from broker to broker, and each waits until all replicas are in sync again. At the end
 every acknowledged record must be one row. Exits with 1 if a record is missing or repeated, or the query was restarted.
+Timeouts of healthy brokers, which refresh events blame although they had no fault, are counted.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from confluent_kafka import ElectionType
@@ -45,9 +46,23 @@ WORKERS_DIE_S, WORKERS_DIE_EVERY_S = 1.5, 0.05
 HEALTHY_TIMEOUT_S = 120.0
 CATCH_UP_TIMEOUT_S = 180.0
 LOOK_EVERY_S = 2.0
+BLAME_S = 10.0
+"""For so long after a fault is over, a refresh event may blame its broker for a request that it did not respond to."""
 MEASURE_AT = (0.1, 0.5, 1.0)
 """Fractions of the duration at which memory is measured: minutes 2, 10 and 20 of 20."""
 PROCESSES = {"planner": "python_streaming_source_runner", "largest worker": "pyspark.daemon"}
+
+
+class Unwell(NamedTuple):
+    """The fault of a broker, from its begin until all replicas are in sync again, in seconds since 1970."""
+
+    broker_id: int
+    began: float
+    ended: float
+
+    def explains(self, event: Mapping[str, Any]) -> bool:
+        is_during = self.began <= event["time_ms"] / 1000 <= self.ended + BLAME_S
+        return is_during and bool(event["cause_node_id"] == self.broker_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +163,9 @@ class Soak:
         [row] = self._rows().agg(*counts).collect()
         return Rows(*row)
 
-    def events(self) -> Counter[str]:
-        """How many refresh events there are, by the role of their cache and their reason."""
-        lines = (line for file in (self._folder / "events").glob("*.jsonl") for line in file.open())
-        return Counter(f"{event['role']} {event['reason']}" for event in map(json.loads, lines))
+    def events(self) -> list[dict[str, Any]]:
+        """All refresh events."""
+        return [json.loads(line) for file in (self._folder / "events").glob("*.jsonl") for line in file.open()]
 
     def _positions(self) -> int:
         return self._rows().select("partition", "offset").distinct().count()
@@ -169,9 +183,11 @@ class Soak:
 
 @dataclass(slots=True)
 class Seen:
-    """What is seen while faults come: how many of each kind, and the MB of each process at each share of the time."""
+    """What is seen while faults come: how many of each kind, when brokers had them, and the MB of each process at each
+    share of the time."""
 
     faults: Counter[str] = field(default_factory=Counter)
+    unwell: list[Unwell] = field(default_factory=list)
     resident_mb: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in PROCESSES})
 
 
@@ -179,6 +195,12 @@ def stand(soak: Soak, kafka: LocalKafka, topics: Collection[str], seconds: float
     """Inflict faults for so long, the last of which is over when this returns."""
     seen, began, measured = Seen(), time.monotonic(), 0
     under_way: Future[None] | None = None
+
+    def strike(kind: str, broker_id: int) -> None:
+        struck_at = time.time()
+        inflict(kafka, topics, kind, broker_id)
+        seen.unwell.append(Unwell(broker_id, struck_at, time.time()))
+
     with ThreadPoolExecutor(1) as thread:
         while (passed := time.monotonic() - began) < seconds or measured < len(MEASURE_AT):
             soak.look()
@@ -191,7 +213,7 @@ def stand(soak: Soak, kafka: LocalKafka, topics: Collection[str], seconds: float
                 if under_way is not None:
                     under_way.result()
                 kind, broker_id = fault(number, kafka.broker_ids, soak.kinds)
-                under_way = thread.submit(inflict, kafka, topics, kind, broker_id)
+                under_way = thread.submit(strike, kind, broker_id)
                 seen.faults[kind] += 1
             time.sleep(LOOK_EVERY_S)
     if under_way is not None:
@@ -204,7 +226,7 @@ def result_rows(
 ) -> list[dict[str, str]]:
     batches = list(soak.batch_ms.values()) or [float("nan")]
     p50, p99, longest = np.percentile(batches, [50, 99, 100])
-    at = ", ".join(f"{share * minutes:g}" for share in MEASURE_AT)
+    at, events = ", ".join(f"{share * minutes:g}" for share in MEASURE_AT), soak.events()
     memory = {
         f"{name}, MB after {at} minutes": ", ".join(f"{mb:.0f}" for mb in taken)
         for name, taken in seen.resident_mb.items()
@@ -220,9 +242,16 @@ def result_rows(
         "micro-batches with rows": f"{len(batches):,}",
         "micro-batch ms, p50 / p99 / longest": f"{p50:,.0f} / {p99:,.0f} / {longest:,.0f}",
         **memory,
-        "refresh events": told(soak.events()),
+        "timeouts of healthy brokers": f"{len(false_timeouts(events, seen.unwell)):,}",
+        "refresh events": told(Counter(f"{event['role']} {event['reason']}" for event in events)),
     }
     return [{"measure": name, "value": value} for name, value in values.items()]
+
+
+def false_timeouts(events: Iterable[Mapping[str, Any]], unwell: Collection[Unwell]) -> list[Mapping[str, Any]]:
+    """Events that blame a broker without a fault for a request without a response."""
+    timeouts = [event for event in events if event["reason"] == "request_timeout"]
+    return [event for event in timeouts if not any(fault.explains(event) for fault in unwell)]
 
 
 def told(counts: Counter[str]) -> str:
