@@ -22,6 +22,7 @@ from pyspark_kafka_meta.errors import KafkaMetaError, NoLeaderError, UnknownTopi
 from pyspark_kafka_meta.kafka_errors import UNKNOWN_TOPIC_OR_PARTITION, Action, broker_error, read_action
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings, backoff_s
+from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition, name_first, name_partitions
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
@@ -45,6 +46,7 @@ class KafkaClient:
         wire: sends requests to brokers. `cache` says to which.
         replicas: preferred read replicas, by rack: queries with different racks share a client.
         throttles: brokers that throttle the client.
+        broker_reports: the last metadata of each broker that was asked for its own, by node id.
         producer: sequence numbers of idempotent writes.
         attached: what other packages keep for as long as this client lives.
         clock, sleep: seconds; all deadlines are of this clock, which never goes back.
@@ -72,6 +74,7 @@ class KafkaClient:
         self.sleep = sleep
         self.replicas = defaultdict[str, ReadReplicas](partial(ReadReplicas, options.metadata_max_age_ms))
         self.throttles = Throttles()
+        self.broker_reports: dict[int, MetadataSnapshot] = {}
         self.producer = ProducerState()
         self.attached: dict[object, Any] = {}
         self.wire: Wire = KafkaWire(ConnectionSettings.of(options)) if wire is None else wire

@@ -27,14 +27,13 @@ from pyspark_kafka_meta.fetching.partition_cursor import PartitionCursor
 from pyspark_kafka_meta.fetching.stall_detector import StallDetector
 from pyspark_kafka_meta.kafka_errors import INCONSISTENT_TOPIC_ID, UNKNOWN_SERVER_ERROR
 from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS, failure_reason
-from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.model import LeaderHint, RefreshReason, is_other_topic
 from pyspark_kafka_meta.records.decoder import FetchedRecords
 from pyspark_kafka_meta.wire.messages import FetchResponse, RequestFailure
 
-MAX_METADATA_AGE_BY_NAME_S = 0.2
+REPORT_AGE_S, MAX_REPORT_AGE_S = 0.2, 1.0
 """Before Kafka 3.1, a Fetch names topics, and only metadata of the same broker shows that a topic was recreated: other
-brokers may lag behind."""
+brokers may lag behind. A client sends five such requests a second, or one to each broker."""
 
 
 class ResponseHandler:
@@ -47,7 +46,7 @@ class ResponseHandler:
         self._replicas = replicas
         self._lost_records = lost_records
         self._stalls = stalls
-        self._reports: dict[int, MetadataSnapshot] = {}  # each broker's own metadata, by node id
+        self._reports = client.broker_reports
 
     def handle(self, fetch: InFlightFetch, response: FetchResponse | RequestFailure) -> list[FetchedRecords]:
         """Move the cursors of the Fetch.
@@ -105,7 +104,8 @@ class ResponseHandler:
         if response.by_id or not response.has_records:
             return False
         report = self._reports.get(response.node_id)
-        is_old = report is None or self._client.clock() - report.fetched_at >= MAX_METADATA_AGE_BY_NAME_S
+        max_age_s = min(REPORT_AGE_S * len(self._reports), MAX_REPORT_AGE_S)
+        is_old = report is None or self._client.clock() - report.fetched_at >= max_age_s
         planned = [cursor.range for cursor in fetch.cursors if cursor.range.topic_id is not None]
         return is_old and not all(map(self._lost_records.is_recreated, planned))
 

@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, DataLossError
 from pyspark_kafka_meta.fetching.lost_records import LIST_OFFSETS_TIMEOUT_S, LOSS_GRACE_MS
-from pyspark_kafka_meta.fetching.response_handler import MAX_METADATA_AGE_BY_NAME_S
+from pyspark_kafka_meta.fetching.response_handler import MAX_REPORT_AGE_S
 from pyspark_kafka_meta.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, RefreshReason, TopicMetadata, TopicPartition
 from pyspark_kafka_meta.wire.messages import FetchRequest, FetchResponse
@@ -321,7 +321,7 @@ def test_brokers_that_fetch_by_name_give_no_rows_of_a_topic_that_was_recreated(
     scene.clock.at(20, scene.wire.catch_up)
     scene.cluster.create_topic("t", 3)
     scene.fill()
-    scene.clock.sleep(MAX_METADATA_AGE_BY_NAME_S)
+    scene.clock.sleep(MAX_REPORT_AGE_S)
     fetch_by_name(scene)
     reading = scene.reader(client, **options).read([planned[leader - 1]])
 
