@@ -111,11 +111,13 @@ class KafkaMetaStreamReader(PromptTask, DataSourceStreamReader, SupportsTriggerA
         failed commit neither fails the query nor delays each micro-batch: it is retried after `COMMIT_BACKOFF_S`.
         """
         name = self._options.commit_group
+        if name is None:
+            return
         offsets = {partition: position.offset for partition, position in finished.positions.items()}
         now = time.monotonic()
         is_backing_off = now < self._commits_not_before and not force
         is_known = offsets == self._committed and now < self._committed_at + COMMIT_AGAIN_S
-        if name is None or not offsets or is_known or is_backing_off:
+        if not offsets or is_known or is_backing_off:
             return
         from pyspark_kafka_meta.client.consumer_groups import ConsumerGroup
 
@@ -124,7 +126,7 @@ class KafkaMetaStreamReader(PromptTask, DataSourceStreamReader, SupportsTriggerA
             self._group.commit(offsets)
             self._committed, self._committed_at = offsets, now
         except KafkaMetaError as error:
-            self._commits_not_before = now + COMMIT_BACKOFF_S
+            self._commits_not_before = time.monotonic() + COMMIT_BACKOFF_S
             logger.warning("%s; retried after %.0f s", error, COMMIT_BACKOFF_S)
 
     def _planner(self) -> OffsetPlanner:
