@@ -39,13 +39,13 @@ from tests.cluster.spark_hosts import (
 from tests.kafka.cluster_tools import poll_until
 from tests.unit.written_events import events_in
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(480)
 
 FOLDER = Path(__file__).parent
 ARCHIVE = FOLDER.parent.parent / "build" / "environment.tar.gz"
 RECORDS = 3_000
 RECORDS_PER_S = 200
-DELAY_S = 0.2
+DELAY_S = 0.1
 TIMED_CONNECT = """
 import socket, sys, time
 began = time.monotonic()
@@ -136,7 +136,7 @@ class Copies:
             sink = {**cluster, **guarantee, "topic": target, "checkpointLocation": f"/mnt/checkpoints/{target}"}
             application.call("start", target, source, sink)
 
-    def copy_on(self, timeout_s: float = 60) -> None:
+    def copy_on(self, timeout_s: float = 150) -> None:
         """Wait until both queries have copied all records that are there now."""
         ends = log_ends(self._source)
         checkpoints = [self._checkpoints / target for target in self._targets]
