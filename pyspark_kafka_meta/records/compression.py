@@ -4,11 +4,15 @@ Codecs as in Kafka's `CompressionType`. Snappy data are raw (librdkafka) or fram
 (Java, which reads nothing else). Brokers refuse LZ4 frames of linked blocks, which pyarrow and `cramjam.lz4.compress`
 write; pyarrow compresses faster with the other codecs. Only from 2.14 on does cramjam stop at the end of the memory for
 every codec; before, not for gzip.
+
+What follows the compressed data is ignored where Java ignores it: behind gzip members, an LZ4 frame and snappy blocks.
 """
 
 from __future__ import annotations
 
 import struct
+import zlib
+from contextlib import suppress
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -21,10 +25,18 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version and compatible version
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _BLOCK_LENGTH = struct.Struct(">i")
+_NEXT_STREAM = int.from_bytes(_XERIAL_MAGIC[: _BLOCK_LENGTH.size], "big", signed=True)
+"""The begin of another header where the length of a block would be: streams may follow each other."""
 _MAX_SNAPPY_RATIO = 22
 """Three bytes become at most 64."""
 _TARGET_IS_FULL = "failed to write whole buffer"
 """cramjam's error when a target has no room, for every codec but snappy."""
+_GZIP_MAGIC = b"\x1f\x8b\x08"
+_GZIP_WINDOW_BITS = 31  # of zlib, with the header and the trailer of gzip
+_LZ4_HEADER = struct.Struct("<IBB")
+_LZ4_BLOCK_LENGTH = struct.Struct("<I")
+_LZ4_UNCOMPRESSED = 0x80000000
+_LZ4_BLOCK_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_CONTENT_CHECKSUM = 0x10, 0x08, 0x04
 
 
 class TargetFullError(Exception):
@@ -73,7 +85,8 @@ def compress(compression: Compression, data: memoryview) -> bytes | memoryview:
 
 
 def decompress_into(codec: Codec, data: memoryview, target: memoryview) -> int:
-    """Returns the number of bytes written to `target`. `data` may be several gzip members, zstd frames or LZ4 frames.
+    """Returns the number of bytes written to `target`. `data` may be several gzip members, zstd frames, LZ4 frames or
+    snappy streams.
 
     Raises:
         TargetFullError: `target` is too small.
@@ -85,14 +98,14 @@ def decompress_into(codec: Codec, data: memoryview, target: memoryview) -> int:
                 target[: len(data)] = data
                 return len(data)
             case Codec.GZIP:
-                return int(cramjam.gzip.decompress_into(data, target))
+                return _gzip_into(data, target)
             case Codec.SNAPPY:
                 return _snappy_into(data, target)
             case Codec.LZ4:
-                return int(cramjam.lz4.decompress_into(data, target))
+                return _lz4_into(data, target)
             case Codec.ZSTD:
                 return int(cramjam.zstd.decompress_into(data, target))
-    except (cramjam.DecompressionError, struct.error, ValueError) as error:
+    except (cramjam.DecompressionError, struct.error, ValueError, zlib.error) as error:
         if str(error) == _TARGET_IS_FULL:
             raise TargetFullError from None
         raise CorruptBatchError(f"its {codec.name} data are malformed: {error}") from None
@@ -115,12 +128,59 @@ def _lz4_frame(data: memoryview, level: int | None) -> bytes:
     return bytes(compressor.finish())
 
 
+def _gzip_into(data: memoryview, target: memoryview) -> int:
+    try:
+        return int(cramjam.gzip.decompress_into(data, target))
+    except cramjam.DecompressionError as error:
+        if str(error) == _TARGET_IS_FULL or data[: len(_GZIP_MAGIC)] != _GZIP_MAGIC:
+            raise
+    return _padded_gzip_into(data, target)
+
+
+def _padded_gzip_into(data: memoryview, target: memoryview) -> int:
+    """As Java's `GZIPInputStream`: what does not begin as another member is ignored."""
+    used, rest = 0, bytes(data)
+    while rest.startswith(_GZIP_MAGIC):
+        member = zlib.decompressobj(_GZIP_WINDOW_BITS)
+        text = member.decompress(rest, len(target) - used + 1)
+        if len(text) > len(target) - used:
+            raise TargetFullError
+        if not member.eof:
+            raise ValueError("gzip: a member is cut off")
+        target[used : used + len(text)] = text
+        used, rest = used + len(text), member.unused_data
+    return used
+
+
+def _lz4_into(data: memoryview, target: memoryview) -> int:
+    try:
+        return int(cramjam.lz4.decompress_into(data, target))
+    except cramjam.DecompressionError as error:
+        if str(error) != _TARGET_IS_FULL:
+            with suppress(struct.error):
+                return int(cramjam.lz4.decompress_into(data[: _lz4_frame_bytes(data)], target))
+        raise
+
+
+def _lz4_frame_bytes(data: memoryview) -> int:
+    """The bytes of the first frame, up to the end mark. Kafka's `Lz4BlockInputStream` reads no further."""
+    _, flags, _ = _LZ4_HEADER.unpack_from(data)
+    at = _LZ4_HEADER.size + (8 if flags & _LZ4_CONTENT_SIZE else 0) + 1  # the checksum of the header
+    while length := _LZ4_BLOCK_LENGTH.unpack_from(data, at)[0]:
+        at += _LZ4_BLOCK_LENGTH.size + length % _LZ4_UNCOMPRESSED + (4 if flags & _LZ4_BLOCK_CHECKSUM else 0)
+    return int(at) + _LZ4_BLOCK_LENGTH.size + (4 if flags & _LZ4_CONTENT_CHECKSUM else 0)
+
+
 def _snappy_into(data: memoryview, target: memoryview) -> int:
+    """Follows xerial's `SnappyInputStream.hasNextChunk`, which ignores less than a length at the end."""
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _raw_snappy_into(data, target)
     at, used = len(_XERIAL_HEADER), 0
-    while at < len(data):
+    while at + _BLOCK_LENGTH.size <= len(data):
         (length,) = _BLOCK_LENGTH.unpack_from(data, at)
+        if length == _NEXT_STREAM:
+            at += len(_XERIAL_HEADER)
+            continue
         at += _BLOCK_LENGTH.size
         if not 0 <= length <= len(data) - at:
             raise ValueError(f"snappy: a block of {length} bytes where {len(data) - at} are left")

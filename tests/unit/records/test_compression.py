@@ -123,6 +123,56 @@ def test_several_frames_or_members_are_one_text(codec: Codec) -> None:
     assert decompress(codec, COMPRESS[codec](TEXT[:5000]) + COMPRESS[codec](TEXT[5000:])) == TEXT
 
 
+@pytest.mark.parametrize("padding", [b"\0", bytes(4), bytes(1000), b"garbage", b"garbage" * 1000])
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4])
+def test_bytes_behind_the_compressed_data_are_ignored_as_in_java(codec: Codec, padding: bytes) -> None:
+    assert decompress(codec, COMPRESS[codec](TEXT) + padding, room=len(TEXT)) == TEXT
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4])
+def test_padded_text_larger_than_the_target_is_not_corrupt(codec: Codec) -> None:
+    with pytest.raises(TargetFullError):
+        decompress(codec, COMPRESS[codec](TEXT) + b"padding", room=len(TEXT) - 1)
+
+
+def test_padding_behind_several_gzip_members_is_ignored() -> None:
+    members = COMPRESS[Codec.GZIP](TEXT[:5000]) + COMPRESS[Codec.GZIP](TEXT[5000:])
+
+    assert decompress(Codec.GZIP, members + b"padding") == TEXT
+
+
+def test_damaged_gzip_member_behind_another_is_refused() -> None:
+    member = bytearray(COMPRESS[Codec.GZIP](TEXT))
+    member[-8] ^= 1  # its checksum
+
+    with pytest.raises(CorruptBatchError, match="GZIP"):
+        decompress(Codec.GZIP, COMPRESS[Codec.GZIP](TEXT) + member)
+
+
+@pytest.mark.parametrize("checksums", [False, True])
+def test_lz4_frame_with_any_header_ends_at_its_end_mark(checksums: bool) -> None:
+    compressor = cramjam.lz4.Compressor(content_checksum=checksums, block_linked=False)
+    compressor.compress(TEXT)
+
+    assert decompress(Codec.LZ4, bytes(compressor.finish()) + b"padding") == TEXT
+
+
+def test_snappy_streams_may_follow_each_other() -> None:
+    framed = xerial_snappy(TEXT[:5000]) + xerial_snappy(b"") + xerial_snappy(TEXT[5000:])
+
+    assert decompress(Codec.SNAPPY, framed) == TEXT
+
+
+def test_snappy_blocks_may_hold_no_text() -> None:
+    empty = xerial_snappy(b"x")[:16] + struct.pack(">i", 1) + bytes(cramjam.snappy.compress_raw(b""))
+
+    assert decompress(Codec.SNAPPY, empty + xerial_snappy(TEXT)[16:]) == TEXT
+
+
+def test_fewer_bytes_than_a_length_behind_snappy_blocks_are_ignored_as_in_java() -> None:
+    assert decompress(Codec.SNAPPY, xerial_snappy(TEXT) + b"abc") == TEXT
+
+
 def test_snappy_is_raw_or_framed_in_blocks() -> None:
     assert decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(TEXT))) == TEXT
     assert decompress(Codec.SNAPPY, xerial_snappy(TEXT, block_bytes=1000)) == TEXT
