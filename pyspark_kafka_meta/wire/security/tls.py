@@ -32,6 +32,12 @@ _UNKNOWN_AUTHORITY = (
 _OTHER_HOST = (
     "does not name this host: connect to a name in it (kafka.bootstrap.servers, and the brokers' advertised.listeners)"
 )
+_WEAK_KEY = "has a key that OpenSSL refuses as too short: issue it with an RSA key of 2048 bits or more, or an EC key"
+_WEAK_AUTHORITY_KEY = (
+    "comes from an authority whose key OpenSSL refuses as too short: use an authority with an RSA key of 2048 bits or "
+    "more, or an EC key"
+)
+_WEAK_SIGNATURE = "is signed with a hash that OpenSSL refuses as too weak, such as SHA-1: issue it with SHA-256"
 _CAUSES = {
     2: _UNKNOWN_AUTHORITY,
     7: _UNKNOWN_AUTHORITY,  # a trusted authority has the same name and another key
@@ -43,8 +49,17 @@ _CAUSES = {
     21: _UNKNOWN_AUTHORITY,
     62: _OTHER_HOST,
     64: _OTHER_HOST,
+    66: _WEAK_KEY,
+    67: _WEAK_AUTHORITY_KEY,
+    68: _WEAK_SIGNATURE,
 }
 """By OpenSSL's verification code (X509_V_ERR_...)."""
+_OWN_CAUSES = {
+    "EE_KEY_TOO_SMALL": _WEAK_KEY,
+    "CA_KEY_TOO_SMALL": _WEAK_AUTHORITY_KEY,
+    "CA_MD_TOO_WEAK": _WEAK_SIGNATURE,
+}
+"""By OpenSSL's reason to refuse a certificate of this client."""
 
 _last_contexts: dict[SecurityOptions, ssl.SSLContext] = {}
 
@@ -93,7 +108,9 @@ def _present(context: ssl.SSLContext, identity: Identity) -> None:
             file.write((identity.key_pem(password) + identity.chain_pem()).encode())
             file.flush()
             context.load_cert_chain(file.name, password=password)
-    except ssl.SSLError:
+    except ssl.SSLError as error:
+        if error.reason in _OWN_CAUSES:
+            raise OptionError(f"The client's certificate {_OWN_CAUSES[error.reason]}") from None
         raise OptionError("The client's private key does not belong to its first certificate") from None
     except OSError as error:
         raise OptionError(
