@@ -36,7 +36,7 @@ from pyspark_kafka_meta.wire.failed_addresses import FailedAddresses
 from pyspark_kafka_meta.wire.frame_codec import API_VERSIONS, FETCH, LENGTH_BYTES, METADATA, Api, Exchange
 from pyspark_kafka_meta.wire.security import tls
 from pyspark_kafka_meta.wire.security.sasl_login import log_in, login_is_required
-from pyspark_kafka_meta.wire.sockets import connect, is_readable, remaining_s
+from pyspark_kafka_meta.wire.sockets import TOO_MANY_CONNECTIONS, connect, is_readable, remaining_s
 
 LOGIN_AGAIN_AT = (0.85, 0.95)
 """Shares of a session's lifetime between which it is renewed, as Kafka's `SaslClientAuthenticator` does."""
@@ -352,4 +352,5 @@ class Connection:
         if self._is_new and isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
             return tls.failure(self.address, error)
         reason = "closed the connection" if error is None else f"broke the connection ({error.strerror or error})"
-        return ConnectError(f"{self.address} {reason} while {what}")
+        advice = "" if self._versions else f": {TOO_MANY_CONNECTIONS}"
+        return ConnectError(f"{self.address} {reason} while {what}{advice}")

@@ -1,4 +1,4 @@
-"""`InFlightRequests`: the in-flight requests of one kind and their connections, one to each broker.
+"""`InFlightRequests`: the in-flight requests of one kind and the connections that carry them, one to each broker.
 
 Sending never waits for a broker: `receive` sends what the sockets did not take, and returns the first response of
 several brokers. Named after Kafka's `org.apache.kafka.clients.InFlightRequests`.
@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
 from pyspark_kafka_meta.model import Address, Broker
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from pyspark_kafka_meta.wire.idle_connections import IdleConnections
 from pyspark_kafka_meta.wire.in_flight_queue import InFlightQueue, InFlightRequest, next_events
 from pyspark_kafka_meta.wire.messages import RequestFailure
 from pyspark_kafka_meta.wire.opening_connection import OpeningConnection
@@ -38,14 +39,20 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
     extends_deadline: ClassVar[bool] = True
     """Whether a response gets as much time as its connection, or both share the deadline."""
 
-    def __init__(self, settings: ConnectionSettings, interrupted_by: InFlightRequests[Any, Any] | None = None) -> None:
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        idle: IdleConnections,
+        interrupted_by: InFlightRequests[Any, Any] | None = None,
+    ) -> None:
         """
         Args:
+            idle: shared with other kinds of requests whose connections have the same settings.
             interrupted_by: requests that end a `receive` here once they have a response, an error or a timeout.
         """
         self._settings = settings
         self._interrupted_by = interrupted_by
-        self._idle: dict[int, Connection] = {}
+        self._idle = idle
         self._in_flight: dict[int, InFlightQueue[RequestT]] = {}
         self._failed: dict[int, KafkaMetaError] = {}  # not received yet
 
@@ -118,8 +125,7 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
 
     def close_idle_except(self, addresses: Collection[Address]) -> None:
         """Close the idle connections to all other addresses."""
-        for node_id in [node_id for node_id, idle in self._idle.items() if idle.address not in addresses]:
-            self._idle.pop(node_id).close()
+        self._idle.close_except(addresses)
 
     def _start(self, broker: Broker, requests: deque[InFlightRequest[RequestT]]) -> None:
         """Send the first request, to which no other is in flight, then the others."""
@@ -133,7 +139,7 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
             self._send_held(queue)
 
     def _sent(self, broker: Broker, request: RequestT, deadline: float) -> Connection | OpeningConnection:
-        """Send over the idle connection. If there is none, or it breaks, a thread opens a new connection and sends. A
+        """Send over an idle connection. If there is none, or it breaks, a thread opens a new connection and sends. A
         thread sends also where the session has to be renewed first."""
 
         def send_over(connection: Connection) -> Connection:
@@ -141,13 +147,16 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
                 self._write(connection, request, deadline)
             return connection
 
-        idle = _usable(self._idle.pop(broker.node_id, None), broker.address)
+        def send_over_new() -> Connection:
+            return send_over(Connection(broker.address, self._settings, deadline))
+
+        idle = self._idle.take(broker.address)
         if idle is not None and idle.login_is_due():
             return OpeningConnection(lambda: send_over(idle))
         if idle is not None:
             with suppress(ConnectError, RequestTimeoutError):
                 return send_over(idle)
-        return OpeningConnection(lambda: send_over(Connection(broker.address, self._settings, deadline)))
+        return OpeningConnection(send_over_new)
 
     def _send_held(self, queue: InFlightQueue[RequestT]) -> None:
         with self._failing(queue):
@@ -180,7 +189,7 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
         if queue.sent:
             self._in_flight[node_id] = queue
             return response
-        self._idle[node_id] = connection
+        self._idle.put(connection)
         if queue.held:
             self._start(queue.broker, queue.held)
         return response
@@ -200,13 +209,6 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
         except BaseException:
             self.drop(queue.broker.node_id)
             raise
-
-
-def _usable(idle: Connection | None, address: Address) -> Connection | None:
-    if idle is not None and (idle.address != address or not idle.is_usable()):
-        idle.close()
-        return None
-    return idle
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`KafkaWire`: the `Wire` seam over real connections, one per broker and kind of request.
+"""`KafkaWire`: the `Wire` seam over real connections: one per broker and kind of request in flight.
 
 Metadata and offsets never wait behind megabytes of records.
 """
@@ -28,6 +28,7 @@ from pyspark_kafka_meta.wire.frame_codec import (
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
 )
+from pyspark_kafka_meta.wire.idle_connections import IdleConnections
 from pyspark_kafka_meta.wire.in_flight_queue import InFlightRequest
 from pyspark_kafka_meta.wire.in_flight_requests import InFlightRequests
 from pyspark_kafka_meta.wire.messages import (
@@ -85,8 +86,8 @@ class FetchRequests(InFlightRequests[FetchRequest, FetchResponse]):
 
     name = "a Fetch"
 
-    def __init__(self, settings: ConnectionSettings, interrupted_by: MetadataRequests) -> None:
-        super().__init__(settings, interrupted_by)
+    def __init__(self, settings: ConnectionSettings, idle: IdleConnections, interrupted_by: MetadataRequests) -> None:
+        super().__init__(settings, idle, interrupted_by)
         self._max_bytes: dict[Address, int] = {}  # of brokers whose response was late
         self._memory = ReusableBuffer()
 
@@ -123,7 +124,8 @@ class KafkaWire:
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
-        self._metadata = MetadataRequests(settings)
+        self._idle = IdleConnections()
+        self._metadata = MetadataRequests(settings, self._idle)
         self._kinds: list[InFlightRequests[Any, Any]] = [self._metadata]
         self.offsets = self._open(OffsetsRequests)
         self.fetch = self._open(FetchRequests)
@@ -142,8 +144,8 @@ class KafkaWire:
 
         return self._open(TransactionRequests)
 
-    def _open(self, kind: Callable[[ConnectionSettings, MetadataRequests], Kind]) -> Kind:
-        requests = kind(self._settings, self._metadata)
+    def _open(self, kind: Callable[[ConnectionSettings, IdleConnections, MetadataRequests], Kind]) -> Kind:
+        requests = kind(self._settings, self._idle, self._metadata)
         self._kinds.append(requests)
         return requests
 

@@ -8,6 +8,7 @@ from typing import Any
 from pyspark_kafka_meta.wire import translate_produce, translate_transactions
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.wire.frame_codec import PRODUCE
+from pyspark_kafka_meta.wire.idle_connections import IdleConnections
 from pyspark_kafka_meta.wire.in_flight_queue import InFlightRequest
 from pyspark_kafka_meta.wire.in_flight_requests import InFlightRequests
 from pyspark_kafka_meta.wire.producer_messages import (
@@ -20,13 +21,15 @@ from pyspark_kafka_meta.wire.producer_messages import (
 
 class ProduceRequests(InFlightRequests[ProduceRequest, ProduceResponse]):
     """A broker that waits for its followers reads no further requests: its full buffer is no reason to close a
-    connection whose requests it may have handled."""
+    connection whose requests it may have handled. So these requests share no connections with others."""
 
     name = "a Produce"
     pipelines = True
 
-    def __init__(self, settings: ConnectionSettings, interrupted_by: InFlightRequests[Any, Any]) -> None:
-        super().__init__(replace(settings, limits_unacknowledged=False), interrupted_by)
+    def __init__(
+        self, settings: ConnectionSettings, _: IdleConnections, interrupted_by: InFlightRequests[Any, Any]
+    ) -> None:
+        super().__init__(replace(settings, limits_unacknowledged=False), IdleConnections(), interrupted_by)
 
     def _write(self, connection: Connection, request: ProduceRequest, deadline: float) -> None:
         version = connection.version(translate_produce.produce_api(request))

@@ -46,6 +46,12 @@ else:
     UNACKNOWLEDGED_OPTION = 0
     TCP_OPTIONS = {}
 
+TOO_MANY_CONNECTIONS = (
+    "the broker may refuse connections because it has too many (max.connections.per.ip, max.connections): run fewer "
+    "tasks at a time, or raise the limit"
+)
+"""Ends the error of a new connection that its peer closes before any response."""
+
 
 def in_thread(work: Callable[[], T]) -> Future[T]:
     """Run `work` in a daemon thread, which does not delay the end of the process.

@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka_meta.model import Broker, TopicPartition
 from pyspark_kafka_meta.records.record_batches import read_batch_headers
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
+from pyspark_kafka_meta.wire.idle_connections import IdleConnections
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire, MetadataRequests
 from pyspark_kafka_meta.wire.messages import RequestFailure
 from pyspark_kafka_meta.wire.producer_messages import ProducePartition, ProduceRequest, ProduceResponse
@@ -49,8 +50,8 @@ class TappedProduces(ProduceRequests):
         sent: how often each batch was sent, by partition, producer id, producer epoch and base sequence.
     """
 
-    def __init__(self, settings: ConnectionSettings, interrupted_by: MetadataRequests) -> None:
-        super().__init__(settings, interrupted_by)
+    def __init__(self, settings: ConnectionSettings, idle: IdleConnections, interrupted_by: MetadataRequests) -> None:
+        super().__init__(settings, idle, interrupted_by)
         self.proxies: dict[int, TcpProxy] = {}
         self.faults: deque[Fault] = deque()
         self.applied: list[Fault] = []

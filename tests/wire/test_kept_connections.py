@@ -24,6 +24,7 @@ from pyspark_kafka_meta.wire.messages import (
     OffsetsResponse,
     RequestFailure,
 )
+from pyspark_kafka_meta.wire.producer_messages import ProducerIdRequest, ProducerIdResponse
 from tests.partitions import T0
 from tests.tcp_proxy import TcpProxy
 
@@ -60,11 +61,11 @@ def test_connection_to_where_no_broker_is_any_more_is_closed(
     for broker in (Broker(9, alias), answer.brokers[0]):
         wire.offsets.send(broker, OffsetsRequest((), False), time.monotonic() + 10)
         assert isinstance(wire.offsets.receive([broker.node_id], time.monotonic() + 10), OffsetsResponse)
-    assert [connection.fileno() >= 0 for connection in opened] == [True, True, True]
+    assert [connection.fileno() >= 0 for connection in opened] == [True, True]
     for broker in answer.brokers:
         wire.metadata(broker.address, (), time.monotonic() + 10)
 
-    assert [connection.fileno() >= 0 for connection in opened] == [False, False, True, True, True, True]
+    assert [connection.fileno() >= 0 for connection in opened] == [False, True, True, True]
     wire.close()
     assert not any(connection.fileno() >= 0 for connection in opened)
 
@@ -88,6 +89,25 @@ def test_a_broker_has_three_connections_at_most_whatever_it_is_asked(
         assert wire.fetch.receive([broker.node_id], deadline) is not None
 
     assert len(opened) <= 3
+
+
+def test_requests_that_are_sent_one_after_the_other_share_a_connection(
+    mock_cluster: MockCluster, wire: KafkaWire, opened: list[Connection]
+) -> None:
+    """As a planner sends them, and the driver of exactly-once writes."""
+    host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
+    address = Address(host, int(port))
+    deadline = time.monotonic() + 10
+    answer = wire.metadata(address, (), deadline)
+    (broker,) = (broker for broker in answer.brokers if broker.address == address)
+    for _ in range(2):
+        wire.offsets.send(broker, OffsetsRequest((), False), deadline)
+        assert isinstance(wire.offsets.receive([broker.node_id], deadline), OffsetsResponse)
+        wire.transactions.send(broker, ProducerIdRequest(), deadline)
+        assert isinstance(wire.transactions.receive([broker.node_id], deadline), ProducerIdResponse)
+        wire.metadata(address, (), deadline)
+
+    assert len(opened) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux filters packets for a socket")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, OptionError, TlsError
 from pyspark_kafka_meta.model import Address
 from pyspark_kafka_meta.options import SecurityOptions
-from pyspark_kafka_meta.wire.sockets import remaining_s
+from pyspark_kafka_meta.wire.sockets import TOO_MANY_CONNECTIONS, remaining_s
 
 if TYPE_CHECKING:
     from pyspark_kafka_meta.wire.security.key_stores import Identity
@@ -156,4 +156,6 @@ def failure(address: Address, error: Exception) -> KafkaMetaError:
                 "set kafka.ssl.keystore.location or kafka.ssl.keystore.key to a certificate that it trusts"
             )
         return TlsError(f"{address} does not speak TLS as expected ({reason}): check kafka.security.protocol")
-    return ConnectError(f"{address} closed the connection in the TLS handshake: does this port speak TLS?")
+    return ConnectError(
+        f"{address} closed the connection in the TLS handshake: does this port speak TLS? If so, {TOO_MANY_CONNECTIONS}"
+    )

@@ -1,0 +1,33 @@
+"""A broker that has too many connections closes new ones before it responds."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+
+import pytest
+
+from pyspark_kafka_meta.errors import ConnectError
+from pyspark_kafka_meta.options import ClientOptions
+from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
+from tests.wire.scripted_broker import Behaviour, scripted_broker
+
+ADVICE = r"too many \(max\.connections\.per\.ip, max\.connections\): run fewer tasks at a time, or raise the limit"
+
+
+def close(peer: socket.socket) -> None:
+    peer.close()
+
+
+def reset(peer: socket.socket) -> None:
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+@pytest.mark.parametrize("refuse", [close, reset])
+def test_a_connection_that_is_closed_before_any_response_names_the_limits(refuse: Behaviour, protocol: str) -> None:
+    options = ClientOptions.parse({"kafka.bootstrap.servers": "h:1", "kafka.security.protocol": protocol})
+    with scripted_broker(refuse) as address, pytest.raises(ConnectError, match=ADVICE):
+        Connection(address, ConnectionSettings.of(options), time.monotonic() + 10)
