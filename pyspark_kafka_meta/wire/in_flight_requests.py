@@ -10,7 +10,7 @@ import selectors
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -21,6 +21,7 @@ from pyspark_kafka_meta.wire.idle_connections import IdleConnections
 from pyspark_kafka_meta.wire.in_flight_queue import InFlightQueue, InFlightRequest, next_events
 from pyspark_kafka_meta.wire.messages import RequestFailure
 from pyspark_kafka_meta.wire.opening_connection import OpeningConnection
+from pyspark_kafka_meta.wire.security.oauth_tokens import TokenRefusedError
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
@@ -140,7 +141,8 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
 
     def _sent(self, broker: Broker, request: RequestT, deadline: float) -> Connection | OpeningConnection:
         """Send over an idle connection. If there is none, or it breaks, a thread opens a new connection and sends. A
-        thread sends also where the session has to be renewed first."""
+        thread sends also where the session has to be renewed first. A refused token is replaced once, over a new
+        connection: it may have been revoked."""
 
         def send_over(connection: Connection) -> Connection:
             with _closed_by_errors(connection):
@@ -150,13 +152,19 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
         def send_over_new() -> Connection:
             return send_over(Connection(broker.address, self._settings, deadline))
 
+        def log_in_and_send(send: Callable[[], Connection]) -> Connection:
+            try:
+                return send()
+            except TokenRefusedError:
+                return send_over_new()
+
         idle = self._idle.take(broker.address)
         if idle is not None and idle.login_is_due():
-            return OpeningConnection(lambda: send_over(idle))
+            return OpeningConnection(lambda: log_in_and_send(lambda: send_over(idle)))
         if idle is not None:
             with suppress(ConnectError, RequestTimeoutError):
                 return send_over(idle)
-        return OpeningConnection(send_over_new)
+        return OpeningConnection(lambda: log_in_and_send(send_over_new))
 
     def _send_held(self, queue: InFlightQueue[RequestT]) -> None:
         with self._failing(queue):

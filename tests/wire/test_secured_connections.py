@@ -541,6 +541,10 @@ def disagree(error: ErrorCode) -> Behaviour:
     return behave
 
 
+def refuse_token(peer: socket.socket) -> None:
+    logged_in(lambda _: b'{"status":"invalid_token"}', refuse)(peer)
+
+
 SASL_FAILURES: dict[str, tuple[Behaviour, dict[str, str], str]] = {
     "wrong password": (logged_in(refuse), PLAIN, r"refused the PLAIN login \(no\): check the credentials"),
     "mechanism not offered": (
@@ -557,11 +561,7 @@ SASL_FAILURES: dict[str, tuple[Behaviour, dict[str, str], str]] = {
     "many iterations": (scram_broker(iterations=9_999_999), SCRAM, "requests 9,999,999 iterations of SCRAM-SHA-256"),
     "forged broker": (scram_broker(last=forged), SCRAM, "does not prove that it knows the password"),
     "SCRAM garbage": (logged_in(lambda _: b"\xff\xfe"), SCRAM, "broker's part of SCRAM-SHA-256 is wrong"),
-    "token refused": (
-        logged_in(lambda _: b'{"status":"invalid_token"}', refuse),
-        OAUTH,
-        r'refused the OAUTHBEARER login \({"status":"invalid_token"}\)',
-    ),
+    "token refused": (refuse_token, OAUTH, r'refused the OAUTHBEARER login \({"status":"invalid_token"}\)'),
     "provider missing": (
         logged_in(accept),
         {**OAUTH, "oauthTokenProvider": f"{__name__}:Nobody"},
@@ -582,8 +582,42 @@ def test_a_failed_login_is_an_authentication_error_of_one_attempt(name: str) -> 
     started = time.monotonic()
     with scripted_broker(counted) as address, pytest.raises(AuthenticationError, match=text):
         ask(address, options)
-    assert len(attempts) == 1
+    assert len(attempts) == (2 if name == "token refused" else 1), "a refused token is replaced once"
     assert time.monotonic() - started < PATIENCE_S
+
+
+def test_a_new_token_follows_a_refused_token() -> None:
+    logins: list[bytes] = []
+
+    def behave(peer: socket.socket) -> None:
+        logins.append(b"")
+        (refuse_token if len(logins) == 1 else logged_in(accept))(peer)
+
+    with scripted_broker(behave) as address:
+        ask(address, OAUTH)
+    assert len(logins) == 2
+
+
+def test_a_new_token_follows_a_token_that_a_renewed_login_has_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "LOGIN_AGAIN_AT", (0.0, 0.0))
+    connections: list[socket.socket] = []
+
+    def behave(peer: socket.socket) -> None:
+        connections.append(peer)
+        if len(connections) == 1:
+            answer_versions(peer, metadata=12)
+            for _ in range(2):
+                agree_on_mechanism(peer)
+                authenticate(peer, accept, lifetime_ms=60_000)
+            answer_metadata(peer)
+            agree_on_mechanism(peer)
+            authenticate(peer, lambda _: b'{"status":"invalid_token"}', refuse)
+        else:
+            logged_in(accept)(peer)
+
+    with scripted_broker(behave) as address:
+        ask(address, OAUTH, times=2)
+    assert len(connections) == 2
 
 
 def test_a_port_that_wants_a_login_says_so_to_who_has_none() -> None:

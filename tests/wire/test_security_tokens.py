@@ -79,9 +79,16 @@ def test_connections_that_open_at_the_same_time_share_a_token() -> None:
 def test_after_a_refused_login_another_token_is_asked_for() -> None:
     with token_endpoint(200, GOOD) as (url, requests):
         for _ in range(2):
-            bearer_token(by_endpoint(url), "broker", soon())
-            forget_token(by_endpoint(url))
+            forget_token(by_endpoint(url), bearer_token(by_endpoint(url), "broker", soon()))
     assert len(requests) == 2
+
+
+def test_a_token_that_another_login_has_replaced_is_kept() -> None:
+    with token_endpoint(200, GOOD) as (url, requests):
+        token = bearer_token(by_endpoint(url), "broker", soon())
+        forget_token(by_endpoint(url), "the token before")
+        assert bearer_token(by_endpoint(url), "broker", soon()) == token
+    assert len(requests) == 1
 
 
 def test_a_token_without_a_lifetime_serves_once() -> None:

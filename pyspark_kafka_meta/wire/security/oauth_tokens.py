@@ -31,6 +31,10 @@ _tokens: dict[SecurityOptions, tuple[str, float]] = {}  # with the end of its us
 _endpoint_lock = threading.Lock()  # connections that open at the same time share a token
 
 
+class TokenRefusedError(AuthenticationError):
+    """A broker refused a token. Another token may be accepted: a token can be revoked before it expires."""
+
+
 def bearer_token(security: SecurityOptions, host: str, deadline: float) -> str:
     """The token for the broker at `host`.
 
@@ -54,9 +58,10 @@ def bearer_token(security: SecurityOptions, host: str, deadline: float) -> str:
         _endpoint_lock.release()
 
 
-def forget_token(security: SecurityOptions) -> None:
-    """A broker refused the token: the next login requests another token."""
-    _tokens.pop(security, None)
+def forget_token(security: SecurityOptions, token: str) -> None:
+    """A broker refused the token: the next login requests another token, unless another login has."""
+    if _tokens.get(security, ("", 0.0))[0] == token:
+        _tokens.pop(security, None)
 
 
 def _request(who: str, source: Callable[[], str], deadline: float) -> str:

@@ -17,7 +17,7 @@ from pyspark_kafka_meta.wire import frame_codec
 from pyspark_kafka_meta.wire.frame_codec import SASL_AUTHENTICATE, SASL_HANDSHAKE, Api
 from pyspark_kafka_meta.wire.response_checks import printable
 from pyspark_kafka_meta.wire.security import sasl_mechanisms
-from pyspark_kafka_meta.wire.security.oauth_tokens import forget_token
+from pyspark_kafka_meta.wire.security.oauth_tokens import TokenRefusedError, forget_token
 
 MAX_ROUNDS = 10
 
@@ -36,7 +36,7 @@ def log_in(connection: Caller, security: SecurityOptions, deadline: float) -> fl
     """Log in, or renew the session. Returns the lifetime of the session in ms, 0 for no limit.
 
     Raises:
-        AuthenticationError: the broker refuses, or does not prove its identity.
+        AuthenticationError: the broker refuses, or does not prove its identity. TokenRefusedError: it refuses a token.
     """
     name = sasl_mechanisms.mechanism_name(security)
     _agree_on(name, connection, security, deadline)
@@ -48,9 +48,10 @@ def log_in(connection: Caller, security: SecurityOptions, deadline: float) -> fl
     for _ in range(MAX_ROUNDS):
         response = connection.call(SASL_AUTHENTICATE, request(auth_bytes=to_send), deadline).message
         if response.error_code != 0:
-            forget_token(security)
+            forget_token(security, token)
             reason = shown(refusal.decode(errors="replace") or response.error_message or "", security, token)
-            raise AuthenticationError(
+            kind = TokenRefusedError if token else AuthenticationError
+            raise kind(
                 f"{connection.address} refused the {name} login{reason and f' ({reason})'}: check the credentials"
             )
         try:
