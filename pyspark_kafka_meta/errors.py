@@ -48,6 +48,11 @@ class ResponseTooLargeError(KafkaMetaError):
     """A broker's answer is larger than the options allow, and would be again. Raise kafka.fetch.max.bytes."""
 
 
+class RequestTooLargeError(KafkaMetaError):
+    """A request is larger than socket.request.max.bytes of a broker, which closes the connection. The message names the
+    size."""
+
+
 class UnsupportedBrokerError(KafkaMetaError):
     """A broker is too old: it lacks a required API version (Apache Kafka 2.7 or later has all of them)."""
 

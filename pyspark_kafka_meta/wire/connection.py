@@ -23,6 +23,7 @@ from pyspark_kafka_meta.errors import (
     KafkaMetaError,
     ProtocolError,
     RequestTimeoutError,
+    RequestTooLargeError,
     ResponseTooLargeError,
     TlsError,
     UnsupportedBrokerError,
@@ -50,6 +51,8 @@ HTTP = b"HTTP"
 """First bytes of an HTTP response. No frame has such a size."""
 PROBE_S = 1.0
 """Deadline of the request that finds the reason of a closed connection, for a better error."""
+SMALL_REQUEST_BYTES = 16 * 1024
+"""No broker refuses a request of this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class ConnectionSettings:
         max_frame_bytes: limit of a response beyond the records that its request asks for.
         limits_unacknowledged: as in `sockets.connect`.
         failed_addresses: of all connections of the client.
+        closed_on: bytes of the last request that a broker closed a connection on, by address.
     """
 
     client_id: str
@@ -68,6 +72,7 @@ class ConnectionSettings:
     security: SecurityOptions = PLAINTEXT
     limits_unacknowledged: bool = True
     failed_addresses: FailedAddresses = field(default_factory=FailedAddresses, compare=False)
+    closed_on: dict[Address, int] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, options: ClientOptions) -> ConnectionSettings:
@@ -194,7 +199,8 @@ class Connection:
                 except OSError as error:
                     if deadline is None and isinstance(error, BlockingIOError | ssl.SSLWantWriteError):
                         return
-                    raise self._failure(error, f"sending {request.api.title}") from error
+                    failure = self._failure(error, f"sending {request.api.title}")
+                    raise self._refused_size(self._in_flight[0]) or failure from error
 
     def receive(
         self, deadline: float, memory: ReusableBuffer | None = None, has_begun: bool = False, max_records_bytes: int = 0
@@ -208,7 +214,12 @@ class Connection:
         """
         request = self._in_flight.popleft()
         what = f"waiting for its {request.api.title} response"
-        prefix = self._receive_exactly(LENGTH_BYTES, deadline, what, SILENCE_S if has_begun else math.inf)
+        try:
+            prefix = self._receive_exactly(LENGTH_BYTES, deadline, what, SILENCE_S if has_begun else math.inf)
+        except ConnectError:
+            if (refused := self._refused_size(request)) is not None:
+                raise refused from None
+            raise
         size = int.from_bytes(prefix, "big", signed=True)
         accepted = self._settings.max_frame_bytes + max_records_bytes
         if not LENGTH_BYTES <= size <= accepted:
@@ -295,6 +306,42 @@ class Connection:
                 return login_is_required(probe, deadline)
         except KafkaMetaError:
             return False
+
+    def _refused_size(self, request: _InFlight) -> RequestTooLargeError | None:
+        """The error of a request that is larger than its broker accepts: the broker closes the connection once it knows
+        the size. Call it after any closed connection: this looks into the second for a request of at least this size.
+        """
+        size = request.request_bytes
+        if size <= SMALL_REQUEST_BYTES:
+            return None
+        before = self._settings.closed_on.get(self.address, size + 1)
+        self._settings.closed_on[self.address] = size
+        if size < before or not self._closes_on(size) or self._closes_on(SMALL_REQUEST_BYTES):
+            return None
+        return RequestTooLargeError(
+            f"{self.address} closes the connection at a {request.api.title} request of {size} bytes, more than "
+            "socket.request.max.bytes of the broker: raise it, or set kafka.max.request.size and kafka.batch.size to "
+            "less if the request writes records"
+        )
+
+    def _closes_on(self, size: int) -> bool:
+        """Whether the broker closes a connection that announces a request of this size."""
+        deadline = time.monotonic() + PROBE_S
+        try:
+            probe = Connection(self.address, self._settings, deadline)
+        except KafkaMetaError:
+            return False
+        with contextlib.closing(probe):
+            probe._is_new = False  # it starts no further probe
+            try:
+                probe._socket.settimeout(remaining_s(deadline))
+                probe._socket.sendall((size - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "big"))
+                probe._receive_exactly(LENGTH_BYTES, deadline, "waiting for nothing", math.inf)
+            except RequestTimeoutError:
+                return False
+            except (OSError, ConnectError):
+                return True
+        return False
 
     def _log_in(self, deadline: float) -> None:
         self._login_due = math.inf

@@ -1,0 +1,96 @@
+"""A broker that closes the connection on a request larger than its socket.request.max.bytes."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+
+import pytest
+
+from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTooLargeError
+from pyspark_kafka_meta.model import Address
+from pyspark_kafka_meta.wire import connection
+from pyspark_kafka_meta.wire.connection import ConnectionSettings
+from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
+from tests.wire.scripted_broker import Behaviour, answer_versions, scripted_broker
+from tests.wire.test_connection import metadata_frame
+
+LIMIT = 50_000
+LARGE = [f"topic-{number:05d}" for number in range(5_000)]
+"""Topics of a Metadata request above the limit."""
+PROBE_S = 0.2
+
+
+@pytest.fixture(autouse=True)
+def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "PROBE_S", PROBE_S)
+
+
+def refusing(limit: int, accepted: list[socket.socket]) -> Behaviour:
+    """As Kafka's `NetworkReceive`: it closes the connection once it has read the size."""
+
+    def behave(peer: socket.socket) -> None:
+        accepted.append(peer)
+        answer_versions(peer, metadata=12)
+        while size := int.from_bytes(peer.recv(4, socket.MSG_WAITALL), "big"):
+            if size > limit:
+                peer.shutdown(socket.SHUT_RDWR)
+                return
+            request = peer.recv(size, socket.MSG_WAITALL)
+            peer.sendall(metadata_frame(int.from_bytes(request[4:8], "big")))
+
+    return behave
+
+
+def ask_twice(address: Address, topics: list[str]) -> KafkaMetaError | None:
+    """The last error of two equal requests of one client."""
+    error: KafkaMetaError | None = None
+    with closing(KafkaWire(ConnectionSettings("test", 10_000, max_frame_bytes=1 << 20))) as wire:
+        for _ in range(2):
+            with suppress(ConnectError):
+                try:
+                    wire.metadata(address, topics, time.monotonic() + 10)
+                except RequestTooLargeError as raised:
+                    error = raised
+    return error
+
+
+def test_a_request_that_is_refused_twice_for_its_size_names_size_and_setting() -> None:
+    began = time.monotonic()
+    with scripted_broker(refusing(LIMIT, [])) as address:
+        error = ask_twice(address, LARGE)
+
+    assert str(error).startswith(f"{address} closes the connection at a Metadata request of 145024 bytes, ")
+    assert "socket.request.max.bytes of the broker: raise it, or set kafka.max.request.size" in str(error)
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("behave", "topics", "connections"),
+    [
+        (lambda accepted: refusing(1 << 20, accepted), LARGE, 1),  # a limit above the request
+        (lambda accepted: hanging_up(accepted), LARGE, 6),  # two requests, each with a look for a login; two probes
+        (lambda accepted: hanging_up(accepted), [], 4),  # no broker refuses a small request
+    ],
+)
+def test_a_connection_that_is_closed_for_another_reason_is_a_lost_connection(
+    behave: Callable[[list[socket.socket]], Behaviour], topics: list[str], connections: int
+) -> None:
+    accepted: list[socket.socket] = []
+    with scripted_broker(behave(accepted)) as address:
+        assert ask_twice(address, topics) is None
+    assert len(accepted) <= connections
+
+
+def hanging_up(accepted: list[socket.socket]) -> Behaviour:
+    """It closes every connection on its first request."""
+
+    def behave(peer: socket.socket) -> None:
+        accepted.append(peer)
+        answer_versions(peer, metadata=12)
+        peer.recv(4, socket.MSG_WAITALL)
+        peer.shutdown(socket.SHUT_RDWR)
+
+    return behave
