@@ -36,6 +36,7 @@ INVALID_TRANSACTION_TIMEOUT = ErrorCode.invalid_transaction_timeout.value
 OPERATION_NOT_ATTEMPTED = ErrorCode.operation_not_attempted.value
 TRANSACTIONAL_ID_NOT_FOUND = ErrorCode.transactional_id_not_found.value
 REBOOTSTRAP_REQUIRED = ErrorCode.rebootstrap_required.value
+COORDINATOR_NOT_AVAILABLE = ErrorCode.coordinator_not_available.value
 
 COORDINATOR_UNAVAILABLE = frozenset(
     code.value

@@ -95,8 +95,7 @@ class ConsumerGroup:
                 self._admin = None  # its keys or passwords may be outdated
                 text = shown(error.str(), self._options.security)
                 raise BrokerError(
-                    f"the offsets of consumer group {self._name} could not be {verb}: {text}. Check that the group may "
-                    "be read and written, and has no members",
+                    f"the offsets of consumer group {self._name} could not be {verb}: {text}. {_advice(error.code())}",
                     error.code(),
                 )
             time.sleep(COORDINATOR_BACKOFF_S)
@@ -104,3 +103,12 @@ class ConsumerGroup:
     @property
     def _timeout_s(self) -> float:
         return self._options.default_api_timeout_ms / 1000
+
+
+def _advice(code: int) -> str:
+    if code in NO_COORDINATOR_CODES:
+        return (
+            "No broker coordinates the group: check that as many brokers are up as offsets.topic.replication.factor of "
+            "the brokers says"
+        )
+    return "Check that the group may be read and written, and has no members"

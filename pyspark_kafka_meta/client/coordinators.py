@@ -22,6 +22,7 @@ from pyspark_kafka_meta.errors import (
 from pyspark_kafka_meta.kafka_errors import (
     CLUSTER_AUTHORIZATION_FAILED,
     CONCURRENT_TRANSACTIONS,
+    COORDINATOR_NOT_AVAILABLE,
     COORDINATOR_UNAVAILABLE,
     INVALID_TRANSACTION_TIMEOUT,
     NOT_OPEN,
@@ -53,6 +54,8 @@ from pyspark_kafka_meta.wire.producer_messages import (
 CONCURRENT_SHARE = 0.2
 """CONCURRENT_TRANSACTIONS lasts until the markers of the transaction before are written, a few ms: it is retried after
 this share of a backoff. By default 20 ms, as in Kafka's `TransactionManager.ADD_PARTITIONS_RETRY_BACKOFF_MS`."""
+DEFAULT_REPLICATION = 3
+"""Of transaction.state.log.replication.factor. With fewer brokers, they cannot create __transaction_state."""
 
 Outcome: TypeAlias = TransactionResponse | KafkaMetaError
 """What became of one request: its response, or a retriable error."""
@@ -88,6 +91,7 @@ class Coordinators:
         self._known: dict[str, Broker] = {}  # coordinators by transactional id
         self._unanswered: Counter[int] = Counter()  # failures in a row by node id
         self._problem = ""  # the last
+        self._problems: set[str] = set()  # of all attempts so far
 
     def producer_id(self, deadline: float) -> ProducerEpoch:
         """A new producer id, for idempotent writes.
@@ -230,10 +234,11 @@ class Coordinators:
 
     def _attempts(self, deadline: float) -> Iterator[None]:
         """Once for each attempt before `deadline`, with backoffs between them."""
-        failures, self._problem = 0, "no time was left"
+        failures, self._problem, self._problems = 0, "no time was left", set()
         while self._clock() < deadline:
             yield
             failures += 1
+            self._problems.add(self._problem)
             share = CONCURRENT_SHARE if self._problem == describe(CONCURRENT_TRANSACTIONS) else 1
             self._sleep(min(self._backoff_s(failures) * share, max(deadline - self._clock(), 0)))
             self._cache.refresh_if_due(deadline)
@@ -267,7 +272,16 @@ class Coordinators:
         names = sorted(requests.keys() - responses.keys())
         raise ConnectError(
             f"not done in time for transactional id {names[0]}"
-            f"{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {self._problem}"
+            f"{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {self._problem}{self._likely_cause()}"
+        )
+
+    def _likely_cause(self) -> str:
+        brokers = len(self._cache.snapshot.brokers)
+        if brokers >= DEFAULT_REPLICATION or self._problems != {describe(COORDINATOR_NOT_AVAILABLE)}:
+            return ""
+        return (
+            f": brokers in the cluster: {brokers}, and transaction.state.log.replication.factor, by default "
+            f"{DEFAULT_REPLICATION}, is probably larger: set it to at most {brokers} on the brokers"
         )
 
     def _find(self, transactional_ids: Sequence[str], deadline: float) -> None:

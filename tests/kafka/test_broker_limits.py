@@ -1,0 +1,106 @@
+"""Settings of brokers that clients run into: each is named by the error, soon."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.errors import ConnectError, RequestTooLargeError
+from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
+from pyspark_kafka_meta.options import ClientOptions, SinkOptions
+from pyspark_kafka_meta.sink_schema import SinkColumns
+from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
+from pyspark_kafka_meta.testing import LocalKafka
+from pyspark_kafka_meta.wire import connection, sockets
+from pyspark_kafka_meta.writing.task_writer import TaskWriter
+from tests.kafka.cluster_tools import create_topic
+from tests.kafka.harness import Stream, write_numbers
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+MAX_REQUEST_BYTES = 500_000
+MAX_CONNECTIONS = 6
+TRANSACTIONAL_ID, TIMEOUT_MS = "orders/1/0", 60_000
+VALUE = SinkColumns(key=None, value=0, headers=None, topic=None, partition=None, timestamp=None)
+LIMITS = {
+    "socket.request.max.bytes": str(MAX_REQUEST_BYTES),
+    "max.connections.per.ip": str(MAX_CONNECTIONS),
+    "transaction.state.log.replication.factor": "3",
+}
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[LocalKafka]:
+    with LocalKafka(1, config=LIMITS) as cluster:
+        create_topic(cluster, "t", [cluster.broker_ids])
+        yield cluster
+
+
+def client(kafka: LocalKafka, **options: str) -> KafkaClient:
+    given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, **options}
+    return KafkaClient(ClientOptions.parse(given), EventPublisher((), Origin(role=Role.WRITER)))
+
+
+def write(kafka: LocalKafka, rows: int, **options: str) -> int:
+    """The number of written rows, each of 100 kB."""
+    given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": "t", **options}
+    sink = SinkOptions.parse(given)
+    column = pa.array([bytes(100_000)] * rows, pa.binary())
+    with closing(client(kafka)) as writing:
+        written = TaskWriter(writing, sink.producer, VALUE, "t").write([pa.record_batch([column], ["value"])])
+    return sum(written_range.records for ranges in written.values() for written_range in ranges)
+
+
+def test_a_request_above_the_limit_of_the_brokers_names_size_and_setting_at_once(kafka: LocalKafka) -> None:
+    began = time.monotonic()
+    with pytest.raises(RequestTooLargeError, match=r"Produce request of \d{6,7} bytes, .* socket\.request\.max\.bytes"):
+        write(kafka, rows=100)
+    assert time.monotonic() - began < 15
+
+    assert write(kafka, 100, **{"kafka.max.request.size": "400000", "kafka.batch.size": "300000"}) == 100
+
+
+def test_too_few_brokers_for_transactions_name_the_setting(kafka: LocalKafka) -> None:
+    with closing(client(kafka)) as writing, pytest.raises(ConnectError, match=r"set it to at most 1 on the brokers"):
+        writing.coordinators.fence([TRANSACTIONAL_ID], TIMEOUT_MS, time.monotonic() + 5)
+
+
+def test_connections_above_the_limit_of_the_broker_are_refused_with_its_name(kafka: LocalKafka) -> None:
+    (broker,) = kafka.broker_ids
+    address = kafka.address(broker)
+    with ExitStack() as held:
+        for _ in range(MAX_CONNECTIONS):
+            held.enter_context(socket.create_connection((address.host, address.port)))
+        refused = held.enter_context(closing(client(kafka, **{"kafka.default.api.timeout.ms": "2000"})))
+        with pytest.raises(ConnectError, match=r"too many \(max\.connections\.per\.ip, max\.connections\)"):
+            refused.partitions(["t"], refused.api_deadline())
+    with closing(client(kafka)) as accepted:
+        assert len(accepted.partitions(["t"], accepted.api_deadline())) == 1
+
+
+def test_planners_and_readers_need_few_connections(
+    kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[object] = []
+    connect = sockets.connect
+
+    def counted(*arguments: object) -> object:
+        opened.append(arguments)
+        return connect(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(connection, "connect", counted)
+    write_numbers(kafka, "t", 0, 10)
+    stream = Stream(kafka.bootstrap_servers, ["t"], tmp_path)
+    with closing(stream):
+        stream.run_batch()
+        write_numbers(kafka, "t", 10, 20)
+        stream.run_batch()
+    assert len(stream.rows) >= 20
+    assert len(opened) <= 3, "the planner's, and the reader's for Fetch and Metadata"
