@@ -17,6 +17,7 @@ from pyspark_kafka_meta.errors import (
     BrokerError,
     ConnectError,
     KafkaMetaError,
+    TlsError,
     UnsupportedBrokerError,
 )
 from pyspark_kafka_meta.kafka_errors import (
@@ -326,12 +327,20 @@ class Coordinators:
         return list(self._cache.snapshot.brokers.values())
 
     def _ask_one(self, request: TransactionRequest, deadline: float) -> Outcome:
-        """One request to one of the brokers that have failed least."""
+        """One request to one of the brokers that have failed least. A broker with an unusable certificate is passed
+        over, unless all have one."""
         brokers = self._brokers(deadline)
         self._rng.shuffle(brokers)
-        broker = min(brokers, key=lambda each: self._unanswered[each.node_id])
-        ((_, _, outcome),) = self._exchange({broker: [request]}, deadline)
-        return outcome
+        refusals: list[TlsError] = []
+        for broker in sorted(brokers, key=lambda each: self._unanswered[each.node_id]):
+            try:
+                ((_, _, outcome),) = self._exchange({broker: [request]}, deadline)
+                return outcome
+            except TlsError as error:
+                refusals.append(error)
+                self._unanswered[broker.node_id] += 1
+                self._cache.pass_over(broker.address, error)
+        raise refusals[-1]
 
     def _exchange(
         self, requests: Mapping[Broker, Sequence[TransactionRequest]], deadline: float

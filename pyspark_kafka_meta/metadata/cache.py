@@ -124,6 +124,10 @@ class MetadataCache:
         self.count_retry()
         self.request_update(failure_reason(error), generation, node_id=node_id)
 
+    def pass_over(self, address: Address, error: KafkaMetaError) -> None:
+        """Warn once of a broker that fails for good, such as for its certificate, while others respond."""
+        self._state.pass_over(address, error)
+
     def close(self) -> None:
         """Publish the last event of the cache."""
         now, attempt = self._clock(), self._attempt

@@ -125,9 +125,8 @@ class CacheState:
         self._policy.failed(now, all_failed)
         is_fatal = isinstance(error, AuthenticationError) or (all_failed and bool(self._refusals))
         self.fatal_error = [*self._refusals.values()][-1] if is_fatal else None
-        if not is_fatal and not is_retriable and attempt.address not in self._passed_over:
-            self._passed_over.add(attempt.address)
-            logger.warning("%s. Asking other brokers", error)
+        if not is_fatal and not is_retriable:
+            self.pass_over(attempt.address, error)
         if all_failed and not is_fatal and not self._warned:
             # The query may fail only a minute later.
             logger.warning(
@@ -137,6 +136,12 @@ class CacheState:
             )
             self._warned = True
         return self.recorder.failed(attempt, self.snapshot, now, error)
+
+    def pass_over(self, address: Address, error: KafkaMetaError) -> None:
+        """Warn once of a broker that fails for good while others respond."""
+        if address not in self._passed_over:
+            self._passed_over.add(address)
+            logger.warning("%s. Asking other brokers", error)
 
     def handle_response(self, attempt: Attempt, response: MetadataResponse, now: float) -> RefreshEvent:
         """The response may be an error: then the outcome of the event is FAILED."""

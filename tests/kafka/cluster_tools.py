@@ -65,7 +65,7 @@ def all_brokers_know(bootstrap_servers: str, topic: str, partitions: int, old_id
 
 def admin(cluster: LocalKafka) -> AdminClient:
     """Keep the client in a variable: its requests are cancelled when it is collected."""
-    return AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    return AdminClient({"bootstrap.servers": cluster.admin_servers, "log_level": 0})
 
 
 def create_topic(

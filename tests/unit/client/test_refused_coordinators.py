@@ -1,4 +1,4 @@
-"""Coordinators that are never available."""
+"""Coordinators that are never available, and brokers whose certificate is unusable."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.errors import ConnectError
+from pyspark_kafka_meta.errors import ConnectError, TlsError
+from pyspark_kafka_meta.model import ProducerEpoch
 from tests.unit.scene import Scene
 
 ID = "orders/1/0"
@@ -17,6 +18,10 @@ CAUSE = (
     "by default 3, is probably larger: set it to at most {} on the brokers"
 )
 NOT_AVAILABLE, LOADING = ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progress
+
+
+def expired(node_id: int) -> TlsError:
+    return TlsError(f"the certificate of broker-{node_id}:9092 has expired: renew it on the broker")
 
 
 def failure(scene: Scene, brokers: int, codes: Sequence[int]) -> str:
@@ -42,3 +47,32 @@ def test_coordinator_that_few_brokers_never_have_names_the_replication_factor(sc
 )
 def test_coordinator_that_may_be_away_does_not(scene: Scene, brokers: int, codes: Sequence[int]) -> None:
     assert "replication.factor" not in failure(scene, brokers, codes)
+
+
+@pytest.mark.parametrize("refusing", [1, 2, 3])
+def test_a_broker_with_an_unusable_certificate_is_passed_over_with_one_warning(
+    scene: Scene, refusing: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    coordinators = scene.warm_client().coordinators
+    scene.fail(refusing, *[expired(refusing)] * 100)
+    producers = [coordinators.producer_id(scene.clock() + 60) for _ in range(20)]
+
+    assert producers == [ProducerEpoch(1000 + number, 0) for number in range(20)]
+    assert caplog.messages.count(f"{expired(refusing)}. Asking other brokers") <= 1
+
+
+def test_unusable_certificates_of_all_brokers_fail_at_once(scene: Scene) -> None:
+    coordinators, began = scene.warm_client().coordinators, scene.clock()
+    for node_id in (1, 2, 3):
+        scene.fail(node_id, *[expired(node_id)] * 10)
+    with pytest.raises(TlsError, match="has expired"):
+        coordinators.producer_id(scene.clock() + 60)
+    assert scene.clock() - began < 1
+
+
+def test_an_unusable_certificate_of_the_coordinator_itself_fails_at_once(scene: Scene) -> None:
+    scene.cluster.coordinators.nodes[ID] = 2
+    coordinators = scene.warm_client().coordinators
+    scene.fail(2, *[expired(2)] * 10)
+    with pytest.raises(TlsError, match="broker-2:9092 has expired"):
+        coordinators.fence([ID], TIMEOUT_MS, scene.clock() + 60)
