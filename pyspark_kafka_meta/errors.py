@@ -53,6 +53,11 @@ class RequestTooLargeError(KafkaMetaError):
     size."""
 
 
+class OtherClusterError(KafkaMetaError):
+    """The brokers that respond belong to another cluster than before: an address was given to another cluster, or
+    kafka.bootstrap.servers names two clusters. The message names both cluster ids."""
+
+
 class UnsupportedBrokerError(KafkaMetaError):
     """A broker is too old: it lacks a required API version (Apache Kafka 2.7 or later has all of them)."""
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.errors import OtherClusterError
 from pyspark_kafka_meta.metadata.refresh_events import Origin
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
 from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
@@ -55,6 +56,11 @@ class ClientPool:
         entry.client.publisher.origin = origin
         try:
             yield entry.client
+        except OtherClusterError:
+            # The next attempt uses the cluster that its addresses lead to by then.
+            self._entries.pop(key, None)
+            entry.client.close()
+            raise
         finally:
             entry.client.publisher.flush()
             entry.users -= 1

@@ -204,6 +204,7 @@ class MetadataCache:
 
         Raises:
             KafkaMetaError: an error that is not retriable, such as AuthenticationError (`CacheState.handle_failure`).
+            OtherClusterError: all addresses failed, and brokers of another cluster responded.
         """
         if self.time_to_next_update_ms() == 0 and self._clock() < deadline:
             self._attempt = self._send(deadline)
@@ -275,16 +276,18 @@ class MetadataCache:
             response = self._wire.receive_metadata(until)
         except KafkaMetaError as error:
             is_retriable = isinstance(error, RETRIABLE_ERRORS)
-            self._publish(self._state.handle_failure(attempt, error, self._clock(), is_retriable))
-            if self._state.fatal_error is not None:
-                raise self._state.fatal_error from None
-            return False
-        if response is None:
-            self._attempt = attempt
-            return False
-        event = self._state.handle_response(attempt, response, self._clock())
+            event = self._state.handle_failure(attempt, error, self._clock(), is_retriable)
+        else:
+            if response is None:
+                self._attempt = attempt
+                return False
+            event = self._state.handle_response(attempt, response, self._clock())
         self._publish(event)
-        return event.outcome is not Outcome.FAILED
+        if event.outcome is not Outcome.FAILED:
+            return True
+        if self._state.fatal_error is not None:
+            raise self._state.fatal_error from None
+        return False
 
     def _publish(self, event: RefreshEvent) -> None:
         try:

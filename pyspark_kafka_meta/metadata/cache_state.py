@@ -10,7 +10,13 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError, ProtocolError, UnknownHostError
+from pyspark_kafka_meta.errors import (
+    AuthenticationError,
+    KafkaMetaError,
+    OtherClusterError,
+    ProtocolError,
+    UnknownHostError,
+)
 from pyspark_kafka_meta.kafka_errors import REBOOTSTRAP_REQUIRED, describe
 from pyspark_kafka_meta.metadata.event_recorder import Attempt, EventRecorder
 from pyspark_kafka_meta.metadata.refresh_events import RefreshCause, RefreshEvent
@@ -115,7 +121,8 @@ class CacheState:
         self, attempt: Attempt, error: KafkaMetaError, now: float, is_retriable: bool = True
     ) -> RefreshEvent:
         """An error that is not retriable is fatal once all addresses failed: a broker may have an expired certificate,
-        or an address be that of a controller. A refused login is fatal at once: more of them may lock out the user.
+        or an address be that of a controller or of another cluster. A refused login is fatal at once: more of them may
+        lock out the user.
         """
         self._failures[attempt.address] = error
         if not is_retriable:
@@ -144,7 +151,7 @@ class CacheState:
             logger.warning("%s. Asking other brokers", error)
 
     def handle_response(self, attempt: Attempt, response: MetadataResponse, now: float) -> RefreshEvent:
-        """The response may be an error: then the outcome of the event is FAILED."""
+        """The response may be an error, or of another cluster: then the outcome of the event is FAILED."""
         address, code = attempt.address, response.error_code
         if code == REBOOTSTRAP_REQUIRED:
             self._choice.rebootstrap()
@@ -154,6 +161,13 @@ class CacheState:
         if not response.brokers:
             error = ProtocolError(f"{address} knows no brokers: it is starting up")
             return self.handle_failure(attempt, error, now)
+        known, reported = self.snapshot.cluster_id, response.cluster_id
+        if None not in (known, reported) and known != reported:
+            other = OtherClusterError(
+                f"{address} belongs to cluster {reported}, and this client uses cluster {known}: name brokers of one "
+                "cluster in kafka.bootstrap.servers; restart the query if the cluster was replaced"
+            )
+            return self.handle_failure(attempt, other, now, is_retriable=False)
         return self._merge(attempt, response, now)
 
     def take_hint(

@@ -12,6 +12,7 @@ import pytest
 from pyspark_kafka_meta.client import client_pool
 from pyspark_kafka_meta.client.client_pool import MAX_CLIENTS, ClientPool
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.errors import OtherClusterError
 from pyspark_kafka_meta.metadata.refresh_events import Origin, Role
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions
 from tests.unit.fake_wire import FakeClock
@@ -142,3 +143,12 @@ def test_task_that_fails_writes_its_events_and_gives_its_client_back(worker: Wor
     worker.run("b")
 
     assert list(worker.pool._entries) == [(os.getpid(), options("b"), worker.metrics)]
+
+
+def test_a_client_that_met_another_cluster_is_not_kept(worker: Worker) -> None:
+    first = worker.run("a")
+    with pytest.raises(OtherClusterError), worker.pool.client(options("a"), worker.metrics, READER):
+        raise OtherClusterError("broker-1:9092 belongs to another cluster")
+
+    assert first.closed
+    assert worker.run("a") is not first
