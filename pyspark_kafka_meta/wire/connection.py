@@ -316,7 +316,7 @@ class Connection:
             return None
         before = self._settings.closed_on.get(self.address, size + 1)
         self._settings.closed_on[self.address] = size
-        if size < before or not self._closes_on(size) or self._closes_on(SMALL_REQUEST_BYTES):
+        if size < before or self._closes_on(size) is not True or self._closes_on(SMALL_REQUEST_BYTES) is not False:
             return None
         return RequestTooLargeError(
             f"{self.address} closes the connection at a {request.api.title} request of {size} bytes, more than "
@@ -324,13 +324,13 @@ class Connection:
             "less if the request writes records"
         )
 
-    def _closes_on(self, size: int) -> bool:
-        """Whether the broker closes a connection that announces a request of this size."""
+    def _closes_on(self, size: int) -> bool | None:
+        """Whether the broker closes a connection that announces a request of this size; None if it accepts none."""
         deadline = time.monotonic() + PROBE_S
         try:
             probe = Connection(self.address, self._settings, deadline)
         except KafkaMetaError:
-            return False
+            return None
         with contextlib.closing(probe):
             probe._is_new = False  # it starts no further probe
             try:

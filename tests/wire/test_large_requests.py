@@ -73,6 +73,7 @@ def test_a_request_that_is_refused_twice_for_its_size_names_size_and_setting() -
         (lambda accepted: refusing(1 << 20, accepted), LARGE, 1),  # a limit above the request
         (lambda accepted: hanging_up(accepted), LARGE, 6),  # two requests, each with a look for a login; two probes
         (lambda accepted: hanging_up(accepted), [], 4),  # no broker refuses a small request
+        (lambda accepted: shutting_down(accepted), LARGE, 6),
     ],
 )
 def test_a_connection_that_is_closed_for_another_reason_is_a_lost_connection(
@@ -82,6 +83,19 @@ def test_a_connection_that_is_closed_for_another_reason_is_a_lost_connection(
     with scripted_broker(behave(accepted)) as address:
         assert ask_twice(address, topics) is None
     assert len(accepted) <= connections
+
+
+def shutting_down(accepted: list[socket.socket]) -> Behaviour:
+    """It closes five connections on their first request, and all later ones at once."""
+
+    def behave(peer: socket.socket) -> None:
+        if len(accepted) < 5:
+            hanging_up(accepted)(peer)
+        else:
+            accepted.append(peer)
+            peer.close()
+
+    return behave
 
 
 def hanging_up(accepted: list[socket.socket]) -> Behaviour:
