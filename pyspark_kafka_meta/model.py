@@ -30,6 +30,15 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+MAX_SHOWN = 260
+"""Maximum length of a name or value in a message. No partition of a topic has a longer name."""
+
+
+def shortened(text: str) -> str:
+    """A name or value that may have any length, for messages."""
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
 def name_partitions(partitions: Collection[TopicPartition]) -> str:
     """The first ten by name and the number of the others, for messages."""
     return name_first([str(partition) for partition in sorted(partitions)])
@@ -37,7 +46,8 @@ def name_partitions(partitions: Collection[TopicPartition]) -> str:
 
 def name_first(names: Sequence[str]) -> str:
     """The first ten and the number of the others, for messages."""
-    return (", ".join(names[:10]) or "none") + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+    first, others = ", ".join(map(shortened, names[:10])) or "none", len(names) - 10
+    return f"{first} and {others} more" if others > 0 else first
 
 
 class Position(NamedTuple):

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.model import name_first
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, SinkOptions, SourceOptions, Table, choose_table
 from pyspark_kafka_meta.options.option_checks import STRATEGIES, batch_warnings
 from pyspark_kafka_meta.record_schema import Columns, records_struct_type
@@ -168,6 +169,6 @@ def _columns(schema: StructType, available: StructType) -> Columns:
     if unknown:
         raise OptionError(
             f"the schema may only choose from the source's columns, {available.simpleString()}; not among them: "
-            f"{', '.join(unknown)}"
+            f"{name_first(unknown)}"
         )
     return {column.name: field.name for column, field in columns if column is not None}

@@ -14,6 +14,7 @@ from rich.table import Table
 from pyspark_kafka_meta.cli import repeat
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import KafkaMetaError, UnsupportedBrokerError
+from pyspark_kafka_meta.model import name_first, shortened
 from pyspark_kafka_meta.monitor.console import note, print_json
 from pyspark_kafka_meta.monitor.formatting import TABLE_STYLE, decided_text, plain, seconds_text, written_text
 from pyspark_kafka_meta.options import ClusterOptions, SinkOptions
@@ -116,8 +117,10 @@ def _sink_options(options: ClusterOptions, sink: str) -> SinkOptions:
 
 
 def _unknown(sink: str, sinks: Collection[str]) -> str:
-    known = ", ".join(sorted(sinks)) or "none"
-    return f"no query has written with kafka.transactional.id {sink}: correct --settle; known are {known}"
+    return (
+        f"no query has written with kafka.transactional.id {shortened(sink)}: correct --settle; known are "
+        f"{name_first(sorted(sinks))}"
+    )
 
 
 def _tables(rows: Sequence[TransactionRow]) -> Group:

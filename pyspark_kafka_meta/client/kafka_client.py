@@ -23,7 +23,7 @@ from pyspark_kafka_meta.kafka_errors import UNKNOWN_TOPIC_OR_PARTITION, Action, 
 from pyspark_kafka_meta.metadata.cache import MetadataCache
 from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings, backoff_s
 from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
-from pyspark_kafka_meta.model import RefreshReason, TopicPartition, name_first, name_partitions
+from pyspark_kafka_meta.model import RefreshReason, TopicPartition, name_first, name_partitions, shortened
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
@@ -241,7 +241,7 @@ class KafkaClient:
         for topic in sorted(topics):
             code = self.cache.snapshot.topic_errors.get(topic)
             if code is not None and read_action(code) is Action.FAIL:
-                raise broker_error(f"topic {topic} cannot be read", code, topic, "DESCRIBE")
+                raise broker_error(f"topic {shortened(topic)} cannot be read", code, topic, "DESCRIBE")
             if not self.cache.snapshot.partitions(topic):
                 unknown.append(topic)
         return unknown

@@ -16,7 +16,7 @@ from pyspark_kafka_meta.kafka_errors import (
     broker_error,
     describe,
 )
-from pyspark_kafka_meta.model import NO_EPOCH, NO_LEADER, Broker, TopicPartition
+from pyspark_kafka_meta.model import NO_EPOCH, NO_LEADER, Broker, TopicPartition, shortened
 from pyspark_kafka_meta.options import ClientOptions, FetchOptions
 from pyspark_kafka_meta.records.record_batches import read_batch_headers
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
@@ -72,7 +72,7 @@ def judge_topic(rows: Sequence[PartitionRow], operation: str = "Read") -> Iterat
     Args:
         operation: the right to propose if this user has none on the topic.
     """
-    topic = rows[0].topic
+    topic = shortened(rows[0].topic)
     if rows[0].partition is None:
         yield fail(f"topic {topic}", str(rows[0].error), topic_fix(topic, rows[0].error, operation))
         return

@@ -17,7 +17,7 @@ from pyspark_kafka_meta.errors import (
     ProtocolError,
     UnknownHostError,
 )
-from pyspark_kafka_meta.kafka_errors import REBOOTSTRAP_REQUIRED, describe
+from pyspark_kafka_meta.kafka_errors import INVALID_TOPIC_EXCEPTION, REBOOTSTRAP_REQUIRED, describe
 from pyspark_kafka_meta.metadata.event_recorder import Attempt, EventRecorder
 from pyspark_kafka_meta.metadata.refresh_events import RefreshCause, RefreshEvent
 from pyspark_kafka_meta.metadata.refresh_policy import BrokerChoice, PolicySettings, RefreshPolicy
@@ -222,7 +222,10 @@ class CacheState:
         if self._policy.has_problem or response.throttle_ms > 0:
             # The broker may be cut off from the cluster, so that its metadata stays stale, or is overloaded.
             self._choice.avoid(attempt.address)
-        if self._topics.keys() != attempt.topics:
+        for topic in response.topics:
+            if topic.error_code == INVALID_TOPIC_EXCEPTION:  # requested again only if it is looked up again
+                self._topics.pop(topic.name, None)
+        if not self._topics.keys() <= attempt.topics:
             self._policy.request_update(RefreshCause(RefreshReason.NEW_TOPIC), now)
         elif hinted_meanwhile:
             self._policy.request_update(RefreshCause(RefreshReason.LEADER_HINT), now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark_kafka_meta.errors import UnknownTopicError
 from pyspark_kafka_meta.kafka_errors import describe
-from pyspark_kafka_meta.model import MetadataResponse
+from pyspark_kafka_meta.model import MetadataResponse, shortened
 
 
 def timeout_options(timeout_ms: int) -> dict[str, str]:
@@ -18,4 +18,4 @@ def check_topics(answer: MetadataResponse) -> None:
     for topic in answer.topics:
         if topic.error_code:
             error = describe(topic.error_code)
-            raise UnknownTopicError(f"topic {topic.name} cannot be read ({error}): correct --topic")
+            raise UnknownTopicError(f"topic {shortened(topic.name)} cannot be read ({error}): correct --topic")

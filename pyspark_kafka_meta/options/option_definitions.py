@@ -14,6 +14,7 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.model import shortened
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap, closest
 from pyspark_kafka_meta.options.option_parsers import parse_choice, parse_label, parse_number
 from pyspark_kafka_meta.options.unsupported_properties import REPLACEMENTS, UNSUPPORTED
@@ -22,9 +23,6 @@ from pyspark_kafka_meta.validators import INT32_MAX
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-MAX_SHOWN = 200
-"""Maximum length of a value, or of its invalid part, in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +48,8 @@ class Option:
         try:
             return self.parse(text)
         except (ValueError, RecursionError) as error:
-            detail = f" ({_shortened(str(error))})" if str(error) else ""
-            raise OptionError(self.error.replace("{value}", _shortened(text)) + detail) from None
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+            detail = f" ({shortened(str(error))})" if str(error) else ""
+            raise OptionError(self.error.replace("{value}", shortened(text)) + detail) from None
 
 
 def row(name: str, default: str | None, parse: Callable[[str], Any], error: str, doc: str) -> Any:

@@ -127,7 +127,7 @@ def parse_assigned(text: str) -> tuple[TopicPartition, ...]:
 
 def _address(item: str) -> Address:
     # Kafka's `Utils.getHost` ignores a protocol too.
-    match = re.fullmatch(r"(?:[A-Za-z0-9%._-]*://)?(?:\[([^]]+)]|([A-Za-z0-9._-]+)):([0-9]{1,5})", item)
+    match = re.fullmatch(r"(?:[A-Za-z0-9%._-]*://)?(?:\[([^]]+)]|([A-Za-z0-9._-]{1,253})):([0-9]{1,5})", item)
     if match is None:
         raise ValueError(f"{item!r} is not an address")
     ipv6, host, port = match.groups()

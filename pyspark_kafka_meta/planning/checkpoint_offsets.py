@@ -36,6 +36,7 @@ from pyspark_kafka_meta.model import (
     Positions,
     TopicPartition,
     name_partitions,
+    shortened,
 )
 from pyspark_kafka_meta.options import EARLIEST_OFFSET
 from pyspark_kafka_meta.validators import INT32_MAX, INT64_MAX, partition_key, topic_name, whole_number
@@ -89,8 +90,8 @@ class SourceOffset:
             return _parse(_members(value))
         except ValueError as error:
             raise CheckpointError(
-                f"the checkpoint holds an offset that cannot be read ({str(error)[:200]}): restore the checkpoint, or "
-                "start with a new one"
+                f"the checkpoint holds an offset that cannot be read ({shortened(str(error))}): restore the "
+                "checkpoint, or start with a new one"
             ) from None
 
 

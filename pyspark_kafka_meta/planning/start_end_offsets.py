@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.model import Position, TopicPartition, name_partitions
+from pyspark_kafka_meta.model import Position, TopicPartition, name_first, name_partitions
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, OffsetsSpec, SourceOptions
 from pyspark_kafka_meta.options.start_specs import (
     GroupSpec,
@@ -131,7 +131,7 @@ class StartEndOffsets:
         given = {part: by_topic[part.topic] for part in partitions if part.topic in by_topic} | dict(spec.by_partition)
         unread = sorted(by_topic.keys() - {partition.topic for partition in partitions})
         if unread:
-            raise OptionError(f"{option} names topic {', '.join(unread)}, which is not read: correct it")
+            raise OptionError(f"{option} names topic {name_first(unread)}, which is not read: correct it")
         check_same_partitions(option, given, partitions)
         earliest, latest = self.earliest(partitions), self.latest(partitions)
         named = {EARLIEST_OFFSET: earliest, LATEST_OFFSET: latest}

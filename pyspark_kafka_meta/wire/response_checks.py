@@ -68,7 +68,7 @@ def unique(items: Iterable[V], key: Callable[[V], Any], what: str) -> tuple[V, .
 
 def check(holds: bool, text: str, *values: object) -> None:
     if not holds:
-        raise ProtocolError(f"a broker's response contains {text % values}: the response is dropped")
+        raise ProtocolError(f"a broker's response contains {printable(text % values)}: the response is dropped")
 
 
 def ms(delta: timedelta) -> int:

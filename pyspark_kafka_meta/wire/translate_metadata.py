@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from pyspark_kafka_meta.kafka_errors import INVALID_TOPIC_EXCEPTION
 from pyspark_kafka_meta.model import MetadataResponse, PartitionMetadata, TopicMetadata
 from pyspark_kafka_meta.validators import is_topic_name
 from pyspark_kafka_meta.wire import frame_codec
@@ -15,6 +16,8 @@ MAX_BROKERS = 10_000
 
 
 def metadata_request(version: int, topics: Collection[str] | None) -> Any:
+    """Requests only names that Kafka allows: a broker closes the connection at a name that its response cannot hold,
+    and would not respond for the other topics."""
     schema = frame_codec.request_schema(METADATA, version)
     by_id = {} if version < 10 else {"topic_id": None}
     # Kafka removed the cluster operations from the request in v11.
@@ -22,7 +25,7 @@ def metadata_request(version: int, topics: Collection[str] | None) -> Any:
     return schema.MetadataRequest(
         topics=None
         if topics is None
-        else tuple(schema.MetadataRequestTopic(name=name, **by_id) for name in sorted(topics)),
+        else tuple(schema.MetadataRequestTopic(name=name, **by_id) for name in sorted(topics) if is_topic_name(name)),
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=False,
         **cluster_operations,
@@ -30,13 +33,23 @@ def metadata_request(version: int, topics: Collection[str] | None) -> Any:
 
 
 def metadata_response(exchange: Exchange, topics: Collection[str] | None) -> MetadataResponse:
+    """The broker's response, with the error of a broker for names that were not requested.
+
+    Args:
+        topics: as of `metadata_request`.
+    """
     message = exchange.message
+    refused = {name for name in topics or () if not is_topic_name(name)}
+    requested = None if topics is None else set(topics) - refused
     check(len(message.brokers) <= MAX_BROKERS, "more than %d brokers", MAX_BROKERS)
     return MetadataResponse(
         cluster_id=label(message.cluster_id, "cluster id"),
         controller_id=message.controller_id,
         brokers=unique(map(broker, message.brokers), lambda known: known.node_id, "broker"),
-        topics=unique((_topic(topic, topics) for topic in message.topics), lambda topic: topic.name, "topic"),
+        topics=(
+            *unique((_topic(topic, requested) for topic in message.topics), lambda topic: topic.name, "topic"),
+            *(TopicMetadata(name, None, (), INVALID_TOPIC_EXCEPTION) for name in sorted(refused)),
+        ),
         api_version=exchange.api_version,
         correlation_id=exchange.correlation_id,
         request_bytes=exchange.request_bytes,
@@ -48,8 +61,8 @@ def metadata_response(exchange: Exchange, topics: Collection[str] | None) -> Met
 
 def _topic(topic: Any, requested: Collection[str] | None) -> TopicMetadata:
     name = topic.name or ""
-    # An invalid name may come back only if it was requested (error 17, INVALID_TOPIC_EXCEPTION).
-    check(name in requested if requested is not None else is_topic_name(name), "unrequested topic %r", name)
+    is_requested = is_topic_name(name) if requested is None else name in requested
+    check(is_requested, "unrequested topic '%s'", name)
     return TopicMetadata(
         name=str(name),
         topic_id=getattr(topic, "topic_id", None) or None,

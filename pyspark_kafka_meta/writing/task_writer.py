@@ -19,7 +19,7 @@ from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.client.producer_state import PartitionSequence
 from pyspark_kafka_meta.errors import BrokerError, FencedError, InvalidRowError, UnknownTopicError
 from pyspark_kafka_meta.kafka_errors import broker_error
-from pyspark_kafka_meta.model import NO_PRODUCER, TopicPartition
+from pyspark_kafka_meta.model import NO_PRODUCER, TopicPartition, shortened
 from pyspark_kafka_meta.options import ProducerOptions
 from pyspark_kafka_meta.records.compression import Codec, Compression
 from pyspark_kafka_meta.records.encoder import EncodedBatch, compressed_share, encode
@@ -190,8 +190,8 @@ class TaskWriter:
         """Update the metadata of these topics."""
         if bad := [topic for topic in topics if not is_topic_name(topic)]:
             raise InvalidRowError(
-                f"{bad[0][:250]!r} is no name of a topic: use up to 249 of the characters a-z, A-Z, 0-9, '.', '_' and "
-                "'-' in the column topic"
+                f"{shortened(bad[0])!r} is no name of a topic: use up to 249 of the characters a-z, A-Z, 0-9, '.', '_' "
+                "and '-' in the column topic"
             )
         try:
             self._client.partitions(topics, self._block_deadline(), expected)

@@ -14,7 +14,12 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
-from pyspark_kafka_meta.kafka_errors import FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION
+from pyspark_kafka_meta.kafka_errors import (
+    FENCED_LEADER_EPOCH,
+    INVALID_TOPIC_EXCEPTION,
+    NOT_LEADER_OR_FOLLOWER,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from pyspark_kafka_meta.model import (
     NO_EPOCH,
     Address,
@@ -24,6 +29,7 @@ from pyspark_kafka_meta.model import (
     TopicMetadata,
     TopicPartition,
 )
+from pyspark_kafka_meta.validators import is_topic_name
 from pyspark_kafka_meta.wire.messages import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -209,7 +215,8 @@ class FakeWire:
         return node_id
 
     def _topic(self, known: Mapping[str, TopicMetadata], name: str) -> TopicMetadata:
-        code = self.metadata_errors.get(name, 0 if name in known else UNKNOWN_TOPIC_OR_PARTITION)
+        missing = UNKNOWN_TOPIC_OR_PARTITION if is_topic_name(name) else INVALID_TOPIC_EXCEPTION
+        code = self.metadata_errors.get(name, 0 if name in known else missing)
         return known[name] if code == 0 else TopicMetadata(name, None, (), code)
 
     def readable_end(self, node_id: int, partition: TopicPartition, read_committed: bool) -> int:

@@ -51,6 +51,17 @@ def test_an_unknown_topic_is_named_with_its_error_and_is_a_failure(
     assert result.stderr == f"kafkameta: {said}\n"
 
 
+def test_a_name_that_kafka_does_not_allow_is_shortened_in_the_error(mock_cluster: MockCluster) -> None:
+    mock_cluster.create_topic("clicks")
+    arguments = ["--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "clicks", "--topic", "x" * 40_000]
+    result = CliRunner().invoke(app, ["metadata", "--json", "--refresh", *arguments])
+    assert result.exit_code == 1
+    assert '"name": "clicks"' in result.stdout
+    assert result.stderr == (
+        f"kafkameta: topic {'x' * 260}... cannot be read (INVALID_TOPIC_EXCEPTION (error 17)): correct --topic\n"
+    )
+
+
 def test_a_name_that_is_too_long_for_its_column_is_shown_whole(mock_cluster: MockCluster) -> None:
     topic = "a-topic-with-a-name-that-is-far-too-long-for-a-column-of-a-table-in-a-pipe"
     arguments = ["metadata", "--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", topic]

@@ -186,6 +186,12 @@ def test_transactions_that_stay_open_are_an_error(sinks: Sinks) -> None:
     assert "transactions of orders are open (1): its query runs" in result.stderr
 
 
+def test_long_name_of_a_sink_is_shortened_in_the_error(sinks: Sinks) -> None:
+    result = run("--settle", "x" * 40_000, "--yes")
+    assert (result.exit_code, sinks.settled) == (1, [])
+    assert len(result.stderr) < 700
+
+
 def test_unknown_sink_is_refused_with_the_known_ones(sinks: Sinks) -> None:
     result = run("--settle", "order", "--yes")
     assert (result.exit_code, sinks.settled) == (1, [])

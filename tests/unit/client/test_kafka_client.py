@@ -90,6 +90,16 @@ def test_topics_that_a_pattern_found_are_not_asked_for_again(scene: Scene) -> No
     assert scene.reasons() == [RefreshReason.BOOTSTRAP]
 
 
+def test_name_that_kafka_does_not_allow_fails_at_once_and_is_shortened(scene: Scene, client: KafkaClient) -> None:
+    began = scene.clock()
+    with pytest.raises(BrokerError, match=r"topic x{260}\.\.\. cannot be read: INVALID_TOPIC_EXCEPTION") as raised:
+        client.partitions(["t", "x" * 40_000], scene.clock() + DEADLINE_S)
+
+    assert len(str(raised.value)) < 500
+    assert scene.clock() == about_s(began)
+    assert client.partitions(["t"], scene.clock() + 1) == [T0, T1, T2]
+
+
 def test_topic_made_a_moment_ago_is_waited_for(scene: Scene) -> None:
     scene.clock.at(GRACE_S - 1, lambda: scene.cluster.create_topic("new"))
     client = scene.client()

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError
+from pyspark_kafka_meta.kafka_errors import INVALID_TOPIC_EXCEPTION
 from pyspark_kafka_meta.metadata.refresh_events import BrokerFetches, BrokerProduces, EventKind, Outcome
 from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings
 from pyspark_kafka_meta.metadata.snapshot_changes import LeaderChange
@@ -389,3 +390,24 @@ def test_every_request_is_one_event_and_no_event_is_missing() -> None:
 
 def test_cache_ids_are_unique() -> None:
     assert Scene().cache.cache_id != Scene().cache.cache_id
+
+
+def test_topic_whose_name_is_refused_is_requested_once_for_each_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene().bootstrapped()
+    requested: list[Collection[str]] = []
+    send = scene.wire.send_metadata
+
+    def record(address: Address, topics: Collection[str] | None, deadline: float) -> None:
+        requested.append(sorted(topics or ()))
+        send(address, topics, deadline)
+
+    monkeypatch.setattr(scene.wire, "send_metadata", record)
+    scene.wire.metadata_errors["refused"] = INVALID_TOPIC_EXCEPTION
+    for _ in range(2):
+        assert scene.cache.track(["refused"]) == {"refused"}
+        scene.cache.refresh(RefreshReason.NEW_TOPIC, scene.deadline())
+        assert scene.cache.snapshot.topic_errors == {"refused": INVALID_TOPIC_EXCEPTION}
+        assert scene.cache.time_to_next_update_ms() > 200_000
+        scene.cache.refresh(RefreshReason.ON_DEMAND, scene.deadline())
+
+    assert requested == [["refused", "t"], ["t"]] * 2

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ProtocolError
+from pyspark_kafka_meta.kafka_errors import INVALID_TOPIC_EXCEPTION
 from pyspark_kafka_meta.model import Address, Broker, LeaderHint, PartitionMetadata, TopicMetadata, TopicPartition
 from pyspark_kafka_meta.wire import translate_fetch, translate_metadata, translate_offsets, translate_produce
 from pyspark_kafka_meta.wire.frame_codec import (
@@ -69,6 +70,20 @@ def test_metadata_request_asks_for_these_topics_and_never_creates_one(
 
     assert (None if read.topics is None else [one.name for one in read.topics]) == names
     assert read.allow_auto_topic_creation is False
+
+
+ILLEGAL_NAMES = ("", ".", "a b", "x" * 250, "x" * 40_000)
+
+
+@pytest.mark.parametrize("name", ILLEGAL_NAMES)
+@pytest.mark.parametrize("version", versions(METADATA))
+def test_name_that_kafka_does_not_allow_is_not_requested_and_has_the_error_of_a_broker(version: int, name: str) -> None:
+    kind = schema(METADATA, version, "request").MetadataRequest
+    read = as_broker_reads(translate_metadata.metadata_request(version, ["t", name]), kind)
+    answer = translate_metadata.metadata_response(exchange(METADATA, metadata_message(version)), ["t", name])
+
+    assert [topic.name for topic in read.topics] == ["t"]
+    assert [(topic.name, topic.error_code) for topic in answer.topics] == [("t", 0), (name, INVALID_TOPIC_EXCEPTION)]
 
 
 @pytest.mark.parametrize("version", versions(METADATA))
@@ -192,6 +207,14 @@ def test_list_offsets_answer_is_read_and_may_leave_partitions_out(version: int) 
 def test_list_offsets_answer_that_breaks_the_rules_is_not_read(message: Any, said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
         translate_offsets.offsets_response(exchange(LIST_OFFSETS, message), ASKED, 3)
+
+
+def test_unrequested_name_is_one_short_line_in_the_error() -> None:
+    with pytest.raises(ProtocolError, match=r"unrequested x\\nx\\nx") as raised:
+        translate_offsets.offsets_response(exchange(LIST_OFFSETS, offsets_message(("x\n" * 15_000, 0))), ASKED, 3)
+
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 1_500
 
 
 @pytest.mark.parametrize(
