@@ -57,7 +57,7 @@ OPTION_SECTIONS = {
     "Start and end": ("starting*", "ending*"),
     "Micro-batches and tasks": ("max*PerTrigger", "min*", "maxTriggerDelay", "maxTasks", "maxRecordsPerPartition"),
     "Data loss and errors": ("failOn*", "on*", "newPartitions", "maxDecompressed*", "fetchOffset.*", "kafkaConsumer.*"),
-    "Writing": (*OPTIONS.keys() - {option.name for option in ALL_OPTIONS.values()},),
+    "Writing": (*OPTIONS.keys() - {option.name for option in ALL_OPTIONS.values()}, "decisionsTopic"),
     "Groups and events": ("kafka.group.id", "groupIdPrefix", "commitOffsetsToGroup", "metrics*"),
     "Security": ("kafka.security.*", "kafka.ssl.*", "kafka.sasl.*", "oauthTokenProvider"),
     "Fetches": ("kafka.client.rack", "kafka.isolation.level", "kafka.*fetch.*", "kafka.check.crcs"),

@@ -56,7 +56,7 @@ class KafkaClient:
         self,
         options: ClientOptions,
         publisher: EventPublisher,
-        topic_pattern: str | None = None,
+        topic_filter: Callable[[str], bool] | None = None,
         *,
         wire: Wire | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -65,7 +65,7 @@ class KafkaClient:
     ) -> None:
         """
         Args:
-            topic_pattern: the cache has only topics whose names match it.
+            topic_filter: the cache has all topics for which it is true, and no others.
             wire: sockets by default.
         """
         self.options = options
@@ -85,7 +85,7 @@ class KafkaClient:
             retry_backoff_max_ms=options.retry_backoff_max_ms,
         )
         self.cache = MetadataCache(
-            self.wire if topic_pattern is None else TopicPatternWire(self.wire, topic_pattern),
+            self.wire if topic_filter is None else TopicPatternWire(self.wire, topic_filter),
             options.bootstrap_servers,
             self._settings,
             request_timeout_ms=options.request_timeout_ms,

@@ -5,8 +5,7 @@ Follows Spark's `ConsumerStrategy`, which matches a part of a name, unlike Kafka
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from pyspark_kafka_meta.kafka_errors import UNKNOWN_TOPIC_OR_PARTITION
@@ -15,11 +14,11 @@ from pyspark_kafka_meta.model import Address, MetadataResponse, TopicMetadata
 
 
 class TopicPatternWire:
-    """The wire of a cache that discovers topics with a match of `pattern` in their names."""
+    """The wire of a cache that discovers topics whose names `matches` accepts."""
 
-    def __init__(self, wire: MetadataWire, pattern: str) -> None:
+    def __init__(self, wire: MetadataWire, matches: Callable[[str], bool]) -> None:
         self._wire = wire
-        self._matches = re.compile(pattern).search
+        self._matches = matches
         self._topics: frozenset[str] = frozenset()  # of the in-flight request
 
     def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:

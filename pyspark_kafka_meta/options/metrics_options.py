@@ -12,6 +12,9 @@ from pyspark_kafka_meta.options.option_definitions import row, table_of
 from pyspark_kafka_meta.options.security_options import PLAINTEXT, SecurityOptions
 from pyspark_kafka_meta.validators import topic_name
 
+EVENTS_TOPIC = "kafkameta-events"
+"""In names of topics for refresh events that subscribePattern of no query matches."""
+
 
 @dataclass(frozen=True, slots=True)
 class MetricsOptions:
@@ -34,7 +37,8 @@ class MetricsOptions:
         None,
         topic_name,
         "Option 'metricsTopic' must be the name of one topic, got '{value}'",
-        "Topic for refresh events, as JSON keyed by cache id.",
+        "Topic for refresh events, as JSON keyed by cache id. subscribePattern matches neither this topic nor names "
+        f"with {EVENTS_TOPIC} in them.",
     )
     bootstrap_servers: tuple[Address, ...] = row(
         "metricsBootstrapServers",

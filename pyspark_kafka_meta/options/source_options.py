@@ -6,8 +6,9 @@ Names, defaults and error texts follow Spark's `KafkaSourceProvider` and Kafka's
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pyspark_kafka_meta.model import TopicPartition
@@ -15,7 +16,7 @@ from pyspark_kafka_meta.options import option_checks, option_parsers
 from pyspark_kafka_meta.options.case_insensitive import CaseInsensitiveMap
 from pyspark_kafka_meta.options.client_options import CLIENT_OPTIONS, ClientOptions
 from pyspark_kafka_meta.options.fetch_options import FETCH_OPTIONS, FetchOptions
-from pyspark_kafka_meta.options.metrics_options import METRICS_OPTIONS, MetricsOptions
+from pyspark_kafka_meta.options.metrics_options import EVENTS_TOPIC, METRICS_OPTIONS, MetricsOptions
 from pyspark_kafka_meta.options.offset_options import OffsetOptions
 from pyspark_kafka_meta.options.option_definitions import (
     Option,
@@ -32,7 +33,7 @@ from pyspark_kafka_meta.options.option_definitions import (
 from pyspark_kafka_meta.options.producer_options import PRODUCER_OPTIONS
 from pyspark_kafka_meta.options.security_checks import complete_security
 from pyspark_kafka_meta.options.start_specs import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
-from pyspark_kafka_meta.options.transaction_options import TRANSACTION_OPTIONS
+from pyspark_kafka_meta.options.transaction_options import DECISIONS_TOPIC, TRANSACTION_OPTIONS
 from pyspark_kafka_meta.validators import INT32_MAX, INT64_MAX
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,8 @@ class SourceOptions(OffsetOptions):
         None,
         option_parsers.parse_pattern,
         "Option 'subscribePattern' must be a regular expression as Python's re reads it, got '{value}'",
-        "Python regular expression: topics with a match anywhere in the name, including future topics.",
+        "Python regular expression: topics with a match anywhere in the name, including future topics, but no topic "
+        "that queries write for themselves: see metricsTopic and decisionsTopic.",
     )
     assigned: tuple[TopicPartition, ...] | None = row(
         "assign",
@@ -157,6 +159,7 @@ class SourceOptions(OffsetOptions):
         "Retries of an offset request, with new metadata, before planning reports data loss; at least 1.",
     )
     fetch_offset_retry_interval_ms: int = whole("fetchOffset.retryIntervalMs", "1000", "Wait before each retry.")
+    decisions_topic: str = field(metadata={"option": TRANSACTION_OPTIONS["decisions_topic"]})
     poll_timeout_ms: int = whole(
         "kafkaConsumer.pollTimeoutMs",
         "120000",
@@ -211,6 +214,18 @@ class SourceOptions(OffsetOptions):
         self._warn_of_group_ids()
         return replace(self, starting_offsets=self.start() or OffsetsSpec(LATEST_OFFSET))
 
+    @property
+    def topic_filter(self) -> Callable[[str], bool] | None:
+        """Whether subscribePattern matches the name of a topic; None without subscribePattern. It matches no topic that
+        queries write for themselves: each micro-batch of a query that reads its own events makes new events."""
+        if self.topic_pattern is None:
+            return None
+        own: set[str | None] = {self.decisions_topic}
+        if self.metrics is not None and set(self.metrics.bootstrap_servers) & set(self.client.bootstrap_servers):
+            own.add(self.metrics.topic)  # else the topic with this name is of another cluster
+        search = re.compile(self.topic_pattern).search
+        return lambda topic: bool(search(topic)) and topic not in own and not _OWN_TOPIC.search(topic)
+
     def _warn_of_group_ids(self) -> None:
         for name in ("group_id", "group_id_prefix"):
             if getattr(self, name) is not None:
@@ -221,11 +236,13 @@ class SourceOptions(OffsetOptions):
                 )
 
 
+_OWN_TOPIC = re.compile(f"{DECISIONS_TOPIC}|{EVENTS_TOPIC}")
+"""In names of topics that queries of the cluster write for themselves."""
 OPTIONS: Mapping[str, Option] = table_of(SourceOptions) | METRICS_OPTIONS | CLIENT_OPTIONS | FETCH_OPTIONS
 """Options by field. Parsing, documentation and hints about misspelt names use this table."""
 WRITE_ONLY = CaseInsensitiveMap(
     {
-        **documented_names(PRODUCER_OPTIONS | TRANSACTION_OPTIONS),
+        **documented_names(PRODUCER_OPTIONS | TRANSACTION_OPTIONS).without("decisionsTopic"),
         "checkpointLocation": "checkpointLocation",
         "topic": "topic",
     }

@@ -53,7 +53,8 @@ class TransactionOptions:
         DECISIONS_TOPIC,
         topic_name,
         "Option 'decisionsTopic' must be the name of one topic, got '{value}'",
-        "Compacted topic in which the drivers of sinks record which batches are written. Created if it does not exist.",
+        "Compacted topic in which the drivers of sinks record which batches are written. Created if it does not exist. "
+        f"subscribePattern matches neither this topic nor names with {DECISIONS_TOPIC} in them.",
     )
     txn_app_id: str | None = row(
         "txnAppId",

@@ -51,6 +51,7 @@ class LogEnds:
         self._options = options
         self._policy = DataLossPolicy(options)
         self._offsets = offsets
+        self._topic_filter = options.topic_filter
         self._skipped: set[TopicPartition] = set()  # their lost target was reported
         self._reported = ""  # the last loss
         # The positions that leaders have compared with their logs, and in which leader epoch.
@@ -132,12 +133,13 @@ class LogEnds:
         """The partitions that exist now. A missing expected partition is lost, unless its topic was recreated since
         `start`: then the partitions of the new topic decide."""
         losses = []
-        if forgotten := sorted(partition for partition in expected if not self._is_subscribed(partition)):
+        forgotten = sorted(partition for partition in expected if not self._is_subscribed(partition))
+        expected = set(expected).difference(forgotten)
+        if others := self._without_own_topics(forgotten):
             losses.append(
-                f"the checkpoint has {name_partitions(forgotten)}, which the query asks for no more: set its topics as "
+                f"the checkpoint has {name_partitions(others)}, which the query asks for no more: set its topics as "
                 "they were, or give it a checkpointLocation of its own"
             )
-            expected = set(expected).difference(forgotten)
         try:
             partitions = self.partitions(expected)
         except UnknownTopicError as error:
@@ -158,14 +160,26 @@ class LogEnds:
         self._report(*losses, may_be_recreated=bool(gone))
         return partitions
 
+    def _without_own_topics(self, forgotten: Collection[TopicPartition]) -> list[TopicPartition]:
+        """`forgotten` without topics that the pattern would match if queries did not write them for themselves. Their
+        unread records are no loss: an earlier release read them, or metricsTopic or decisionsTopic is a new option."""
+        pattern = self._options.topic_pattern
+        own = [part for part in forgotten if pattern is not None and re.search(pattern, part.topic)]
+        if own:
+            logger.warning(
+                "%s: read no more, because queries write these topics for themselves. To read them, name them in "
+                "option subscribe of another query",
+                name_partitions(own),
+            )
+        return [partition for partition in forgotten if partition not in own]
+
     def _is_subscribed(self, partition: TopicPartition) -> bool:
         """Whether the query's options include it: its checkpoint may be of other options."""
-        options = self._options
-        if options.assigned is not None:
-            return partition in options.assigned
-        if options.topic_pattern is not None:
-            return re.search(options.topic_pattern, partition.topic) is not None
-        return partition.topic in options.topics
+        if self._options.assigned is not None:
+            return partition in self._options.assigned
+        if self._topic_filter is not None:
+            return self._topic_filter(partition.topic)
+        return partition.topic in self._options.topics
 
     def _report(self, *losses: str, may_be_recreated: bool = False) -> None:
         """Report each loss once until it changes."""

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import OptionError, UnknownTopicError
-from pyspark_kafka_meta.model import OffsetRange, Position, Positions, TopicPartition
+from pyspark_kafka_meta.model import OffsetRange, Position, Positions, TopicPartition, shortened
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, ClientOptions, SourceOptions
 from pyspark_kafka_meta.options.start_specs import TimestampsSpec
 from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING, SourceOffset, advance, ranges
@@ -144,9 +144,9 @@ class OffsetPlanner:
         partitions = self._ends.first_partitions()
         if not partitions and self._options.topic_pattern is not None:
             logger.warning(
-                "subscribePattern %s matches no topic that this user may see: correct it, or allow DESCRIBE on the "
-                "topic. A stream continues and looks for new topics",
-                self._options.topic_pattern,
+                "subscribePattern %s matches no topic that this user may see, or only topics that queries write for "
+                "themselves: correct it, or allow DESCRIBE on the topic. A stream continues and looks for new topics",
+                shortened(self._options.topic_pattern),
             )
         return partitions
 

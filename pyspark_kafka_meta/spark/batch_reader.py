@@ -89,7 +89,7 @@ def new_planner(options: SourceOptions, client: ClientOptions) -> OffsetPlanner:
     from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
 
     publisher = new_publisher(options.metrics, planner_origin())
-    return OffsetPlanner(KafkaClient(client, publisher, options.topic_pattern), options)
+    return OffsetPlanner(KafkaClient(client, publisher, options.topic_filter), options)
 
 
 def new_tasks(planned: Iterable[Sequence[OffsetRange]], topics: Collection[str]) -> list[InputPartition]:

@@ -92,7 +92,7 @@ class Scene:
         return KafkaClient(
             query.client,
             RecordingPublisher(self.events),
-            query.topic_pattern,
+            query.topic_filter,
             wire=self.wire,
             clock=self.clock,
             sleep=self.clock.sleep,

@@ -160,7 +160,7 @@ class ReadingHistory:
         client = KafkaClient(
             options,
             RecordingPublisher(self.events),
-            self.options.topic_pattern,
+            self.options.topic_filter,
             wire=self.wire.another(),
             clock=self.clock.look,
             sleep=self.clock.sleep,

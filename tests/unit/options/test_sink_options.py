@@ -211,7 +211,7 @@ def test_a_value_of_transactions_that_cannot_be_used_is_named(name: str, text: s
 
 def test_every_sink_option_has_a_good_and_a_bad_case() -> None:
     levels = {f"kafka.compression.{codec}.level" for codec, _ in LEVELS}
-    assert {name for name, *_ in GOOD + OF_TRANSACTIONS} | levels | {"topic"} == SINK_ONLY
+    assert {name for name, *_ in GOOD + OF_TRANSACTIONS} | levels | {"topic"} == SINK_ONLY | {"decisionsTopic"}
     assert {name for name, *_ in BAD + BAD_OF_TRANSACTIONS} >= SINK_ONLY
 
 
