@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pyspark_kafka_meta.exporter import metric_table as metrics
 from pyspark_kafka_meta.exporter.metric_table import NO_VALUE, Source
 from pyspark_kafka_meta.exporter.readings import Readings
-from pyspark_kafka_meta.tables.open_transactions import OPEN_STATES
 from pyspark_kafka_meta.tables.table_rows import LagRow, TransactionRow
+from pyspark_kafka_meta.wire.producer_messages import OPEN_STATES
 
 
 @dataclass(slots=True)

@@ -39,12 +39,22 @@ next task takes a later response."""
 class TaskReader:
     """Turns offset ranges into `pa.RecordBatch`es of a few megabytes at most."""
 
-    def __init__(self, client: KafkaClient, options: SourceOptions, columns: Sequence[str]) -> None:
+    def __init__(
+        self,
+        client: KafkaClient,
+        options: SourceOptions,
+        columns: Sequence[str],
+        policy: DataLossPolicy | None = None,
+    ) -> None:
+        """
+        Args:
+            policy: by default that of `options`.
+        """
         self._client = client
         self._options = options
         self._columns = columns
         self._cursors: list[PartitionCursor] = []
-        self._lost_records = LostRecords(client, DataLossPolicy(options))
+        self._lost_records = LostRecords(client, policy or DataLossPolicy(options))
         self._stalls = StallDetector(client.throttles, options.poll_timeout_ms)
         self._fetches = InFlightFetches(client, options.fetch)
         replicas = client.replicas[options.fetch.client_rack]

@@ -16,8 +16,8 @@ from pyspark_kafka_meta.kafka_errors import describe
 from pyspark_kafka_meta.metadata.refresh_events import Outcome
 from pyspark_kafka_meta.model import NO_LEADER, RefreshReason, TopicPartition, name_partitions
 from pyspark_kafka_meta.tables.caches_from_events import Event
-from pyspark_kafka_meta.tables.open_transactions import OPEN_STATES
 from pyspark_kafka_meta.tables.table_rows import CacheRow, TransactionRow
+from pyspark_kafka_meta.wire.producer_messages import OPEN_STATES
 
 CHANGES_SHOWN = 3
 """A list of changes shows this many, and counts the rest."""

@@ -25,9 +25,9 @@ from pyspark_kafka_meta.monitor.staleness import SILENT_MS, Leaders, is_stale
 from pyspark_kafka_meta.monitor.watcher import KEEP_EVENTS_MS
 from pyspark_kafka_meta.page.repeated_question import Answer
 from pyspark_kafka_meta.tables.caches_from_events import Event
-from pyspark_kafka_meta.tables.open_transactions import OPEN_STATES
 from pyspark_kafka_meta.tables.query_lag import LagSummary
 from pyspark_kafka_meta.tables.table_rows import BrokerRow, CacheRow, LagRow, TransactionRow, by_partition
+from pyspark_kafka_meta.wire.producer_messages import OPEN_STATES
 
 EVENTS_SHOWN = 10
 CACHES_SHOWN = 12

@@ -19,13 +19,10 @@ from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 from pyspark_kafka_meta.transactions.decision import BatchId, Decision
 from pyspark_kafka_meta.transactions.decisions_topic import DecisionsTopic, require_one_partition
 from pyspark_kafka_meta.transactions.plan import sink_of_task
-from pyspark_kafka_meta.wire.producer_messages import DescribedTransaction
+from pyspark_kafka_meta.wire.producer_messages import OPEN_STATES, DescribedTransaction
 
 SinkDecisions = Mapping[tuple[str, str], Decision]
 """As `DecisionsTopic.read_all`."""
-
-OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
-"""Read_committed readers wait for the end of these (Kafka's `TransactionState`)."""
 
 
 def query_transactions(options: ClusterOptions) -> list[TransactionRow]:

@@ -112,8 +112,8 @@ class StepRunner:
             case Commit(transactions):
                 return self._commit(transactions)
             case ReadOutcomes(transactions):
-                deadline = self._client.api_deadline()
-                return tuple(each for each in transactions if not self._records.is_committed(each, deadline))
+                api_deadline = self._client.api_deadline
+                return tuple(each for each in transactions if not self._records.is_committed(each, api_deadline()))
             case WriteSettled(decision, aborted):
                 written = self._write(decision.settled(), aborted)
                 self.committed += len(aborted) if written else 0

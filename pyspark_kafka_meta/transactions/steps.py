@@ -43,7 +43,7 @@ class Commit:
 @dataclass(frozen=True, slots=True)
 class ReadOutcomes:
     """Read from the log how transactions ended: the markers behind their records. Result: a tuple of those that were
-    aborted. Raises DataLossError if records are gone: nobody can know."""
+    aborted. Raises DataLossError if no marker can come any more, and ConnectError if one may come later."""
 
     transactions: tuple[OpenTransaction, ...]
 

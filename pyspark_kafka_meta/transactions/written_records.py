@@ -6,20 +6,54 @@ compaction removes them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.errors import DataLossError, UnknownTopicError
-from pyspark_kafka_meta.model import OpenTransaction, TopicPartition, WrittenOffsets
+from pyspark_kafka_meta.errors import (
+    ConnectError,
+    DataLossError,
+    KafkaMetaError,
+    NoLeaderError,
+    ReadTimeoutError,
+    UnknownTopicError,
+    UnsupportedBrokerError,
+)
+from pyspark_kafka_meta.model import OpenTransaction, RefreshReason, TopicPartition, WrittenOffsets, name_partitions
 from pyspark_kafka_meta.records.aborted_transactions import is_abort_marker
 from pyspark_kafka_meta.records.compression import Compression
 from pyspark_kafka_meta.records.decoder import FetchedRecords
 from pyspark_kafka_meta.records.encoder import EncodedBatch
 from pyspark_kafka_meta.records.record_batches import HEADER_BYTES
 from pyspark_kafka_meta.transactions.log_reader import LogReader
+from pyspark_kafka_meta.wire.producer_messages import OPEN_STATES
+
+MAY_BE_READ_LATER = (ConnectError, NoLeaderError, ReadTimeoutError)
+"""Errors of a log, whose partition may have a leader later."""
+
+COORDINATOR_S = 5.0
+"""Maximum wait for the state of a transaction, which may not be needed."""
+
+
+@dataclass(slots=True)
+class _Search:
+    """For the marker of a transaction in one of its partitions.
+
+    Attributes:
+        next_offset: behind what was read.
+        is_lost: whether the log is gone, or starts behind `next_offset`.
+        error: why the log was not read up to its end.
+    """
+
+    partition: TopicPartition
+    next_offset: int
+    is_lost: bool = False
+    error: KafkaMetaError | None = None
 
 
 class WrittenRecords:
@@ -34,31 +68,71 @@ class WrittenRecords:
         marker if the transaction is just ending.
 
         Raises:
-            DataLossError: no log has a marker behind its records, or has it by `deadline`.
+            DataLossError: no marker can come any more: all logs are gone or start behind its records, or by `deadline`
+                all markers were written and no log has one.
+            ConnectError: no log has a marker by `deadline`, but one may come later.
+            KafkaMetaError: a log cannot be read.
         """
-        for written in transaction.written:
-            with suppress(DataLossError, UnknownTopicError):
-                return self._is_committed(transaction, written, deadline)
+        searches = [
+            _Search(TopicPartition(each.topic, each.partition), each.until_offset) for each in transaction.written
+        ]
+        for rounds in itertools.count(1):
+            is_open = self._is_open(transaction)  # before the logs are read: a marker may come in between
+            read_until = deadline if is_open else math.inf  # a marker that was written is found, however far it is
+            for search in searches:
+                is_committed = self._go_on(search, transaction.producer.producer_id, read_until, rounds)
+                if is_committed is not None:
+                    return is_committed
+            searches = [search for search in searches if not search.is_lost]
+            errors = [search.error for search in searches if search.error is not None]
+            for error in errors:
+                if not isinstance(error, MAY_BE_READ_LATER):
+                    raise error
+            is_late = self._client.clock() >= deadline
+            if not searches or (is_late and is_open is False and not errors):
+                break
+            if is_late:
+                raise _not_known_yet(transaction, searches, errors)
+            if rounds == 1:
+                self._client.cache.refresh(RefreshReason.ON_DEMAND, deadline)  # a leader may have been deposed
+            self._client.sleep(min(self._client.backoff_s(rounds), max(deadline - self._client.clock(), 0)))
         raise DataLossError(
             f"nobody knows whether the transaction {transaction.transactional_id} was committed: no marker follows its "
             f"records. {_advice(transaction)}"
         )
 
-    def _is_committed(self, transaction: OpenTransaction, written: WrittenOffsets, deadline: float) -> bool:
-        partition, next_offset = TopicPartition(written.topic, written.partition), written.until_offset
-        failures = 0
-        while True:
-            until_offset = self._log.end_offset(partition)
-            for fetched in self._log.batches(partition, next_offset, until_offset):
+    def _is_open(self, transaction: OpenTransaction) -> bool | None:
+        """Whether the coordinator has markers of this id to write; None if it does not say. It does not know an id that
+        it has forgotten long after the markers, or lost."""
+        deadline = self._client.clock() + COORDINATOR_S
+        try:
+            described = self._client.coordinators.describe_transactions([transaction.transactional_id], deadline)
+        except (UnsupportedBrokerError, ConnectError):  # before Kafka 3.0, or away
+            return None
+        return any(each.state in OPEN_STATES for each in described)
+
+    def _go_on(self, search: _Search, producer_id: int, deadline: float, leader_s: float) -> bool | None:
+        """Read on, to the marker or the end of the log. Returns whether the marker commits; None without a marker.
+
+        Args:
+            leader_s: maximum wait for the leader: other partitions wait too.
+        """
+        search.error = None
+        try:
+            end = self._log.end_offset(search.partition, min(deadline, self._client.clock() + leader_s))
+            for fetched in self._log.batches(search.partition, search.next_offset, end):
                 (header,) = fetched.headers
-                is_marker = header.is_control and header.record_count
-                if is_marker and header.producer_id == transaction.producer.producer_id:
+                if header.is_control and header.record_count and header.producer_id == producer_id:
                     return not is_abort_marker(header, fetched.records)
-            next_offset = max(next_offset, until_offset)
-            failures += 1
-            if self._client.clock() >= deadline:
-                raise DataLossError(f"{partition} has no marker after offset {written.until_offset}")
-            self._client.sleep(min(self._client.backoff_s(failures), max(deadline - self._client.clock(), 0)))
+                search.next_offset = header.last_offset + 1
+                if self._client.clock() >= deadline:
+                    raise ConnectError(f"{search.partition} was read up to offset {search.next_offset} of {end}")
+            search.next_offset = max(search.next_offset, end)
+        except (DataLossError, UnknownTopicError):
+            search.is_lost = True
+        except KafkaMetaError as error:  # other partitions have a marker, too
+            search.error = error
+        return None
 
     def copies(self, transaction: OpenTransaction) -> Iterator[tuple[TopicPartition, EncodedBatch]]:
         """The transaction's record batches, for another producer, in the order of the log in each partition.
@@ -99,6 +173,17 @@ def _incomplete(written: WrittenOffsets, found: int, transaction: OpenTransactio
         f"{written.records - found} of {written.records} records of a decided batch are gone from "
         f"{written.topic}-{written.partition}, offsets {written.from_offset} to {written.until_offset}: retention, "
         f"compaction or somebody has removed them after their transaction timed out. {_advice(transaction)}"
+    )
+
+
+def _not_known_yet(
+    transaction: OpenTransaction, searches: Sequence[_Search], errors: Sequence[KafkaMetaError]
+) -> ConnectError:
+    partitions = name_partitions([search.partition for search in searches])
+    return ConnectError(
+        f"it is not known yet whether the transaction {transaction.transactional_id} of a decided batch was committed: "
+        f"no marker follows its records in {partitions}{f' ({errors[0]})' if errors else ''}. Nothing is lost: start "
+        "the query again when these partitions have a leader and min.insync.replicas replicas in sync"
     )
 
 

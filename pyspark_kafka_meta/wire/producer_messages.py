@@ -196,6 +196,10 @@ class DescribeTransactionsRequest:
     transactional_id: str
 
 
+OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
+"""Read_committed readers wait for the end of these (Kafka's `TransactionState`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class DescribedTransaction:
     """The last transaction of an id.
