@@ -7,18 +7,22 @@ watermark, and count if the marker behind them is a commit.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from typing import TypeAlias
+from uuid import UUID
 
 from pyspark_kafka_meta.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.errors import KafkaMetaError, UnknownTopicError
-from pyspark_kafka_meta.model import RefreshReason, TopicPartition
+from pyspark_kafka_meta.errors import DataLossError, KafkaMetaError, UnknownTopicError
+from pyspark_kafka_meta.model import RefreshReason, TopicPartition, is_other_topic
 from pyspark_kafka_meta.records.aborted_transactions import is_abort_marker
 from pyspark_kafka_meta.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.transactions.decision import Decision, Decisions
 from pyspark_kafka_meta.transactions.decision_records import MESSAGE_BYTES, RecordKey, joined
 from pyspark_kafka_meta.transactions.log_reader import LogReader
+
+logger = logging.getLogger(__name__)
 
 TOPIC_CONFIG = {
     "cleanup.policy": "compact",
@@ -53,13 +57,18 @@ class DecisionsTopic:
         self._client = client
         self._transactional_id = transactional_id
         self._log = LogReader(client)
+        self._forget()
+
+    def _forget(self) -> None:
+        """The next read starts at the start of the log."""
         self._next_offset: int | None = None
+        self._topic_id: UUID | None = None  # of the topic that was read
         self._decisions: KeyedDecisions = {}
         self._undecided: dict[int, Records] = {}  # of open transactions, by producer id
         self._incomplete: set[RecordKey] = set()
 
     def ensure(self, admin: ClusterAdmin) -> None:
-        """Create the topic unless it exists.
+        """Create the topic unless it exists. Warns if decisions may get lost.
 
         Raises:
             BrokerError: this user may not create it.
@@ -69,11 +78,20 @@ class DecisionsTopic:
         topic, cache, deadline = self.partition.topic, self._client.cache, self._client.api_deadline()
         cache.track([topic])
         cache.refresh(RefreshReason.NEW_TOPIC, deadline)
+        brokers = len(cache.snapshot.brokers)
         if partitions := cache.snapshot.partitions(topic):
             require_one_partition(partitions)
-            require_usable(topic, admin.topic_config(topic))
+            config = admin.topic_config(topic)
+            require_usable(topic, config)
+            if not config:
+                logger.warning(
+                    "this user may not describe the configuration of topic %s, or no broker responded: see to it that "
+                    "it has cleanup.policy=compact, or decisions are lost",
+                    topic,
+                )
+            warn_of_few_replicas(topic, len(cache.snapshot.topics[topic].partitions[0].replicas), brokers)
             return
-        replicas = min(REPLICAS, len(cache.snapshot.brokers))
+        replicas = min(REPLICAS, brokers)
         admin.create_topic(topic, replicas, {**TOPIC_CONFIG, "min.insync.replicas": str(max(replicas - 1, 1))})
         failures = 0
         while not cache.snapshot.partitions(topic):
@@ -82,21 +100,19 @@ class DecisionsTopic:
             failures += 1
             self._client.sleep(self._client.backoff_s(failures))
             cache.refresh(RefreshReason.NEW_TOPIC, deadline)
+        warn_of_few_replicas(topic, replicas, REPLICAS)  # other brokers may be down
 
     def read(self) -> Decisions:
         """The last committed decision of each series of the one sink.
 
         Raises:
+            DataLossError: the topic was recreated, or its log truncated. The next read starts at the start of the log.
             KafkaMetaError: the topic cannot be read.
         """
         return {series: decision for (_, series), decision in self.read_all().items()}
 
     def read_all(self) -> Mapping[tuple[str, str], Decision]:
-        """The last committed decision of each sink and series.
-
-        Raises:
-            KafkaMetaError: the topic cannot be read.
-        """
+        """The last committed decision of each sink and series. Raises as `read`."""
         self._read_until(self._log.end_offset(self.partition))
         return self._decisions
 
@@ -104,9 +120,14 @@ class DecisionsTopic:
         """Whether only `own` decisions were committed between the last read and this offset.
 
         A broker that does not know yet that it has lost the partition reports an end of the log that is too low. An
-        acknowledged offset is right.
+        acknowledged offset is right: if it is lower than those that were read, the log is another. Raises as `read`.
         """
         assert self._transactional_id is not None
+        assert self._next_offset is not None
+        if offset < self._next_offset:
+            self._client.cache.refresh(RefreshReason.ON_DEMAND, self._client.api_deadline())
+            self._require_same_topic()
+            raise self._lost(f"{self.partition} was read up to offset {self._next_offset} and ends at {offset} now")
         expected = self._decisions | {(self._transactional_id, series): own[series] for series in own}
         self._read_until(offset)
         return self._decisions == expected
@@ -114,18 +135,39 @@ class DecisionsTopic:
     def _read_until(self, until_offset: int) -> None:
         if self._next_offset is None:
             self._next_offset = self._log.start_offset(self.partition)
-        for fetched in self._log.batches(self.partition, self._next_offset, until_offset):
-            (header,) = fetched.headers
-            if not header.is_control:
-                self._undecided.setdefault(header.producer_id, {}).update(self._records(fetched))
-            elif header.record_count:
-                if not is_abort_marker(header, fetched.records):
-                    self._take(self._undecided.get(header.producer_id, {}))
-                self._undecided.pop(header.producer_id, None)
-            self._next_offset = header.last_offset + 1  # a read that fails later goes on here
+            self._topic_id = self._log.topic_id(self.partition)
+        self._require_same_topic()
+        try:
+            for fetched in self._log.batches(self.partition, self._next_offset, until_offset, self._topic_id):
+                self._add(fetched)
+        except DataLossError as error:
+            raise self._lost(str(error)) from None
         self._next_offset = max(self._next_offset, until_offset)
         for key in self._incomplete:
             raise self._unreadable(key, "it lacks parts")
+
+    def _add(self, fetched: FetchedRecords) -> None:
+        (header,) = fetched.headers
+        if not header.is_control:
+            self._undecided.setdefault(header.producer_id, {}).update(self._records(fetched))
+        elif header.record_count:
+            if not is_abort_marker(header, fetched.records):
+                self._take(self._undecided.get(header.producer_id, {}))
+            self._undecided.pop(header.producer_id, None)
+        self._next_offset = header.last_offset + 1  # a read that fails later goes on here
+
+    def _require_same_topic(self) -> None:
+        now = self._log.topic_id(self.partition)
+        if is_other_topic(self._topic_id, now):
+            raise self._lost(f"the topic was deleted and recreated (topic id {self._topic_id}, now {now})")
+
+    def _lost(self, cause: str) -> DataLossError:
+        """The error after which a restart reads what is there."""
+        self._forget()
+        return DataLossError(
+            f"decisions are gone from topic {self.partition.topic}: {cause}. Start the query again: a batch that it "
+            "repeats is written again, also its rows that are visible"
+        )
 
     def _records(self, fetched: FetchedRecords) -> Records:
         """The records of a batch that are of this sink."""
@@ -180,4 +222,16 @@ def require_usable(topic: str, config: Mapping[str, str]) -> None:
         raise KafkaMetaError(
             f"topic {topic} has max.message.bytes={config['max.message.bytes']}, which refuses large decisions: raise "
             f"it to {MESSAGE_BYTES}, or set decisionsTopic to another topic"
+        )
+
+
+def warn_of_few_replicas(topic: str, replicas: int, brokers: int) -> None:
+    if replicas < min(REPLICAS, brokers):
+        logger.warning(
+            "topic %s has %d of %d replicas: give it the others (kafka-reassign-partitions) once the cluster has %d "
+            "brokers, or the loss of the brokers with its replicas is the loss of all decisions",
+            topic,
+            replicas,
+            REPLICAS,
+            REPLICAS,
         )
