@@ -119,7 +119,7 @@ def commit_row(bootstrap_servers: str, topic: str, tasks: int, commits: int) -> 
             counted.mkdir(exist_ok=True)
             record_steps(counted)
             began = time.perf_counter()
-            plan = driver.plan()
+            plan = driver.plan(STREAM)
             plan_ms.append((time.perf_counter() - began) * 1000)
             transactions = [write_task(of_tasks, options, plan, task) for task in range(tasks)]
             began = time.perf_counter()

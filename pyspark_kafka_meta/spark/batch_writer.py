@@ -151,7 +151,7 @@ def plan_transactions(options: SinkOptions, series: str) -> TransactionPlan | No
     if options.transaction.transactional_id is None:
         return None
     with transaction_driver(options) as driver:
-        plan = driver.plan()
+        plan = driver.plan(series)
         last = {name: decision for name, decision in plan.decisions.items() if name == series}
         return replace(plan, decisions=last)
 

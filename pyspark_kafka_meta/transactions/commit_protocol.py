@@ -22,6 +22,7 @@ from pyspark_kafka_meta.transactions.decision import BatchId, Decision, Decision
 from pyspark_kafka_meta.transactions.steps import (
     AbortOpen,
     Commit,
+    ConfirmDecisions,
     Fence,
     ReadDecisions,
     ReadOutcomes,
@@ -39,19 +40,24 @@ MAX_TAKEOVERS = 10
 """Two drivers that keep fencing each other would do so forever."""
 
 
-def recover(known: Sequence[str] = ()) -> Protocol[Decisions]:
+def recover(known: Sequence[str] = (), *, confirms: bool = True) -> Protocol[Decisions]:
     """Settle what earlier runs have decided, and abort what they have not. Returns the decisions, all of them settled.
 
     Args:
         known: transactional ids that may be open, for `AbortOpen`.
+        confirms: False if this query has confirmed the decisions before: only its own have followed.
 
     Raises:
         FencedError: other drivers keep taking over.
-        DataLossError: decided records are gone.
+        DataLossError: decided records, or decisions, are gone.
+        ConnectError: it is not known yet how a decided transaction ended.
     """
-    decisions = yield from _settle_all()
-    yield AbortOpen(tuple(known))
-    return decisions
+    for _ in range(MAX_TAKEOVERS):
+        decisions = yield from _settle_all()
+        if not confirms or (yield ConfirmDecisions()):
+            yield AbortOpen(tuple(known))
+            return decisions
+    raise _taken_over()
 
 
 def commit(
@@ -66,7 +72,7 @@ def commit(
 
     Raises:
         FencedError: another query has taken over the transactional id, or other drivers keep doing so.
-        DataLossError: decided records are gone.
+        DataLossError, ConnectError: as `recover`.
     """
     for _ in range(MAX_TAKEOVERS):
         decisions = yield from _settle_all()
@@ -78,8 +84,10 @@ def commit(
             if not written or not (yield from _settle(decision)):
                 continue  # read what the driver that took over has decided
             yield AbortOpen(tuple(known))
-        else:
+        elif (yield ConfirmDecisions()):
             yield AbortOpen((*known, *(transaction.transactional_id for transaction in transactions)))
+        else:
+            continue
         return
     raise _taken_over()
 

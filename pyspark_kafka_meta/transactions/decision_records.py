@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from pyspark_kafka_meta.errors import ProtocolError
 from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, WrittenOffsets
@@ -34,6 +34,10 @@ FORMAT, PARTS_FORMAT = 1, 2
 PART_BYTES = 1_000_000
 MESSAGE_BYTES = 1_048_588
 """Kafka's default of max.message.bytes. A part fits, with its key and the header of its batch."""
+
+
+Record: TypeAlias = tuple[bytes, bytes | None]
+"""Key and value."""
 
 
 class RecordKey(NamedTuple):
@@ -56,6 +60,11 @@ class RecordKey(NamedTuple):
 
     def to_json(self) -> bytes:
         return json.dumps(self[:2] if self.part is None else self).encode()
+
+
+def confirming_record(transactional_id: str) -> Record:
+    """A record of this sink that is none of a decision, and that compaction removes."""
+    return json.dumps([transactional_id]).encode(), None
 
 
 def decision_records(transactional_id: str, decision: Decision) -> Iterator[tuple[bytes, bytes]]:

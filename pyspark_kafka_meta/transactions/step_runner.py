@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -19,12 +19,13 @@ from pyspark_kafka_meta.records.encoder import EncodedBatch
 from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.transactions.commit_protocol import Protocol
 from pyspark_kafka_meta.transactions.decision import Decision
-from pyspark_kafka_meta.transactions.decision_records import MESSAGE_BYTES, decision_records
+from pyspark_kafka_meta.transactions.decision_records import MESSAGE_BYTES, Record, confirming_record, decision_records
 from pyspark_kafka_meta.transactions.decisions_topic import DecisionsTopic
 from pyspark_kafka_meta.transactions.plan import TransactionPlan, tasks_of_sink
 from pyspark_kafka_meta.transactions.steps import (
     AbortOpen,
     Commit,
+    ConfirmDecisions,
     Fence,
     ReadDecisions,
     ReadOutcomes,
@@ -107,15 +108,17 @@ class StepRunner:
             case ReadDecisions():
                 self._written.clear()
                 return self._decisions.read()
+            case ConfirmDecisions():
+                return self._write([confirming_record(self._plan.transactional_id)], "a record")
             case WriteDecision(decision):
-                return self._write(decision, ())
+                return self._write_decision(decision, ())
             case Commit(transactions):
                 return self._commit(transactions)
             case ReadOutcomes(transactions):
                 api_deadline = self._client.api_deadline
                 return tuple(each for each in transactions if not self._records.is_committed(each, api_deadline()))
             case WriteSettled(decision, aborted):
-                written = self._write(decision.settled(), aborted)
+                written = self._write_decision(decision.settled(), aborted)
                 self.committed += len(aborted) if written else 0
                 return written
             case AbortOpen(known):
@@ -126,37 +129,39 @@ class StepRunner:
     def _records(self) -> WrittenRecords:
         return WrittenRecords(self._client)
 
-    def _write(self, decision: Decision, aborted: Sequence[OpenTransaction]) -> bool:
-        """Write a decision, and copies of aborted records, in one transaction of the sink's own id."""
+    def _write_decision(self, decision: Decision, aborted: Sequence[OpenTransaction]) -> bool:
+        records = decision_records(self._plan.transactional_id, decision)
+        is_written = self._write(records, f"the decision of {decision.batch}", aborted)
+        if is_written:
+            self._written[decision.batch.series] = decision
+        return is_written
+
+    def _write(self, records: Iterable[Record], what: str, aborted: Sequence[OpenTransaction] = ()) -> bool:
+        """Write records of the decisions topic, and copies of aborted records, in one transaction of the sink's own id.
+        False if decisions were committed that this driver has not read, or another driver has fenced it."""
         own = self._own
         assert own is not None, "a driver fences all others before it writes"
         try:
             writer = TaskWriter(self._client, self._producer_options, _COLUMNS, self._topic, transaction=own)
             writer.write_encoded(self._copies(aborted))
-            offset = self._write_records(writer, decision)
+            offset = self._write_records(writer, records, what)
             if not self._decisions.is_unchanged_until(offset, self._written):
                 own.abort()
                 return False
             own.commit(self._client.api_deadline())
-            self._written[decision.batch.series] = decision
         except FencedError:
             return False
         return True
 
-    def _write_records(self, writer: TaskWriter, decision: Decision) -> int:
+    def _write_records(self, writer: TaskWriter, records: Iterable[Record], what: str) -> int:
         """Returns the offset of a record."""
         try:
-            return writer.write(self._rows(decision))[self._decisions.partition][-1].from_offset
+            return writer.write(map(_row, records))[self._decisions.partition][-1].from_offset
         except RecordTooLargeError:
             raise RecordTooLargeError(
-                f"the decision of {decision.batch} cannot be written, because topic {self._topic} refuses records of "
-                f"its size: raise max.message.bytes of the topic to {MESSAGE_BYTES} or more"
+                f"{what} cannot be written, because topic {self._topic} refuses records of its size: raise "
+                f"max.message.bytes of the topic to {MESSAGE_BYTES} or more"
             ) from None
-
-    def _rows(self, decision: Decision) -> Iterator[pa.RecordBatch]:
-        for key, value in decision_records(self._plan.transactional_id, decision):
-            columns = [pa.array([key], pa.binary()), pa.array([value], pa.binary()), pa.array([0], pa.int32())]
-            yield pa.record_batch(columns, names=["key", "value", "partition"])
 
     def _copies(self, aborted: Sequence[OpenTransaction]) -> Iterator[tuple[TopicPartition, EncodedBatch]]:
         for transaction in aborted:
@@ -194,3 +199,9 @@ class StepRunner:
             self.aborted += len(known)
         except KafkaMetaError as error:  # what is decided is visible
             logger.warning("perhaps not all open transactions of undecided batches are aborted: %s", error)
+
+
+def _row(record: Record) -> pa.RecordBatch:
+    key, value = record
+    columns = [pa.array([key], pa.binary()), pa.array([value], pa.binary()), pa.array([0], pa.int32())]
+    return pa.record_batch(columns, names=["key", "value", "partition"])

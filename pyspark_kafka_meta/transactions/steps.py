@@ -25,6 +25,13 @@ class ReadDecisions:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfirmDecisions:
+    """Write a record behind the decisions, and read up to it: a broker that does not know yet that it has lost the
+    partition reports an end of the log that is too low. Result: False if there are decisions that `ReadDecisions` did
+    not return, or another driver has fenced this one."""
+
+
+@dataclass(frozen=True, slots=True)
 class WriteDecision:
     """Write a decision in a transaction of the sink's own id. Result: False if another driver has fenced this one, and
     nothing was written."""
@@ -69,4 +76,6 @@ class AbortOpen:
     known: tuple[str, ...] = ()
 
 
-Step: TypeAlias = Fence | ReadDecisions | WriteDecision | Commit | ReadOutcomes | WriteSettled | AbortOpen
+Step: TypeAlias = (
+    Fence | ReadDecisions | ConfirmDecisions | WriteDecision | Commit | ReadOutcomes | WriteSettled | AbortOpen
+)

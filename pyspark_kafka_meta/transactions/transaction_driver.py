@@ -17,7 +17,7 @@ from pyspark_kafka_meta.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import OpenTransaction
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.transactions.commit_protocol import Protocol, commit, recover
-from pyspark_kafka_meta.transactions.decision import BatchId, Decisions
+from pyspark_kafka_meta.transactions.decision import BATCH, STREAM, BatchId, Decisions
 from pyspark_kafka_meta.transactions.decisions_topic import DecisionsTopic
 from pyspark_kafka_meta.transactions.plan import GUESSED_ATTEMPTS, TransactionPlan, earlier_attempts
 from pyspark_kafka_meta.transactions.step_runner import StepRunner
@@ -38,6 +38,7 @@ class TransactionDriver:
         self._client = client
         self._options = options
         self._transactional_id = options.transaction.transactional_id
+        self._has_planned = False
 
     @classmethod
     def of(cls, client: KafkaClient, options: SinkOptions) -> TransactionDriver:
@@ -47,17 +48,21 @@ class TransactionDriver:
         driver: TransactionDriver = client.attached.setdefault(key, cls(client, options))
         return driver
 
-    def plan(self) -> TransactionPlan:
-        """Recover, and return what the tasks of the next batch need. Raises as `recover`."""
-        return replace(self._plan, decisions=self.recover())
+    def plan(self, series: str = BATCH) -> TransactionPlan:
+        """Recover, and return what the tasks of the next batch of this series need. The decisions are confirmed at the
+        start of a stream, and before each batch write: any driver may have been at work. Raises as `recover`."""
+        confirms = series != STREAM or not self._has_planned
+        plan = replace(self._plan, decisions=self.recover(confirms=confirms))
+        self._has_planned = True
+        return plan
 
-    def recover(self, known: Sequence[str] = ()) -> Decisions:
+    def recover(self, known: Sequence[str] = (), *, confirms: bool = True) -> Decisions:
         """Settle what earlier runs have decided, abort what they have not, and return the decisions.
 
         Raises:
             FencedError, DataLossError, BrokerError, ConnectError: see `commit_protocol.recover`.
         """
-        return self._carry_out(recover(known), EventKind.TRANSACTIONS_RECOVERED)
+        return self._carry_out(recover(known, confirms=confirms), EventKind.TRANSACTIONS_RECOVERED)
 
     def commit(self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int) -> None:
         """Make a batch visible; see `commit_protocol.commit`."""

@@ -28,7 +28,7 @@ class Driver:
         owners = [BatchId(STREAM, "query", 4), *(BatchId.of_app(f"app-{number}", 1) for number in range(50))]
         self.decided = {batch.series: Decision(batch, (), 0, True) for batch in owners}
 
-    def plan(self) -> TransactionPlan:
+    def plan(self, series: str) -> TransactionPlan:
         return TransactionPlan("orders", 60_000, TransactionVersion.V2, self.decided)
 
     def commit(self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int) -> None:

@@ -18,6 +18,7 @@ from pyspark_kafka_meta.transactions.decision import Decision
 from pyspark_kafka_meta.transactions.steps import (
     AbortOpen,
     Commit,
+    ConfirmDecisions,
     Fence,
     ReadDecisions,
     ReadOutcomes,
@@ -260,6 +261,8 @@ class DriverModel:
             case ReadDecisions():
                 decisions = yield self.kafka.last_decision, ()
                 return {decision.batch.series: decision for decision in decisions}
+            case ConfirmDecisions():
+                return True  # what this model reads is never stale
             case WriteDecision(decision):
                 return (yield from self._write((decision,)))
             case Commit(transactions):
@@ -269,10 +272,13 @@ class DriverModel:
             case WriteSettled(decision, aborted):
                 return (yield from self._write((*self.kafka.rows_of(aborted), decision.settled())))
             case AbortOpen():
-                for name in (yield self.kafka.open_ids, ()):
-                    if name != SINK_ID:
-                        yield self.kafka.init_producer, (name,)
+                yield from self._abort_open()
         return None
+
+    def _abort_open(self) -> Requests[None]:
+        for name in (yield self.kafka.open_ids, ()):
+            if name != SINK_ID:
+                yield self.kafka.init_producer, (name,)
 
     def _write(self, values: tuple[Row | Decision, ...]) -> Requests[bool]:
         if not (yield self.kafka.produce, (SINK_ID, self.producer, values)):

@@ -20,6 +20,7 @@ from pyspark_kafka_meta.transactions.decision import BATCH, STREAM, BatchId, Dec
 from pyspark_kafka_meta.transactions.steps import (
     AbortOpen,
     Commit,
+    ConfirmDecisions,
     Fence,
     ReadDecisions,
     ReadOutcomes,
@@ -84,7 +85,13 @@ class Run:
             result = expected.pop(0)[1] if is_expected else _DEFAULTS.get(type(step))
 
 
-_DEFAULTS: dict[type[Step], Any] = {ReadDecisions: {}, WriteDecision: True, WriteSettled: True, Commit: ()}
+_DEFAULTS: dict[type[Step], Any] = {
+    ReadDecisions: {},
+    ConfirmDecisions: True,
+    WriteDecision: True,
+    WriteSettled: True,
+    Commit: (),
+}
 
 
 def error_of(protocol: Protocol[Any], error: type[Exception], **results: Any) -> str:
@@ -137,7 +144,7 @@ def test_records_are_not_copied_that_another_driver_has_copied_meanwhile() -> No
     run = Run(commit(micro_batch(7), [A], NOW_MS), [*results, (ReadDecisions, settled)])
 
     ours = AbortOpen((A.transactional_id,))
-    assert run.steps[5:] == [Fence(), ReadDecisions(), Fence(), ReadDecisions(), ours]
+    assert run.steps[5:] == [Fence(), ReadDecisions(), Fence(), ReadDecisions(), ConfirmDecisions(), ours]
 
 
 def test_batch_that_an_earlier_run_has_decided_is_settled_with_the_transactions_of_that_run() -> None:
@@ -152,6 +159,7 @@ def test_batch_that_an_earlier_run_has_decided_is_settled_with_the_transactions_
         WriteSettled(decided, ()),
         Fence(),
         ReadDecisions(),
+        ConfirmDecisions(),
         AbortOpen((*KNOWN, B.transactional_id)),
     ]
 
@@ -164,7 +172,8 @@ def test_driver_that_was_fenced_before_its_decision_reads_what_the_other_driver_
     )
 
     ours = AbortOpen((A.transactional_id,))
-    assert run.steps[2:] == [WriteDecision(decision(micro_batch(7), A)), Fence(), ReadDecisions(), ours]
+    read_again = [Fence(), ReadDecisions(), ConfirmDecisions(), ours]
+    assert run.steps[2:] == [WriteDecision(decision(micro_batch(7), A)), *read_again]
 
 
 def test_driver_that_was_fenced_after_its_decision_does_not_decide_again() -> None:
@@ -180,7 +189,7 @@ def test_driver_that_was_fenced_after_its_decision_does_not_decide_again() -> No
     )
 
     assert run.steps.count(WriteDecision(decided)) == 1
-    assert run.steps[-5:-3] == [Commit((A,)), WriteSettled(decided, ())]
+    assert run.steps[-6:-4] == [Commit((A,)), WriteSettled(decided, ())]
 
 
 def test_batch_without_rows_is_decided_too() -> None:
@@ -224,6 +233,7 @@ def test_recovery_settles_every_series_before_it_aborts_anything() -> None:
         WriteSettled(app, ()),
         Fence(),  # what a commit decides next is in an epoch of its own
         ReadDecisions(),
+        ConfirmDecisions(),
         AbortOpen(KNOWN),
     ]
     assert run.returned == settled
@@ -232,8 +242,36 @@ def test_recovery_settles_every_series_before_it_aborts_anything() -> None:
 def test_recovery_after_a_clean_end_changes_nothing() -> None:
     run = Run(recover(), [(ReadDecisions, by_series(SETTLED))])
 
-    assert run.steps == [Fence(), ReadDecisions(), AbortOpen()]
+    assert run.steps == [Fence(), ReadDecisions(), ConfirmDecisions(), AbortOpen()]
     assert run.returned == by_series(SETTLED)
+
+
+def test_decisions_that_the_first_read_did_not_find_are_settled_before_anything_is_aborted() -> None:
+    decided = decision(micro_batch(7), A)
+    reads = [(ReadDecisions, by_series(decided)), (ReadDecisions, by_series(decided.settled()))]
+    run = Run(recover(), [(ReadDecisions, by_series(SETTLED)), (ConfirmDecisions, False), *reads])
+
+    assert run.steps[2:5] == [ConfirmDecisions(), Fence(), ReadDecisions()]
+    assert run.steps[5:7] == [Commit((A,)), WriteSettled(decided, ())]
+    assert [step for step in run.steps if isinstance(step, AbortOpen)] == run.steps[-1:]
+    assert run.returned == by_series(decided.settled())
+
+
+def test_repeated_batch_aborts_nothing_until_its_read_is_confirmed() -> None:
+    settled = (ReadDecisions, by_series(decision(micro_batch(7), A).settled()))
+    run = Run(commit(micro_batch(7), [], NOW_MS), [settled, (ConfirmDecisions, False), settled])
+
+    assert run.steps == [Fence(), ReadDecisions(), ConfirmDecisions()] * 2 + [AbortOpen()]
+
+
+def test_recovery_between_the_batches_of_a_query_writes_nothing() -> None:
+    run = Run(recover(confirms=False), [(ReadDecisions, by_series(SETTLED))])
+
+    assert run.steps == [Fence(), ReadDecisions(), AbortOpen()]
+
+
+def test_drivers_that_are_fenced_each_time_before_their_read_is_confirmed_end_with_advice() -> None:
+    assert f"{MAX_TAKEOVERS} times in a row" in error_of(recover(), FencedError, ConfirmDecisions=False)
 
 
 def test_fenced_recovery_reads_decisions_again() -> None:
@@ -243,7 +281,7 @@ def test_fenced_recovery_reads_decisions_again() -> None:
         [(ReadDecisions, by_series(decided)), (WriteSettled, False), (ReadDecisions, by_series(decided.settled()))],
     )
 
-    assert run.steps[4:] == [Fence(), ReadDecisions(), AbortOpen()]
+    assert run.steps[4:] == [Fence(), ReadDecisions(), ConfirmDecisions(), AbortOpen()]
     assert run.returned == by_series(decided.settled())
 
 

@@ -9,7 +9,13 @@ import pytest
 from pyspark_kafka_meta.errors import ProtocolError
 from pyspark_kafka_meta.transactions import decision_records
 from pyspark_kafka_meta.transactions.decision import Decision
-from pyspark_kafka_meta.transactions.decision_records import MESSAGE_BYTES, PART_BYTES, RecordKey, joined
+from pyspark_kafka_meta.transactions.decision_records import (
+    MESSAGE_BYTES,
+    PART_BYTES,
+    RecordKey,
+    confirming_record,
+    joined,
+)
 from tests.unit.transactions.commit_scene import SINK, micro_batch, transactions_of
 
 KEY = RecordKey(SINK, "stream")
@@ -44,6 +50,11 @@ def test_record_of_an_earlier_release_is_read() -> None:
     read = joined(KEY, {KEY: value})
     assert read is not None
     assert (read.batch, read.former_owners, read.transactions[0].written[0].records) == (micro_batch(4), ("a",), 3)
+
+
+def test_confirming_record_is_none_of_a_decision() -> None:
+    key, value = confirming_record(SINK)
+    assert (RecordKey.parse(key), value) == (None, None)
 
 
 def test_large_decision_is_cut_into_records_that_a_topic_takes_by_default() -> None:
