@@ -170,5 +170,9 @@ class TransactionTimeoutError(KafkaMetaError):
     kafka.transaction.timeout.ms."""
 
 
+class ChangedBatchError(KafkaMetaError):
+    """A decided batch of an exactly-once write is repeated with another number of rows. None of them is written."""
+
+
 class FencedError(KafkaMetaError):
     """Another query or attempt has taken over a transactional id. The message says which and what to do."""

@@ -116,6 +116,10 @@ class OpenTransaction(NamedTuple):
     producer: ProducerEpoch
     written: tuple[WrittenOffsets, ...]
 
+    @property
+    def rows(self) -> int:
+        return sum(each.records for each in self.written)
+
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:

@@ -30,7 +30,7 @@ _STREAM_ONLY = (
     "newPartitions",
     "commitOffsetsToGroup",
 )
-_TRANSACTION_ONLY = ("kafka.transaction.timeout.ms", "decisionsTopic", "txnAppId", "txnVersion")
+_TRANSACTION_ONLY = ("kafka.transaction.timeout.ms", "decisionsTopic", "txnAppId", "txnVersion", "onChangedBatch")
 
 
 MAX_IN_FLIGHT_IF_IDEMPOTENT = 5

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pyspark_kafka_meta.options.option_definitions import row, table_of, whole
+from pyspark_kafka_meta.options.option_definitions import choice, row, table_of, whole
 from pyspark_kafka_meta.options.option_parsers import parse_id
 from pyspark_kafka_meta.validators import INT64_MAX, topic_name
 
@@ -68,6 +68,12 @@ class TransactionOptions:
         None,
         "Number of a batch write within its series; a number up to the last one is not written again.",
         high=INT64_MAX,
+    )
+    skip_changed_batches: bool = choice(
+        "onChangedBatch",
+        {"fail": False, "skip": True},
+        "When a batch that is written already is repeated with another number of rows: fail, or skip the rows of the "
+        "repetition with a warning.",
     )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyspark
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.errors import ChangedBatchError, KafkaMetaError
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.sink_schema import SinkColumns
 from pyspark_kafka_meta.spark.task_commit import TaskCommit, log_abort, log_commit
@@ -105,9 +105,8 @@ def write_task(
     if plan is not None:
         batch = batch or _micro_batch(origin)
         if is_written(plan.decisions, batch):
-            for _ in batches:
-                pass  # Spark expects tasks to read their rows
-            return TaskCommit.of({}, None, batch)
+            skipped_rows = sum(rows.num_rows for rows in batches)  # Spark expects tasks to read their rows
+            return TaskCommit(0, {}, None, batch, skipped_rows)
         require_owner(plan.decisions, batch)
     with worker_clients.client(options.client, options.metrics, origin) as client:
         transaction = None
@@ -157,14 +156,24 @@ def plan_transactions(options: SinkOptions, series: str) -> TransactionPlan | No
 
 
 def commit_transactions(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Make the records of a batch visible, if it was written in transactions."""
+    """Make the records of a batch visible, if it was written in transactions.
+
+    Raises:
+        ChangedBatchError: it was decided before, with another number of rows, and onChangedBatch is fail.
+    """
     commits = [message for message in messages if isinstance(message, TaskCommit)]
     transactions = [commit.transaction for commit in commits if commit.transaction is not None]
     batch = next((commit.batch for commit in commits if commit.batch is not None), None)
+    rows = sum(commit.records + commit.skipped_rows for commit in commits)
     # The first micro-batch of a query takes over the sink, also without rows.
-    if batch is not None and (transactions or (batch.is_stream and batch.version == 0)):
-        with transaction_driver(options, batch) as driver:
-            driver.commit(batch, transactions, int(time.time() * 1000))
+    if batch is not None and (rows or (batch.is_stream and batch.version == 0)):
+        try:
+            with transaction_driver(options, batch) as driver:
+                driver.commit(batch, transactions, int(time.time() * 1000), rows)
+        except ChangedBatchError as error:
+            if not options.transaction.skip_changed_batches:
+                raise
+            logger.warning("%s; continuing because onChangedBatch is skip", error)
 
 
 def abort_batch(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], what: str) -> None:

@@ -29,12 +29,14 @@ class TaskCommit(WriterCommitMessage):
         partitions: with rows, by topic: bit n of the number stands for partition n.
         transaction: in which the rows wait for the driver's commit; None without `kafka.transactional.id` or rows.
         batch: of an exactly-once write.
+        skipped_rows: that the task did not write, because its batch was decided before.
     """
 
     records: int
     partitions: Mapping[str, int]
     transaction: OpenTransaction | None = None
     batch: BatchId | None = None
+    skipped_rows: int = 0
 
     @classmethod
     def of(

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from pyspark_kafka_meta.errors import FencedError
+from pyspark_kafka_meta.errors import ChangedBatchError, FencedError
 from pyspark_kafka_meta.model import OpenTransaction
 from pyspark_kafka_meta.transactions.decision import BatchId, Decision, Decisions, is_written
 from pyspark_kafka_meta.transactions.steps import (
@@ -61,7 +61,11 @@ def recover(known: Sequence[str] = (), *, confirms: bool = True) -> Protocol[Dec
 
 
 def commit(
-    batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int, known: Sequence[str] = ()
+    batch: BatchId,
+    transactions: Sequence[OpenTransaction],
+    now_ms: int,
+    known: Sequence[str] = (),
+    rows: int | None = None,
 ) -> Protocol[None]:
     """Make the rows of a batch visible, unless an earlier run has decided it: then its own transactions are aborted.
 
@@ -69,8 +73,10 @@ def commit(
         transactions: of the task attempts that Spark chose.
         now_ms: ms since 1970 UTC.
         known: as in `recover`.
+        rows: number of rows of the batch, also if tasks did not write them because it was decided. None to accept any.
 
     Raises:
+        ChangedBatchError: an earlier run has decided it, with another number of rows.
         FencedError: another query has taken over the transactional id, or other drivers keep doing so.
         DataLossError, ConnectError: as `recover`.
     """
@@ -86,6 +92,7 @@ def commit(
             yield AbortOpen(tuple(known))
         elif (yield ConfirmDecisions()):
             yield AbortOpen((*known, *(transaction.transactional_id for transaction in transactions)))
+            _require_same_rows(decisions[batch.series], batch, rows)
         else:
             continue
         return
@@ -107,6 +114,18 @@ def require_owner(decisions: Decisions, batch: BatchId) -> None:
         raise FencedError(
             f"{batch} comes after {last.batch}: was an old checkpoint restored? Start with the newest checkpoint, or "
             "with a new checkpoint and a new kafka.transactional.id"
+        )
+
+
+def _require_same_rows(decided: Decision, batch: BatchId, rows: int | None) -> None:
+    """Raises ChangedBatchError if rows would be lost: a checkpoint from before the batch has planned it anew. Neither
+    the tasks that have the rows nor, without keys, their partitions are the same in a repetition: their number is."""
+    if decided.batch == batch and rows and decided.rows not in (None, rows):
+        raise ChangedBatchError(
+            f"{batch} was written before with {decided.rows} rows, and is repeated with {rows}, none of which is "
+            "written: was an old checkpoint restored? Start with the newest checkpoint. Without it, use a new "
+            "kafka.transactional.id, and the batch is written again, also its rows that are visible. If the rows "
+            "differ only because the query is not deterministic, set the option onChangedBatch to skip"
         )
 
 

@@ -53,6 +53,7 @@ class Decision:
         time_ms: of the decision, ms since 1970 UTC.
         former_owners: queries, or batch writes without txnAppId, that were decided in this series before, the latest
             last.
+        settled_rows: number of rows, once the decision is settled. None if an earlier release settled it.
     """
 
     batch: BatchId
@@ -60,10 +61,16 @@ class Decision:
     time_ms: int
     is_settled: bool = False
     former_owners: tuple[str, ...] = ()
+    settled_rows: int | None = None
+
+    @property
+    def rows(self) -> int | None:
+        """Number of rows of the batch; None if it is not known any more."""
+        return self.settled_rows if self.is_settled else sum(each.rows for each in self.transactions)
 
     def settled(self) -> Decision:
         """The decision once nothing is left to do: without its transactions, which nobody needs any more."""
-        return replace(self, transactions=(), is_settled=True)
+        return replace(self, transactions=(), is_settled=True, settled_rows=self.rows)
 
 
 Decisions: TypeAlias = Mapping[str, Decision]

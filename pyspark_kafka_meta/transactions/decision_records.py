@@ -105,7 +105,8 @@ def joined(key: RecordKey, values: Mapping[RecordKey, bytes]) -> Decision | None
         for transactional_id, producer, written in fields["transactions"]
     )
     batch = BatchId(key.series, fields["owner"], fields["version"])
-    return Decision(batch, transactions, fields["time_ms"], fields["is_settled"], tuple(fields["former_owners"]))
+    former_owners, settled_rows = tuple(fields["former_owners"]), fields.get("settled_rows")  # later than format 1
+    return Decision(batch, transactions, fields["time_ms"], fields["is_settled"], former_owners, settled_rows)
 
 
 def _to_json(decision: Decision) -> bytes:
@@ -117,6 +118,7 @@ def _to_json(decision: Decision) -> bytes:
             "version": batch.version,
             "time_ms": decision.time_ms,
             "is_settled": decision.is_settled,
+            "settled_rows": decision.settled_rows,
             "former_owners": decision.former_owners,
             "transactions": decision.transactions,
         }

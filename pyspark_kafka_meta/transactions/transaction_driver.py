@@ -64,10 +64,12 @@ class TransactionDriver:
         """
         return self._carry_out(recover(known, confirms=confirms), EventKind.TRANSACTIONS_RECOVERED)
 
-    def commit(self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int) -> None:
+    def commit(
+        self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int, rows: int | None = None
+    ) -> None:
         """Make a batch visible; see `commit_protocol.commit`."""
         lost = [earlier for each in transactions for earlier in earlier_attempts(each.transactional_id)]
-        self._carry_out(commit(batch, transactions, now_ms, lost), EventKind.TRANSACTIONS_COMMITTED)
+        self._carry_out(commit(batch, transactions, now_ms, lost, rows), EventKind.TRANSACTIONS_COMMITTED)
 
     def abort(self, tasks: int, *, all_ended: bool) -> None:
         """Settle a batch that is decided nevertheless, else abort its transactions.

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Partition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.errors import DataLossError, FencedError, KafkaMetaError
+from pyspark_kafka_meta.errors import ChangedBatchError, ConnectError, DataLossError, FencedError, KafkaMetaError
 from pyspark_kafka_meta.metadata.refresh_events import EventKind, RefreshEvent
 from pyspark_kafka_meta.model import OpenTransaction, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
@@ -57,13 +58,13 @@ class Sink:
         given = {"kafka.bootstrap.servers": self.servers, "topic": self.topic, "kafka.transactional.id": self.topic}
         return SinkOptions.parse({**given, **options})
 
-    def client(self) -> KafkaClient:
-        client = KafkaClient(self.options().client, RecordingPublisher(self.events))
+    def client(self, **options: str) -> KafkaClient:
+        client = KafkaClient(self.options(**options).client, RecordingPublisher(self.events))
         self._stack.callback(client.close)
         return client
 
     def driver(self, **options: str) -> TransactionDriver:
-        client = self.client()
+        client = self.client(**options)
         if self._version is TransactionVersion.V1:
             client.coordinators.transaction_version = lambda deadline: TransactionVersion.V1  # type: ignore[method-assign]
         return TransactionDriver(client, self.options(**options))
@@ -162,9 +163,7 @@ def test_rows_are_visible_after_the_commit_alone(sink: Sink) -> None:
 
 
 def test_an_undisturbed_commit_takes_each_step_once(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver, taken = sink.driver(), list[str]()
-    driver.commit(micro_batch(0), [sink.write(driver.plan(), 0)], 0)
-    written = sink.write(driver.plan(), 1)
+    planner, committer, taken = sink.driver(), sink.driver(), list[str]()
     run = StepRunner.run
 
     def recorded(runner: StepRunner, step: Step) -> Any:
@@ -172,8 +171,16 @@ def test_an_undisturbed_commit_takes_each_step_once(sink: Sink, monkeypatch: pyt
         return run(runner, step)
 
     monkeypatch.setattr(StepRunner, "run", recorded)
-    driver.commit(micro_batch(1), [written], 0)
-    assert taken == ["Fence", "ReadDecisions", "WriteDecision", "Commit", "WriteSettled", "AbortOpen"]
+    of_plan = ["Fence", "ReadDecisions", "AbortOpen"]
+    of_commit = ["Fence", "ReadDecisions", "WriteDecision", "Commit", "WriteSettled", "AbortOpen"]
+    for batch in range(2):
+        taken.clear()
+        plan = planner.plan(STREAM)
+        assert [step for step in taken if step != "ConfirmDecisions"] == of_plan
+        assert taken.count("ConfirmDecisions") == (batch == 0), "at the start alone"
+        taken.clear()
+        committer.commit(micro_batch(batch), [sink.write(plan, batch)], 0)
+        assert taken == of_commit
 
 
 def test_batches_follow_each_other_under_the_same_ids(sink: Sink) -> None:
@@ -260,6 +267,61 @@ def test_decided_records_whose_transaction_was_aborted_are_copied(sink: Sink) ->
     assert sink.visible() == rows(0, tasks=2)
     sink.driver().plan()
     assert sink.visible() == rows(0, tasks=2)
+
+
+def test_repeated_batch_succeeds_with_the_same_number_of_rows_alone(sink: Sink) -> None:
+    driver = sink.driver()
+    plan = driver.plan()
+    driver.commit(micro_batch(0), [sink.write(plan, 0), sink.write(plan, 0, task=1)], 0, 6)
+    sink.driver().commit(micro_batch(0), [], 0, 6)
+    sink.driver().commit(micro_batch(0), [sink.write(plan, 0, task=task) for task in range(2)], 0, 6)
+    with pytest.raises(ChangedBatchError, match="was written before with 6 rows, and is repeated with 3, none of"):
+        sink.driver().commit(micro_batch(0), [sink.write(plan, 0)], 0, 3)
+    assert sink.visible() == rows(0, tasks=2)
+    assert sink.open_transactions() == []
+
+
+def test_marker_that_partitions_refuse_for_long_is_no_loss(sink: Sink, kafka: Any) -> None:
+    """As long as too few of their replicas are in sync."""
+    driver = sink.driver(**{"kafka.transaction.timeout.ms": "1000"})
+    written = sink.write(driver.plan(), 0)
+    decide_alone(driver, micro_batch(0), [written])
+    set_config(kafka, sink.topic, "min.insync.replicas", "9")
+    client = sink.client()
+
+    def state() -> str:
+        (described,) = client.coordinators.describe_transactions([written.transactional_id], client.api_deadline())
+        return described.state
+
+    poll_until(lambda: state() == "PrepareAbort", 60)
+    impatient = {"kafka.default.api.timeout.ms": "4000", "kafka.request.timeout.ms": "4000"}
+    with pytest.raises(ConnectError, match=r"not (known yet|done in time)"):
+        sink.driver(**impatient).plan()
+    set_config(kafka, sink.topic, "min.insync.replicas", "1")
+    poll_until(lambda: state() == "CompleteAbort", 60)
+    sink.driver().plan()
+    assert sink.visible() == rows(0)
+
+
+def test_recreated_decisions_topic_is_named(sink: Sink, kafka: Any) -> None:
+    decisions = {"decisionsTopic": f"{sink.topic}-decisions"}
+    driver = sink.driver(**decisions)
+    driver.commit(micro_batch(0), [sink.write(driver.plan(), 0)], 0)
+    admin = admin_client(kafka)
+    admin.delete_topics([decisions["decisionsTopic"]])[decisions["decisionsTopic"]].result(30)
+    sink.driver(**decisions).plan()  # creates it
+    written = sink.write(driver.plan(STREAM), 1)
+    with pytest.raises(DataLossError, match=r"decisions are gone from topic .*: the topic was deleted and recreated"):
+        driver.commit(micro_batch(1), [written], 0)
+    restarted = sink.driver(**decisions)
+    restarted.commit(micro_batch(1), [sink.write(restarted.plan(), 1)], 0)
+    assert sink.visible() == rows(0, 1)
+
+
+def set_config(kafka: Any, topic: str, name: str, value: str) -> None:
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin_client(kafka).incremental_alter_configs([resource])[resource].result(30)
 
 
 def test_records_that_are_gone_are_named(sink: Sink, kafka: Any) -> None:

@@ -57,7 +57,7 @@ def test_the_defaults_are_kafkas_but_for_larger_batches_and_requests() -> None:
             max_in_flight=5,
             ignore_keys=False,
         ),
-        transaction=TransactionOptions(None, None, "kafkameta-decisions", None, None),
+        transaction=TransactionOptions(None, None, "kafkameta-decisions", None, None, False),
     )
 
 
@@ -95,6 +95,7 @@ OF_TRANSACTIONS = [
     ("decisionsTopic", "decisions", "decisions_topic", "decisions"),
     ("txnAppId", "nightly load", "txn_app_id", "nightly load"),
     ("txnVersion", "9223372036854775807", "txn_version", 2**63 - 1),
+    ("onChangedBatch", "skip", "skip_changed_batches", True),
 ]
 
 
@@ -190,6 +191,7 @@ BAD_OF_TRANSACTIONS = [
     ("decisionsTopic", "a,b", "must be the name of one topic, got 'a,b'"),
     ("txnAppId", "x" * 256, "must be 1 to 255 printable characters"),
     ("txnVersion", "-1", "must be a whole number from 0 to 9223372036854775807"),
+    ("onChangedBatch", "ignore", "must be fail or skip, got 'ignore'"),
 ]
 
 
@@ -260,10 +262,10 @@ CONTRADICTIONS: list[tuple[dict[str, str], str]] = [
     ),
     *(
         (
-            {name: "1"},
+            {name: value},
             f"Option '{name}' has no effect without 'kafka.transactional.id': set it or remove the option",
         )
-        for name in ("kafka.transaction.timeout.ms", "decisionsTopic", "txnAppId", "txnVersion")
+        for name, value, *_ in OF_TRANSACTIONS[1:]
     ),
 ]
 

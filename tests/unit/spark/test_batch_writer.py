@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
-from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.errors import ChangedBatchError, KafkaMetaError
 from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, TransactionVersion, WrittenOffsets
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.sink_schema import SinkColumns
@@ -25,14 +27,21 @@ TRANSACTION = OpenTransaction("orders/0/0", ProducerEpoch(7, 1), (WrittenOffsets
 class Driver:
     def __init__(self) -> None:
         self.committed: list[tuple[BatchId, Sequence[OpenTransaction]]] = []
+        self.rows: list[int | None] = []
+        self.error: Exception | None = None
         owners = [BatchId(STREAM, "query", 4), *(BatchId.of_app(f"app-{number}", 1) for number in range(50))]
         self.decided = {batch.series: Decision(batch, (), 0, True) for batch in owners}
 
     def plan(self, series: str) -> TransactionPlan:
         return TransactionPlan("orders", 60_000, TransactionVersion.V2, self.decided)
 
-    def commit(self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int) -> None:
+    def commit(
+        self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int, rows: int | None = None
+    ) -> None:
         self.committed.append((batch, transactions))
+        self.rows.append(rows)
+        if self.error is not None:
+            raise self.error
 
 
 @pytest.fixture
@@ -68,6 +77,38 @@ def test_first_micro_batch_takes_over_the_sink_although_it_has_no_rows(driver: D
 def test_another_batch_without_rows_commits_nothing(driver: Driver, batch: BatchId) -> None:
     batch_writer.commit_transactions(OPTIONS, [TaskCommit(0, {}, None, batch)])
     assert driver.committed == []
+
+
+def skipped(*rows: int) -> list[TaskCommit]:
+    """The messages of the tasks of a decided batch, which have read so many rows."""
+    return [TaskCommit(0, {}, None, micro_batch(4), number) for number in rows]
+
+
+def test_rows_that_tasks_did_not_write_are_compared_with_those_of_the_decision(driver: Driver) -> None:
+    batch_writer.commit_transactions(OPTIONS, skipped(3, 0, 4))
+    assert (driver.committed, driver.rows) == ([(micro_batch(4), [])], [7])
+    batch_writer.commit_transactions(OPTIONS, skipped(0, 0))
+    assert len(driver.committed) == 1, "no row could be lost"
+
+
+def test_changed_batch_fails_or_is_skipped_with_a_warning(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
+    driver.error = ChangedBatchError("3 rows, not 2")
+    with pytest.raises(ChangedBatchError):
+        batch_writer.commit_transactions(OPTIONS, skipped(3))
+    assert not caplog.messages
+    skips = replace(OPTIONS.transaction, skip_changed_batches=True)
+    batch_writer.commit_transactions(replace(OPTIONS, transaction=skips), skipped(3))
+    assert caplog.messages == ["3 rows, not 2; continuing because onChangedBatch is skip"]
+
+
+def test_task_of_a_decided_batch_counts_the_rows_that_it_does_not_write(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark_kafka_meta.telemetry.event_origin.task_origin", lambda role: None)
+    columns = SinkColumns(key=None, value=0, headers=None, topic=None, partition=None, timestamp=None)
+    rows = [pa.record_batch({"value": [b"1"] * number}) for number in (3, 4)]
+    commit = batch_writer.write_task(OPTIONS, columns, iter(rows), driver.plan(STREAM), micro_batch(4))
+    assert commit == TaskCommit(0, {}, None, micro_batch(4), skipped_rows=7)
 
 
 @pytest.mark.parametrize("series", [STREAM, BATCH, "app app-7"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.errors import DataLossError, FencedError
+from pyspark_kafka_meta.errors import ChangedBatchError, DataLossError, FencedError
 from pyspark_kafka_meta.model import OpenTransaction, ProducerEpoch, WrittenOffsets
 from pyspark_kafka_meta.transactions.commit_protocol import (
     MAX_TAKEOVERS,
@@ -214,6 +214,50 @@ def test_drivers_that_are_fenced_each_time_before_they_settle_end_with_the_same_
     text = error_of(protocol(*arguments), FencedError, ReadDecisions=unsettled, WriteSettled=False)
 
     assert f"{MAX_TAKEOVERS} times in a row" in text
+
+
+# --- a decided batch that is repeated -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [micro_batch(7), version_of_app(7)], ids=["micro-batch", "version of an app"])
+def test_repeated_batch_with_other_rows_fails_after_its_transactions_are_aborted(batch: BatchId) -> None:
+    decisions = by_series(decision(batch, A, B).settled())
+    steps: list[Step] = []
+
+    def recorded() -> Protocol[None]:
+        protocol, result = commit(batch, [B], NOW_MS, rows=11), None
+        while True:
+            steps.append(protocol.send(result))
+            result = yield steps[-1]
+
+    text = error_of(recorded(), ChangedBatchError, ReadDecisions=decisions)
+    assert f"{batch} was written before with 10 rows, and is repeated with 11, none of which is written" in text
+    assert "set the option onChangedBatch to skip" in text
+    assert steps[-1] == AbortOpen((B.transactional_id,))
+
+
+@pytest.mark.parametrize(
+    ("decided", "rows"),
+    [
+        (decision(micro_batch(7), A, B).settled(), 10),
+        (decision(micro_batch(7), A, B).settled(), None),
+        (decision(micro_batch(7), A, B).settled(), 0),
+        (Decision(micro_batch(7), (), NOW_MS, is_settled=True), 11),
+        (decision(version_of_app(8), A).settled(), 11),
+    ],
+    ids=["same rows", "rows do not matter", "no rows that could be lost", "of an earlier release", "earlier version"],
+)
+def test_repeated_batch_succeeds(decided: Decision, rows: int | None) -> None:
+    batch = decided.batch if decided.batch.is_stream else version_of_app(7)
+    run = Run(commit(batch, [], NOW_MS, rows=rows), [(ReadDecisions, by_series(decided))])
+
+    assert run.steps[-1] == AbortOpen()
+
+
+def test_number_of_rows_is_kept_when_a_batch_is_settled() -> None:
+    decided = decision(micro_batch(7), A, B)
+
+    assert (decided.rows, decided.settled().rows, decision(micro_batch(7)).settled().rows) == (10, 10, 0)
 
 
 # --- recover ----------------------------------------------------------------------------------------------------------

@@ -52,6 +52,21 @@ def test_record_of_an_earlier_release_is_read() -> None:
     assert (read.batch, read.former_owners, read.transactions[0].written[0].records) == (micro_batch(4), ("a",), 3)
 
 
+def test_number_of_rows_of_a_settled_batch_is_read_again() -> None:
+    read = joined(KEY, records(decision().settled()))
+    assert read == decision().settled()
+    assert read is not None
+    assert read.rows == 2 * 3 * 300
+
+
+def test_batch_that_an_earlier_release_has_settled_had_an_unknown_number_of_rows() -> None:
+    fields = json.loads(records(decision().settled())[KEY])
+    del fields["settled_rows"]
+    read = joined(KEY, {KEY: json.dumps(fields).encode()})
+    assert read is not None
+    assert (read.is_settled, read.rows) == (True, None)
+
+
 def test_confirming_record_is_none_of_a_decision() -> None:
     key, value = confirming_record(SINK)
     assert (RecordKey.parse(key), value) == (None, None)
