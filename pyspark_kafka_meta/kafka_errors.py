@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.errors import AuthorizationError, BrokerError, FencedError, KafkaMetaError
-from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.errors import AuthorizationError, BrokerError, FencedError, KafkaMetaError, UnknownTopicError
+from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 
 UNKNOWN_SERVER_ERROR = ErrorCode.unknown_server_error.value
 CORRUPT_MESSAGE = ErrorCode.corrupt_message.value
@@ -32,6 +32,7 @@ UNKNOWN_TOPIC_ID = ErrorCode.unknown_topic_id.value
 INCONSISTENT_TOPIC_ID = ErrorCode.inconsistent_topic_id.value
 OUT_OF_ORDER_SEQUENCE_NUMBER = ErrorCode.out_of_order_sequence_number.value
 CONCURRENT_TRANSACTIONS = ErrorCode.concurrent_transactions.value
+INVALID_TIMESTAMP = ErrorCode.invalid_timestamp.value
 INVALID_TRANSACTION_TIMEOUT = ErrorCode.invalid_transaction_timeout.value
 OPERATION_NOT_ATTEMPTED = ErrorCode.operation_not_attempted.value
 TRANSACTIONAL_ID_NOT_FOUND = ErrorCode.transactional_id_not_found.value
@@ -180,13 +181,16 @@ def describe(code: int) -> str:
     return f"{_NAMES[code]} (error {code})" if code in _NAMES else f"error {code}"
 
 
-def broker_error(problem: str, code: int, topic: str, operation: str, said: str = "") -> BrokerError:
+def broker_error(
+    problem: str, code: int, topic: str, operation: str, said: str = "", next_step: str = ""
+) -> BrokerError:
     """The exception for a `code` that a retry does not help against.
 
     Args:
         problem: begins the sentence: "topic t cannot be read".
         operation: ACL operation on the topic that the request needs.
         said: the broker's own words.
+        next_step: by default what helps against the code.
     """
     if code == TOPIC_AUTHORIZATION_FAILED:
         return AuthorizationError(
@@ -195,8 +199,13 @@ def broker_error(problem: str, code: int, topic: str, operation: str, said: str 
             code,
         )
     kind = AuthorizationError if code in _FORBIDDEN else BrokerError
-    next_step = _NEXT_STEPS.get(code, "" if code in _ACTIONS else "the log of the broker says more")
+    next_step = next_step or _NEXT_STEPS.get(code, "" if code in _ACTIONS else "the log of the broker says more")
     return kind(": ".join(filter(None, (problem, describe(code), said, next_step))), code)
+
+
+def unknown_partition_error(partition: TopicPartition) -> UnknownTopicError:
+    """The exception for a partition to write that brokers do not know any more."""
+    return UnknownTopicError(f"{partition} does not exist any more: create the topic again, then write again")
 
 
 def transaction_error(problem: str, code: int, transactional_id: str, topic: str = "") -> KafkaMetaError:

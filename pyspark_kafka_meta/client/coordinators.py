@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from pyspark_kafka_meta.client.retry_pause import UNKNOWN_GRACE_MS
 from pyspark_kafka_meta.client.throttling import Throttles
 from pyspark_kafka_meta.errors import (
     AuthorizationError,
@@ -28,9 +29,11 @@ from pyspark_kafka_meta.kafka_errors import (
     INVALID_TRANSACTION_TIMEOUT,
     NOT_OPEN,
     TRANSACTIONAL_ID_NOT_FOUND,
+    UNKNOWN_TOPIC_OR_PARTITION,
     coordinator_may_recover,
     describe,
     transaction_error,
+    unknown_partition_error,
 )
 from pyspark_kafka_meta.metadata.cache import RETRIABLE_ERRORS, MetadataCache
 from pyspark_kafka_meta.metadata.refresh_policy import attempt_timeout_ms
@@ -135,15 +138,39 @@ class Coordinators:
 
         Raises:
             FencedError: the id was initialised again.
+            UnknownTopicError: a partition does not exist any more.
             BrokerError: another error that is not retriable.
             ConnectError: the coordinator did not add them by `deadline`.
         """
         request = AddPartitionsRequest(transactional_id, producer, tuple(sorted(partitions)))
-        response = self._ask_coordinators({transactional_id: request}, deadline)[transactional_id]
-        if response.error_code != 0:
+        unknown_since: float | None = None
+        for _ in self._attempts(deadline):
+            response = self._ask_coordinators({transactional_id: request}, deadline)[transactional_id]
+            if response.error_code == 0:
+                return
             refused = next(each for each, code in response.errors.items() if code == response.error_code)
-            problem = f"{refused} cannot be written by transactional id {transactional_id}"
-            raise transaction_error(problem, response.error_code, transactional_id, refused.topic)
+            if response.error_code != UNKNOWN_TOPIC_OR_PARTITION:
+                problem = f"{refused} cannot be written by transactional id {transactional_id}"
+                raise transaction_error(problem, response.error_code, transactional_id, refused.topic)
+            self._problem = f"{refused}: {describe(response.error_code)}"
+            unknown_since = self._unknown_since(refused, unknown_since)
+        raise ConnectError(f"transactional id {transactional_id} could not add partitions in time: {self._problem}")
+
+    def _unknown_since(self, partition: TopicPartition, since: float | None) -> float | None:
+        """Since when metadata has not had this partition either, which its coordinator does not know; None if it has
+        it, and the coordinator lags behind. Requests newer metadata.
+
+        Raises:
+            UnknownTopicError: for the whole grace period.
+        """
+        cache, now, reason = self._cache, self._clock(), RefreshReason.UNKNOWN_TOPIC
+        cache.request_update(reason, cache.snapshot.generation, partition, UNKNOWN_TOPIC_OR_PARTITION)
+        if partition in cache.snapshot.partitions(partition.topic):
+            return None
+        since = now if since is None else since
+        if now >= since + UNKNOWN_GRACE_MS / 1000:
+            raise unknown_partition_error(partition)
+        return since
 
     def end_transactions(
         self, producers: Mapping[str, ProducerEpoch], committed: bool, version: TransactionVersion, deadline: float
@@ -309,12 +336,12 @@ class Coordinators:
         return isinstance(outcome, KafkaMetaError) or getattr(outcome, "error_code", 0) in COORDINATOR_UNAVAILABLE
 
     def _final(self, outcome: Outcome) -> Any:
-        """The response, or None if the request is to be repeated."""
+        """The response, or None if the request is to be repeated. An unknown partition is for `add_partitions`."""
         if isinstance(outcome, KafkaMetaError):
             self._problem = str(outcome)
             return None
         response: Any = outcome
-        if coordinator_may_recover(response.error_code):
+        if response.error_code != UNKNOWN_TOPIC_OR_PARTITION and coordinator_may_recover(response.error_code):
             self._problem = describe(response.error_code)
             return None
         return response
@@ -416,7 +443,8 @@ def _producer_id_error(code: int, request: ProducerIdRequest) -> KafkaMetaError:
     if code == INVALID_TRANSACTION_TIMEOUT:
         return BrokerError(
             f"{problem}: {describe(code)}: brokers do not accept a timeout of {request.transaction_timeout_ms} ms: "
-            "set kafka.transaction.timeout.ms to at most transaction.max.timeout.ms of the brokers",
+            "set kafka.transaction.timeout.ms to at most transaction.max.timeout.ms of the brokers, or, if it is not "
+            "set, start the query again, which asks for their limit",
             code,
         )
     return transaction_error(problem, code, str(request.transactional_id))

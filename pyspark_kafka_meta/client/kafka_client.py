@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark_kafka_meta.client.leader_offsets import LeaderOffsets
 from pyspark_kafka_meta.client.producer_state import ProducerState
 from pyspark_kafka_meta.client.read_replicas import ReadReplicas
+from pyspark_kafka_meta.client.retry_pause import UNKNOWN_GRACE_MS
 from pyspark_kafka_meta.client.throttling import Throttles
 from pyspark_kafka_meta.client.topic_pattern import TopicPatternWire
 from pyspark_kafka_meta.errors import KafkaMetaError, NoLeaderError, UnknownTopicError
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 COMPACT = "compact"
 """In the cleanup.policy of a topic."""
-UNKNOWN_GRACE_MS = 3_000
-"""How long an unknown topic or partition is requested again: not every broker knows a new topic yet."""
 
 
 class KafkaClient:

@@ -1,8 +1,11 @@
-"""`RetryPause`: when a partition may be requested again, for the cursors of reading and the queues of writing."""
+"""When a partition may be requested again: `RetryPause` of the cursors of reading and the queues of writing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+
+UNKNOWN_GRACE_MS = 3_000
+"""How long an unknown topic or partition is requested again: not every broker knows a new topic yet."""
 
 
 class RetryPause:

@@ -78,7 +78,7 @@ class TransactionalProducer:
 
         Raises:
             FencedError: another producer uses the transactional id.
-            AuthorizationError, BrokerError, ConnectError: as `Coordinators.add_partitions`.
+            UnknownTopicError, AuthorizationError, BrokerError, ConnectError: as `Coordinators.add_partitions`.
         """
         self.begin()
         new = sorted(set(partitions) - self._partitions)

@@ -15,6 +15,7 @@ from pyspark_kafka_meta.errors import (
     BrokerError,
     ConnectError,
     FencedError,
+    UnknownTopicError,
     UnsupportedBrokerError,
 )
 from pyspark_kafka_meta.model import NO_PRODUCER, ProducerEpoch, RefreshReason, TransactionVersion
@@ -288,6 +289,34 @@ def test_topic_that_may_not_be_written_is_named(
 
     with pytest.raises(AuthorizationError, match=r"t-1 cannot be written .* WRITE on topic t"):
         client.coordinators.add_partitions(ID, producer, [T0, T1], soon(scene))
+
+
+def test_partition_of_a_deleted_topic_is_named_after_a_moment(scene: Scene, client: KafkaClient) -> None:
+    producer = client.coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
+    scene.wire.transaction_errors["AddPartitionsToTxn"].extend([3] * 1_000)
+    del scene.cluster.topics["t"]
+    began = scene.clock()
+
+    with pytest.raises(UnknownTopicError, match="t-1 does not exist any more: create the topic again"):
+        client.coordinators.add_partitions(ID, producer, [T1], soon(scene))
+    assert 3 <= scene.clock() - began < 5
+
+
+def test_coordinator_that_lags_behind_the_metadata_of_a_topic_is_waited_for(scene: Scene, client: KafkaClient) -> None:
+    producer = client.coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
+    scene.wire.transaction_errors["AddPartitionsToTxn"].extend([3] * 1_000)
+    scene.clock.at(20, scene.wire.transaction_errors.clear)
+    client.coordinators.add_partitions(ID, producer, [T0], soon(scene))
+
+    assert scene.cluster.coordinators.transactions[ID].partitions == {T0}
+
+
+def test_partition_that_its_coordinator_never_knows_is_named(scene: Scene, client: KafkaClient) -> None:
+    producer = client.coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
+    scene.wire.transaction_errors["AddPartitionsToTxn"].extend([3] * 1_000)
+
+    with pytest.raises(ConnectError, match=f"{ID} could not add partitions in time: t-1: UNKNOWN_TOPIC_OR_PARTITION"):
+        client.coordinators.add_partitions(ID, producer, [T1], soon(scene))
 
 
 @pytest.mark.parametrize("code", [3, 7, 14, 16, 51])
