@@ -11,9 +11,10 @@ from collections.abc import Collection
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from pyspark_kafka_meta.client.kafka_client import UNKNOWN_GRACE_MS, KafkaClient
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.client.leader_offsets import OVERDUE_MS
-from pyspark_kafka_meta.errors import RequestTimeoutError, UnknownTopicError
+from pyspark_kafka_meta.client.retry_pause import UNKNOWN_GRACE_MS
+from pyspark_kafka_meta.errors import RequestTimeoutError
 from pyspark_kafka_meta.kafka_errors import (
     LEADER_NOT_AVAILABLE,
     UNKNOWN_TOPIC_OR_PARTITION,
@@ -21,6 +22,7 @@ from pyspark_kafka_meta.kafka_errors import (
     broker_error,
     describe,
     refresh_reason,
+    unknown_partition_error,
     write_action,
 )
 from pyspark_kafka_meta.model import Broker, LeaderAndEpoch, RefreshReason, TopicPartition, TransactionVersion
@@ -28,7 +30,7 @@ from pyspark_kafka_meta.options import ProducerOptions
 from pyspark_kafka_meta.wire.messages import RequestFailure
 from pyspark_kafka_meta.wire.producer_messages import ProducePartition, ProduceRequest, ProduceResponse
 from pyspark_kafka_meta.writing.partition_queue import PartitionQueue, QueuedBatch
-from pyspark_kafka_meta.writing.queue_instructions import Fail
+from pyspark_kafka_meta.writing.queue_instructions import Fail, Refresh
 from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
 
 THROTTLED_CHECK_S = 1.0
@@ -172,9 +174,14 @@ class InFlightProduces:
         """The cached leader; if None, a metadata refresh was requested, and the queue waits for it."""
         cache, partition = self._client.cache, queue.partition
         snapshot = cache.snapshot
-        instruction = queue.on_topic_id(snapshot.topic_id(partition.topic))
-        if isinstance(instruction, Fail):
-            raise instruction.error
+        topic_id = snapshot.topic_id(partition.topic)
+        match queue.on_topic_id(topic_id, snapshot.reported_by, len(snapshot.brokers)):
+            case Fail(error):
+                raise error
+            case Refresh(reason):
+                request_update = partial(cache.request_update, reason, partition=partition)
+                queue.wait_for_metadata_after(snapshot.generation, request_update)
+                return None
         leader = cache.leader(partition)
         if leader is not None:
             self._unknown_since.pop(partition, None)
@@ -186,7 +193,7 @@ class InFlightProduces:
             raise broker_error(f"{partition} cannot be written", code, partition.topic, "WRITE")
         unknown_since = now if is_known else self._unknown_since.setdefault(partition, now)
         if now >= unknown_since + UNKNOWN_GRACE_MS / 1000:
-            raise UnknownTopicError(f"{partition} does not exist any more: create the topic again, then write again")
+            raise unknown_partition_error(partition)
         queue.last_error = describe(code)
         reason = refresh_reason(code) if write_action(code) is Action.REFRESH else RefreshReason.NO_LEADER
         request_update = partial(cache.request_update, reason, partition=partition, error_code=code)

@@ -32,7 +32,7 @@ from pyspark_kafka_meta.kafka_errors import (
     transaction_error,
     write_action,
 )
-from pyspark_kafka_meta.model import NO_PRODUCER, TopicPartition, is_other_topic
+from pyspark_kafka_meta.model import NO_PRODUCER, RefreshReason, TopicPartition, is_other_topic
 from pyspark_kafka_meta.records.encoder import EncodedBatch, split
 from pyspark_kafka_meta.records.record_batches import HEADER_BYTES
 from pyspark_kafka_meta.records.record_fields import Longs
@@ -107,6 +107,7 @@ class PartitionQueue(RetryPause):
         self._sequence = sequence
         self._transactional_id = transactional_id
         self._batches: deque[QueuedBatch] = deque()
+        self._recreated_by: set[int | None] = set()  # brokers that report another topic
         self._max_in_flight = 1  # counted from the oldest batch without an acknowledgement
 
     def __bool__(self) -> bool:
@@ -194,13 +195,24 @@ class PartitionQueue(RetryPause):
             case _:
                 return Fail(self._refusal(queued, produced))
 
-    def on_topic_id(self, topic_id: UUID | None) -> Instruction:
-        """Take the topic id of newer metadata. Only a task without acknowledged records may go on in another topic."""
+    def on_topic_id(self, topic_id: UUID | None, reporter: int | None, brokers: int) -> Instruction:
+        """Take the topic id of newer metadata. Only a task without acknowledged records may go on in another topic.
+
+        Args:
+            reporter: node id of the broker that reported it, None if unknown. A broker that lags behind reports the
+                topic before: a second broker is asked, if there is one.
+            brokers: their number.
+        """
         if not is_other_topic(self.topic_id, topic_id):
-            return None
-        if self.written:
-            return Fail(self._lost(f"topic {self.partition.topic} was deleted and created again"))
-        self.topic_id = topic_id
+            self._recreated_by.clear()
+        elif not self.written:
+            self.topic_id = topic_id
+        else:
+            self._recreated_by.add(reporter)
+            self.last_error = f"topic {self.partition.topic} was deleted and created again"
+            if len(self._recreated_by) >= min(brokers, 2):
+                return Fail(self._lost(self.last_error))
+            return Refresh(RefreshReason.ON_DEMAND, 0)
         return None
 
     def timeout_error(self) -> DeliveryTimeoutError:

@@ -354,12 +354,23 @@ def test_offsets_that_go_back_fail_the_task() -> None:
 def test_recreated_topic_fails_a_task_with_acknowledged_records_only() -> None:
     queue, other = Queue(1, 1), uuid4()
     first, _ = queue.send_all()
-    assert queue.on_topic_id(TOPIC_ID) is queue.on_topic_id(None) is None
-    assert (queue.on_topic_id(other), queue.topic_id) == (None, other)
+    assert queue.on_topic_id(TOPIC_ID, 1, 1) is queue.on_topic_id(None, 1, 1) is None
+    assert (queue.on_topic_id(other, 1, 1), queue.topic_id) == (None, other)
 
     queue.respond(first, offset=0)
 
-    assert "was deleted and created again" in str(error_of(queue.on_topic_id(TOPIC_ID)))
+    assert "was deleted and created again" in str(error_of(queue.on_topic_id(TOPIC_ID, 1, 1)))
+
+
+def test_recreated_topic_is_believed_once_a_second_broker_reports_it() -> None:
+    queue, other, ask_again = Queue(1), uuid4(), Refresh(RefreshReason.ON_DEMAND, 0)
+    (only,) = queue.send_all()
+    queue.respond(only, offset=0)
+
+    assert [queue.on_topic_id(other, node_id, 3) for node_id in (3, 3)] == [ask_again, ask_again]
+    assert queue.on_topic_id(TOPIC_ID, 1, 3) is None
+    assert [queue.on_topic_id(other, node_id, 3) for node_id in (None, None)] == [ask_again, ask_again]
+    assert "was deleted and created again" in str(error_of(queue.on_topic_id(other, 1, 3)))
 
 
 def test_batch_that_is_too_large_goes_as_two_under_the_same_numbers() -> None:

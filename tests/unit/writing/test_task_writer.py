@@ -562,6 +562,22 @@ def test_topic_that_is_recreated_during_a_task_fails_it(scene: WriterScene) -> N
         scene.write_from(batches(), ["value", "partition"], **{"kafka.buffer.memory": "500"})
 
 
+def test_broker_that_lags_behind_a_recreated_topic_fails_no_task(scene: WriterScene) -> None:
+    scene.wire.cut_off(3)
+    scene.cluster.create_topic("t", 3)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield numbered(30)
+        client = scene.worker(scene.sink_options())
+        for start in range(30, 300, 30):
+            assert client.cache.refresh(RefreshReason.ON_DEMAND, scene.clock() + 5, node_id=3).reported_by == 3
+            yield numbered(30, start=start)
+
+    scene.write_from(batches(), ["value", "partition"], **{"kafka.buffer.memory": "500"})
+
+    assert scene.numbers() == in_turn(300)
+
+
 @pytest.mark.parametrize("code", [ErrorCode.cluster_authorization_failed, ErrorCode.invalid_request])
 def test_refused_producer_fails_at_once(scene: WriterScene, code: ErrorCode) -> None:
     scene.wire.transaction_errors["InitProducerId"].append(code)
