@@ -166,8 +166,8 @@ class DeliveryTimeoutError(KafkaMetaError):
 
 
 class TransactionTimeoutError(KafkaMetaError):
-    """A task writes for so long that a broker may abort its transaction. Write smaller batches, or raise
-    kafka.transaction.timeout.ms."""
+    """A task writes for so long that a broker may abort its transaction: write smaller batches, or raise
+    kafka.transaction.timeout.ms. Or the driver cannot write a decision or copies: the message says what to check."""
 
 
 class ChangedBatchError(KafkaMetaError):

@@ -63,6 +63,7 @@ class EncodedBatch:
         rows: numbers of the records, in order; of a new batch, their indexes in the `Records` that were encoded.
         payload: the compressed records. Without a codec, a view of the memory of all batches of the chunk.
         records_bytes: before compression.
+        is_copy: whether a log holds its records, which are written again.
     """
 
     partition: int
@@ -72,6 +73,7 @@ class EncodedBatch:
     compression: Compression
     base_timestamp: int
     max_timestamp: int
+    is_copy: bool = False
 
     @property
     def record_count(self) -> int:
@@ -185,7 +187,9 @@ def split(batch: EncodedBatch) -> tuple[EncodedBatch, EncodedBatch]:
     records = Records(rows["key"], rows["value"], rows[HEADERS_COLUMN], timestamp_ms)
     half = (np.arange(count) >= count // 2).astype(np.int32)
     halves = encode(records, half, record_sizes(records), MAX_CHUNK_BYTES, batch.compression)
-    first, second = (replace(each, partition=batch.partition, rows=batch.rows[each.rows]) for each in halves)
+    first, second = (
+        replace(each, partition=batch.partition, rows=batch.rows[each.rows], is_copy=batch.is_copy) for each in halves
+    )
     return first, second
 
 

@@ -6,7 +6,8 @@ then ends the transactions. Two rules make this exact, whatever crashes:
 1. A decision is written only by a driver that has fenced all others and then read what they have decided. So a batch is
    decided once, although Spark may write it again and again.
 2. What is decided becomes visible. If a broker has aborted a decided transaction meanwhile (transaction.timeout.ms, or
-   its id was used again), its records are copied from the log, together with the note that the batch is settled.
+   its id was used again), its records are copied from the log, together with the note that the batch is settled, or
+   with the decision of what is left to copy.
 
 The next batch begins after the batch before is settled, so records of one key keep their order.
 """
@@ -40,11 +41,11 @@ MAX_TAKEOVERS = 10
 """Two drivers that keep fencing each other would do so forever."""
 
 
-def recover(known: Sequence[str] = (), *, confirms: bool = True) -> Protocol[Decisions]:
+def recover(known: Sequence[str] = (), guessed: Sequence[str] = (), *, confirms: bool = True) -> Protocol[Decisions]:
     """Settle what earlier runs have decided, and abort what they have not. Returns the decisions, all of them settled.
 
     Args:
-        known: transactional ids that may be open, for `AbortOpen`.
+        known, guessed: transactional ids that may be open, for `AbortOpen`.
         confirms: False if this query has confirmed the decisions before: only its own have followed.
 
     Raises:
@@ -55,7 +56,7 @@ def recover(known: Sequence[str] = (), *, confirms: bool = True) -> Protocol[Dec
     for _ in range(MAX_TAKEOVERS):
         decisions = yield from _settle_all()
         if not confirms or (yield ConfirmDecisions()):
-            yield AbortOpen(tuple(known))
+            yield AbortOpen(tuple(known), tuple(guessed))
             return decisions
     raise _taken_over()
 
@@ -158,14 +159,17 @@ def _settle(decision: Decision) -> Protocol[bool]:
     """Make a decided batch visible. False if another driver has been at work meanwhile."""
     unknown = yield Commit(decision.transactions)
     aborted = (yield ReadOutcomes(unknown)) if unknown else ()
-    if aborted:
-        # The copies are in an epoch of their own, too.
-        yield Fence()
-        decisions: Decisions = yield ReadDecisions()
-        if decisions.get(decision.batch.series) != decision:
-            return False
-    is_settled: bool = yield WriteSettled(decision, aborted)
-    return is_settled
+    while True:
+        if aborted:
+            # The copies are in an epoch of their own, too.
+            yield Fence()
+            decisions: Decisions = yield ReadDecisions()
+            if decisions.get(decision.batch.series) != decision:
+                return False
+        written: Decision | bool = yield WriteSettled(decision, aborted)
+        if isinstance(written, bool):
+            return written
+        decision, aborted = written, written.transactions
 
 
 def _taken_over() -> FencedError:

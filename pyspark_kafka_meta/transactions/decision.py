@@ -53,7 +53,7 @@ class Decision:
         time_ms: of the decision, ms since 1970 UTC.
         former_owners: queries, or batch writes without txnAppId, that were decided in this series before, the latest
             last.
-        settled_rows: number of rows, once the decision is settled. None if an earlier release settled it.
+        row_count: number of rows, once transactions are left out. None before, and if an earlier release settled it.
     """
 
     batch: BatchId
@@ -61,16 +61,19 @@ class Decision:
     time_ms: int
     is_settled: bool = False
     former_owners: tuple[str, ...] = ()
-    settled_rows: int | None = None
+    row_count: int | None = None
 
     @property
     def rows(self) -> int | None:
         """Number of rows of the batch; None if it is not known any more."""
-        return self.settled_rows if self.is_settled else sum(each.rows for each in self.transactions)
+        if self.is_settled or self.row_count is not None:
+            return self.row_count
+        return sum(each.rows for each in self.transactions)
 
-    def settled(self) -> Decision:
-        """The decision once nothing is left to do: without its transactions, which nobody needs any more."""
-        return replace(self, transactions=(), is_settled=True, settled_rows=self.rows)
+    def settled(self, left: tuple[OpenTransaction, ...] = ()) -> Decision:
+        """The decision once nothing is left to do but to copy the records of `left`: without the other transactions,
+        which nobody needs any more."""
+        return replace(self, transactions=left, is_settled=not left, row_count=self.rows)
 
 
 Decisions: TypeAlias = Mapping[str, Decision]

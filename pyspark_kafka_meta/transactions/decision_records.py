@@ -105,8 +105,8 @@ def joined(key: RecordKey, values: Mapping[RecordKey, bytes]) -> Decision | None
         for transactional_id, producer, written in fields["transactions"]
     )
     batch = BatchId(key.series, fields["owner"], fields["version"])
-    former_owners, settled_rows = tuple(fields["former_owners"]), fields.get("settled_rows")  # later than format 1
-    return Decision(batch, transactions, fields["time_ms"], fields["is_settled"], former_owners, settled_rows)
+    former_owners, row_count = tuple(fields["former_owners"]), fields.get("row_count")  # later than format 1
+    return Decision(batch, transactions, fields["time_ms"], fields["is_settled"], former_owners, row_count)
 
 
 def _to_json(decision: Decision) -> bytes:
@@ -118,7 +118,7 @@ def _to_json(decision: Decision) -> bytes:
             "version": batch.version,
             "time_ms": decision.time_ms,
             "is_settled": decision.is_settled,
-            "settled_rows": decision.settled_rows,
+            "row_count": decision.row_count,
             "former_owners": decision.former_owners,
             "transactions": decision.transactions,
         }

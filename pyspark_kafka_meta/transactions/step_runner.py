@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -12,7 +12,13 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.errors import FencedError, KafkaMetaError, RecordTooLargeError, UnsupportedBrokerError
+from pyspark_kafka_meta.errors import (
+    FencedError,
+    KafkaMetaError,
+    RecordTooLargeError,
+    TransactionTimeoutError,
+    UnsupportedBrokerError,
+)
 from pyspark_kafka_meta.model import OpenTransaction, TopicPartition
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.records.encoder import EncodedBatch
@@ -33,7 +39,7 @@ from pyspark_kafka_meta.transactions.steps import (
     WriteDecision,
     WriteSettled,
 )
-from pyspark_kafka_meta.transactions.written_records import WrittenRecords
+from pyspark_kafka_meta.transactions.written_records import WrittenRecords, not_copied
 from pyspark_kafka_meta.writing.task_writer import TaskWriter
 from pyspark_kafka_meta.writing.transactional_producer import ABORT_S, TransactionalProducer
 
@@ -41,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+COPY_SHARE = 0.5
+"""Of the timeout of the driver's own transaction. What is not copied in this time is copied in the next one."""
 MAX_NAMED = 10
 """Transactions in a log line."""
 _COLUMNS = SinkColumns(key=0, value=1, headers=None, topic=None, partition=2, timestamp=None)
@@ -109,49 +117,80 @@ class StepRunner:
                 self._written.clear()
                 return self._decisions.read()
             case ConfirmDecisions():
-                return self._write([confirming_record(self._plan.transactional_id)], "a record")
+                return self._confirm()
             case WriteDecision(decision):
-                return self._write_decision(decision, ())
+                return self._write_decision(decision) is not None
             case Commit(transactions):
                 return self._commit(transactions)
             case ReadOutcomes(transactions):
                 api_deadline = self._client.api_deadline
                 return tuple(each for each in transactions if not self._records.is_committed(each, api_deadline()))
             case WriteSettled(decision, aborted):
-                written = self._write_decision(decision.settled(), aborted)
-                self.committed += len(aborted) if written else 0
-                return written
-            case AbortOpen(known):
-                self._abort(known)
+                written = self._write_decision(decision, aborted)
+                if written is None:
+                    return False
+                self.committed += len(aborted) - len(written.transactions)
+                return written.is_settled or written
+            case AbortOpen(known, guessed):
+                self._abort(known, guessed)
         return None
 
     @cached_property
     def _records(self) -> WrittenRecords:
         return WrittenRecords(self._client)
 
-    def _write_decision(self, decision: Decision, aborted: Sequence[OpenTransaction]) -> bool:
-        records = decision_records(self._plan.transactional_id, decision)
-        is_written = self._write(records, f"the decision of {decision.batch}", aborted)
-        if is_written:
-            self._written[decision.batch.series] = decision
-        return is_written
+    def _confirm(self) -> bool:
+        """False if decisions were committed that this driver has not read, or another driver has fenced it."""
+        records = [confirming_record(self._plan.transactional_id)]
+        return self._write(lambda _: records, "a record") is not None
 
-    def _write(self, records: Iterable[Record], what: str, aborted: Sequence[OpenTransaction] = ()) -> bool:
-        """Write records of the decisions topic, and copies of aborted records, in one transaction of the sink's own id.
-        False if decisions were committed that this driver has not read, or another driver has fenced it."""
+    def _write_decision(
+        self, decision: Decision, aborted: Sequence[OpenTransaction] | None = None
+    ) -> Decision | None:
+        """Write a decision. With `aborted`, it is settled, or says what is left to copy of them. Returns what was
+        written; None as in `_write`."""
+
+        def decided(left: tuple[OpenTransaction, ...]) -> Decision:
+            return decision if aborted is None else decision.settled(left)
+
+        left = self._write(
+            lambda left: decision_records(self._plan.transactional_id, decided(left)),
+            f"the decision of {decision.batch}",
+            aborted or (),
+        )
+        if left is None:
+            return None
+        self._written[decision.batch.series] = decided(left)
+        return decided(left)
+
+    def _write(
+        self,
+        records: Callable[[tuple[OpenTransaction, ...]], Iterable[Record]],
+        what: str,
+        aborted: Sequence[OpenTransaction] = (),
+    ) -> tuple[OpenTransaction, ...] | None:
+        """Copy records of aborted transactions, and write `records(left)` to the decisions topic, in one transaction of
+        the sink's own id. Returns what is left to copy; None if decisions were committed that this driver has not read,
+        or another driver has fenced it."""
         own = self._own
         assert own is not None, "a driver fences all others before it writes"
         try:
             writer = TaskWriter(self._client, self._producer_options, _COLUMNS, self._topic, transaction=own)
-            writer.write_encoded(self._copies(aborted))
-            offset = self._write_records(writer, records, what)
+            left = self._copy(aborted, writer)
+            offset = self._write_records(writer, records(left), what)
             if not self._decisions.is_unchanged_until(offset, self._written):
                 own.abort()
-                return False
+                return None
             own.commit(self._client.api_deadline())
         except FencedError:
-            return False
-        return True
+            return None
+        except TransactionTimeoutError:
+            raise TransactionTimeoutError(
+                f"{what}, or copies of decided records, were not acknowledged within 80 % of the longest timeout that "
+                f"brokers allow ({self.timeout_ms / 1000:.0f} s): check the leaders and in-sync replicas of the topics "
+                f"and of topic {self._topic}, then start the query again: it goes on from there"
+            ) from None
+        return left
 
     def _write_records(self, writer: TaskWriter, records: Iterable[Record], what: str) -> int:
         """Returns the offset of a record."""
@@ -163,15 +202,27 @@ class StepRunner:
                 f"max.message.bytes of the topic to {MESSAGE_BYTES} or more"
             ) from None
 
-    def _copies(self, aborted: Sequence[OpenTransaction]) -> Iterator[tuple[TopicPartition, EncodedBatch]]:
-        for transaction in aborted:
-            logger.warning(
-                "the transaction %s of a decided batch was aborted by its coordinator: its records are copied",
-                transaction.transactional_id,
-            )
-            for partition, batch in self._records.copies(transaction):
-                self.copied_records += batch.record_count
-                yield partition, batch
+    def _copy(self, aborted: Sequence[OpenTransaction], writer: TaskWriter) -> tuple[OpenTransaction, ...]:
+        """Copy the records of aborted transactions, for as long as the driver's own transaction has time. Returns what
+        is left of them."""
+        left, until = deque(aborted), self._client.clock() + COPY_SHARE * self.timeout_ms / 1000
+
+        def copies() -> Iterator[tuple[TopicPartition, EncodedBatch]]:
+            while left:
+                logger.warning(
+                    "the transaction %s of a decided batch was aborted by its coordinator: its records are copied",
+                    left[0].transactional_id,
+                )
+                for copy in self._records.copies(left[0]):
+                    self.copied_records += copy.batch.record_count
+                    yield copy.partition, copy.batch
+                    if self._client.clock() >= until:
+                        left[0] = not_copied(left[0], copy)
+                        return
+                left.popleft()
+
+        writer.write_encoded(copies())
+        return tuple(transaction for transaction in left if transaction.written)
 
     def _commit(self, transactions: Sequence[OpenTransaction]) -> tuple[OpenTransaction, ...]:
         ended = self._client.coordinators.end_transactions(
@@ -184,21 +235,32 @@ class StepRunner:
         self.committed += len(transactions) - len(unknown)
         return unknown
 
-    def _abort(self, known: Sequence[str]) -> None:
+    def _abort(self, known: Sequence[str], guessed: Sequence[str]) -> None:
         """InitProducerId aborts an open transaction, and keeps an attempt that is still writing from going on. A broker
         that does not respond is not waited for: its coordinators move, and the next batch aborts what is left."""
         coordinators, clock = self._client.coordinators, self._client.clock
+        found = self._open_tasks((*known, *guessed))
+        if found:
+            first = ", ".join(found[:MAX_NAMED])
+            logger.info("aborting %d transactions of no decided batch, the first are %s", len(found), first)
         try:
-            with suppress(UnsupportedBrokerError):  # before Kafka 3.0
-                listed = coordinators.list_transactions(clock() + ABORT_S, of_all_brokers=False)
-                known = tasks_of_sink(listed, self._plan.transactional_id)
-            if known:
-                first = ", ".join(known[:MAX_NAMED])
-                logger.info("aborting %d transactions of no decided batch, the first are %s", len(known), first)
-            coordinators.fence(known, self._plan.timeout_ms, clock() + ABORT_S)
-            self.aborted += len(known)
+            coordinators.fence(dict.fromkeys((*known, *found)), self._plan.timeout_ms, clock() + ABORT_S)
+            self.aborted += len(found)
         except KafkaMetaError as error:  # what is decided is visible
             logger.warning("perhaps not all open transactions of undecided batches are aborted: %s", error)
+
+    def _open_tasks(self, guessed: Sequence[str]) -> Sequence[str]:
+        """The transactional ids of the sink's task attempts with an open transaction, as brokers list them. If they
+        list none, those that are guessed."""
+        client = self._client
+        try:
+            listed = client.coordinators.list_transactions(client.clock() + ABORT_S, of_all_brokers=False)
+        except UnsupportedBrokerError:  # before Kafka 3.0
+            return guessed
+        except KafkaMetaError as error:
+            logger.warning("perhaps not all open transactions of undecided batches are aborted: %s", error)
+            return guessed
+        return tasks_of_sink(listed, self._plan.transactional_id)
 
 
 def _row(record: Record) -> pa.RecordBatch:

@@ -58,8 +58,9 @@ class ReadOutcomes:
 @dataclass(frozen=True, slots=True)
 class WriteSettled:
     """Write the settled decision, and copies of the records of its aborted transactions, all in one transaction of the
-    sink's own id. Result: False if another driver has fenced this one, and nothing became visible. Raises DataLossError
-    if records are gone."""
+    sink's own id. If one transaction is too short for all copies, it holds some of them, and the decision with what is
+    left to copy. Result: True if the batch is settled, that decision if some is left, and False if another driver has
+    fenced this one, and nothing became visible. Raises DataLossError if records are gone."""
 
     decision: Decision
     aborted: tuple[OpenTransaction, ...]
@@ -70,10 +71,14 @@ class AbortOpen:
     """Abort the open transactions of the sink's tasks: all decided ones have ended. Result: None.
 
     Attributes:
-        known: transactional ids that may be open, for brokers that cannot list transactions (before Kafka 3.0).
+        known: transactional ids of attempts that may have left a transaction open. The list of brokers may lack them,
+            while their coordinator moves or does not respond.
+        guessed: further ids, if brokers do not list what is open (before Kafka 3.0). Each id that a broker has not
+            heard of costs it memory for a week.
     """
 
     known: tuple[str, ...] = ()
+    guessed: tuple[str, ...] = ()
 
 
 Step: TypeAlias = (

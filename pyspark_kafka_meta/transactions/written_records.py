@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,6 +55,18 @@ class _Search:
     next_offset: int
     is_lost: bool = False
     error: KafkaMetaError | None = None
+
+
+class Copy(NamedTuple):
+    """A record batch for another producer, in the partition that it was read from.
+
+    Attributes:
+        left: what the transaction wrote to this partition behind the batch.
+    """
+
+    partition: TopicPartition
+    batch: EncodedBatch
+    left: WrittenOffsets
 
 
 class WrittenRecords:
@@ -134,23 +147,31 @@ class WrittenRecords:
             search.error = error
         return None
 
-    def copies(self, transaction: OpenTransaction) -> Iterator[tuple[TopicPartition, EncodedBatch]]:
-        """The transaction's record batches, for another producer, in the order of the log in each partition.
+    def copies(self, transaction: OpenTransaction) -> Iterator[Copy]:
+        """The transaction's record batches: one partition after the other, each in the order of its log.
 
         Raises:
             DataLossError: the log does not hold all its records any more.
         """
         for written in transaction.written:
-            partition, records = TopicPartition(written.topic, written.partition), 0
+            partition, left = TopicPartition(written.topic, written.partition), written
             with suppress(DataLossError, UnknownTopicError):  # told below
                 for fetched in self._log.batches(partition, written.from_offset, written.until_offset):
                     (header,) = fetched.headers
                     is_written = (header.producer_id, header.producer_epoch) == transaction.producer
                     if is_written and not header.is_control and header.record_count == header.last_offset_delta + 1:
-                        records += header.record_count
-                        yield partition, _copy(fetched)
-            if records != written.records:
-                raise DataLossError(_incomplete(written, records, transaction))
+                        records = left.records - header.record_count
+                        left = left._replace(from_offset=header.last_offset + 1, records=records)
+                        yield Copy(partition, _copy(fetched), left)
+            if left.records != 0:
+                raise DataLossError(_incomplete(written, left.records, transaction))
+
+
+def not_copied(transaction: OpenTransaction, last: Copy) -> OpenTransaction:
+    """What is left of a transaction after this copy; nothing written if it was the last."""
+    at = next(at for at, written in enumerate(transaction.written) if TopicPartition(*written[:2]) == last.partition)
+    left = (last.left,) if last.left.records else ()
+    return transaction._replace(written=left + transaction.written[at + 1 :])
 
 
 def _copy(fetched: FetchedRecords) -> EncodedBatch:
@@ -165,12 +186,13 @@ def _copy(fetched: FetchedRecords) -> EncodedBatch:
         compression=Compression(header.codec),
         base_timestamp=header.base_timestamp,
         max_timestamp=header.max_timestamp,
+        is_copy=True,
     )
 
 
-def _incomplete(written: WrittenOffsets, found: int, transaction: OpenTransaction) -> str:
+def _incomplete(written: WrittenOffsets, missing: int, transaction: OpenTransaction) -> str:
     return (
-        f"{written.records - found} of {written.records} records of a decided batch are gone from "
+        f"{missing} of {written.records} records of a decided batch are gone from "
         f"{written.topic}-{written.partition}, offsets {written.from_offset} to {written.until_offset}: retention, "
         f"compaction or somebody has removed them after their transaction timed out. {_advice(transaction)}"
     )

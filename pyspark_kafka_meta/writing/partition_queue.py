@@ -24,6 +24,7 @@ from pyspark_kafka_meta.client.producer_state import PartitionSequence, sequence
 from pyspark_kafka_meta.client.retry_pause import RetryPause
 from pyspark_kafka_meta.errors import DataLossError, DeliveryTimeoutError, KafkaMetaError, RecordTooLargeError
 from pyspark_kafka_meta.kafka_errors import (
+    INVALID_TIMESTAMP,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     Action,
     broker_error,
@@ -43,6 +44,10 @@ from pyspark_kafka_meta.writing.written_range import UNKNOWN_OFFSET, WrittenRang
 MAX_IN_FLIGHT = 5
 """A broker recognises this many batches of a producer in a partition (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`).
 The oldest batch without an acknowledgement must be one of them."""
+_OLD_COPIES = (
+    "records of a decided batch are older by now than topic {} allows: raise its message.timestamp.before.max.ms, or "
+    "before Kafka 3.6 message.timestamp.difference.max.ms, and start the query again; set it back once the query runs"
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +78,8 @@ class QueuedBatch:
 
     def __str__(self) -> str:
         count, first = self.batch.record_count, self.batch.rows[0]
+        if self.batch.is_copy:
+            return f"copies of {count} records"
         return f"row {first}" if count == 1 else f"a record batch of {count} rows from row {first} on"
 
 
@@ -265,7 +272,8 @@ class PartitionQueue(RetryPause):
             return Fail(
                 RecordTooLargeError(
                     f"{self.partition} refuses {queued}, whose record has {queued.batch.size_bytes} bytes: "
-                    f"{describe(code)}: raise max.message.bytes of topic {self.partition.topic}, or write less"
+                    f"{describe(code)}: raise max.message.bytes of topic {self.partition.topic}"
+                    f"{'' if queued.batch.is_copy else ', or write less'}"
                 )
             )
         at = self._batches.index(queued)
@@ -285,12 +293,15 @@ class PartitionQueue(RetryPause):
         problem, words = f"{self.partition} refuses {queued}", [produced.error_message or ""]
         for index, message in produced.record_errors:
             if index < queued.batch.record_count:
-                problem = f"{self.partition} refuses row {queued.batch.rows[index]}"
+                if not queued.batch.is_copy:
+                    problem = f"{self.partition} refuses row {queued.batch.rows[index]}"
                 words.append(message or "")
                 break
         if self._transactional_id is not None and write_action(code) is Action.FENCED:
             return transaction_error(problem, code, self._transactional_id)
-        return broker_error(problem, code, self.partition.topic, "WRITE", " ".join(dict.fromkeys(filter(None, words))))
+        said = " ".join(dict.fromkeys(filter(None, words)))
+        topic, is_old = self.partition.topic, queued.batch.is_copy and code == INVALID_TIMESTAMP
+        return broker_error(problem, code, topic, "WRITE", said, _OLD_COPIES.format(topic) if is_old else "")
 
     def _lost(self, cause: str) -> DataLossError:
         records = sum(written.records for written in self.written)

@@ -7,9 +7,9 @@ Produce: an added partition without records shows nothing. The results of EndTxn
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 from zlib import crc32
 
 from pyspark_kafka_meta.model import NO_PRODUCER, OpenTransaction, ProducerEpoch, TransactionVersion
@@ -239,7 +239,13 @@ def _producer_id(name: str) -> int:
 
 @dataclass
 class DriverModel:
-    """Carries out the steps of the protocol, as requests that other actors' requests come between."""
+    """Carries out the steps of the protocol, as requests that other actors' requests come between.
+
+    Attributes:
+        copied_at_once: how many transactions are copied in one of the driver.
+    """
+
+    copied_at_once: ClassVar[int] = 100
 
     kafka: KafkaModel
     producer: ProducerEpoch = NO_PRODUCER
@@ -270,7 +276,9 @@ class DriverModel:
             case ReadOutcomes(transactions):
                 return (yield self.kafka.aborted, (transactions,))
             case WriteSettled(decision, aborted):
-                return (yield from self._write((*self.kafka.rows_of(aborted), decision.settled())))
+                copied, left = aborted[: self.copied_at_once], aborted[self.copied_at_once :]
+                note = replace(decision, transactions=left) if left else decision.settled()
+                return (yield from self._write((*self.kafka.rows_of(copied), note))) and (note.is_settled or note)
             case AbortOpen():
                 yield from self._abort_open()
         return None

@@ -128,6 +128,20 @@ def copy_in_a_transaction_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Scenari
     return Scenario(disturbances=frozenset({Disturbance.TIME_OUT, Disturbance.CRASH}))
 
 
+def copy_in_parts_without_a_note(monkeypatch: pytest.MonkeyPatch) -> Scenario:
+    write = DriverModel._write
+
+    def write_no_note(self: DriverModel, values: tuple[Row | Decision, ...]) -> Requests[bool]:
+        *rows, note = values
+        is_left = isinstance(note, Decision) and not note.is_settled
+        return (yield from write(self, tuple(rows) if rows and is_left else values))
+
+    monkeypatch.setattr(DriverModel, "copied_at_once", 1)
+    monkeypatch.setattr(DriverModel, "_write", write_no_note)
+    disturbances = frozenset({Disturbance.TIME_OUT, Disturbance.CRASH})
+    return Scenario(batches=1, tasks=2, disturbances=disturbances)
+
+
 def begin_before_settling(_: pytest.MonkeyPatch) -> Scenario:
     def recover_what_is_settled() -> Protocol[Decisions]:
         yield Fence()
@@ -178,6 +192,7 @@ MUTANTS: dict[Mutant, str] = {
     copy_nothing: "rows are missing",
     copy_without_reading_outcomes: "rows are visible twice",
     copy_in_a_transaction_of_its_own: "rows are visible twice",
+    copy_in_parts_without_a_note: "rows are visible twice",
     begin_before_settling: "rows are visible out of order",
     settle_own_batch_alone: "rows are missing",
     abort_nothing: "transactions are open",

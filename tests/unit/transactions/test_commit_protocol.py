@@ -147,6 +147,25 @@ def test_records_are_not_copied_that_another_driver_has_copied_meanwhile() -> No
     assert run.steps[5:] == [Fence(), ReadDecisions(), Fence(), ReadDecisions(), ConfirmDecisions(), ours]
 
 
+def test_copies_that_need_several_transactions_are_each_in_an_epoch_of_their_own() -> None:
+    decided = decision(micro_batch(7), A, B)
+    left = decision(micro_batch(7), B)
+    results = [(ReadDecisions, {}), (Commit, (A, B)), (ReadOutcomes, (A, B)), (ReadDecisions, by_series(decided))]
+    run = Run(
+        commit(micro_batch(7), [A, B], NOW_MS), [*results, (WriteSettled, left), (ReadDecisions, by_series(left))]
+    )
+
+    assert run.steps[5:] == [
+        Fence(),
+        ReadDecisions(),
+        WriteSettled(decided, (A, B)),
+        Fence(),
+        ReadDecisions(),
+        WriteSettled(left, (B,)),
+        AbortOpen(),
+    ]
+
+
 def test_batch_that_an_earlier_run_has_decided_is_settled_with_the_transactions_of_that_run() -> None:
     decided = decision(micro_batch(7), A)
     reads = [(ReadDecisions, by_series(decided)), (ReadDecisions, by_series(decided.settled()))]

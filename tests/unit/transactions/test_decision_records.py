@@ -61,7 +61,7 @@ def test_number_of_rows_of_a_settled_batch_is_read_again() -> None:
 
 def test_batch_that_an_earlier_release_has_settled_had_an_unknown_number_of_rows() -> None:
     fields = json.loads(records(decision().settled())[KEY])
-    del fields["settled_rows"]
+    del fields["row_count"]
     read = joined(KEY, {KEY: json.dumps(fields).encode()})
     assert read is not None
     assert (read.is_settled, read.rows) == (True, None)

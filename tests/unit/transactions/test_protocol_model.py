@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pyspark_kafka_meta.model import TransactionVersion
+from pyspark_kafka_meta.transactions.decision import Decision
 from tests.unit.transactions.actors import Disturbance, Scenario
 from tests.unit.transactions.explorer import explore, walk
-from tests.unit.transactions.model import KafkaModel, Outcome, Row
+from tests.unit.transactions.model import DriverModel, KafkaModel, Outcome, Requests, Row
 from tests.unit.transactions.mutants import MUTANTS, Mutant
 
 V1, V2 = TransactionVersion
@@ -38,6 +39,28 @@ def test_every_row_is_visible_exactly_once_after_many_random_disturbances(versio
     found = walk(Scenario(version, batches=3, tasks=2, rows=2), seed=1, runs=1_000, disturbances=10, likelihood=0.1)
 
     assert found.trace is None, found.trace
+
+
+@pytest.mark.parametrize("version", TransactionVersion)
+def test_records_that_are_copied_in_several_transactions_are_visible_exactly_once(
+    version: TransactionVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts, write = list[Decision](), DriverModel._write
+
+    def counted(self: DriverModel, values: tuple[Row | Decision, ...]) -> Requests[bool]:
+        *rows, note = values
+        parts.extend([note] if rows and isinstance(note, Decision) and not note.is_settled else [])
+        return (yield from write(self, values))
+
+    monkeypatch.setattr(DriverModel, "copied_at_once", 1)
+    monkeypatch.setattr(DriverModel, "_write", counted)
+    disturbances = frozenset({Disturbance.TIME_OUT, Disturbance.CRASH, Disturbance.PAUSE, Disturbance.SWITCH})
+    found = walk(
+        Scenario(version, tasks=3, disturbances=disturbances), seed=1, runs=500, disturbances=12, likelihood=0.2
+    )
+
+    assert found.trace is None, found.trace
+    assert len(parts) > 20
 
 
 @pytest.mark.slow
