@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafka_meta.metadata.refresh_events import Origin
+    from pyspark_kafka_meta.model import OpenTransaction
     from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
 
 logger = logging.getLogger(__name__)
@@ -161,8 +162,8 @@ def commit_transactions(options: SinkOptions, messages: Sequence[WriterCommitMes
     Raises:
         ChangedBatchError: it was decided before, with another number of rows, and onChangedBatch is fail.
     """
+    transactions = _transactions(messages)
     commits = [message for message in messages if isinstance(message, TaskCommit)]
-    transactions = [commit.transaction for commit in commits if commit.transaction is not None]
     batch = next((commit.batch for commit in commits if commit.batch is not None), None)
     rows = sum(commit.records + commit.skipped_rows for commit in commits)
     # The first micro-batch of a query takes over the sink, also without rows.
@@ -182,4 +183,11 @@ def abort_batch(options: SinkOptions, messages: Sequence[WriterCommitMessage | N
         log_abort(messages, what)
     else:
         with transaction_driver(options) as driver:
-            driver.abort(len(messages), all_ended=all(message is not None for message in messages))
+            all_ended = all(message is not None for message in messages)
+            driver.abort(len(messages), _transactions(messages), all_ended=all_ended)
+
+
+def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[OpenTransaction]:
+    """Of the tasks that wrote rows."""
+    commits = [message for message in messages if isinstance(message, TaskCommit)]
+    return [commit.transaction for commit in commits if commit.transaction is not None]

@@ -28,8 +28,12 @@ class TransactionPlan:
     decisions: Decisions = field(default_factory=dict)
 
     def task_id(self, task: int, attempt: int) -> str:
-        """The transactional id of an attempt. Their number stays bounded: the next batch uses them again."""
-        return f"{self.transactional_id}/{task}/{attempt}"
+        return attempt_id(self.transactional_id, task, attempt)
+
+
+def attempt_id(sink: str, task: int, attempt: int) -> str:
+    """The transactional id of a task attempt. Their number stays bounded: the next batch uses them again."""
+    return f"{sink}/{task}/{attempt}"
 
 
 def sink_of_task(transactional_id: str) -> str | None:

@@ -6,20 +6,22 @@ what is in Kafka is common to them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
 from pyspark_kafka_meta.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.errors import BrokerError
+from pyspark_kafka_meta.kafka_errors import INVALID_TRANSACTION_TIMEOUT
 from pyspark_kafka_meta.metadata.refresh_events import EventKind
 from pyspark_kafka_meta.model import OpenTransaction
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.transactions.commit_protocol import Protocol, commit, recover
 from pyspark_kafka_meta.transactions.decision import BATCH, STREAM, BatchId, Decisions
 from pyspark_kafka_meta.transactions.decisions_topic import DecisionsTopic
-from pyspark_kafka_meta.transactions.plan import GUESSED_ATTEMPTS, TransactionPlan, earlier_attempts
+from pyspark_kafka_meta.transactions.plan import GUESSED_ATTEMPTS, TransactionPlan, attempt_id, earlier_attempts
 from pyspark_kafka_meta.transactions.step_runner import StepRunner
 
 T = TypeVar("T")
@@ -38,6 +40,7 @@ class TransactionDriver:
         self._client = client
         self._options = options
         self._transactional_id = options.transaction.transactional_id
+        self._plan: TransactionPlan  # of the last protocol
         self._has_planned = False
 
     @classmethod
@@ -51,40 +54,60 @@ class TransactionDriver:
     def plan(self, series: str = BATCH) -> TransactionPlan:
         """Recover, and return what the tasks of the next batch of this series need. The decisions are confirmed at the
         start of a stream, and before each batch write: any driver may have been at work. Raises as `recover`."""
-        confirms = series != STREAM or not self._has_planned
-        plan = replace(self._plan, decisions=self.recover(confirms=confirms))
+        decisions = self.recover(confirms=series != STREAM or not self._has_planned)
         self._has_planned = True
-        return plan
+        return replace(self._plan, decisions=decisions)
 
-    def recover(self, known: Sequence[str] = (), *, confirms: bool = True) -> Decisions:
+    def recover(
+        self, known: Sequence[str] = (), guessed: Sequence[str] = (), *, confirms: bool = True
+    ) -> Decisions:
         """Settle what earlier runs have decided, abort what they have not, and return the decisions.
 
         Raises:
             FencedError, DataLossError, BrokerError, ConnectError: see `commit_protocol.recover`.
         """
-        return self._carry_out(recover(known, confirms=confirms), EventKind.TRANSACTIONS_RECOVERED)
+        return self._carry_out(lambda: recover(known, guessed, confirms=confirms), EventKind.TRANSACTIONS_RECOVERED)
 
     def commit(
         self, batch: BatchId, transactions: Sequence[OpenTransaction], now_ms: int, rows: int | None = None
     ) -> None:
         """Make a batch visible; see `commit_protocol.commit`."""
         lost = [earlier for each in transactions for earlier in earlier_attempts(each.transactional_id)]
-        self._carry_out(commit(batch, transactions, now_ms, lost, rows), EventKind.TRANSACTIONS_COMMITTED)
+        self._carry_out(lambda: commit(batch, transactions, now_ms, lost, rows), EventKind.TRANSACTIONS_COMMITTED)
 
-    def abort(self, tasks: int, *, all_ended: bool) -> None:
+    def abort(self, tasks: int, transactions: Sequence[OpenTransaction] = (), *, all_ended: bool) -> None:
         """Settle a batch that is decided nevertheless, else abort its transactions.
 
         Args:
             tasks: of the batch, as far as Spark says.
+            transactions: of the task attempts that Spark chose.
             all_ended: False if some may still run for a moment, and begin a transaction.
         """
         if not all_ended:
             self._client.sleep(KILLED_TASK_S)
+        attempts = [(task, attempt) for task in range(tasks) for attempt in range(GUESSED_ATTEMPTS)]
         self.recover(
-            [self._plan.task_id(task, attempt) for task in range(tasks) for attempt in range(GUESSED_ATTEMPTS)]
+            [transaction.transactional_id for transaction in transactions],
+            [attempt_id(self._transactional_id, *attempt) for attempt in attempts],
         )
 
-    def _carry_out(self, protocol: Protocol[T], committed_as: EventKind) -> T:
+    def _carry_out(self, protocol: Callable[[], Protocol[T]], committed_as: EventKind) -> T:
+        """Run a protocol. If brokers do not accept its timeouts any more, ask them for their limit, and run it again:
+        it begins with what an earlier run has decided."""
+        try:
+            return self._run(protocol(), committed_as)
+        except BrokerError as error:
+            if error.code != INVALID_TRANSACTION_TIMEOUT or not self._has_new_limit():
+                raise
+        return self._run(protocol(), committed_as)
+
+    def _has_new_limit(self) -> bool:
+        """Ask the brokers for their limit again. Whether it has changed."""
+        before = self._max_timeout_ms
+        del self._max_timeout_ms
+        return self._max_timeout_ms != before
+
+    def _run(self, protocol: Protocol[T], committed_as: EventKind) -> T:
         """Run a protocol, and report the transactions that it has ended, also if it fails later."""
         started = self._client.clock()
         runner = self.step_runner()
@@ -103,24 +126,21 @@ class TransactionDriver:
                     )
 
     def step_runner(self) -> StepRunner:
-        """Of one protocol."""
-        return StepRunner(self._client, self._options, *self._planned, self._decisions)
+        """Of one protocol, under the transaction version that the cluster has finalized by now."""
+        max_timeout_ms = self._max_timeout_ms
+        timeout_ms = self._options.transaction.timeout_ms or max_timeout_ms or DEFAULT_MAX_TIMEOUT_MS
+        version = self._client.coordinators.transaction_version(self._client.api_deadline())
+        self._plan = TransactionPlan(self._transactional_id, timeout_ms, version)
+        return StepRunner(self._client, self._options, self._plan, max_timeout_ms or timeout_ms, self._decisions)
 
     @cached_property
     def _decisions(self) -> DecisionsTopic:
         return DecisionsTopic(self._client, self._options.transaction.decisions_topic, self._transactional_id)
 
-    @property
-    def _plan(self) -> TransactionPlan:
-        return self._planned[0]
-
     @cached_property
-    def _planned(self) -> tuple[TransactionPlan, int]:
-        """What does not change from batch to batch: the plan of the tasks, and the timeout of the driver's own
-        transactions, ms. Creates the decisions topic at the first use."""
+    def _max_timeout_ms(self) -> int | None:
+        """The longest timeout that all brokers allow; None if none of them says. Creates the decisions topic at the
+        first use."""
         admin = ClusterAdmin(self._options.client)
         self._decisions.ensure(admin)
-        max_timeout_ms = admin.transaction_max_timeout_ms(self._client.cache.snapshot.brokers)
-        timeout_ms = self._options.transaction.timeout_ms or max_timeout_ms or DEFAULT_MAX_TIMEOUT_MS
-        version = self._client.coordinators.transaction_version(self._client.api_deadline())
-        return TransactionPlan(self._transactional_id, timeout_ms, version), max_timeout_ms or timeout_ms
+        return admin.transaction_max_timeout_ms(self._client.cache.snapshot.brokers)
