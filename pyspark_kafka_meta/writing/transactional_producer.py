@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.client.producer_state import PartitionSequence
+from pyspark_kafka_meta.client.producer_state import MAX_EPOCH, PartitionSequence
 from pyspark_kafka_meta.errors import FencedError, KafkaMetaError, TransactionTimeoutError
 from pyspark_kafka_meta.kafka_errors import describe
 from pyspark_kafka_meta.metadata.refresh_events import EventKind
@@ -28,6 +28,10 @@ logger = logging.getLogger(__name__)
 
 LATE_SHARE = 0.8
 """Of the timeout. An older transaction is given up, so that the driver has time to commit the others."""
+LAST_EPOCHS = MAX_EPOCH - 3
+"""No transaction begins in an epoch from here on: after a few more InitProducerId, the coordinator gives another
+producer id. Aborts raise the epoch too, by up to two: some releases never complete the abort of a transaction in one of
+the last epochs (KAFKA-19367, KAFKA-20090), and read_committed readers wait for it."""
 ABORT_S = 5.0
 """Maximum wait for the abort of transactions, which the driver repeats for its next batch."""
 
@@ -71,7 +75,11 @@ class TransactionalProducer:
             AuthorizationError, BrokerError, ConnectError: as `Coordinators.fence`.
         """
         if self._producer == NO_PRODUCER:
-            self._start(self._fence(self._deadline()))
+            deadline = self._deadline()
+            producer = self._fence(deadline)
+            while producer.epoch >= LAST_EPOCHS and self._client.clock() < deadline:
+                producer = self._fence(deadline)
+            self._start(producer)
 
     def add(self, partitions: Collection[TopicPartition]) -> None:
         """Make partitions part of the transaction. Call it before the first Produce to them.
@@ -119,7 +127,7 @@ class TransactionalProducer:
         self._partitions.clear()
         self._began_at = None
         if ended.producer != NO_PRODUCER:
-            self._start(ended.producer)
+            self._start(ended.producer if ended.producer.epoch < LAST_EPOCHS else NO_PRODUCER)
 
     def abort(self) -> None:
         """Abort what was written, if the coordinator does so soon. If not, the driver aborts it, or the timeout.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from pyspark_kafka_meta.client.producer_state import MAX_EPOCH
 from pyspark_kafka_meta.model import ProducerEpoch, TopicPartition, TransactionVersion
 from tests.unit.records.handmade import marker
 
@@ -69,7 +70,7 @@ class FakeCoordinators:
             producer = ProducerEpoch(next(self._cluster.producer_ids), 0)
         else:
             self._end(known, committed=False)
-            producer = known.producer._replace(epoch=known.producer.epoch + 1)
+            producer = self._next(known.producer)
         self.transactions[transactional_id] = FakeTransaction(producer, timeout_ms)
         return producer
 
@@ -130,8 +131,14 @@ class FakeCoordinators:
         self._end(known, committed)
         known.ended = producer
         if version is TransactionVersion.V2:
-            known.producer = producer._replace(epoch=producer.epoch + 1)
+            known.producer = self._next(producer)
         return known.producer
+
+    def _next(self, producer: ProducerEpoch) -> ProducerEpoch:
+        """With the next epoch, or another producer id if there is none."""
+        if producer.epoch >= MAX_EPOCH - 1:
+            return ProducerEpoch(next(self._cluster.producer_ids), 0)
+        return producer._replace(epoch=producer.epoch + 1)
 
     def last_stable_offset(self, partition: TopicPartition) -> int:
         """The first offset of an open transaction, or the end of the log."""

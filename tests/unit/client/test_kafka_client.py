@@ -11,8 +11,8 @@ import pytest
 
 from pyspark_kafka_meta.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.client.retry_pause import UNKNOWN_GRACE_MS
 from pyspark_kafka_meta.client.leader_offsets import OVERDUE_MS
+from pyspark_kafka_meta.client.retry_pause import UNKNOWN_GRACE_MS
 from pyspark_kafka_meta.errors import (
     AuthenticationError,
     BrokerError,

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from kio.schema.errors import ErrorCode
 
+from pyspark_kafka_meta.client.producer_state import MAX_EPOCH
 from pyspark_kafka_meta.errors import (
     BrokerError,
     ConnectError,
@@ -19,7 +20,7 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.model import ProducerEpoch, TransactionVersion
 from pyspark_kafka_meta.wire.producer_messages import AddPartitionsRequest, EndTransactionRequest
-from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
+from pyspark_kafka_meta.writing.transactional_producer import LAST_EPOCHS, TransactionalProducer
 from pyspark_kafka_meta.writing.written_range import WrittenRange
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_coordinators import ONGOING
@@ -103,6 +104,23 @@ def test_tasks_of_a_worker_have_separate_producers(
 
     assert scene.numbers() == in_turn(120)
     assert [header.base_sequence for header in scene.batch_headers(T0)] == [0, 0, 0, 10]
+
+
+@pytest.mark.parametrize("epoch", [*range(MAX_EPOCH - 6, MAX_EPOCH)])
+def test_no_transaction_begins_in_the_last_epochs_of_a_producer_id(
+    epoch: int, scene: WriterScene, transaction: TransactionalProducer, version: TransactionVersion
+) -> None:
+    scene.transaction(ID, version, TIMEOUT_MS).begin()
+    state = scene.cluster.coordinators.transactions[ID]
+    state.producer = state.producer._replace(epoch=epoch)
+    for start in range(0, 90, 30):
+        scene.write_in(transaction, numbered(30, start=start))
+        transaction.commit(scene.clock() + 30)
+
+    assert scene.numbers() == in_turn(90)
+    headers = scene.batch_headers(T0)
+    assert max(header.producer_epoch for header in headers) < LAST_EPOCHS
+    assert headers[-1].producer_id != state.producer.producer_id
 
 
 def test_driver_writes_one_transaction_after_the_other(scene: WriterScene, transaction: TransactionalProducer) -> None:
