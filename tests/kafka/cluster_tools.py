@@ -13,10 +13,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.alter_client_quotas.v0 import request as quotas
 from kio.schema.alter_partition_reassignments.v0 import request as reassignments
 from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import f64, i32
+from kio.schema.update_features.v1 import request as features
+from kio.static.primitive import f64, i8, i16, i32
 
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.model import Address, TopicMetadata
+from pyspark_kafka_meta.model import Address, TopicMetadata, TransactionVersion
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.wire.frame_codec import Api
@@ -24,6 +25,8 @@ from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 
 ALTER_CLIENT_QUOTAS = Api("alter_client_quotas", 49, 0, 0)
 ALTER_PARTITION_REASSIGNMENTS = Api("alter_partition_reassignments", 45, 0, 0)
+UPDATE_FEATURES = Api("update_features", 57, 1, 1)
+UPGRADE, SAFE_DOWNGRADE = i8(1), i8(2)
 POLL_S = 0.1
 
 T = TypeVar("T")
@@ -128,6 +131,18 @@ def set_quota(cluster: LocalKafka, user: str, name: str, bytes_per_s: float | No
     request = quotas.AlterClientQuotasRequest(entries=(entry,), validate_only=False)
     response = _send_to_controller(cluster, ALTER_CLIENT_QUOTAS, request)
     assert not any(entry.error_code for entry in response.entries), response
+
+
+def finalize_transaction_version(cluster: LocalKafka, version: TransactionVersion) -> None:
+    """Upgrade or downgrade transaction.version, as `kafka-features` does, at the only broker of a cluster."""
+    update = features.FeatureUpdateKey(
+        feature="transaction.version",
+        max_version_level=i16(version),
+        upgrade_type=UPGRADE if version is TransactionVersion.V2 else SAFE_DOWNGRADE,
+    )
+    request = features.UpdateFeaturesRequest(feature_updates=(update,))
+    response = _send_to_controller(cluster, UPDATE_FEATURES, request)
+    assert response.error_code == 0, response
 
 
 def _send_to_controller(cluster: LocalKafka, api: Api, request: Any) -> Any:

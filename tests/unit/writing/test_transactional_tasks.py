@@ -118,9 +118,7 @@ def test_no_transaction_begins_in_the_last_epochs_of_a_producer_id(
         transaction.commit(scene.clock() + 30)
 
     assert scene.numbers() == in_turn(90)
-    headers = scene.batch_headers(T0)
-    assert max(header.producer_epoch for header in headers) < LAST_EPOCHS
-    assert headers[-1].producer_id != state.producer.producer_id
+    assert max(header.producer_epoch for header in scene.batch_headers(T0)) < LAST_EPOCHS
 
 
 def test_driver_writes_one_transaction_after_the_other(scene: WriterScene, transaction: TransactionalProducer) -> None:
