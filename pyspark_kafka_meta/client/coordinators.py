@@ -282,6 +282,8 @@ class Coordinators:
     def _ask_coordinators(self, requests: Mapping[str, TransactionRequest], deadline: float) -> dict[str, Any]:
         """The responses of the coordinators by transactional id, or their errors that are not retriable."""
         responses: dict[str, Any] = {}
+        if not requests:
+            return responses  # also after the deadline
         for _ in self._attempts(deadline):
             missing = [each for each in requests if each not in responses]
             self._find(missing, deadline)

@@ -414,6 +414,13 @@ def test_nothing_to_end_needs_no_request(scene: Scene, coordinators: Coordinator
 # --- open transactions ------------------------------------------------------------------------------------------------
 
 
+def test_nothing_to_ask_needs_no_time(scene: Scene, coordinators: Coordinators) -> None:
+    """A process may pause until the deadline."""
+    assert coordinators.fence([], TIMEOUT_MS, scene.clock.now) == {}
+    assert coordinators.end_transactions({}, True, V2, scene.clock.now) == {}
+    assert coordinators.describe_transactions([], scene.clock.now) == []
+
+
 def test_open_transactions_of_all_brokers_are_listed(scene: Scene, client: KafkaClient) -> None:
     open_transactions(scene, client, *NODES)
     client.coordinators.fence([OTHER], TIMEOUT_MS, soon(scene))[OTHER]
