@@ -194,6 +194,11 @@ class Late(FakeRequests[RequestT, LateT]):
             if received is not None or has_ended or not (self.in_flight.keys() | self.not_sent) & set(node_ids):
                 return received
 
+    def _outcome(self, node_id: int) -> LateT | RequestFailure:
+        if node_id in self.not_sent:  # the connection broke while the process was frozen
+            return RequestFailure(node_id, self.not_sent.pop(node_id))
+        return super()._outcome(node_id)
+
     def _end(self, node_id: int) -> float:
         ends_at = super()._end(node_id)
         if node_id in self.wire.down:

@@ -1,0 +1,389 @@
+"""`CommitHistory`: a sink with exactly-once writes on a cluster with faults, all drawn from one seed.
+
+Spark's driver, its task attempts, and whoever disturbs them are processes in virtual time (`processes.py`), each with a
+client of its own. They run the commit protocol, `TransactionDriver` and `TaskWriter` as `spark/batch_writer.py` does,
+over one cluster in memory. Spark repeats a batch until it is committed. In the end all brokers are healthy, whoever
+still writes ends, and one driver recovers.
+
+| drawn | from |
+|---|---|
+| cluster | brokers, partitions, latencies, delays of markers, transactions V1 or V2, with ListTransactions or without |
+| batches | micro-batches of a query and perhaps its successor, or batch writes with and without txnAppId |
+| tasks | their number, new at each run of a batch; sizes of rows and batches; speculation, repeated stages, zombies |
+| drivers | whether a failed batch is aborted, whether its clients are kept |
+| faults | a few kinds of `Faults` and `CommitFaults`, from ten a second to one in 3 s, for up to 60 s |
+
+| invariant | meaning |
+|---|---|
+| exactly once | rows of a committed batch are visible once; of a batch in doubt, which nobody repeats, all or none |
+| in order | visible rows of a key are in the order of their numbers |
+| ended | no transaction is open after the last recovery, and readers wait at no partition |
+| alive | all batches are committed within minutes once all brokers are healthy |
+| typed | a process ends with a `KafkaMetaError` or none; no error says that records are lost |
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from unittest.mock import patch
+
+import pyarrow as pa
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.errors import DataLossError, KafkaMetaError
+from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
+from pyspark_kafka_meta.options import SinkOptions
+from pyspark_kafka_meta.sink_schema import SinkColumns
+from pyspark_kafka_meta.transactions import transaction_driver
+from pyspark_kafka_meta.transactions.commit_protocol import require_owner
+from pyspark_kafka_meta.transactions.decision import BATCH, STREAM, BatchId, is_written
+from pyspark_kafka_meta.transactions.plan import TransactionPlan
+from pyspark_kafka_meta.transactions.transaction_driver import TransactionDriver
+from pyspark_kafka_meta.writing.task_writer import TaskWriter
+from pyspark_kafka_meta.writing.transactional_producer import TransactionalProducer
+from tests.unit.fake_admin import FakeAdmin
+from tests.unit.fake_cluster import FakeCluster
+from tests.unit.histories.commit_faults import RESTART_S, CommitFaults
+from tests.unit.histories.commit_wire import CommitWire, LateCoordinators
+from tests.unit.histories.faults import Faults
+from tests.unit.histories.processes import Process, ProcessClock
+from tests.unit.scene import RecordingPublisher
+from tests.unit.writing.writer_scene import rows as rows_of
+
+SINK = "orders"
+FAULTS_S = (5.0, 20.0, 20.0, 60.0)
+ENDS_WITHIN_S = 600.0
+"""A frozen process, and some requests that wait for default.api.timeout.ms."""
+POLL_S = 0.05
+MAX_ATTEMPTS = 4
+MAX_DRIVERS, MAX_TASKS = 3, 6
+"""At a time, with those of faults."""
+INTERRUPTS_S = (0.05, 0.5, 3.0)
+PAIRS = (
+    (),
+    ("kill_driver", "stale_end"),
+    ("kill_driver", "time_out"),
+    ("kill_driver", "zombie"),
+    ("second_driver", "freeze"),
+    ("settle", "freeze"),
+)
+"""Faults that matter together."""
+MARKERS_S = ((0.0,), (0.0, 0.0, 0.005), (0.005, 0.1, 2.0))
+COLUMNS = SinkColumns(key=0, value=1, headers=None, topic=None, partition=2, timestamp=None)
+CODES = (ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_available, ErrorCode.not_leader_or_follower)
+
+
+@contextmanager
+def _unlocked(kind: type) -> Iterator[None]:
+    """Python 3.11 has one lock for a cached property of all objects: a process that waits within would hold it."""
+    with ExitStack() as patches:
+        for member in vars(kind).values():
+            if isinstance(member, cached_property):
+                patches.enter_context(patch.object(member, "lock", nullcontext(), create=True))
+        yield
+
+
+class TaskFailedError(Exception):
+    """All attempts of a task have failed: so does the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A task attempt, which can be repeated."""
+
+    plan: TransactionPlan
+    batch: BatchId
+    number: int  # of the batch
+    task: int
+    tasks: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.batch}, task {self.task} of {self.tasks}, attempt {self.attempt}"
+
+
+class CommitHistory:
+    """One history.
+
+    Attributes:
+        rows: how many each batch has. Row i of a batch has the key i modulo `keys`.
+        committed: whether each batch ended with a commit, in order; the other batches may be visible or not.
+        violations: of "alive" and "typed"; `commit_checks` has the others.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.clock = ProcessClock(self._rng())
+        self.cluster = FakeCluster(self.rng.choice([1, 3, 3]))
+        markers_s = self.rng.choice(MARKERS_S)
+        self.coordinators = LateCoordinators(self.cluster, self.clock, lambda: self.rng.choice(markers_s))
+        self.coordinators.version = self.rng.choice(list(TransactionVersion))
+        self.cluster.coordinators = self.coordinators
+        self.cluster.create_topic("t", self.rng.choice([1, 2, 3]))
+        self.wire = CommitWire(self.cluster, self.clock, self._rng())
+        self.wire.lists_transactions = self.coordinators.version > 1 or self.rng.random() < 0.7
+        self.given = {
+            "kafka.bootstrap.servers": "broker-1:9092",
+            "topic": "t",
+            "kafka.transactional.id": SINK,
+            "kafka.transaction.timeout.ms": "60000",
+            "kafka.batch.size": self.rng.choice(["100", "200", "16384"]),
+        }
+        self.options = SinkOptions.parse(self.given)
+        self.batches = self._draw_batches()
+        self.rows = [self.rng.choice([1, 6, 20]) for _ in self.batches]
+        self.keys = self.rng.choice([1, 3, 7])
+        self.committed: list[bool] = []
+        self._begun: set[int] = set()  # batches that nobody may repeat
+        self._attempts: list[Attempt] = []
+        self._idle: list[KafkaClient] = []  # of Python workers
+        self._speculates = self.rng.choice([0.0, 0.02])
+        self._repeats_stage = self.rng.choice([0.0, 0.2])
+        self._interrupts_commits = self.rng.choice([0.0, 0.2, 0.5])
+        self._paces_s = self.rng.choice([(0.0,), (0.0, 0.1), (0.1, 1.0)])
+        self.faults = Faults(self.wire, self._rng(), CODES)
+        self.violations = self.faults.violations
+        self._more_faults = CommitFaults(self.faults, self.wire, self.clock, self._rng())
+        self.faults.kinds |= {"kill_driver": self._kill_driver, "settle": self._settle, "zombie": self._zombie}
+        if self.is_stream:  # of overlapping batch writes the last to be decided is the last in order
+            self.faults.kinds["second_driver"] = self._second_driver
+        else:  # a driver that plans by a stale end may begin a batch before the last one is settled
+            del self.faults.kinds["stale_end"]
+        pair = self.rng.choice(PAIRS)
+        others = self.rng.sample(list(self.faults.kinds), self.rng.randint(2, 6))
+        kinds = [*(kind for kind in pair if kind in self.faults.kinds), *others]
+        self.faults.start(kinds, self.rng.choice([0.1, 0.3, 1.0, 3.0]), self.rng.choice(FAULTS_S))
+        self.clock.latest = self.faults.healed_at + ENDS_WITHIN_S
+
+    def _rng(self) -> random.Random:
+        return random.Random(self.rng.random())
+
+    def _draw_batches(self) -> list[BatchId | None]:
+        """Batches in the order of writing; None for a batch write without txnAppId."""
+        count = self.rng.randint(2, 5)
+        if self.rng.random() < 0.3:
+            apps = [self.rng.choice(["a", "b", None]) for _ in range(count)]
+            return [BatchId.of_app(app, number) if app else None for number, app in enumerate(apps)]
+        first_of_successor = self.rng.choice([count, count, self.rng.randint(1, count)])
+        of_query = [BatchId(STREAM, "query", number) for number in range(first_of_successor)]
+        return [*of_query, *(BatchId(STREAM, "successor", number) for number in range(count - first_of_successor))]
+
+    @property
+    def is_stream(self) -> bool:
+        return all(batch is not None and batch.is_stream for batch in self.batches)
+
+    def run(self) -> CommitHistory:
+        admin = FakeAdmin(self.cluster)
+        with patch.object(transaction_driver, "ClusterAdmin", lambda options: admin), _unlocked(TransactionDriver):
+            try:
+                self._start_driver()
+                self.clock.run()
+                self.clock.start("last recovery", lambda: self._driver().recover())
+                self.clock.run()
+                if not self.wire.lists_transactions:  # what nobody knows of stays open until its timeout
+                    self.coordinators.time_out_all()
+                    self.clock.run()
+            finally:
+                still_alive = [process.name for process in self.clock.alive]
+                self.clock.close()
+        self.violations += [f"at the end {name} still runs" for name in still_alive]
+        if not self.has_written:
+            self.violations.append(f"{len(self.committed)} of {len(self.batches)} batches were written")
+        self.violations += [
+            f"{process.name} ended with {process.error!r}"
+            for process in self.clock.processes
+            if process.error is not None
+            and (not isinstance(process.error, KafkaMetaError) or isinstance(process.error, DataLossError))
+        ]
+        return self
+
+    @property
+    def has_written(self) -> bool:
+        return len(self.committed) == len(self.batches)
+
+    # --- drivers ------------------------------------------------------------------------------------------------------
+
+    def _start_driver(self) -> None:
+        if not self.has_written:
+            self.clock.start(f"driver {len(self.clock.processes)}", self._drive)
+
+    def _drive(self) -> None:
+        """Spark's driver writes the batches that are left. It has a Python process that plans and one that commits."""
+        planner, committer = self._driver(), self._driver()
+        while not self.has_written:
+            number = len(self.committed)
+            batch = self.batches[number] or BatchId(BATCH, f"write {self.rng.random()}", 0)
+            may_begin = self.batches[number] is not None or number not in self._begun
+            self._begun.add(number)
+            try:
+                if may_begin:
+                    self._write_batch(batch, number, planner, committer)
+                is_committed = may_begin
+            except (KafkaMetaError, TaskFailedError) as error:
+                self._note_error(f"{batch} failed", error)
+                if self.rng.random() < 0.5:
+                    planner, committer = self._driver(), self._driver()
+                    self.clock.sleep(self.rng.choice(RESTART_S))
+                if self.batches[number] is not None:
+                    continue
+                is_committed = False
+            if len(self.committed) > number:  # another driver was faster: Spark's commit log refuses a second entry
+                return
+            self.committed.append(is_committed)
+            self.faults.note(f"{batch} {'is committed' if is_committed else 'is in doubt'}")
+
+    def _write_batch(
+        self, batch: BatchId, number: int, planner: TransactionDriver, committer: TransactionDriver
+    ) -> None:
+        tasks = self.rng.randint(1, 3)
+        try:
+            plan = planner.plan()
+            transactions = self._run_tasks(plan, batch, number, tasks)
+            if transactions or (batch.is_stream and batch.version == 0):
+                self.faults.note(f"commit {batch} {[each.transactional_id for each in transactions]}")
+                self._interrupt()
+                committer.commit(batch, transactions, int(self.clock.now * 1000))
+        except (KafkaMetaError, TaskFailedError) as error:
+            self._note_error(f"{batch} is aborted", error)
+            if self.rng.random() < 0.7:
+                committer.abort(tasks, all_ended=self.rng.random() < 0.5)
+            raise
+
+    def _interrupt(self) -> None:
+        """Perhaps kill or freeze this driver soon: most times between commits, faults are in vain."""
+        driver = self.clock.running
+        if driver is None or self.rng.random() >= self._interrupts_commits:
+            return
+        strike = self.rng.choice([self._kill_with_tasks, self._more_faults.freeze])
+
+        def interrupt() -> None:
+            if not driver.has_ended:
+                self.faults.note(f"commit is interrupted: {strike(driver)}")
+
+        self.clock.at(self.rng.choice(INTERRUPTS_S) * self.rng.random(), interrupt)
+
+    def _note_error(self, text: str, error: Exception) -> None:
+        self.faults.note(f"{text}: {type(error).__name__}: {error}")
+        if isinstance(error, DataLossError):
+            self.violations.append(f"{self.clock.now:.3f}: {text}: {error}")
+
+    def _driver(self) -> TransactionDriver:
+        return TransactionDriver.of(self._client(), self.options)
+
+    def _client(self) -> KafkaClient:
+        return KafkaClient(
+            self.options.client,
+            RecordingPublisher([]),
+            wire=self.wire.another(),
+            clock=self.clock.look,
+            sleep=self.clock.sleep,
+            rng=self._rng(),
+        )
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    def _run_tasks(self, plan: TransactionPlan, batch: BatchId, number: int, tasks: int) -> list[OpenTransaction]:
+        """The transactions of the attempts that Spark chooses."""
+        running: dict[int, list[Process]] = {task: [] for task in range(tasks)}
+        begun = dict.fromkeys(range(tasks), 0)
+        results: dict[int, OpenTransaction | None] = {}
+        repeats_stage = self.rng.random() < self._repeats_stage
+        while len(results) < tasks:
+            for task in running.keys() - results.keys():
+                ended = [process for process in running[task] if process.has_ended]
+                chosen = next((process for process in ended if process.error is None and not process.is_killed), None)
+                is_idle = len(ended) == len(running[task])
+                if chosen is not None:
+                    results[task] = chosen.result
+                    self._give_up(running[task])
+                elif is_idle and begun[task] == MAX_ATTEMPTS:
+                    self._give_up([process for processes in running.values() for process in processes])
+                    raise TaskFailedError(f"task {task} has failed {MAX_ATTEMPTS} times")
+                elif is_idle or (begun[task] < MAX_ATTEMPTS and self.rng.random() < self._speculates):
+                    running[task].append(self._start_attempt(Attempt(plan, batch, number, task, tasks, begun[task])))
+                    begun[task] += 1
+            if repeats_stage and len(results) == tasks:  # the output of a stage before was lost: attempts count from 0
+                repeats_stage, again = False, self.rng.randrange(tasks)
+                del results[again]
+                running[again], begun[again] = [], 0
+            self.clock.sleep(POLL_S)
+        return [results[task] for task in range(tasks) if results[task] is not None]  # type: ignore[misc]
+
+    def _give_up(self, processes: list[Process]) -> None:
+        """Spark kills attempts that it does not need any more, and does not wait for their end."""
+        for process in processes:
+            if not process.has_ended and self.rng.random() < 0.5:
+                self.clock.kill(process)
+
+    def _start_attempt(self, attempt: Attempt) -> Process:
+        self._attempts.append(attempt)
+        return self.clock.start(f"task {len(self.clock.processes)} ({attempt})", lambda: self._write(attempt))
+
+    def _write(self, attempt: Attempt) -> OpenTransaction | None:
+        """As `write_task`."""
+        plan = attempt.plan
+        if is_written(plan.decisions, attempt.batch):
+            return None
+        require_owner(plan.decisions, attempt.batch)
+        client = self._idle.pop() if self._idle else self._client()
+        transactional_id, producer = plan.task_id(attempt.task, attempt.attempt), self.options.producer
+        transaction = TransactionalProducer(
+            client, transactional_id, plan.timeout_ms, plan.version, producer.max_block_ms
+        )
+        writer = TaskWriter(client, producer, COLUMNS, "t", transaction, rng=self._rng())
+        written = writer.write(self._rows_of(attempt))
+        self._idle.append(client)
+        return transaction.opened(written)
+
+    def _rows_of(self, attempt: Attempt) -> Iterator[pa.RecordBatch]:
+        """The rows whose keys the task has."""
+        numbers = [row for row in range(self.rows[attempt.number]) if row % self.keys % attempt.tasks == attempt.task]
+        partitions = len(self.cluster.topics["t"].partitions)
+        while numbers:
+            size = self.rng.choice([1, 3, 20])
+            taken, numbers = numbers[:size], numbers[size:]
+            yield rows_of(
+                key=[b"%d" % (row % self.keys) for row in taken],
+                value=[b"%06d" % (1000 * attempt.number + row) for row in taken],
+                partition=[row % self.keys % partitions for row in taken],
+            )
+            self.clock.sleep(self.rng.choice(self._paces_s))
+
+    # --- faults that need Spark ---------------------------------------------------------------------------------------
+
+    def _kill_driver(self) -> str:
+        return self._more_faults.of_one(self._more_faults.processes("driver"), self._kill_with_tasks)
+
+    def _kill_with_tasks(self, driver: Process) -> str:
+        with_tasks = self.rng.random() < 0.5
+        for process in [driver, *(self._more_faults.processes("task") if with_tasks else ())]:
+            self.clock.kill(process)
+        seconds = self.rng.choice(RESTART_S)
+        self.clock.at(seconds, self._start_driver)
+        return f"{driver.name} is killed{' with tasks' * with_tasks}, back in {seconds} s"
+
+    def _second_driver(self) -> str:
+        if len(self._more_faults.processes("driver")) >= MAX_DRIVERS:
+            return "nobody"
+        self._start_driver()
+        return self.clock.processes[-1].name
+
+    def _settle(self) -> str:
+        if self.has_written or self._more_faults.processes("settling"):
+            return "nobody"
+        return self.clock.start(f"settling {len(self.clock.processes)}", lambda: self._driver().recover()).name
+
+    def _zombie(self) -> str:
+        if not self._attempts or self.has_written or len(self._more_faults.processes("task")) >= MAX_TASKS:
+            return "nobody"
+        return self._start_attempt(self.rng.choice(self._attempts[-10:])).name
+
+    def __str__(self) -> str:
+        notes = "\n".join(f"{at:10.3f} {text}" for at, text in self.faults.notes[-200:])
+        batches = [str(batch) for batch in self.batches]
+        return f"{self.given}, {self.coordinators.version.name}, {batches} of {self.rows} rows\n{notes}"

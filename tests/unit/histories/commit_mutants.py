@@ -1,0 +1,120 @@
+"""The classes that commit, with one thing wrong: what histories must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pytest
+
+from pyspark_kafka_meta.transactions import commit_protocol, decisions_topic, written_records
+from pyspark_kafka_meta.transactions.decisions_topic import DecisionsTopic
+from pyspark_kafka_meta.transactions.step_runner import StepRunner
+from pyspark_kafka_meta.transactions.steps import (
+    AbortOpen,
+    Commit,
+    Fence,
+    ReadDecisions,
+    ReadOutcomes,
+    Step,
+    WriteDecision,
+)
+
+Mutant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
+Run: TypeAlias = Callable[[StepRunner, Step], Any]
+
+
+def _mutate(monkeypatch: pytest.MonkeyPatch, mutation: Callable[[Run, StepRunner, Step], Any]) -> None:
+    """Carry out each step by `mutation`, which may use the original."""
+    original = StepRunner.run
+    monkeypatch.setattr(StepRunner, "run", lambda runner, step: mutation(original, runner, step))
+
+
+def trust_a_stale_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DecisionsTopic, "is_unchanged_until", lambda *_: True)
+
+
+def fence_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver fences others once it has read what they decided, and trusts what it has read."""
+
+    def mutation(run: Run, runner: StepRunner, step: Step) -> Any:
+        if isinstance(step, Fence):
+            return None
+        result = run(runner, step)
+        if isinstance(step, ReadDecisions):
+            run(runner, Fence())
+        return result
+
+    _mutate(monkeypatch, mutation)
+    trust_a_stale_end(monkeypatch)
+
+
+def decide_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_protocol, "is_written", lambda *_: False)
+
+
+def ignore_being_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mutation(run: Run, runner: StepRunner, step: Step) -> Any:
+        result = run(runner, step)
+        return True if isinstance(step, WriteDecision) else result
+
+    _mutate(monkeypatch, mutation)
+
+
+def forget_to_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    _mutate(monkeypatch, lambda run, runner, step: () if isinstance(step, Commit) else run(runner, step))
+
+
+def copy_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mutation(run: Run, runner: StepRunner, step: Step) -> Any:
+        result = run(runner, step)
+        return () if isinstance(step, Commit) else result
+
+    _mutate(monkeypatch, mutation)
+
+
+def copy_what_was_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mutation(run: Run, runner: StepRunner, step: Step) -> Any:
+        return step.transactions if isinstance(step, ReadOutcomes) else run(runner, step)
+
+    _mutate(monkeypatch, mutation)
+
+
+def forget_to_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier run has decided."""
+
+    def settle_nothing() -> commit_protocol.Protocol[Any]:
+        yield Fence()
+        return (yield ReadDecisions())
+
+    monkeypatch.setattr(commit_protocol, "_settle_all", settle_nothing)
+
+
+def take_aborted_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decisions_topic, "is_abort_marker", lambda *_: False)
+
+
+def take_aborts_for_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(written_records, "is_abort_marker", lambda *_: False)
+
+
+def abort_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    _mutate(monkeypatch, lambda run, runner, step: None if isinstance(step, AbortOpen) else run(runner, step))
+
+
+MUTANTS: dict[Mutant, str] = {
+    trust_a_stale_end: "2] times",
+    fence_too_late: "2] times",
+    decide_again: "2] times",
+    ignore_being_fenced: "2] times",
+    forget_to_commit: "0] times",
+    copy_nothing: "0] times",
+    copy_what_was_committed: "2] times",
+    forget_to_settle: "0] times",
+    take_aborted_decisions: "0] times",
+    take_aborts_for_commits: "0] times",
+    abort_nothing: "transactions are open",
+}
+"""What a history finds."""
+RARE = {ignore_being_fenced, copy_what_was_committed, take_aborted_decisions, abort_nothing}
+"""Found after more than a few seconds."""

@@ -1,0 +1,205 @@
+"""`CommitWire`: a `LateWire` whose brokers may handle requests of broken connections late; `LateCoordinators`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+from kio.schema.errors import ErrorCode
+
+from pyspark_kafka_meta.errors import ConnectError, UnsupportedBrokerError
+from pyspark_kafka_meta.model import ProducerEpoch, TopicPartition, TransactionVersion
+from pyspark_kafka_meta.wire.messages import (
+    LATEST_TIMESTAMP,
+    OffsetQuery,
+    OffsetsRequest,
+    PartitionOffset,
+    RequestFailure,
+)
+from pyspark_kafka_meta.wire.producer_messages import (
+    ListTransactionsRequest,
+    ProduceRequest,
+    ProduceResponse,
+    TransactionRequest,
+    TransactionResponse,
+)
+from tests.unit.fake_cluster import FakeCluster
+from tests.unit.fake_coordinators import ONGOING, FakeCoordinators, FakeTransaction
+from tests.unit.fake_requests import RequestT
+from tests.unit.histories.late_wire import (
+    Late,
+    LateOffsets,
+    LateProduce,
+    LateT,
+    LateTransactions,
+    LateWire,
+    TickingClock,
+)
+
+PREPARE_COMMIT, PREPARE_ABORT = "PrepareCommit", "PrepareAbort"
+LATE_S = (0.0, 0.0, 0.01, 0.2, 2.0, 30.0)
+
+
+class CommitWire(LateWire):
+    """
+    Attributes:
+        lists_transactions: whether brokers do (Kafka 3.0).
+        stale_ends: how many of the next ListOffsets responses have an end before the log's last batches, by partition.
+    """
+
+    clock: TickingClock
+
+    def __init__(self, cluster: FakeCluster, clock: TickingClock, rng: random.Random) -> None:
+        self.lists_transactions = True
+        self.stale_ends: dict[TopicPartition, int] = {}
+        super().__init__(cluster, clock, rng)
+
+    def _open(self) -> None:
+        super()._open()
+        self.offsets, self.produce, self.transactions = StaleOffsets(self), LostProduce(self), LostTransactions(self)
+
+    def draw_late(self) -> int:
+        return self._rng.choice([0, 1, 5])
+
+    def draw_late_s(self) -> float:
+        """After how many seconds the broker handles them."""
+        return self._rng.choice(LATE_S)
+
+    def draw_stale_end(self, partition: TopicPartition) -> int:
+        """An end of the log before one of its last batches."""
+        return self._rng.choice(self.cluster.logs[partition][-6:]).base_offset
+
+
+class LostRequests(Late[RequestT, LateT]):
+    """Of a connection that breaks, the broker may have handled the oldest requests, may handle them later, or never."""
+
+    wire: CommitWire
+
+    def lose(self, node_id: int) -> None:
+        if node_id in self.in_flight:
+            self._leave(node_id)
+            self.not_sent[node_id] = ConnectError(f"broker {node_id} closed the connection")
+
+    def drop(self, node_id: int) -> None:
+        self._leave(node_id)
+        self.not_sent.pop(node_id, None)
+
+    def _outcome(self, node_id: int) -> LateT | RequestFailure:
+        if node_id in self.wire.down | self.wire.hung:
+            self._handle_late(node_id)
+        return super()._outcome(node_id)
+
+    def _leave(self, node_id: int) -> None:
+        self._handle_late(node_id)
+        self.in_flight.pop(node_id, None)
+
+    def _handle_late(self, node_id: int) -> None:
+        requests = list(self.in_flight.get(node_id, ()))[: self.wire.draw_late()]
+
+        def handle() -> None:
+            if node_id not in self.wire.down:
+                for sent in requests:
+                    self._response(node_id, sent.request, sent.sent_at)
+
+        if requests and (late_s := self.wire.draw_late_s()):
+            self.wire.clock.at(late_s, handle)
+        else:
+            handle()
+
+
+class LostProduce(LostRequests[ProduceRequest, ProduceResponse], LateProduce):
+    pass
+
+
+class LostTransactions(LostRequests[TransactionRequest, TransactionResponse], LateTransactions):
+    def _response(
+        self, node_id: int, request: TransactionRequest, sent_at: float
+    ) -> TransactionResponse | RequestFailure:
+        if isinstance(request, ListTransactionsRequest) and not self.wire.lists_transactions:
+            return RequestFailure(node_id, UnsupportedBrokerError("this broker cannot list transactions"))
+        return super()._response(node_id, request, sent_at)
+
+
+class StaleOffsets(LateOffsets):
+    """A leader that was deposed, and does not know it yet, reports an end that is too low."""
+
+    wire: CommitWire
+
+    def _offset(self, node_id: int, query: OffsetQuery, request: OffsetsRequest) -> PartitionOffset:
+        found, stale_ends = super()._offset(node_id, query, request), self.wire.stale_ends
+        is_stale = found.error_code == 0 and query.wanted == LATEST_TIMESTAMP and stale_ends.get(query.partition, 0) > 0
+        if not is_stale or found.offset <= 0:
+            return found
+        stale_ends[query.partition] -= 1
+        return replace(found, offset=self.wire.draw_stale_end(query.partition))
+
+
+class LateCoordinators(FakeCoordinators):
+    """The markers of a transaction come after the response to EndTxn. Until then the coordinator refuses other requests
+    of its id with CONCURRENT_TRANSACTIONS, as Apache Kafka does."""
+
+    def __init__(self, cluster: FakeCluster, clock: TickingClock, marker_s: Callable[[], float]) -> None:
+        """
+        Args:
+            marker_s: draws after how many seconds the markers are in the logs.
+        """
+        super().__init__(cluster)
+        self._clock = clock
+        self._marker_s = marker_s
+
+    def is_open(self, transactional_id: str) -> bool:
+        return self.transactions[transactional_id].state in (ONGOING, PREPARE_COMMIT, PREPARE_ABORT)
+
+    def time_out_all(self) -> None:
+        for transactional_id, known in self.transactions.items():
+            if known.state == ONGOING:
+                self.time_out(transactional_id)
+
+    def init(self, transactional_id: str, timeout_ms: int) -> int | ProducerEpoch:
+        known = self.transactions.get(transactional_id)
+        if known is not None and known.state == ONGOING:
+            self._end(known, committed=False)
+            known.producer = known.producer._replace(epoch=known.producer.epoch + 1)
+        if self._is_ending(known):
+            return ErrorCode.concurrent_transactions
+        return super().init(transactional_id, timeout_ms)
+
+    def add(self, transactional_id: str, producer: ProducerEpoch, partitions: set[TopicPartition], now: float) -> int:
+        is_ending = self._is_ending(self.transactions.get(transactional_id))
+        code = self._producer_error(transactional_id, producer) or (ErrorCode.concurrent_transactions * is_ending)
+        return code or super().add(transactional_id, producer, partitions, now)
+
+    def append(
+        self,
+        transactional_id: str,
+        producer: ProducerEpoch,
+        partition: TopicPartition,
+        version: TransactionVersion,
+        now: float,
+    ) -> int:
+        known = self.transactions.get(transactional_id)
+        if self._is_ending(known) and known is not None and known.producer == producer:
+            return ErrorCode.concurrent_transactions
+        return super().append(transactional_id, producer, partition, version, now)
+
+    def end(
+        self, transactional_id: str, producer: ProducerEpoch, committed: bool, version: TransactionVersion
+    ) -> int | ProducerEpoch:
+        known = self.transactions.get(transactional_id)
+        if known is not None and self._is_ending(known) and producer in (known.producer, known.ended):
+            is_same = known.state == (PREPARE_COMMIT if committed else PREPARE_ABORT)
+            return ErrorCode.concurrent_transactions if is_same else ErrorCode.invalid_txn_state
+        return super().end(transactional_id, producer, committed, version)
+
+    @staticmethod
+    def _is_ending(known: FakeTransaction | None) -> bool:
+        return known is not None and known.state in (PREPARE_COMMIT, PREPARE_ABORT)
+
+    def _end(self, known: FakeTransaction, committed: bool) -> None:
+        marker_s = self._marker_s() if known.state == ONGOING else 0.0
+        if marker_s == 0:
+            super()._end(known, committed)
+            return
+        known.state = PREPARE_COMMIT if committed else PREPARE_ABORT
+        self._clock.at(marker_s, lambda: FakeCoordinators._end(self, known, committed))

@@ -1,0 +1,38 @@
+"""Exactly-once writes through random faults; `commit_history` has the model and the invariants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from tests.unit.histories.blocks import SLOW, blocks
+from tests.unit.histories.commit_checks import violations
+from tests.unit.histories.commit_history import CommitHistory
+from tests.unit.histories.commit_mutants import MUTANTS, RARE, Mutant
+
+MUTANT_SEEDS = 300
+
+
+@pytest.mark.parametrize("seeds", [*blocks(0, 200), *blocks(1_000, 5_000, SLOW)])
+def test_each_row_is_visible_once_through_faults(seeds: Iterable[int]) -> None:
+    """A failure has the seed and the end of its history: `CommitHistory(seed).run()` repeats it."""
+    for seed in seeds:
+        history = CommitHistory(seed).run()
+        found = violations(history)
+        assert not found, f"CommitHistory({seed}): {found}\n{history}"
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [pytest.param(each, marks=SLOW if each in RARE else (), id=each.__name__) for each in MUTANTS],
+)
+def test_histories_find_a_wrong_commit(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant(monkeypatch)
+    found = (text for seed in range(MUTANT_SEEDS) for text in violations(CommitHistory(seed).run()))
+    assert any(MUTANTS[mutant] in text for text in found), f"nothing found in {MUTANT_SEEDS} histories"
+
+
+def test_history_is_the_same_each_time() -> None:
+    first, second = CommitHistory(1).run(), CommitHistory(1).run()
+    assert [text for _, text in first.faults.notes] == [text for _, text in second.faults.notes]
