@@ -144,9 +144,7 @@ class StepRunner:
         records = [confirming_record(self._plan.transactional_id)]
         return self._write(lambda _: records, "a record") is not None
 
-    def _write_decision(
-        self, decision: Decision, aborted: Sequence[OpenTransaction] | None = None
-    ) -> Decision | None:
+    def _write_decision(self, decision: Decision, aborted: Sequence[OpenTransaction] | None = None) -> Decision | None:
         """Write a decision. With `aborted`, it is settled, or says what is left to copy of them. Returns what was
         written; None as in `_write`."""
 

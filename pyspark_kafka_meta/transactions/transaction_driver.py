@@ -58,9 +58,7 @@ class TransactionDriver:
         self._has_planned = True
         return replace(self._plan, decisions=decisions)
 
-    def recover(
-        self, known: Sequence[str] = (), guessed: Sequence[str] = (), *, confirms: bool = True
-    ) -> Decisions:
+    def recover(self, known: Sequence[str] = (), guessed: Sequence[str] = (), *, confirms: bool = True) -> Decisions:
         """Settle what earlier runs have decided, abort what they have not, and return the decisions.
 
         Raises:

@@ -41,8 +41,8 @@ def timed_out(scene: CommitScene, tasks: int = 3) -> list[OpenTransaction]:
 def read_slowly(scene: CommitScene) -> None:
     batches = LogReader.batches
 
-    def slow(reader: LogReader, partition: Any, *offsets: int) -> Iterator[FetchedRecords]:
-        for fetched in batches(reader, partition, *offsets):
+    def slow(reader: LogReader, partition: Any, *arguments: Any) -> Iterator[FetchedRecords]:
+        for fetched in batches(reader, partition, *arguments):
             scene.clock.sleep(BATCH_S if partition.topic == "t" else 0)
             yield fetched
 
