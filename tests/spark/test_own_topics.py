@@ -55,10 +55,10 @@ def test_queries_over_all_topics_read_neither_events_nor_decisions(
     queries = [start(name) for name in own_topics]
     try:
         for query in queries:
-            wait_for(partial(getattr, query, "lastProgress"), timeout_s=60)  # the query begins at the ends of all logs
+            wait_for(partial(getattr, query, "lastProgress"), timeout_s=120)  # the query begins at the ends of all logs
         for rows in (ROWS, 2 * ROWS):
             produce(source, [f"{number:02}" for number in range(rows - ROWS, rows)])
-            wait_for(partial(all_wrote, [b"%02d" % number for number in range(rows)]), timeout_s=60)
+            wait_for(partial(all_wrote, [b"%02d" % number for number in range(rows)]), timeout_s=120)
             for own in own_topics.values():
                 for topic in own.values():
                     wait_for(partial(consume, kafka.bootstrap_servers, topic))
