@@ -91,6 +91,7 @@ def step_kills() -> Iterator[list[Place]]:
             yield [Place("commit", step, when)]
             if step in RECOVERY_STEPS:
                 yield [*([DECIDED] if step in SETTLING_STEPS else []), Place("recover", step, when)]
+        yield [Place("recover", "ConfirmDecisions", when)]
     yield from ([Place(protocol, "Fence", "before")] for protocol in ("commit", "recover"))
 
 

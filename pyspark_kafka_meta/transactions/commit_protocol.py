@@ -123,8 +123,8 @@ def _require_same_rows(decided: Decision, batch: BatchId, rows: int | None) -> N
     the tasks that have the rows nor, without keys, their partitions are the same in a repetition: their number is."""
     if decided.batch == batch and rows and decided.rows not in (None, rows):
         raise ChangedBatchError(
-            f"{batch} was written before with {decided.rows} rows, and is repeated with {rows}, none of which is "
-            "written: was an old checkpoint restored? Start with the newest checkpoint. Without it, use a new "
+            f"{batch} was written before, and its number of rows, {decided.rows} then, is {rows} now: none of them is "
+            "written again. Was an old checkpoint restored? Start with the newest checkpoint. Without it, use a new "
             "kafka.transactional.id, and the batch is written again, also its rows that are visible. If the rows "
             "differ only because the query is not deterministic, set the option onChangedBatch to skip"
         )

@@ -122,6 +122,39 @@ def test_a_second_query_with_the_same_id_fences_the_first(
     assert visible(kafka, target) == [b"1", b"1", b"2"]
 
 
+def test_a_checkpoint_that_lacks_the_last_batch_fails_instead_of_dropping_its_rows(
+    spark: SparkSession, kafka: Any, make_topic: Any, produce: Any, tmp_path: Path
+) -> None:
+    source, target = make_topic(1), make_topic(1)
+
+    def run(**options: str) -> None:
+        given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": source, "startingOffsets": "earliest"}
+        rows = spark.readStream.format("kafkameta").options(**given).load().select("value")
+        sink = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": target, "kafka.transactional.id": target}
+        stream = rows.writeStream.format("kafkameta").options(**sink, **options)
+        query = stream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        assert query.awaitTermination(60), "the query did not end"
+
+    def forget(*logs: str) -> None:
+        """The last batch, in these logs of the checkpoint."""
+        for log in logs:
+            (tmp_path / log / "1").unlink()
+            (tmp_path / log / ".1.crc").unlink(missing_ok=True)
+
+    for row in ("1", "2"):
+        produce(source, [row])
+        run()
+    forget("commits")
+    run()  # the same rows, as after a crash of the driver
+    forget("commits", "offsets")
+    produce(source, ["3"])
+    with pytest.raises(PySparkException, match=r"ChangedBatchError.* its number of rows, 1 then, is 2 now"):
+        run()
+    assert visible(kafka, target) == [b"1", b"2"]
+    run(onChangedBatch="skip")
+    assert visible(kafka, target) == [b"1", b"2"]
+
+
 @IN_PROC
 def test_a_driver_killed_between_decision_and_commit_costs_no_record_and_repeats_none(
     kafka: Any, make_topic: Any, produce: Any, tmp_path: Path

@@ -250,7 +250,7 @@ def test_repeated_batch_with_other_rows_fails_after_its_transactions_are_aborted
             result = yield steps[-1]
 
     text = error_of(recorded(), ChangedBatchError, ReadDecisions=decisions)
-    assert f"{batch} was written before with 10 rows, and is repeated with 11, none of which is written" in text
+    assert f"{batch} was written before, and its number of rows, 10 then, is 11 now: none of them is written" in text
     assert "set the option onChangedBatch to skip" in text
     assert steps[-1] == AbortOpen((B.transactional_id,))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from pyspark_kafka_meta.errors import DataLossError
+from pyspark_kafka_meta.errors import CorruptBatchError, DataLossError
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.transactions.decision import BATCH, STREAM, BatchId, is_written
 from tests.partitions import T0, T1
@@ -123,6 +125,15 @@ def test_decisions_whose_log_starts_later_than_they_were_read_are_gone_without_a
     with pytest.raises(DataLossError, match="decisions are gone from topic kafkameta-decisions: offsets") as raised:
         driver.recover()
     assert "failOnDataLoss" not in str(raised.value)
+
+
+def test_corrupt_decisions_are_named_without_advice_for_readers(scene: CommitScene) -> None:
+    run_batches(scene, scene.driver(), 0)
+    first = scene.cluster.logs[DECISIONS][0]
+    scene.cluster.logs[DECISIONS][0] = replace(first, data=first.data[:-1] + b"\0")
+    with pytest.raises(CorruptBatchError, match="let another replica lead the partition") as raised:
+        scene.driver().recover()
+    assert "onCorruptBatch" not in str(raised.value)
 
 
 def test_end_that_goes_back_is_no_loss_while_nothing_is_written(scene: CommitScene) -> None:
