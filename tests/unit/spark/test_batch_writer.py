@@ -29,6 +29,7 @@ class Driver:
         self.committed: list[tuple[BatchId, Sequence[OpenTransaction]]] = []
         self.rows: list[int | None] = []
         self.error: Exception | None = None
+        self.aborted: list[tuple[int, Sequence[OpenTransaction], bool]] = []
         owners = [BatchId(STREAM, "query", 4), *(BatchId.of_app(f"app-{number}", 1) for number in range(50))]
         self.decided = {batch.series: Decision(batch, (), 0, True) for batch in owners}
 
@@ -42,6 +43,9 @@ class Driver:
         self.rows.append(rows)
         if self.error is not None:
             raise self.error
+
+    def abort(self, tasks: int, transactions: Sequence[OpenTransaction], *, all_ended: bool) -> None:
+        self.aborted.append((tasks, transactions, all_ended))
 
 
 @pytest.fixture
@@ -109,6 +113,14 @@ def test_task_of_a_decided_batch_counts_the_rows_that_it_does_not_write(
     rows = [pa.record_batch({"value": [b"1"] * number}) for number in (3, 4)]
     commit = batch_writer.write_task(OPTIONS, columns, iter(rows), driver.plan(STREAM), micro_batch(4))
     assert commit == TaskCommit(0, {}, None, micro_batch(4), skipped_rows=7)
+
+
+@pytest.mark.parametrize(("others", "all_ended"), [([None], False), ([TaskCommit(0, {})], True)])
+def test_driver_that_aborts_a_batch_is_told_the_transactions_that_spark_knows(
+    others: list[TaskCommit | None], all_ended: bool, driver: Driver
+) -> None:
+    batch_writer.abort_batch(OPTIONS, [TaskCommit(3, {"t": 1}, TRANSACTION, micro_batch(4)), *others], "a batch")
+    assert driver.aborted == [(2, [TRANSACTION], all_ended)]
 
 
 @pytest.mark.parametrize("series", [STREAM, BATCH, "app app-7"])
