@@ -211,7 +211,7 @@ class KafkaClient:
     ) -> dict[TopicPartition, PartitionOffset]:
         offsets: dict[TopicPartition, PartitionOffset] = {}
         failures = 0
-        all_known_at = self.clock()
+        all_known_at, first_generation = self.clock(), self.cache.snapshot.generation
         leaders = LeaderOffsets(
             self.wire, self.cache, self.options, self._unanswered, self.throttles, template, deadline, self.clock
         )
@@ -221,7 +221,7 @@ class KafkaClient:
             if len(offsets) == len(queries):
                 return offsets
             gone = self._unknown_partitions(queries.keys() - offsets.keys())
-            if not gone:
+            if not gone or self.cache.snapshot.generation == first_generation:  # no broker has denied any since
                 all_known_at = self.clock()
             elif self.clock() >= all_known_at + UNKNOWN_GRACE_MS / 1000:
                 self._given_up |= self._missing({partition.topic for partition in gone}, gone)

@@ -118,6 +118,17 @@ def test_topics_are_waited_for_as_long_as_some_become_known(scene: Scene) -> Non
     assert len(scene.client().partitions(topics, scene.clock() + DEADLINE_S)) == 5
 
 
+def test_topic_exists_until_a_broker_has_denied_it(scene: Scene) -> None:
+    """A driver reads in a topic of its tasks, which its client sees for the first time, while no broker responds."""
+    client, partition = scene.warm_client(), TopicPartition("new", 0)
+    scene.cluster.create_topic("new")
+    scene.wire.down = {1, 2, 3}
+    scene.clock.at(2 * UNKNOWN_GRACE_MS / 1000, scene.wire.down.clear)
+
+    found = client.list_offsets({partition: LATEST_TIMESTAMP}, scene.clock() + 60)
+    assert found[partition].offset == 0
+
+
 def test_at_most_ten_unknown_topics_are_named(scene: Scene) -> None:
     with pytest.raises(UnknownTopicError, match=r"^topic no-1000, .*, no-1009 and 990 more does not exist"):
         scene.client().partitions([f"no-{number}" for number in range(1_000, 2_000)], scene.clock() + DEADLINE_S)
