@@ -19,6 +19,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from kio.schema.errors import ErrorCode
@@ -67,6 +68,11 @@ class CommitFaults:
         coordinators = self._wire.cluster.coordinators
         assert isinstance(coordinators, LateCoordinators)
         return coordinators
+
+    def heal(self) -> None:
+        """End the faults that have no end of their own."""
+        self._wire.transaction_errors.clear()
+        self._wire.stale_ends.clear()
 
     def processes(self, kind: str = "") -> list[Process]:
         """Those alive whose name begins with `kind`."""
@@ -117,7 +123,7 @@ class CommitFaults:
 
     def _coordinator_codes(self) -> str:
         api, codes = self._rng.choice(APIS), self._rng.choices(COORDINATOR_CODES, k=self._rng.randint(1, 3))
-        self._wire.transaction_errors[api].extend(map(int, codes))
+        self._wire.transaction_errors[api] = deque(map(int, codes))
         return f"{api} {[code.name for code in codes]}"
 
     def _stale_end(self) -> str:
