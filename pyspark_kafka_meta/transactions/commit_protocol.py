@@ -108,13 +108,13 @@ def require_owner(decisions: Decisions, batch: BatchId) -> None:
         return
     if last.batch.owner != batch.owner and (batch.version > 0 or batch.owner in last.former_owners):
         raise FencedError(
-            f"{batch} was fenced: {last.batch} has written with the same kafka.transactional.id since: stop one of the "
-            "two queries, or give each an id of its own"
+            f"{batch} was fenced: {last.batch} has written with the same kafka.transactional.id since: stop this "
+            "query, or give it an id of its own; if its rows are visible already, it repeats them"
         )
     if last.batch.owner == batch.owner and batch.version < last.batch.version:
         raise FencedError(
             f"{batch} comes after {last.batch}: was an old checkpoint restored? Start with the newest checkpoint, or "
-            "with a new checkpoint and a new kafka.transactional.id"
+            "with a new checkpoint and a new kafka.transactional.id, which writes all rows that it reads again"
         )
 
 
@@ -175,5 +175,5 @@ def _settle(decision: Decision) -> Protocol[bool]:
 def _taken_over() -> FencedError:
     return FencedError(
         f"other drivers took over this kafka.transactional.id, or its own transaction timed out, {MAX_TAKEOVERS} times "
-        "in a row: stop the other query, or raise kafka.transaction.timeout.ms"
+        "in a row: stop the other query, or raise transaction.max.timeout.ms of the brokers"
     )

@@ -36,6 +36,8 @@ KeyedDecisions: TypeAlias = dict[tuple[str, str], Decision]
 Records: TypeAlias = dict[RecordKey, bytes]
 """Values by key."""
 
+_AGAIN = "a batch that was under way is written again, also its rows that are visible"
+_ANOTHER_TOPIC = f"set decisionsTopic to another topic: of a sink that has written before, {_AGAIN}"
 
 REPLICAS = 3
 """As of Kafka's own topic of transactions. Fewer in a smaller cluster."""
@@ -95,10 +97,10 @@ class DecisionsTopic:
         admin.create_topic(topic, replicas, {**TOPIC_CONFIG, "min.insync.replicas": str(max(replicas - 1, 1))})
         failures = 0
         while not cache.snapshot.partitions(topic):
-            if self._client.clock() >= deadline:
-                raise UnknownTopicError(f"no broker knows topic {topic}, which was just created: start the query again")
             failures += 1
             self._client.sleep(self._client.backoff_s(failures))
+            if self._client.clock() >= deadline:
+                raise UnknownTopicError(f"no broker knows topic {topic}, which was just created: start the query again")
             cache.refresh(RefreshReason.NEW_TOPIC, deadline)
         warn_of_few_replicas(topic, replicas, REPLICAS)  # other brokers may be down
 
@@ -195,8 +197,8 @@ class DecisionsTopic:
     def _unreadable(self, key: RecordKey, reason: str) -> KafkaMetaError:
         return KafkaMetaError(
             f"the last decision of {key.transactional_id}, before offset {self._next_offset} of {self.partition}, "
-            f"cannot be read ({reason}): only sinks may write to this topic: use a new kafka.transactional.id, and "
-            "settle the rows of the last batch by hand"
+            f"cannot be read ({reason}): only sinks may write to this topic: use a new kafka.transactional.id, with "
+            f"which {_AGAIN}"
         )
 
 
@@ -205,8 +207,7 @@ def require_one_partition(partitions: Collection[TopicPartition]) -> None:
     if len(partitions) != 1:
         topic = next(iter(partitions)).topic
         raise KafkaMetaError(
-            f"topic {topic} has {len(partitions)} partitions, and decisions need one: set decisionsTopic to another "
-            "topic, which is created if it does not exist"
+            f"topic {topic} has {len(partitions)} partitions, and decisions need one: {_ANOTHER_TOPIC}"
         )
 
 
@@ -216,12 +217,12 @@ def require_usable(topic: str, config: Mapping[str, str]) -> None:
         if config.get(name, TOPIC_CONFIG[name]) != TOPIC_CONFIG[name]:
             raise KafkaMetaError(
                 f"topic {topic} has {name}={config[name]}, which loses decisions: set it to {TOPIC_CONFIG[name]}, or "
-                "set decisionsTopic to another topic"
+                + _ANOTHER_TOPIC
             )
     if int(config.get("max.message.bytes", MESSAGE_BYTES)) < MESSAGE_BYTES:
         raise KafkaMetaError(
             f"topic {topic} has max.message.bytes={config['max.message.bytes']}, which refuses large decisions: raise "
-            f"it to {MESSAGE_BYTES}, or set decisionsTopic to another topic"
+            f"it to {MESSAGE_BYTES}, or {_ANOTHER_TOPIC}"
         )
 
 

@@ -155,7 +155,8 @@ class TransactionalProducer:
             raise TransactionTimeoutError(
                 f"transaction {self.transactional_id} has been written for {now - self._began_at:.0f} s, and its "
                 f"timeout is {self._timeout_ms / 1000:.0f} s: write smaller batches (maxOffsetsPerTrigger, or more "
-                "tasks), or raise kafka.transaction.timeout.ms and transaction.max.timeout.ms of the brokers"
+                "tasks), or raise kafka.transaction.timeout.ms and transaction.max.timeout.ms of the brokers; a "
+                "micro-batch that was planned keeps its rows"
             )
 
     def _start(self, producer: ProducerEpoch) -> None:
