@@ -409,7 +409,7 @@ def test_the_older_of_two_queries_is_fenced(sink: Sink) -> None:
     older.commit(micro_batch(5, "older"), [sink.write(older.plan(), 5)], 0)
     newer.commit(micro_batch(0, "newer"), [sink.write(newer.plan(), 0)], 0)
     written = sink.write(older.plan(), 6)
-    with pytest.raises(FencedError, match=r"micro-batch 0 of query newer .* stop one of the two"):
+    with pytest.raises(FencedError, match=r"micro-batch 0 of query newer .* stop this query"):
         older.commit(micro_batch(6, "older"), [written], 0)
     older.abort(1, all_ended=True)
     assert sink.visible() == rows(5, 0)

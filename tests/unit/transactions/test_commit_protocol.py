@@ -222,7 +222,7 @@ def test_drivers_that_keep_taking_over_end_with_advice() -> None:
 
     assert text == (
         f"other drivers took over this kafka.transactional.id, or its own transaction timed out, {MAX_TAKEOVERS} times "
-        "in a row: stop the other query, or raise kafka.transaction.timeout.ms"
+        "in a row: stop the other query, or raise transaction.max.timeout.ms of the brokers"
     )
 
 
@@ -392,7 +392,8 @@ def test_query_that_another_query_has_taken_over_is_fenced() -> None:
 
     assert error_of(protocol, FencedError, ReadDecisions=others) == (
         f"micro-batch 7 of query {QUERY} was fenced: micro-batch 0 of query {OTHER_QUERY} has written with the same "
-        "kafka.transactional.id since: stop one of the two queries, or give each an id of its own"
+        "kafka.transactional.id since: stop this query, or give it an id of its own; if its rows are visible already, "
+        "it repeats them"
     )
 
 
