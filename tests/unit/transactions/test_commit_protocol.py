@@ -402,7 +402,8 @@ def test_query_with_an_old_checkpoint_is_told_so() -> None:
 
     assert error_of(protocol, FencedError, ReadDecisions=by_series(SETTLED)) == (
         f"micro-batch 5 of query {QUERY} comes after micro-batch 6 of query {QUERY}: was an old checkpoint restored? "
-        "Start with the newest checkpoint, or with a new checkpoint and a new kafka.transactional.id"
+        "Start with the newest checkpoint, or with a new checkpoint and a new kafka.transactional.id, which "
+        "writes all rows that it reads again"
     )
 
 
