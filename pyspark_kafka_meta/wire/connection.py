@@ -37,7 +37,7 @@ from pyspark_kafka_meta.wire.failed_addresses import FailedAddresses
 from pyspark_kafka_meta.wire.frame_codec import API_VERSIONS, FETCH, LENGTH_BYTES, METADATA, Api, Exchange
 from pyspark_kafka_meta.wire.security import tls
 from pyspark_kafka_meta.wire.security.sasl_login import log_in, login_is_required
-from pyspark_kafka_meta.wire.sockets import TOO_MANY_CONNECTIONS, connect, is_readable, remaining_s
+from pyspark_kafka_meta.wire.sockets import TOO_MANY_CONNECTIONS, connect, is_readable, notice_dead_peers, remaining_s
 
 LOGIN_AGAIN_AT = (0.85, 0.95)
 """Shares of a session's lifetime between which it is renewed, as Kafka's `SaslClientAuthenticator` does."""
@@ -107,6 +107,7 @@ class Connection:
         self._versions: dict[int, tuple[int, int]] = {}
         self._login_due = math.inf
         self._is_new = True  # no response but ApiVersions was received
+        self._limits_unacknowledged = settings.limits_unacknowledged
         deadline = min(deadline, time.monotonic() + settings.connect_timeout_ms / 1000)
         context = tls.tls_context(settings.security) if settings.security.uses_tls else None
         failed = settings.failed_addresses
@@ -142,6 +143,12 @@ class Connection:
         if self._socket.fileno() < 0 or self._in_flight or self.has_buffered_bytes():
             return False
         return not is_readable(self._socket)
+
+    def limit_unacknowledged(self, is_limited: bool) -> None:
+        """Change `ConnectionSettings.limits_unacknowledged` of this connection alone."""
+        if is_limited != self._limits_unacknowledged:
+            notice_dead_peers(self._socket, is_limited)
+            self._limits_unacknowledged = is_limited
 
     def has_buffered_bytes(self) -> bool:
         """Whether bytes of a response were decrypted with the response before: no selector sees them."""

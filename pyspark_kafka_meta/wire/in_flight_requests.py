@@ -48,7 +48,7 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
     ) -> None:
         """
         Args:
-            idle: shared with other kinds of requests whose connections have the same settings.
+            idle: shared with the other kinds of requests of the client.
             interrupted_by: requests that end a `receive` here once they have a response, an error or a timeout.
         """
         self._settings = settings
@@ -159,6 +159,8 @@ class InFlightRequests(ABC, Generic[RequestT, ResponseT]):
                 return send_over_new()
 
         idle = self._idle.take(broker.address)
+        if idle is not None:
+            idle.limit_unacknowledged(self._settings.limits_unacknowledged)
         if idle is not None and idle.login_is_due():
             return OpeningConnection(lambda: log_in_and_send(lambda: send_over(idle)))
         if idle is not None:

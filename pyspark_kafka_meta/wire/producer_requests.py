@@ -21,15 +21,15 @@ from pyspark_kafka_meta.wire.producer_messages import (
 
 class ProduceRequests(InFlightRequests[ProduceRequest, ProduceResponse]):
     """A broker that waits for its followers reads no further requests: its full buffer is no reason to close a
-    connection whose requests it may have handled. So these requests share no connections with others."""
+    connection whose requests it may have handled."""
 
     name = "a Produce"
     pipelines = True
 
     def __init__(
-        self, settings: ConnectionSettings, _: IdleConnections, interrupted_by: InFlightRequests[Any, Any]
+        self, settings: ConnectionSettings, idle: IdleConnections, interrupted_by: InFlightRequests[Any, Any]
     ) -> None:
-        super().__init__(replace(settings, limits_unacknowledged=False), IdleConnections(), interrupted_by)
+        super().__init__(replace(settings, limits_unacknowledged=False), idle, interrupted_by)
 
     def _write(self, connection: Connection, request: ProduceRequest, deadline: float) -> None:
         version = connection.version(translate_produce.produce_api(request))

@@ -123,7 +123,7 @@ def connect(
             connection.settimeout(max(share, 0.001))
             connection.connect(target)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _notice_dead_peers(connection, limits_unacknowledged)
+            notice_dead_peers(connection, limits_unacknowledged)
             return connection, candidate
         except OSError as error:
             connection.close()
@@ -132,12 +132,13 @@ def connect(
     raise ConnectError(f"cannot connect to {address}: {', '.join(dict.fromkeys(failures))}")
 
 
-def _notice_dead_peers(connection: socket.socket, limits_unacknowledged: bool) -> None:
+def notice_dead_peers(connection: socket.socket, limits_unacknowledged: bool) -> None:
+    """Args as in `connect`; a later call changes them."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in TCP_OPTIONS.items():
-        if limits_unacknowledged or option != UNACKNOWLEDGED_OPTION:
-            with suppress(OSError):  # not every system that has the name supports it
-                connection.setsockopt(socket.IPPROTO_TCP, option, value)
+        limit = value if limits_unacknowledged or option != UNACKNOWLEDGED_OPTION else 0
+        with suppress(OSError):  # not every system that has the name supports it
+            connection.setsockopt(socket.IPPROTO_TCP, option, limit)
 
 
 def _resolve(address: Address, deadline: float) -> list[Candidate]:

@@ -12,7 +12,8 @@ from contextlib import closing
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.model import Address, Broker
+from pyspark_kafka_meta.model import NO_PRODUCER, Address, Broker
+from pyspark_kafka_meta.records.record_batches import write_batch
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.wire import in_flight_requests, kafka_wire, sockets
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
@@ -24,7 +25,13 @@ from pyspark_kafka_meta.wire.messages import (
     OffsetsResponse,
     RequestFailure,
 )
-from pyspark_kafka_meta.wire.producer_messages import ProducerIdRequest, ProducerIdResponse
+from pyspark_kafka_meta.wire.producer_messages import (
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProducerIdRequest,
+    ProducerIdResponse,
+)
 from tests.partitions import T0
 from tests.tcp_proxy import TcpProxy
 
@@ -107,6 +114,29 @@ def test_requests_that_are_sent_one_after_the_other_share_a_connection(
         assert isinstance(wire.transactions.receive([broker.node_id], deadline), ProducerIdResponse)
         wire.metadata(address, (), deadline)
 
+    assert len(opened) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads an option of Linux")
+def test_a_shared_connection_has_the_limit_of_the_request_that_uses_it(
+    mock_cluster: MockCluster, wire: KafkaWire, opened: list[Connection]
+) -> None:
+    """A Produce may wait for as long as a broker reads no requests."""
+    mock_cluster.create_topic("t", partitions=1)
+    host, port = mock_cluster.bootstrap_servers.split(",")[0].split(":")
+    deadline = time.monotonic() + 10
+    answer = wire.metadata(Address(host, int(port)), ["t"], deadline)
+    (broker,) = (broker for broker in answer.brokers if broker.address == Address(host, int(port)))
+    part = ProducePartition(T0, answer.topics[0].topic_id, write_batch(b"", 0, 0, 0, NO_PRODUCER, -1, 0))
+    limits_ms = []
+    for _ in range(2):
+        wire.produce.send(broker, ProduceRequest((part,), -1, 1000), deadline)
+        assert isinstance(wire.produce.receive([broker.node_id], deadline), ProduceResponse)
+        limits_ms.append(opened[0]._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+        wire.metadata(broker.address, ["t"], deadline)
+        limits_ms.append(opened[0]._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+
+    assert limits_ms == [0, 5_000, 0, 5_000]
     assert len(opened) == 1
 
 
