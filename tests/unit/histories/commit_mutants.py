@@ -116,5 +116,12 @@ MUTANTS: dict[Mutant, str] = {
     abort_nothing: "transactions are open",
 }
 """What a history finds."""
-RARE = {ignore_being_fenced, copy_what_was_committed, take_aborted_decisions, abort_nothing}
+RARE = {
+    trust_a_stale_end,
+    fence_too_late,
+    ignore_being_fenced,
+    copy_what_was_committed,
+    take_aborted_decisions,
+    abort_nothing,
+}
 """Found after more than a few seconds."""
