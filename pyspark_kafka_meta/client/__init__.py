@@ -1,1 +1,1 @@
-"""Shared by reading and writing: clients and their pool, ListOffsets, replicas, throttling, consumer groups."""
+"""Shared by reading and writing: clients and their pool, ListOffsets, sequence numbers, coordinators, groups."""

@@ -59,7 +59,8 @@ def serve(get_readings: Callable[[], Readings], host: str, port: int) -> Metrics
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
     except ImportError:
-        raise OptionError("the exporter needs prometheus_client: pip install 'pyspark-kafka-meta[exporter]'") from None
+        text = "the exporter needs prometheus_client: pip install '.[exporter]' in a clone of pyspark-kafka-meta"
+        raise OptionError(text) from None
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     registry.register(ReadingsCollector(get_readings))

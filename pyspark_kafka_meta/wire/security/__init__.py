@@ -1,1 +1,1 @@
-"""Secured connections: `stores` reads keys and certificates, `tls` encrypts, `login` and `sasl` log in."""
+"""Secured connections: `key_stores` reads certificates, `tls` encrypts, `sasl_login` and `oauth_tokens` log in."""
