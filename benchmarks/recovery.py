@@ -4,7 +4,7 @@
 
 Four readers follow one topic on a real three-broker Kafka at the same time: a stream of this source and one of Spark's
 JVM source in one Spark session, and, to the millisecond, this source's task reader and a confluent-kafka consumer in
-their own processes. docs/recovery.md describes the method.
+their own processes. docs/benchmarks.md describes the method.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m benchmarks.simulate [--executors 1000] [--brokers 100] [--seed 0]
 
 A discrete-event simulation of caches with the package's refresh policy, and of variants that lack one feature each.
-docs/simulation.md describes the model. Prints a table, writes a plot and the figures as JSON.
+docs/benchmarks.md describes the model. Prints a table, writes a plot and the figures as JSON.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ import ast
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from importlib import import_module
@@ -62,7 +63,7 @@ def all_options() -> str:
     sections: dict[str, list[str]] = {title: [] for title in OPTION_SECTIONS}
     for name in OPTIONS:
         sections[section_of(name)].append(name)
-    return "\n".join(f"## {title}\n\n{option_table(names)}" for title, names in sections.items())
+    return "\n".join(f"## {title}\n\n{''.join(map(option_line, names))}" for title, names in sections.items())
 
 
 def section_of(name: str) -> str:
@@ -72,9 +73,10 @@ def section_of(name: str) -> str:
     raise ValueError(f"Option {name} is in no section of OPTION_SECTIONS")
 
 
-def option_table(names: Iterable[str]) -> str:
-    rows = [(f"`{name}`", OPTIONS[name].default or "", OPTIONS[name].doc) for name in names]
-    return table(("option", "default", "description"), rows)
+def option_line(name: str) -> str:
+    option = OPTIONS[name]
+    default = f" (default {option.default})" if option.default else ""
+    return f"- `{name}`{default}: {option.doc}\n"
 
 
 def enum_values(name: str) -> str:
@@ -127,6 +129,11 @@ def public_names(module_name: str) -> str:
     return "".join(f"- `{name}`: {first_sentence(member.__doc__ or '')}\n" for name, member in members.items())
 
 
+def names(module_name: str) -> str:
+    """The public names of a module, alone."""
+    return ",\n".join(f"`{name}`" for name in public_members(module_name)) + "\n"
+
+
 def public_members(module_name: str) -> dict[str, Any]:
     """The members in `__all__`, else the classes that the module defines."""
     module = import_module(module_name)
@@ -139,28 +146,30 @@ def first_sentence(doc: str) -> str:
 
 
 def commands() -> str:
-    """The commands of `kafkameta` with their arguments and options."""
+    """The commands of `kafkameta` with the first line of their help, and the arguments and options of each alone."""
     found = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    return "\n".join(
-        f"## kafkameta {name}\n\n{command.help}\n\n{parameters(command)}" for name, command in found.items()
-    )
+    uses = Counter(described(parameter) for command in found.values() for parameter in command.params)
+    sections = []
+    for name, command in found.items():
+        own = [line for line in map(described, command.params) if uses[line] == 1]
+        sections.append(f"## kafkameta {name}\n\n{command.help.splitlines()[0]}\n\n{''.join(own)}")
+    return "\n".join(sections)
 
 
-def parameters(command: Any) -> str:
-    rows = []
-    for parameter in command.params:
-        is_option = parameter.param_type_name == "option"
-        name = " ".join(filter(None, [*parameter.opts, parameter.metavar])) if is_option else parameter.name.upper()
-        rows.append((f"`{name}`", str(parameter.default or ""), parameter.help))
-    return table(("option", "default", "description"), rows)
+def described(parameter: Any) -> str:
+    is_option = parameter.param_type_name == "option"
+    name = " ".join(filter(None, [*parameter.opts, parameter.metavar])) if is_option else parameter.name.upper()
+    default = f" (default {parameter.default})" if parameter.default else ""
+    return f"- `{name}`{default}: {parameter.help}\n"
 
 
 def metrics() -> str:
     """The metrics of the exporter."""
-    rows = [
-        (f"`{each.name}`", each.kind, ", ".join(f"`{label}`" for label in each.labels), each.doc) for each in METRICS
-    ]
-    return table(("metric", "type", "labels", "description"), rows)
+    lines = []
+    for metric in METRICS:
+        labels = f" by {', '.join(f'`{label}`' for label in metric.labels)}" if metric.labels else ""
+        lines.append(f"- `{metric.name}`, {metric.kind}{labels}: {metric.doc}\n")
+    return "".join(lines)
 
 
 def series() -> str:
@@ -191,6 +200,16 @@ def benchmark(name: str, *columns: str) -> str:
     headers = [BENCHMARK_HEADERS.get(column, column.replace("_", " ")) for column in columns]
     cells = [[row[column] for column in columns] for row in rows]
     return table(headers, [row for row in cells if "" not in row])
+
+
+def pivot(name: str, row: str, column: str, value: str) -> str:
+    """Values of docs/benchmarks/NAME.json: a row for each value of one key, a column for each value of another."""
+    cells = {(result[row], result[column]): result[value] for result in results(name) if result[value] != ""}
+    titles = list(dict.fromkeys(title for _, title in cells))
+    firsts = dict.fromkeys(first for first, _ in cells)
+    return table(
+        [row, *titles], [[str(first), *(cells.get((first, title), "") for title in titles)] for first in firsts]
+    )
 
 
 def speed() -> str:
@@ -226,8 +245,10 @@ PARTS: dict[str, Callable[..., str]] = {
     "event-fields": event_fields,
     "side-tables": side_tables,
     "commands": commands,
+    "names": names,
     "public-names": public_names,
     "benchmark": benchmark,
+    "pivot": pivot,
     "speed": speed,
     "metrics": metrics,
     "series": series,

@@ -1,6 +1,7 @@
 """Hooks of mkdocs: pages outside docs/, and the programs of examples/, become pages of the site.
 
 Links between these files are relative to the folder of each, as on GitHub. They become links between pages of the site.
+Generated lists of public names become signatures and docstrings, by mkdocstrings.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ PAGES = {
     **{program: f"examples/{program.stem}.md" for program in EXAMPLES.glob("*.py")},
     **{notebook: f"examples/{notebook.name}" for notebook in EXAMPLES.glob("*.ipynb")},
 }
+PUBLIC_NAMES = re.compile(r"<!-- generated: (?:public-)?names (\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
 LINK = re.compile(r"(?<=\]\()[^)#\s]+")
 
 
@@ -44,4 +46,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         uri = uris.get(normpath(source.parent / found[0]))
         return found[0] if uri is None else relpath(uri, Path(page.file.src_uri).parent)
 
-    return LINK.sub(link, markdown)
+    return LINK.sub(link, PUBLIC_NAMES.sub(signatures, markdown))
+
+
+def signatures(found: re.Match[str]) -> str:
+    """The directives of mkdocstrings for a list of names. Spark calls the methods of classes in the package itself."""
+    module, names = found[1], re.findall(r"^(?:- )?`(\w+)`", found[2], re.MULTILINE)
+    options = "    options:\n      members: false\n" if module == "pyspark_kafka_meta" else ""
+    names = [name for name in names if name != "DefaultSource"]  # another name of KafkaMetaDataSource
+    return "\n".join(f"::: {module}.{name}\n{options}" for name in names)

@@ -38,6 +38,7 @@ def test_benchmark_shows_the_chosen_case_and_columns(monkeypatch: pytest.MonkeyP
     chosen = generate.benchmark("speed", "20B:", "reader", "p50_ms")
     assert chosen == "| reader | p50 ms |\n|---|---:|\n| ours | 2,605 |\n"
     assert "| 2kB | ours | 12.34 |\n" in generate.benchmark("speed")
+    assert generate.pivot("speed", "reader", "case", "p50_ms").endswith("| ours | 2,605 | 12.34 |\n")
 
 
 def test_every_option_needs_a_section() -> None:

@@ -1,6 +1,6 @@
 """The pages are usable: links lead somewhere, Python compiles, commands, options, fields and names exist.
 
-tests/test_readme.py runs the README's Python, tests/spark/test_queries.py the SQL of docs/queries.md.
+tests/test_readme.py runs the README's Python, tests/spark/test_queries.py the SQL of docs/observe.md.
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ def test_client_options_exist_or_are_refused(page: Path) -> None:
 
 def test_fields_in_tuning_exist() -> None:
     columns = {name for row in ROWS.values() for name in struct_type(row).names}
-    names = set(re.findall(r"`([a-z]+_[a-z_]+)`", (ROOT / "docs" / "tuning.md").read_text()))
+    tuning = (ROOT / "docs" / "options.md").read_text().partition("\n## Tuning\n")[2]
+    names = set(re.findall(r"`([a-z]+_[a-z_]+)`", tuning))
+    assert names
     assert names <= columns | {*EventKind, *RefreshReason, "refresh_events"}
 
 

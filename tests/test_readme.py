@@ -1,4 +1,4 @@
-"""The Python of the README runs, and after it the Python of the side tables and of the test clusters."""
+"""The Python of the README runs, and that of the test clusters in docs/api.md."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "docs/events.md", "docs/api.md")
-BLOCKS = [block for page in PAGES for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)]
+TEXT = (ROOT / "README.md").read_text() + (ROOT / "docs" / "api.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
 @pytest.mark.kafka
@@ -40,6 +40,4 @@ def test_python_runs(
     committed = {"subscribe": copies, "kafka.isolation.level": "read_committed"}
     written = names["spark"].read.format("kafkameta").options(**names["kafka"] | committed).load()
     assert sorted(row.value for row in written.collect()) == [b"A", b"A", b"B"]
-    output = capfd.readouterr().out
-    assert "|partition|count|" in output
-    assert "|records_behind|" in output
+    assert "|partition|count|" in capfd.readouterr().out

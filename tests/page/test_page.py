@@ -48,7 +48,7 @@ def press(page: Page, name: str) -> None:
 
 
 def shoot_for_docs(page: Page) -> None:
-    """Takes the picture of docs/page.md if KAFKAMETA_SCREENSHOTS names its folder."""
+    """Takes the picture of docs/command-line.md if KAFKAMETA_SCREENSHOTS names its folder."""
     if folder := os.environ.get("KAFKAMETA_SCREENSHOTS"):
         path = Path(folder, "page-after.png")
         page.screenshot(path=path)

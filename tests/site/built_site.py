@@ -83,11 +83,11 @@ def test_search_finds_an_option(tab: Page) -> None:
     found = tab.locator(".md-search-result__link[href*='/options/']")
     expect(found.first).to_be_visible()
     found.first.click()
-    expect(tab.locator("td:has-text('kafka.transactional.id')").first).to_be_visible()
+    expect(tab.locator("li:has-text('kafka.transactional.id')").first).to_be_visible()
 
 
 @pytest.mark.parametrize("module", REFERENCE)
 def test_reference_describes_every_public_name(module: str) -> None:
-    reference = (SITE / "reference" / "index.html").read_text()
+    reference = (SITE / "api" / "index.html").read_text()
 
     assert [name for name in REFERENCE[module] if f'id="{module}.{name}"' not in reference] == []

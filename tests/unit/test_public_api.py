@@ -2,7 +2,7 @@
 
     python -m tests.unit.test_public_api
 
-records it. docs/releasing.md and the failure message say when.
+records it. CONTRIBUTING.md and the failure message say when.
 """
 
 from __future__ import annotations

@@ -59,8 +59,6 @@ SINK = "orders"
 FAULTS_S = (5.0, 20.0, 20.0, 60.0)
 ENDS_WITHIN_S = 600.0
 """A frozen process, and some requests that wait for default.api.timeout.ms."""
-NOT_KNOWN = "nobody knows whether the transaction"
-"""Said of a marker that is late, too: a driver may stand still until its deadline. It learns more in its next run."""
 POLL_S = 0.05
 MAX_ATTEMPTS = 4
 MAX_DRIVERS, MAX_TASKS = 3, 6
@@ -154,8 +152,6 @@ class CommitHistory:
         self.faults.kinds |= {"kill_driver": self._kill_driver, "settle": self._settle, "zombie": self._zombie}
         if self.is_stream:  # of overlapping batch writes the last to be decided is the last in order
             self.faults.kinds["second_driver"] = self._second_driver
-        else:  # a driver that plans by a stale end may begin a batch before the last one is settled
-            del self.faults.kinds["stale_end"]
         pair = self.rng.choice(PAIRS)
         others = self.rng.sample(list(self.faults.kinds), self.rng.randint(2, 6))
         kinds = [*(kind for kind in pair if kind in self.faults.kinds), *others]
@@ -247,12 +243,12 @@ class CommitHistory:
     ) -> None:
         tasks = self.rng.randint(1, 3)
         try:
-            plan = planner.plan()
+            plan = planner.plan(batch.series)
             transactions = self._run_tasks(plan, batch, number, tasks)
             if transactions or (batch.is_stream and batch.version == 0):
                 self.faults.note(f"commit {batch} {[each.transactional_id for each in transactions]}")
                 self._interrupt()
-                committer.commit(batch, transactions, int(self.clock.now * 1000))
+                committer.commit(batch, transactions, int(self.clock.now * 1000), self.rows[number])
         except (KafkaMetaError, TaskFailedError) as error:
             self._note_error(f"{batch} is aborted", error)
             if self.rng.random() < 0.7:
@@ -274,7 +270,7 @@ class CommitHistory:
 
     def _note_error(self, text: str, error: Exception) -> None:
         self.faults.note(f"{text}: {type(error).__name__}: {error}")
-        if isinstance(error, DataLossError) and NOT_KNOWN not in str(error):
+        if isinstance(error, DataLossError):
             self.violations.append(f"{self.clock.now:.3f}: {text}: {error}")
 
     def _driver(self) -> TransactionDriver:

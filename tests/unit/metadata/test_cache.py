@@ -349,7 +349,7 @@ def test_partition_gets_a_leader_again() -> None:
 
 
 def test_a_shorter_backoff_makes_more_attempts_and_a_shorter_recovery() -> None:
-    """As docs/tuning.md explains."""
+    """As docs/options.md explains."""
     healed = []
     for backoff_ms in (100, 1_000):
         settings = PolicySettings(retry_backoff_ms=backoff_ms, retry_backoff_max_ms=10 * backoff_ms)

@@ -302,7 +302,7 @@ def test_reasons_that_every_query_has_are_explained_beside_the_events_and_the_do
     html = render("events", view=view_of(state(*STALE), KNOWN, (), {}, True))
     (caption,) = re.findall("<caption>(.*?)</caption>", html, re.DOTALL)
 
-    for text in ("bootstrap", "max_age", "not_leader", "connection_lost", "docs/events.md", "docs/page.md"):
+    for text in ("bootstrap", "max_age", "not_leader", "connection_lost", "docs/observe.md", "docs/command-line.md"):
         assert text in caption
 
 
