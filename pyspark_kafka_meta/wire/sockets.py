@@ -128,8 +128,15 @@ def connect(
         except OSError as error:
             connection.close()
             failed.add(address, candidate)
-            failures.append("no response in time" if isinstance(error, TimeoutError) else error.strerror or str(error))
+            failures.append(_failure(error))
     raise ConnectError(f"cannot connect to {address}: {', '.join(dict.fromkeys(failures))}")
+
+
+def _failure(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "no response in time"
+    advice = f": {TOO_MANY_CONNECTIONS}" if isinstance(error, ConnectionResetError) else ""
+    return f"{error.strerror or error}{advice}"
 
 
 def notice_dead_peers(connection: socket.socket, limits_unacknowledged: bool) -> None:
