@@ -62,7 +62,7 @@ DEFAULT_REPLICATION = 3
 """Of transaction.state.log.replication.factor. With fewer brokers, they cannot create __transaction_state."""
 
 Outcome: TypeAlias = TransactionResponse | KafkaMetaError
-"""What became of one request: its response, or a retriable error."""
+"""What became of one request: its response, or its failure, which is retriable unless `_exchange` returns all."""
 
 
 class Coordinators:
@@ -198,30 +198,50 @@ class Coordinators:
         the moment may be missing.
 
         Args:
-            of_all_brokers: False to do without brokers that do not respond by `deadline`.
+            of_all_brokers: False to do without brokers that do not respond by `deadline`, or that fail for good while
+                others respond.
 
         Raises:
             UnsupportedBrokerError: a broker is older than Kafka 3.0.
-            BrokerError: an error that is not retriable.
+            BrokerError, TlsError, AuthenticationError: an error that is not retriable.
             ConnectError: a broker did not respond by `deadline`.
         """
-        found: dict[int, tuple[str, ...]] = {}
+        found: dict[int, tuple[str, ...] | KafkaMetaError] = {}
         for _ in self._attempts(deadline):
             missing = [broker for broker in self._brokers(deadline) if broker.node_id not in found]
-            outcomes = self._exchange({broker: [ListTransactionsRequest()] for broker in missing}, deadline)
-            for broker, _, outcome in outcomes:
-                response: Any = self._final(outcome)
-                if response is not None and response.error_code != 0:
-                    problem = f"{broker.address} lists no transactions: {describe(response.error_code)}"
-                    raise BrokerError(problem, response.error_code)
-                if response is not None:
-                    found[broker.node_id] = response.transactional_ids
+            requests = {broker: [ListTransactionsRequest()] for broker in missing}
+            for broker, _, outcome in self._exchange(requests, deadline, raises=of_all_brokers):
+                listed = self._listed(broker, outcome)
+                if isinstance(listed, UnsupportedBrokerError) or (
+                    of_all_brokers and isinstance(listed, KafkaMetaError)
+                ):
+                    raise listed
+                if isinstance(listed, KafkaMetaError):
+                    self._cache.pass_over(broker.address, listed)
+                if listed is not None:
+                    found[broker.node_id] = listed
             if all(broker.node_id in found for broker in self._brokers(deadline)):
                 break
         else:
             if of_all_brokers:
                 raise ConnectError(f"not every broker listed its transactions in time: {self._problem}")
-        return sorted({each for ids in found.values() for each in ids})
+        refusals = [listed for listed in found.values() if isinstance(listed, KafkaMetaError)]
+        if refusals and len(refusals) == len(found):
+            raise refusals[-1]
+        return sorted({each for listed in found.values() if isinstance(listed, tuple) for each in listed})
+
+    def _listed(self, broker: Broker, outcome: Outcome) -> tuple[str, ...] | KafkaMetaError | None:
+        """The transactional ids that a broker listed, or why it never will; None to ask it again."""
+        if isinstance(outcome, KafkaMetaError) and not isinstance(outcome, RETRIABLE_ERRORS):
+            return outcome
+        response: Any = self._final(outcome)
+        if response is None:
+            return None
+        if response.error_code != 0:
+            problem = f"{broker.address} lists no transactions: {describe(response.error_code)}"
+            return BrokerError(problem, response.error_code)
+        ids: tuple[str, ...] = response.transactional_ids
+        return ids
 
     def describe_transactions(self, transactional_ids: Collection[str], deadline: float) -> list[DescribedTransaction]:
         """The last transactions of these ids, in this order, without ids that the cluster does not know.
@@ -372,10 +392,13 @@ class Coordinators:
         raise refusals[-1]
 
     def _exchange(
-        self, requests: Mapping[Broker, Sequence[TransactionRequest]], deadline: float
+        self, requests: Mapping[Broker, Sequence[TransactionRequest]], deadline: float, *, raises: bool = True
     ) -> list[tuple[Broker, Any, Outcome]]:
         """Send requests, one in flight to each broker, and return all with their responses. A failure is of all
         requests that the broker has not handled.
+
+        Args:
+            raises: False to return failures that are not retriable too.
 
         Raises:
             KafkaMetaError: a failure that is not retriable.
@@ -390,7 +413,7 @@ class Coordinators:
                 received = self._receive(waiting, deadline)
                 broker, queue = waiting[received.node_id]
                 if isinstance(received, RequestFailure):
-                    self._on_failure(received, generation)
+                    self._on_failure(received, generation, raises)
                     outcomes += [(broker, request, received.error) for request in queue]
                     queue.clear()
                 else:
@@ -418,11 +441,13 @@ class Coordinators:
                 return RequestFailure(node_id, ConnectError(f"broker {node_id} did not respond in time"))
         return received
 
-    def _on_failure(self, failure: RequestFailure, generation: int) -> None:
-        if not isinstance(failure.error, RETRIABLE_ERRORS):
+    def _on_failure(self, failure: RequestFailure, generation: int, raises: bool) -> None:
+        is_retriable = isinstance(failure.error, RETRIABLE_ERRORS)
+        if raises and not is_retriable:
             raise failure.error
         self._unanswered[failure.node_id] += 1
-        self._cache.report_failure(failure.error, generation, failure.node_id)
+        if is_retriable:
+            self._cache.report_failure(failure.error, generation, failure.node_id)
 
     def _on_response(self, response: TransactionResponse) -> None:
         del self._unanswered[response.node_id]

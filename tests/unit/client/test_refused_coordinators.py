@@ -7,8 +7,11 @@ from collections.abc import Sequence
 import pytest
 from kio.schema.errors import ErrorCode
 
+from pyspark_kafka_meta.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.errors import ConnectError, TlsError
-from pyspark_kafka_meta.model import ProducerEpoch
+from pyspark_kafka_meta.model import ProducerEpoch, TransactionVersion
+from tests.partitions import T0
+from tests.transaction_cases import write
 from tests.unit.scene import Scene
 
 ID = "orders/1/0"
@@ -76,3 +79,62 @@ def test_an_unusable_certificate_of_the_coordinator_itself_fails_at_once(scene: 
     scene.fail(2, *[expired(2)] * 10)
     with pytest.raises(TlsError, match="broker-2:9092 has expired"):
         coordinators.fence([ID], TIMEOUT_MS, scene.clock() + 60)
+
+
+# --- lists of open transactions ---------------------------------------------------------------------------------------
+
+NODES = {ID: 1, "orders/2/0": 2, "orders/3/0": 3}
+
+
+def client_of_open_transactions(scene: Scene) -> KafkaClient:
+    """Each broker coordinates an open transaction."""
+    scene.cluster.coordinators.nodes |= NODES
+    client = scene.warm_client()
+    for each, producer in client.coordinators.fence(NODES, TIMEOUT_MS, scene.clock() + 60).items():
+        assert write(client, T0, each, producer, TransactionVersion.V2).error_code == 0
+    return client
+
+
+def refuse_to_list(scene: Scene, *node_ids: int) -> None:
+    for node_id in node_ids:
+        scene.fail(node_id, *[expired(node_id)] * 10)
+
+
+@pytest.mark.parametrize("refusing", [1, 2, 3])
+def test_list_that_needs_no_broker_passes_over_an_unusable_certificate_with_one_warning(
+    scene: Scene, refusing: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    coordinators, began = client_of_open_transactions(scene).coordinators, scene.clock()
+    refuse_to_list(scene, refusing)
+    listed = [coordinators.list_transactions(scene.clock() + 60, of_all_brokers=False) for _ in range(3)]
+
+    assert listed == [[each for each, node_id in NODES.items() if node_id != refusing]] * 3
+    assert scene.clock() - began < 1
+    assert caplog.messages == [f"{expired(refusing)}. Asking other brokers"]
+
+
+def test_list_that_needs_no_broker_passes_over_a_refusal_to_list(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    coordinators = client_of_open_transactions(scene).coordinators
+    scene.wire.transaction_errors["ListTransactions"].append(ErrorCode.cluster_authorization_failed)
+
+    assert len(coordinators.list_transactions(scene.clock() + 60, of_all_brokers=False)) == 2
+    (warning,) = caplog.messages
+    assert "lists no transactions: CLUSTER_AUTHORIZATION_FAILED" in warning
+
+
+def test_list_of_all_brokers_fails_at_an_unusable_certificate(scene: Scene) -> None:
+    coordinators = client_of_open_transactions(scene).coordinators
+    refuse_to_list(scene, 2)
+    with pytest.raises(TlsError, match="broker-2:9092 has expired"):
+        coordinators.list_transactions(scene.clock() + 60)
+
+
+@pytest.mark.parametrize("away", [(), (3,)])
+def test_list_of_no_broker_at_all_is_an_error(scene: Scene, away: tuple[int, ...]) -> None:
+    coordinators = client_of_open_transactions(scene).coordinators
+    scene.wire.down.update(away)
+    refuse_to_list(scene, *{1, 2, 3}.difference(away))
+    with pytest.raises(TlsError, match="has expired"):
+        coordinators.list_transactions(scene.clock() + 5, of_all_brokers=False)

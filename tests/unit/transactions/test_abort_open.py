@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.errors import UnsupportedBrokerError
+from pyspark_kafka_meta.errors import TlsError, UnsupportedBrokerError
 from pyspark_kafka_meta.transactions.steps import AbortOpen
 from tests.unit.fake_coordinators import ONGOING
 from tests.unit.transactions.commit_scene import SINK, CommitScene
@@ -45,6 +45,19 @@ def test_known_transactions_are_aborted_although_no_broker_lists_them(code: Erro
     scene.driver().runner().run(AbortOpen((known.transactional_id,)))
 
     assert still_open(scene) == []
+
+
+def test_listed_transactions_are_aborted_although_a_broker_has_an_unusable_certificate(
+    scene: CommitScene, caplog: pytest.LogCaptureFixture
+) -> None:
+    listed = scene.task(1, 100).transactional_id
+    runner = scene.driver().runner()
+    scene.fail(3, *[TlsError("the certificate of broker-3:9092 has expired: renew it on the broker")] * 10)
+    for _ in range(3):
+        runner.run(AbortOpen(()))
+
+    assert listed not in still_open(scene)
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
 
 
 def test_guessed_transactions_are_aborted_where_brokers_cannot_list(scene: CommitScene) -> None:
