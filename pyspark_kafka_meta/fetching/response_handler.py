@@ -177,10 +177,13 @@ class ResponseHandler:
             cursor.back_off(self._client.clock(), self._client.backoff_s)
 
     def _on_failure(self, fetch: InFlightFetch, failure: RequestFailure) -> None:
-        if not isinstance(failure.error, RETRIABLE_ERRORS):
-            raise failure.error
         cache, reason = self._client.cache, failure_reason(failure.error)
-        cache.report_failure(failure.error, fetch.generation, failure.node_id)
+        if isinstance(failure.error, RETRIABLE_ERRORS):
+            cache.report_failure(failure.error, fetch.generation, failure.node_id)
+        elif all(cursor.asked_follower for cursor in fetch.cursors):
+            cache.pass_over(fetch.broker.address, failure.error)  # the leaders have the records too
+        else:
+            raise failure.error
         request_update = partial(cache.request_update, reason, node_id=failure.node_id)
         for cursor in fetch.cursors:
             self._stalls.on_failure(cursor, failure.error)

@@ -197,6 +197,52 @@ def test_throttled_follower_is_waited_for(scene: Scene) -> None:
     assert set(scene.sent("Fetch")) == {3}
 
 
+REFUSALS = [
+    TlsError("the certificate of broker-3:9092 has expired: renew it on the broker"),
+    AuthenticationError("broker-3:9092 refused the login"),
+    UnsupportedBrokerError("broker-3:9092 is too old"),
+]
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
+def test_partition_of_a_follower_that_fails_for_good_is_read_from_the_leader(
+    error: KafkaMetaError, scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.fill()
+    scene.wire.preferred_replicas[T1] = 3
+    reading = scene.reader(kafka_client_rack="r", **ONE_BATCH).read([scene.range(T1)])
+    read = [next(reading)]
+    scene.fail(3, *[error] * 100)
+    scene.wire.requests.clear()
+
+    assert by_partition(rows(iter([*read, *reading]))) == {T1: written()[T1]}
+    assert scene.sent("Fetch").count(3) == 1
+    assert caplog.messages == [f"{error}. Asking other brokers"]
+
+
+def test_follower_that_fails_for_good_and_leads_another_partition_fails_the_task(scene: Scene) -> None:
+    scene.fill()
+    scene.wire.preferred_replicas[T1] = 3
+    reading = scene.reader(kafka_client_rack="r", **ONE_BATCH).read([scene.range(T1), scene.range(T2)])
+    next(reading)
+    scene.fail(3, *[REFUSALS[0]] * 100)
+
+    with pytest.raises(TlsError, match="has expired"):
+        list(reading)
+
+
+def test_leader_that_fails_for_good_after_its_follower_fails_the_task(scene: Scene) -> None:
+    scene.fill()
+    scene.wire.preferred_replicas[T1] = 3
+    reading = scene.reader(kafka_client_rack="r", **ONE_BATCH).read([scene.range(T1)])
+    next(reading)
+    scene.fail(3, *[REFUSALS[0]] * 100)
+    scene.fail(2, *[TlsError("the certificate of broker-2:9092 has expired")] * 100)
+
+    with pytest.raises(TlsError, match="broker-2:9092 has expired"):
+        list(reading)
+
+
 def test_partition_that_leaves_a_throttled_broker_is_read_from_the_next(scene: Scene) -> None:
     scene.fill()
     client = scene.warm_client()
