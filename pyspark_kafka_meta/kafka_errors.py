@@ -219,6 +219,6 @@ def transaction_error(problem: str, code: int, transactional_id: str, topic: str
         return FencedError(
             f"{problem}: {describe(code)}: another attempt of this task, or another query, uses transactional id "
             f"{transactional_id} by now, or its transaction timed out: give each query a kafka.transactional.id of its "
-            "own"
+            "own; with a new id, a batch that was under way may be repeated, also its rows that are visible"
         )
     return broker_error(problem, code, topic, "WRITE")

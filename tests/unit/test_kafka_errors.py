@@ -117,6 +117,7 @@ def test_codes_of_a_transaction_that_is_not_open_are_not_retriable(code: int) ->
     [
         (47, FencedError, "or another query, uses transactional id i/0/0 by now"),
         (90, FencedError, "give each query a kafka.transactional.id of its own"),
+        (90, FencedError, "with a new id, a batch that was under way may be repeated, also its rows that are visible"),
         (53, AuthorizationError, "allow this user WRITE on all transactional ids that begin with"),
         (29, AuthorizationError, "allow it WRITE, which includes DESCRIBE"),
         (48, BrokerError, "INVALID_TXN_STATE"),
