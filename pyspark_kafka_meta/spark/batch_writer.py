@@ -162,6 +162,8 @@ def commit_transactions(options: SinkOptions, messages: Sequence[WriterCommitMes
     Raises:
         ChangedBatchError: it was decided before, with another number of rows, and onChangedBatch is fail.
     """
+    if options.transaction.transactional_id is None:
+        return
     transactions = _transactions(messages)
     commits = [message for message in messages if isinstance(message, TaskCommit)]
     batch = next((commit.batch for commit in commits if commit.batch is not None), None)

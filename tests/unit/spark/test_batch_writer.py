@@ -83,6 +83,13 @@ def test_another_batch_without_rows_commits_nothing(driver: Driver, batch: Batch
     assert driver.committed == []
 
 
+def test_a_batch_without_transactions_needs_no_commit(driver: Driver) -> None:
+    options = SinkOptions.parse({"kafka.bootstrap.servers": "broker:9092", "topic": "t"})
+    for batch in (None, BatchId(BATCH, "random", 0), micro_batch(0)):
+        batch_writer.commit_transactions(options, [TaskCommit(3, {"t": 1}, None, batch)])
+    assert driver.committed == []
+
+
 def skipped(*rows: int) -> list[TaskCommit]:
     """The messages of the tasks of a decided batch, which have read so many rows."""
     return [TaskCommit(0, {}, None, micro_batch(4), number) for number in rows]
