@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
 from pyspark_kafka_meta.kafka_errors import (
@@ -104,7 +105,8 @@ class FakeWire:
         metadata_refusals: top-level codes of the next Metadata responses, by node id.
         replica_errors: code in a broker's Fetch responses, by node id and partition, until removed.
         open_transactions: last stable offset, by partition: read_committed sees neither records nor the end after it.
-        replica_ends: end offset (exclusive) of a replica that lags behind, by node id and partition.
+        replica_ends: end offset (exclusive) of a replica that lags behind, by node id and partition. Once elected, it
+            has all records, and gives out none from this offset on.
         preferred_replicas: broker that leaders return to a Fetch with a rack (KIP-392), by partition.
         throttles: throttle_ms of the next Fetch or Produce responses, by node id. Such a response to a Fetch has no
             partitions, as Kafka's (`FetchContext.getThrottledResponse`).
@@ -220,12 +222,19 @@ class FakeWire:
         return known[name] if code == 0 else TopicMetadata(name, None, (), code)
 
     def readable_end(self, node_id: int, partition: TopicPartition, read_committed: bool) -> int:
-        end = self.replica_ends.get((node_id, partition), self.cluster.bounds(partition)[1])
+        end = self.cluster.bounds(partition)[1]
+        end = min(self.replica_ends.get((node_id, partition), end), end)
         if not read_committed:
             return end
         return min(
             self.open_transactions.get(partition, end), self.cluster.coordinators.last_stable_offset(partition), end
         )
+
+    def knows_end(self, node_id: int, partition: TopicPartition) -> bool:
+        """Whether the high watermark of this leader has reached the start of its epoch. Until then it reports no end
+        (Kafka `Partition.fetchOffsetForTimestamp`, KIP-207)."""
+        before = self.cluster.partition(partition).leader_epoch - 1
+        return self.readable_end(node_id, partition, False) >= self.cluster.epoch_end(partition, before).end_offset
 
     def take_error(self, node_id: int, entry: OffsetQuery | FetchPartition) -> int:
         scripted = self.error_codes.get(entry.partition)
@@ -256,12 +265,15 @@ class FakeOffsets(FakeRequests[OffsetsRequest, OffsetsResponse]):
         if request.by_epoch:
             common = cluster.epoch_end(query.partition, query.wanted)
             return PartitionOffset(query.partition, 0, common.end_offset, common.epoch)
+        epoch = cluster.partition(query.partition).leader_epoch
+        if query.wanted in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+            return PartitionOffset(query.partition, 0, cluster.bounds(query.partition)[0], epoch)
+        found = cluster.offset_at(query.partition, query.wanted) if query.wanted >= 0 else end
+        if not 0 <= found < end and not self.wire.knows_end(node_id, query.partition):
+            return PartitionOffset(query.partition, int(ErrorCode.offset_not_available), -1, NO_EPOCH)
         if query.wanted >= 0:
-            found = cluster.offset_at(query.partition, query.wanted)
             return PartitionOffset(query.partition, 0, found if found < end else -1, 0)
-        is_start = query.wanted in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP)
-        offset = cluster.bounds(query.partition)[0] if is_start else end
-        return PartitionOffset(query.partition, 0, offset, cluster.partition(query.partition).leader_epoch)
+        return PartitionOffset(query.partition, 0, end, epoch)
 
 
 class FakeFetch(FakeRequests[FetchRequest, FetchResponse]):

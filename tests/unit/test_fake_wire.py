@@ -127,16 +127,34 @@ def test_hung_broker_times_out_and_a_stopped_broker_fails_at_once() -> None:
     assert wire.clock() == about_s(began + 30)
 
 
+def listed(wire: FakeWire, node_id: int, timestamp: int) -> PartitionOffset:
+    epoch = wire.cluster.partition(T0).leader_epoch
+    request = OffsetsRequest((OffsetQuery(T0, timestamp, epoch),), False)
+    wire.offsets.send(wire.cluster.brokers[node_id], request, wire.clock() + 1)
+    answer = wire.offsets.receive([node_id], wire.clock() + 1)
+    assert isinstance(answer, OffsetsResponse)
+    return answer.offsets[T0]
+
+
 def test_only_the_leader_responds_to_list_offsets() -> None:
     wire = a_wire()
 
-    def ask(node_id: int, timestamp: int) -> PartitionOffset:
-        request = OffsetsRequest((OffsetQuery(T0, timestamp, 0),), False)
-        wire.offsets.send(wire.cluster.brokers[node_id], request, wire.clock() + 1)
-        answer = wire.offsets.receive([node_id], wire.clock() + 1)
-        assert isinstance(answer, OffsetsResponse)
-        return answer.offsets[T0]
+    assert listed(wire, 1, LATEST_TIMESTAMP).offset == 20
+    assert listed(wire, 1, EARLIEST_TIMESTAMP).offset == 0
+    assert listed(wire, 2, LATEST_TIMESTAMP).error_code == 6
 
-    assert ask(1, LATEST_TIMESTAMP).offset == 20
-    assert ask(1, EARLIEST_TIMESTAMP).offset == 0
-    assert ask(2, LATEST_TIMESTAMP).error_code == 6
+
+def test_new_leader_reports_no_end_before_the_start_of_its_epoch() -> None:
+    wire = a_wire()
+    wire.replica_ends[2, T0] = 10
+    wire.cluster.move_leader(T0, 2)
+    wire.cluster.append(T0, BATCH)
+
+    assert listed(wire, 2, LATEST_TIMESTAMP).error_code == 78
+    assert listed(wire, 2, 2**62).error_code == 78, "the record may lie behind its high watermark"
+    assert listed(wire, 2, 0).offset == 0
+    assert listed(wire, 2, EARLIEST_TIMESTAMP).error_code == 0
+    wire.replica_ends[2, T0] = 20
+    assert listed(wire, 2, LATEST_TIMESTAMP).offset == 20, "not the end of its log"
+    del wire.cluster.logs[T0][1:]
+    assert listed(wire, 2, LATEST_TIMESTAMP).offset == 10, "not behind the end of a truncated log"

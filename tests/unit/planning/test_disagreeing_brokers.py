@@ -258,6 +258,20 @@ def test_kafka_7703_smaller_latest_for_a_moment_is_asked_again_and_is_no_loss(
     assert caplog.records == []
 
 
+def test_new_leader_whose_high_watermark_lags_loses_nothing(scene: Scene) -> None:
+    """It has all records, and does not know for ten seconds that followers have them (KIP-207)."""
+    query = Query(scene)
+    query.step()
+    scene.wire.replica_ends[2, T0] = positions(query.offset)[T0] - 1
+    scene.cluster.move_leader(T0, 2)
+    scene.write(T0, "later")
+    scene.clock.at(10, scene.wire.replica_ends.clear)
+    began = scene.clock()
+
+    assert query.step() == {T0: (12, 13)}
+    assert scene.clock() - began == pytest.approx(10, abs=0.5)
+
+
 def test_a_loss_is_called_one_after_as_many_retries_as_are_allowed(scene: Scene) -> None:
     query = Query(scene, **{"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "7000"})
     query.step()
