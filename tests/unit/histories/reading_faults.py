@@ -5,7 +5,7 @@
 | follower_lags | a replica that does not lead has only a part of the log for a while |
 | prefer | a leader prefers another replica for the reader's rack for a while (KIP-392) |
 | add_partition | a topic gets one more partition |
-| compact | compaction removes a batch in the middle of a log, not the first of an epoch: brokers remember all epochs |
+| compact | compaction removes a batch within an epoch: brokers remember where epochs begin and end, and logs do not |
 
 Losses, in histories with losses:
 
@@ -23,7 +23,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 
 from pyspark_kafka_meta.model import TopicPartition
 from tests.unit.fake_cluster import FakeCluster, StoredBatch
@@ -124,7 +123,11 @@ class ReadingFaults:
     def _compact(self) -> str:
         partition = self._faults.partition()
         log = self._cluster.logs[partition]
-        removable = [last for first, last in pairwise(log[:-1]) if epoch_of(first) == epoch_of(last)]
+        removable = [
+            batch
+            for before, batch, after in zip(log, log[1:], log[2:], strict=False)
+            if epoch_of(before) == epoch_of(after)
+        ]
         if not removable:
             return "nothing"
         gone = self._rng.choice(removable)
