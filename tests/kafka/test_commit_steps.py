@@ -428,7 +428,7 @@ def test_an_old_driver_that_goes_on_writes_no_decision(sink: Sink) -> None:
 
 
 def test_transactions_that_time_out_are_copied(sink: Sink) -> None:
-    driver = sink.driver(**{"kafka.transaction.timeout.ms": "1000"})
+    driver = sink.driver(**{"kafka.transaction.timeout.ms": "4000"})
     written = sink.write(driver.plan(), 0)
     decide_alone(driver, micro_batch(0), [written])
     poll_until(lambda: not sink.open_transactions(), 60)
@@ -452,7 +452,7 @@ def test_copies_leave_out_what_others_have_written_between_the_records(sink: Sin
 
 def test_a_slow_commit_is_no_reason_to_write_again(sink: Sink) -> None:
     """The brokers have aborted the batch by the time of its decision: its records are copied."""
-    driver = sink.driver(**{"kafka.transaction.timeout.ms": "1000"})
+    driver = sink.driver(**{"kafka.transaction.timeout.ms": "4000"})
     written = sink.write(driver.plan(), 0)
     poll_until(lambda: not sink.open_transactions(), 60)
     driver.commit(micro_batch(0), [written], int(time.time() * 1000))

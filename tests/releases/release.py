@@ -139,7 +139,7 @@ def test_batches_are_visible_once_after_crashes_lost_attempts_and_time_outs(
         assert sink.is_readable()
         assert sink.visible() == rows(0, 1)
 
-        driver = sink.driver(**{"kafka.transaction.timeout.ms": "1000"})
+        driver = sink.driver(**{"kafka.transaction.timeout.ms": "4000"})
         decide_alone(driver, micro_batch(2), [sink.write(driver.plan(), 2)])
         wait_for(sink.is_readable, timeout_s=60)
         sink.driver().plan()
