@@ -83,20 +83,19 @@ def commit(
     """
     for _ in range(MAX_TAKEOVERS):
         decisions = yield from _settle_all()
-        if not is_written(decisions, batch):
-            require_owner(decisions, batch)
-            former = _former_owners(decisions, batch)
-            decision = Decision(batch, tuple(transactions), now_ms, former_owners=former)
-            written = yield WriteDecision(decision)
-            if not written or not (yield from _settle(decision)):
+        if is_written(decisions, batch):
+            if not (yield ConfirmDecisions()):
                 continue  # read what the driver that took over has decided
-            yield AbortOpen(tuple(known))
-        elif (yield ConfirmDecisions()):
             yield AbortOpen((*known, *(transaction.transactional_id for transaction in transactions)))
             _require_same_rows(decisions[batch.series], batch, rows)
-        else:
-            continue
-        return
+            return
+        require_owner(decisions, batch)
+        former = _former_owners(decisions, batch)
+        decision = Decision(batch, tuple(transactions), now_ms, former_owners=former)
+        written = yield WriteDecision(decision)
+        if written and (yield from _settle(decision)):
+            yield AbortOpen(tuple(known))
+            return
     raise _taken_over()
 
 

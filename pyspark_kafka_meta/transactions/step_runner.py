@@ -117,7 +117,8 @@ class StepRunner:
                 self._written.clear()
                 return self._decisions.read()
             case ConfirmDecisions():
-                return self._confirm()
+                record = confirming_record(self._plan.transactional_id)
+                return self._write("a record", lambda _: [record])
             case WriteDecision(decision):
                 return self._write_decision(decision) is not None
             case Commit(transactions):
@@ -139,56 +140,42 @@ class StepRunner:
     def _records(self) -> WrittenRecords:
         return WrittenRecords(self._client)
 
-    def _confirm(self) -> bool:
-        """False if decisions were committed that this driver has not read, or another driver has fenced it."""
-        records = [confirming_record(self._plan.transactional_id)]
-        return self._write(lambda _: records, "a record") is not None
-
     def _write_decision(self, decision: Decision, aborted: Sequence[OpenTransaction] | None = None) -> Decision | None:
-        """Write a decision. With `aborted`, it is settled, or says what is left to copy of them. Returns what was
-        written; None as in `_write`."""
+        """Write a decision. With `aborted`, copies of their records come before it, and it is settled, or says what is
+        left to copy. Returns what was written; None if `_write` is False."""
 
-        def decided(left: tuple[OpenTransaction, ...]) -> Decision:
-            return decision if aborted is None else decision.settled(left)
+        def records(writer: TaskWriter) -> Iterator[Record]:
+            nonlocal decision
+            if aborted is not None:
+                decision = decision.settled(self._copy(aborted, writer))
+            return decision_records(self._plan.transactional_id, decision)
 
-        left = self._write(
-            lambda left: decision_records(self._plan.transactional_id, decided(left)),
-            f"the decision of {decision.batch}",
-            aborted or (),
-        )
-        if left is None:
+        if not self._write(f"the decision of {decision.batch}", records):
             return None
-        self._written[decision.batch.series] = decided(left)
-        return decided(left)
+        self._written[decision.batch.series] = decision
+        return decision
 
-    def _write(
-        self,
-        records: Callable[[tuple[OpenTransaction, ...]], Iterable[Record]],
-        what: str,
-        aborted: Sequence[OpenTransaction] = (),
-    ) -> tuple[OpenTransaction, ...] | None:
-        """Copy records of aborted transactions, and write `records(left)` to the decisions topic, in one transaction of
-        the sink's own id. Returns what is left to copy; None if decisions were committed that this driver has not read,
-        or another driver has fenced it."""
+    def _write(self, what: str, records: Callable[[TaskWriter], Iterable[Record]]) -> bool:
+        """Write records to the decisions topic in one transaction of the sink's own id, and before them what `records`
+        writes. False if decisions were committed that this driver has not read, or another driver has fenced it."""
         own = self._own
         assert own is not None, "a driver fences all others before it writes"
         try:
             writer = TaskWriter(self._client, self._producer_options, _COLUMNS, self._topic, transaction=own)
-            left = self._copy(aborted, writer)
-            offset = self._write_records(writer, records(left), what)
+            offset = self._write_records(writer, records(writer), what)
             if not self._decisions.is_unchanged_until(offset, self._written):
                 own.abort()
-                return None
+                return False
             own.commit(self._client.api_deadline())
         except FencedError:
-            return None
+            return False
         except TransactionTimeoutError:
             raise TransactionTimeoutError(
                 f"{what}, or copies of decided records, were not acknowledged within 80 % of the longest timeout that "
                 f"brokers allow ({self.timeout_ms / 1000:.0f} s): check the leaders and in-sync replicas of the topics "
                 f"and of topic {self._topic}, then start the query again: it goes on from there"
             ) from None
-        return left
+        return True
 
     def _write_records(self, writer: TaskWriter, records: Iterable[Record], what: str) -> int:
         """Returns the offset of a record."""

@@ -28,15 +28,20 @@ SCHEMAS = {1: (v1_request, v1_response), 2: (v2_request, v2_response)}
 """Of SaslAuthenticate, by version: librdkafka has 1."""
 
 
+def present(context: ssl.SSLContext, credentials: Credentials) -> None:
+    """Let a context show this certificate."""
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write(credentials.key + credentials.certificate)
+        file.flush()
+        context.load_cert_chain(file.name)
+
+
 def over_tls(credentials: Credentials, behave: Behaviour, client_authority: str | None = None) -> Behaviour:
     """`behave` behind TLS. With `client_authority`, clients must show a certificate from it."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=client_authority)
     if client_authority is not None:
         context.verify_mode = ssl.CERT_REQUIRED
-    with tempfile.NamedTemporaryFile("w") as file:
-        file.write(credentials.key + credentials.certificate)
-        file.flush()
-        context.load_cert_chain(file.name)
+    present(context, credentials)
 
     def encrypted(peer: socket.socket) -> None:
         with context.wrap_socket(peer, server_side=True) as connection:

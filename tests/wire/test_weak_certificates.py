@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import tempfile
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -20,6 +19,7 @@ from pyspark_kafka_meta.testing.certificates import Credentials
 from pyspark_kafka_meta.wire.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.wire.security.tls import tls_context
 from tests.wire.scripted_broker import scripted_broker
+from tests.wire.secured_broker import present
 
 
 def short_key() -> Credentials:
@@ -83,10 +83,7 @@ def options(trusted: str, **more: str) -> ClientOptions:
 def test_a_weak_certificate_of_a_broker_names_the_cause(weak: Credentials, trusted: str, text: str) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_ciphers("ALL:@SECLEVEL=0")
-    with tempfile.NamedTemporaryFile("w") as file:
-        file.write(weak.key + weak.certificate)
-        file.flush()
-        context.load_cert_chain(file.name)
+    present(context, weak)
 
     def behave(peer: socket.socket) -> None:
         with context.wrap_socket(peer, server_side=True) as encrypted:
