@@ -66,9 +66,10 @@ class ResponseHandler:
         instructions = self._instructions(fetch, response)
         moved_nothing = not any(isinstance(instruction, Emit) for _, instruction, _ in instructions)
         for cursor, instruction, hint in instructions:
-            if moved_nothing and instruction == Wait():
-                # A broker parks a Fetch that finds no records. A broker that responds at once, with records that were
-                # read before or with the same truncation again, must not be sent one Fetch after the other.
+            if moved_nothing and (instruction == Wait() or isinstance(instruction, EmptyResponses)):
+                # A broker parks a Fetch that finds no records. A broker that responds at once, because it may not wait,
+                # with records that were read before, or with the same truncation again, must not be sent one Fetch
+                # after the other.
                 cursor.wait_until(fetch.sent_at + self._client.backoff_s(1))
             records.extend(self.carry_out(cursor, instruction, fetch, hint))
         if response.has_records:

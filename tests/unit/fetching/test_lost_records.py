@@ -249,6 +249,14 @@ def test_log_that_ends_before_the_range_is_asked_about_now_and_then_after_new_me
     assert len(scene.sent("Fetch")) <= 20
 
 
+def test_log_that_ends_before_the_range_is_fetched_ten_times_a_second_though_brokers_may_not_wait(scene: Scene) -> None:
+    scene.write(T0, "0", "1", "2")
+    with pytest.raises(DataLossError):
+        rows(scene.reader(kafka_fetch_max_wait_ms="0").read([scene.range(T0, 0, 6)]))
+
+    assert len(scene.sent("Fetch")) <= 1.2 * 10 * LOSS_GRACE_MS / 1000
+
+
 def test_log_truncated_before_the_range_is_read_from_its_start_and_what_was_replaced_is_named(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -86,7 +86,8 @@ class LateWire(FakeWire):
         by_name: whether brokers fetch by topic name (Kafka before 3.1).
         clients: all wires to the same brokers.
         metadata_sent: when this client sent Metadata requests, in seconds.
-        empty_fetches: when it got Fetch responses without records.
+        empty_fetches: when it got Fetch responses without records and without errors.
+        failed_fetches: when it got Fetch responses with an error and without records.
     """
 
     clock: TickingClock
@@ -115,6 +116,7 @@ class LateWire(FakeWire):
         self.produce, self.transactions = LateProduce(self), LateTransactions(self)
         self.metadata_sent: list[float] = []
         self.empty_fetches: list[float] = []
+        self.failed_fetches: list[float] = []
         self._metadata = None
         self.clients.append(self)
 
@@ -222,7 +224,8 @@ class LateFetch(Late[FetchRequest, FetchResponse], FakeFetch):
     def _response(self, node_id: int, request: FetchRequest, sent_at: float) -> FetchResponse:
         response = replace(super()._response(node_id, request, sent_at), by_id=not self.wire.by_name)
         if not response.has_records:
-            self.wire.empty_fetches.append(self.wire.clock.now)
+            failed = any(partition.error_code for partition in response.partitions)
+            (self.wire.failed_fetches if failed else self.wire.empty_fetches).append(self.wire.clock.now)
         return response
 
 

@@ -14,7 +14,7 @@ from tests.unit.histories.reading_history import ReadingHistory
 from tests.unit.histories.stored_records import Record
 
 WINDOW_S = 5.0
-METADATA_REQUESTS, EMPTY_FETCHES = 150, 60
+METADATA_REQUESTS, EMPTY_FETCHES, FAILED_FETCHES = 150, 60, 150
 """Of one client within the window."""
 
 
@@ -96,6 +96,7 @@ def _requests(history: ReadingHistory) -> Iterator[str]:
         for name, times, bound in (
             ("Metadata requests", client.metadata_sent, METADATA_REQUESTS),
             ("Fetches without records", client.empty_fetches, EMPTY_FETCHES),
+            ("Fetches with errors", client.failed_fetches, FAILED_FETCHES),
         ):
             most = most_within(WINDOW_S, times)
             if most > bound:

@@ -28,6 +28,7 @@ from pyspark_kafka_meta.model import TopicPartition
 from tests.unit.fake_cluster import FakeCluster, StoredBatch
 from tests.unit.histories.faults import LONG_S, SHORT_S, Faults
 from tests.unit.histories.late_wire import LateWire
+from tests.unit.histories.stored_records import StoredRecords, epoch_of
 
 MAX_PARTITIONS = 4
 
@@ -72,6 +73,7 @@ class ReadingFaults:
         wire: LateWire,
         cluster: EmptiableCluster,
         append: Callable[[TopicPartition, int], object],
+        stored: StoredRecords,
         rng: random.Random,
     ) -> None:
         """
@@ -79,7 +81,8 @@ class ReadingFaults:
             append: a batch to a log, in this leader epoch.
         """
         self.lost: list[tuple[str, TopicPartition]] = []
-        self._faults, self._cluster, self._wire, self._append, self._rng = faults, cluster, wire, append, rng
+        self._faults, self._cluster, self._wire, self._rng = faults, cluster, wire, rng
+        self._append, self._stored = append, stored
         faults.kinds |= {
             "follower_lags": self._follower_lags,
             "prefer": self._prefer,
@@ -155,8 +158,8 @@ class ReadingFaults:
         partition = self._faults.partition()
         log, start = self._cluster.logs[partition], self._cluster.bounds(partition)[0]
         kept = [batch for batch in log if epoch_of(batch) < epoch_of(log[-1])]
-        if not kept:
-            return "nowhere"
+        if not kept or kept[-1].until_offset < self._stored.epoch_end(partition, epoch_of(kept[-1])):
+            return "nowhere"  # no two logs have different records at an offset of one epoch
         self._cluster.keep(partition, kept, start)
         for _ in range(self._rng.randint(1, 4)):
             self._append(partition, epoch_of(kept[-1]))
@@ -188,7 +191,3 @@ class ReadingFaults:
             wire.preferred_replicas.pop(partition, None)
             for node_id in self._cluster.brokers:
                 wire.replica_ends.pop((node_id, partition), None)
-
-
-def epoch_of(batch: StoredBatch) -> int:
-    return int.from_bytes(batch.data[12:16], "big", signed=True)

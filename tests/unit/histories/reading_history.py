@@ -19,7 +19,7 @@ while requests are in flight, and while a task decodes. Then all brokers are hea
 | reported | a record of the final logs without a row lies in a `data_loss` event, or a DataLossError ended the query |
 | no false alarm | no data_loss event or DataLossError if nothing was lost, no request_timeout for a healthy broker |
 | alive | a plan or task ends within seconds on healthy brokers, and raises no error if it began on healthy brokers |
-| modest | few Metadata requests and Fetches without records from one client |
+| modest | few Metadata requests and few Fetches without records from one client |
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class ReadingHistory:
         self.given = self._draw_options(losses)
         self.options = SourceOptions.parse(self.given)
         self.faults = Faults(self.wire, self._rng(), CODES)
-        self.of_logs = ReadingFaults(self.faults, self.wire, self.cluster, self._append, self._rng())
         self.stored = StoredRecords(self.cluster)
+        self.of_logs = ReadingFaults(self.faults, self.wire, self.cluster, self._append, self.stored, self._rng())
         self.events: list[RefreshEvent] = []
         self.tasks: list[list[Record]] = []
         self.failures: list[KafkaMetaError] = []

@@ -22,6 +22,11 @@ class Record(NamedTuple):
         return f"{self.partition}@{self.offset}={self.value} ({str(self.topic_id)[:4]})"
 
 
+def epoch_of(batch: StoredBatch) -> int:
+    """The leader epoch of a batch."""
+    return int.from_bytes(batch.data[12:16], "big", signed=True)
+
+
 class StoredRecords:
     """Remembers the records of each appended batch."""
 
@@ -35,6 +40,16 @@ class StoredRecords:
         self._batches[batch] = [
             Record(topic_id, partition, batch.base_offset + offset, value) for offset, value in values.items()
         ]
+
+    def epoch_end(self, partition: TopicPartition, epoch: int) -> int:
+        """Behind the last record that a log of this partition ever had of a leader epoch."""
+        topic_id = self._cluster.topics[partition.topic].topic_id
+        ends = [
+            batch.until_offset
+            for batch, records in self._batches.items()
+            if epoch_of(batch) == epoch and (records[0].topic_id, records[0].partition) == (topic_id, partition)
+        ]
+        return max(ends, default=0)
 
     def all(self) -> Iterator[Record]:
         """Each record that a log has ever had."""
