@@ -29,7 +29,8 @@ def test_killed_leader_is_left_for_the_next(breakable_kafka: LocalKafka, open_wo
         breakable_kafka.kill(breakable_kafka.broker_ids[0])
         attempt.write_on()
     worker.assert_written()
-    assert RefreshReason.CONNECTION_LOST in worker.reasons()
+    # The other leaders wait for the killed replica too, and may be overdue before a request to it fails.
+    assert worker.reasons() & {RefreshReason.CONNECTION_LOST, RefreshReason.REQUEST_TIMEOUT}
 
 
 @pytest.mark.slow
