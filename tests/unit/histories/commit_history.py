@@ -35,7 +35,7 @@ import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.errors import DataLossError, KafkaMetaError
+from pyspark_kafka_meta.errors import DataLossError, FencedError, KafkaMetaError
 from pyspark_kafka_meta.model import OpenTransaction, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.sink_schema import SinkColumns
@@ -227,6 +227,8 @@ class CommitHistory:
                 is_committed = may_begin
             except (KafkaMetaError, TaskFailedError) as error:
                 self._note_error(f"{batch} failed", error)
+                if isinstance(error, FencedError) and len(self._more_faults.processes("driver")) > 1:
+                    return  # as the error advises, one of the queries is stopped
                 if self.rng.random() < 0.5:
                     planner, committer = self._driver(), self._driver()
                     self.clock.sleep(self.rng.choice(RESTART_S))

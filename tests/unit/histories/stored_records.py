@@ -41,15 +41,14 @@ class StoredRecords:
             Record(topic_id, partition, batch.base_offset + offset, value) for offset, value in values.items()
         ]
 
-    def epoch_end(self, partition: TopicPartition, epoch: int) -> int:
-        """Behind the last record that a log of this partition ever had of a leader epoch."""
+    def epochs(self, partition: TopicPartition, from_offset: int) -> set[int]:
+        """The leader epochs of all records that logs of this partition ever had, from this offset on."""
         topic_id = self._cluster.topics[partition.topic].topic_id
-        ends = [
-            batch.until_offset
+        return {
+            epoch_of(batch)
             for batch, records in self._batches.items()
-            if epoch_of(batch) == epoch and (records[0].topic_id, records[0].partition) == (topic_id, partition)
-        ]
-        return max(ends, default=0)
+            if batch.until_offset > from_offset and (records[0].topic_id, records[0].partition) == (topic_id, partition)
+        }
 
     def all(self) -> Iterator[Record]:
         """Each record that a log has ever had."""
