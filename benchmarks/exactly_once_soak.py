@@ -10,7 +10,8 @@ step of the commit protocol and at random moments, or its query is stopped; Pyth
 right after it has decided a batch, stays away until the brokers have aborted the batch's transactions.
 
 At the end a read_committed consumer must find every acknowledged record once, the records of each key in order, and no
-open transaction. Exits with 1 if not. With `--kills 6` it takes two minutes.
+open transaction. Exits with 1 if not. Timeouts of healthy brokers are counted as in `benchmarks.soak`. With `--kills 6`
+it takes two minutes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from benchmarks.acked_feed import AckedFeed, Acknowledged
 from benchmarks.exactly_once_query import LOCAL, Query, Run, committed, running
 from benchmarks.harness import argument_parser, report
 from benchmarks.processes import kill_executors, kill_workers
-from benchmarks.soak import FAULT_EVERY_S, fault, inflict, told
+from benchmarks.soak import FAULT_EVERY_S, Unwell, event_rows, fault, inflict, told
 from benchmarks.stepped_sink import Place, last_kill, taken_steps
 from benchmarks.topics import new_topic
 from pyspark_kafka_meta.demo.demo_query import root_cause
@@ -184,6 +185,7 @@ class Seen:
     kills: by place.
     failures: why the query ended by itself, each time.
     starting_s: from the start of a run to that of its query.
+    unwell: when brokers had faults.
     """
 
     kills: Counter[str] = field(default_factory=Counter)
@@ -191,6 +193,7 @@ class Seen:
     faults: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
     starting_s: list[float] = field(default_factory=list)
+    unwell: list[Unwell] = field(default_factory=list)
 
 
 class Soak:
@@ -275,8 +278,10 @@ def broker_faults(kafka: LocalKafka, topics: Sequence[str], seen: Seen) -> Itera
     def inflict_all() -> None:
         while not ended.wait(FAULT_EVERY_S):
             kind, broker_id = fault(seen.faults.total(), kafka.broker_ids, FAULTS)
+            began = time.time()
             inflict(kafka, topics, kind, broker_id)
             seen.faults[kind] += 1
+            seen.unwell.append(Unwell(broker_id, began, time.time()))
 
     with ThreadPoolExecutor(1) as thread:
         inflicting = thread.submit(inflict_all)
@@ -307,6 +312,7 @@ def result_rows(
         "repeated records": f"{verdict.repeated:,}",
         "records after a later record of their key": f"{verdict.disordered:,}",
         "partitions with open transactions": ", ".join(held) or "none",
+        **event_rows(folder / "events", seen.unwell),
     }
     return [{"measure": name, "value": value} for name, value in values.items()]
 

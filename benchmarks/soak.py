@@ -163,9 +163,8 @@ class Soak:
         [row] = self._rows().agg(*counts).collect()
         return Rows(*row)
 
-    def events(self) -> list[dict[str, Any]]:
-        """All refresh events."""
-        return [json.loads(line) for file in (self._folder / "events").glob("*.jsonl") for line in file.open()]
+    def event_rows(self, unwell: Collection[Unwell]) -> dict[str, str]:
+        return event_rows(self._folder / "events", unwell)
 
     def _positions(self) -> int:
         return self._rows().select("partition", "offset").distinct().count()
@@ -226,7 +225,7 @@ def result_rows(
 ) -> list[dict[str, str]]:
     batches = list(soak.batch_ms.values()) or [float("nan")]
     p50, p99, longest = np.percentile(batches, [50, 99, 100])
-    at, events = ", ".join(f"{share * minutes:g}" for share in MEASURE_AT), soak.events()
+    at = ", ".join(f"{share * minutes:g}" for share in MEASURE_AT)
     memory = {
         f"{name}, MB after {at} minutes": ", ".join(f"{mb:.0f}" for mb in taken)
         for name, taken in seen.resident_mb.items()
@@ -242,10 +241,20 @@ def result_rows(
         "micro-batches with rows": f"{len(batches):,}",
         "micro-batch ms, p50 / p99 / longest": f"{p50:,.0f} / {p99:,.0f} / {longest:,.0f}",
         **memory,
-        "timeouts of healthy brokers": f"{len(false_timeouts(events, seen.unwell)):,}",
-        "refresh events": told(Counter(f"{event['role']} {event['reason']}" for event in events)),
+        **soak.event_rows(seen.unwell),
     }
     return [{"measure": name, "value": value} for name, value in values.items()]
+
+
+def event_rows(folder: Path, unwell: Collection[Unwell]) -> dict[str, str]:
+    """What the refresh events in a folder say: false timeouts, and how many there are for each reason."""
+    lines = [line for file in folder.glob("*.jsonl") for line in file.open()]
+    # A process that was killed may leave a part of a line.
+    events = [event for event in (json.loads(line) for line in lines if line.endswith("\n")) if event["reason"]]
+    return {
+        "timeouts of healthy brokers": f"{len(false_timeouts(events, unwell)):,}",
+        "refresh events": told(Counter(f"{event['role']} {event['reason']}" for event in events)),
+    }
 
 
 def false_timeouts(events: Iterable[Mapping[str, Any]], unwell: Collection[Unwell]) -> list[Mapping[str, Any]]:
