@@ -278,10 +278,8 @@ def broker_faults(kafka: LocalKafka, topics: Sequence[str], seen: Seen) -> Itera
     def inflict_all() -> None:
         while not ended.wait(FAULT_EVERY_S):
             kind, broker_id = fault(seen.faults.total(), kafka.broker_ids, FAULTS)
-            began = time.time()
-            inflict(kafka, topics, kind, broker_id)
+            seen.unwell.append(inflict(kafka, topics, kind, broker_id))
             seen.faults[kind] += 1
-            seen.unwell.append(Unwell(broker_id, began, time.time()))
 
     with ThreadPoolExecutor(1) as thread:
         inflicting = thread.submit(inflict_all)

@@ -94,18 +94,22 @@ def fault(number: int, broker_ids: Sequence[int], kinds: Sequence[str] = KINDS) 
     return kinds[number % len(kinds)], broker_ids[number % len(broker_ids)]
 
 
-def inflict(kafka: LocalKafka, topics: Collection[str], kind: str, broker_id: int) -> None:
+def inflict(kafka: LocalKafka, topics: Collection[str], kind: str, broker_id: int) -> Unwell:
     """Let a broker fail, bring it back, and wait until all replicas are in sync; or let running tasks fail."""
+    began, workers_die_until = time.time(), time.monotonic() + WORKERS_DIE_S
     if kind == WORKERS:
-        began = time.monotonic()
-        while time.monotonic() < began + WORKERS_DIE_S:
+        while time.monotonic() < workers_die_until:
             kill_workers()
             time.sleep(WORKERS_DIE_EVERY_S)
-        return
-    if kind == "election":
-        client = admin(kafka)
-        client.elect_leaders(ElectionType.PREFERRED, None).result(60)
-        return
+    elif kind == "election":
+        admin(kafka).elect_leaders(ElectionType.PREFERRED, None).result(60)
+    else:
+        _let_fail(kafka, kind, broker_id)
+        poll_until(lambda: all(in_sync(kafka, topic, len(kafka.broker_ids)) for topic in topics), HEALTHY_TIMEOUT_S)
+    return Unwell(broker_id, began, time.time())
+
+
+def _let_fail(kafka: LocalKafka, kind: str, broker_id: int) -> None:
     if kind == "hang":
         kafka.pause(broker_id)
         time.sleep(HANG_S)
@@ -113,7 +117,6 @@ def inflict(kafka: LocalKafka, topics: Collection[str], kind: str, broker_id: in
         (kafka.kill if kind == "kill -9" else kafka.stop)(broker_id)
         time.sleep(DOWN_S)
     kafka.restore()
-    poll_until(lambda: all(in_sync(kafka, topic, len(kafka.broker_ids)) for topic in topics), HEALTHY_TIMEOUT_S)
 
 
 class Soak:
@@ -123,17 +126,19 @@ class Soak:
         kinds: of the faults.
         batch_ms: how long each micro-batch with rows took, by its id.
         failures: why the query ended by itself, each time.
+        events_folder: of refresh events.
     """
 
     kinds: ClassVar[Sequence[str]] = KINDS
 
     def __init__(self, spark: SparkSession, kafka: LocalKafka, topic: str, folder: Path) -> None:
         self._spark, self._folder = spark, folder
+        self.events_folder = folder / "events"
         self._options = {
             "kafka.bootstrap.servers": kafka.bootstrap_servers,
             "subscribe": topic,
             "startingOffsets": "earliest",
-            "metricsPath": str(folder / "events"),
+            "metricsPath": str(self.events_folder),
         }
         self.batch_ms: dict[int, float] = {}
         self.failures: list[str] = []
@@ -162,9 +167,6 @@ class Soak:
         counts = [F.count("*"), F.countDistinct("partition", "offset"), F.countDistinct(F.when(known, F.col("number")))]
         [row] = self._rows().agg(*counts).collect()
         return Rows(*row)
-
-    def event_rows(self, unwell: Collection[Unwell]) -> dict[str, str]:
-        return event_rows(self._folder / "events", unwell)
 
     def _positions(self) -> int:
         return self._rows().select("partition", "offset").distinct().count()
@@ -196,9 +198,7 @@ def stand(soak: Soak, kafka: LocalKafka, topics: Collection[str], seconds: float
     under_way: Future[None] | None = None
 
     def strike(kind: str, broker_id: int) -> None:
-        struck_at = time.time()
-        inflict(kafka, topics, kind, broker_id)
-        seen.unwell.append(Unwell(broker_id, struck_at, time.time()))
+        seen.unwell.append(inflict(kafka, topics, kind, broker_id))
 
     with ThreadPoolExecutor(1) as thread:
         while (passed := time.monotonic() - began) < seconds or measured < len(MEASURE_AT):
@@ -241,7 +241,7 @@ def result_rows(
         "micro-batches with rows": f"{len(batches):,}",
         "micro-batch ms, p50 / p99 / longest": f"{p50:,.0f} / {p99:,.0f} / {longest:,.0f}",
         **memory,
-        **soak.event_rows(seen.unwell),
+        **event_rows(soak.events_folder, seen.unwell),
     }
     return [{"measure": name, "value": value} for name, value in values.items()]
 
