@@ -39,8 +39,9 @@ from tests.unit.scene import RecordingPublisher
 
 pytestmark = [pytest.mark.kafka]
 
-COLUMNS = SinkColumns(key=None, value=0, headers=None, topic=None, partition=1, timestamp=None)
+COLUMNS = SinkColumns(key=None, value=0, headers=None, topic=None, partition=1, timestamp=2)
 PARTITIONS = 3
+ROW_AGE_S = 3600
 
 
 class Sink:
@@ -83,8 +84,14 @@ class Sink:
     @staticmethod
     def _rows(batch: int, task: int) -> pa.RecordBatch:
         values = [f"{batch}-{task}-{partition}".encode() for partition in range(PARTITIONS)]
+        times = [int((time.time() - ROW_AGE_S) * 1_000_000)] * PARTITIONS
         return pa.record_batch(
-            [pa.array(values, pa.binary()), pa.array(range(PARTITIONS), pa.int32())], names=["value", "partition"]
+            [
+                pa.array(values, pa.binary()),
+                pa.array(range(PARTITIONS), pa.int32()),
+                pa.array(times, pa.timestamp("us")),
+            ],
+            names=["value", "partition", "timestamp"],
         )
 
     def write_in_turns(self, plan: TransactionPlan, tasks: int) -> list[OpenTransaction]:
