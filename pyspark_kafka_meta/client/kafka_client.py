@@ -22,11 +22,11 @@ from pyspark_kafka_meta.client.topic_pattern import TopicPatternWire
 from pyspark_kafka_meta.errors import KafkaMetaError, NoLeaderError, UnknownTopicError
 from pyspark_kafka_meta.kafka_errors import UNKNOWN_TOPIC_OR_PARTITION, Action, broker_error, read_action
 from pyspark_kafka_meta.metadata.cache import MetadataCache
+from pyspark_kafka_meta.metadata.refresh_events import Publisher
 from pyspark_kafka_meta.metadata.refresh_policy import PolicySettings, backoff_s
 from pyspark_kafka_meta.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition, name_first, name_partitions, shortened
 from pyspark_kafka_meta.options import ClientOptions
-from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher
 from pyspark_kafka_meta.wire.connection import ConnectionSettings
 from pyspark_kafka_meta.wire.kafka_wire import KafkaWire
 from pyspark_kafka_meta.wire.messages import OffsetsRequest, PartitionOffset, Wire
@@ -54,7 +54,7 @@ class KafkaClient:
     def __init__(
         self,
         options: ClientOptions,
-        publisher: EventPublisher,
+        publisher: Publisher,
         topic_filter: Callable[[str], bool] | None = None,
         *,
         wire: Wire | None = None,

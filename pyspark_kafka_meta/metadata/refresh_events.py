@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
+from typing import Protocol
 
 from pyspark_kafka_meta.metadata.snapshot_changes import SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition
@@ -237,3 +238,25 @@ class RefreshEvent:
     def to_json(self) -> str:
         """`to_dict` as a line of JSON: what files, topics and logs hold."""
         return json.dumps(self.to_dict())
+
+
+class Publisher(Protocol):
+    """Where the events of a cache go, `telemetry.event_publisher.EventPublisher`.
+
+    Attributes:
+        origin: of the next events.
+    """
+
+    origin: Origin
+
+    def publish(self, event: RefreshEvent) -> None:
+        """Take an event. Never blocks."""
+
+    def flush(self) -> None:
+        """Deliver the events that were taken."""
+
+    def flush_news(self) -> None:
+        """`flush`, unless they are all routine."""
+
+    def close(self) -> None:
+        """`flush` for the last time."""

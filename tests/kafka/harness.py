@@ -23,7 +23,7 @@ from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, MetricsOptions, SourceOptions
 from pyspark_kafka_meta.planning.checkpoint_offsets import BEGINNING, ranges
 from pyspark_kafka_meta.planning.offset_planner import OffsetPlanner, stream_planner_options
-from pyspark_kafka_meta.telemetry.event_publisher import new_publisher
+from pyspark_kafka_meta.telemetry.event_publisher import EventPublisher, new_publisher
 from pyspark_kafka_meta.telemetry.event_sinks import BackgroundSink
 from pyspark_kafka_meta.testing import LocalKafka
 from tests.checkpoints import parsed, text
@@ -203,6 +203,7 @@ class Stream(Background):
         """Wait until the event folder's thread has written or lost all events. On a slow machine a flush does not wait
         for the thread."""
         for client in (self.planner_client, self.reader_client):
+            assert isinstance(client.publisher, EventPublisher)
             for sink in client.publisher._sinks:
                 if isinstance(sink, BackgroundSink):
                     assert sink._last_written.wait(SETTLE_S), "events still wait for their folder"
