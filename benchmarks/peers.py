@@ -19,9 +19,10 @@ from pyspark.sql.types import StructType
 
 from benchmarks.ready_rows import CeilingSource, Range, ready_rows
 from pyspark_kafka_meta import KafkaMetaDataSource
-from pyspark_kafka_meta.record_schema import RECORD_COLUMNS, records_arrow_schema, records_struct_type
+from pyspark_kafka_meta.record_schema import RECORD_COLUMNS, records_arrow_schema
 from pyspark_kafka_meta.records.decoder import FetchedRecords
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
+from pyspark_kafka_meta.spark.records_table import records_struct_type
 from pyspark_kafka_meta.spark.task_latency import PromptTask, be_prompt
 
 CONSUME_RECORDS = 10_000

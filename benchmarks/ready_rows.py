@@ -15,7 +15,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_kafka_meta.record_schema import RECORD_COLUMNS, records_arrow_schema, records_struct_type
+from pyspark_kafka_meta.record_schema import RECORD_COLUMNS, records_arrow_schema
+from pyspark_kafka_meta.spark.records_table import records_struct_type
 from pyspark_kafka_meta.spark.task_latency import PromptTask, be_prompt
 
 BATCH_BYTES = 4 << 20

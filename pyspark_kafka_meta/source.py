@@ -27,9 +27,9 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.model import name_first
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, SinkOptions, SourceOptions, Table, choose_table
 from pyspark_kafka_meta.options.option_checks import STRATEGIES, batch_warnings
-from pyspark_kafka_meta.record_schema import Columns, records_struct_type
 from pyspark_kafka_meta.sink_schema import sink_columns
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
+from pyspark_kafka_meta.spark.records_table import Columns, records_struct_type
 from pyspark_kafka_meta.spark.refused_stream_reader import RefusedStreamReader
 from pyspark_kafka_meta.spark.user_errors import entry_points
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
-from pyspark_kafka_meta.record_schema import Columns, with_user_spelling
+from pyspark_kafka_meta.spark.records_table import Columns, with_user_spelling
 from pyspark_kafka_meta.spark.task_latency import PromptTask, be_prompt
 from pyspark_kafka_meta.spark.user_errors import entry_points
 

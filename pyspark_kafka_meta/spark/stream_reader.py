@@ -19,8 +19,8 @@ from pyspark.sql.streaming.datasource import (
 
 from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.record_schema import Columns
 from pyspark_kafka_meta.spark.batch_reader import new_planner, new_tasks, read_partition
+from pyspark_kafka_meta.spark.records_table import Columns
 from pyspark_kafka_meta.spark.task_latency import PromptTask
 from pyspark_kafka_meta.spark.user_errors import entry_points
 

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTr
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, Table
-from pyspark_kafka_meta.record_schema import Columns
+from pyspark_kafka_meta.spark.records_table import Columns
 from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader
 from pyspark_kafka_meta.spark.user_errors import entry_points
 from pyspark_kafka_meta.tables.event_file_reader import (

@@ -16,8 +16,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.metadata.refresh_events import RefreshEvent
 from pyspark_kafka_meta.options import ClusterOptions, EventsOptions, Table
-from pyspark_kafka_meta.record_schema import Columns, with_user_spelling
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
+from pyspark_kafka_meta.spark.records_table import Columns, with_user_spelling
 from pyspark_kafka_meta.spark.user_errors import entry_points
 from pyspark_kafka_meta.tables.event_file_reader import EventFile, EventFolder
 from pyspark_kafka_meta.tables.table_schemas import ROWS, arrow_schema

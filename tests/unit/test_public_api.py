@@ -23,9 +23,9 @@ import pyspark_kafka_meta
 from docs.generate import ENUMS, OPTIONS, public_members
 from pyspark_kafka_meta.cli.main import app
 from pyspark_kafka_meta.exporter.metric_table import METRICS
-from pyspark_kafka_meta.record_schema import records_struct_type
 from pyspark_kafka_meta.sink_schema import TYPES
 from pyspark_kafka_meta.source import KafkaMetaDataSource
+from pyspark_kafka_meta.spark.records_table import records_struct_type
 from pyspark_kafka_meta.tables.table_rows import LagRow
 from pyspark_kafka_meta.tables.table_schemas import ROWS, struct_type
 

@@ -1,31 +1,11 @@
-"""Schemas of the records table: equal in Spark and Arrow, and equal to those of Spark's source."""
+"""The Arrow schema of the records table."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
-
-from pyspark_kafka_meta.record_schema import HEADERS_COLUMN, RECORD_COLUMNS, records_arrow_schema, records_struct_type
-
-
-@pytest.mark.parametrize("include_headers", [False, True])
-def test_arrow_schema_equals_the_schema_that_pyspark_derives(include_headers: bool) -> None:
-    struct_type = records_struct_type(include_headers)
-
-    derived = to_arrow_schema(struct_type, timezone="UTC")
-
-    assert records_arrow_schema(struct_type.names).equals(derived, check_metadata=True)
-
-
-def test_spark_schema_is_that_of_sparks_kafka_source() -> None:
-    assert records_struct_type(include_headers=True).simpleString() == (
-        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int,"
-        "headers:array<struct<key:string,value:binary>>>"
-    )
-    assert records_struct_type(include_headers=False).names == list(RECORD_COLUMNS)
+from pyspark_kafka_meta.record_schema import HEADERS_COLUMN, records_arrow_schema
 
 
 def test_columns_are_chosen_and_ordered_by_name() -> None:

@@ -1,0 +1,44 @@
+"""The records table in Spark: its schema, and the columns that a query requests.
+
+The schema must equal the Arrow schema of `records_arrow_schema`, which a test checks. pyspark is imported on first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark_kafka_meta.record_schema import HEADERS_COLUMN, RECORD_COLUMNS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+Columns = Mapping[str, str]
+"""The requested columns of a table, in order, with their spelling in the user's schema: Spark ignores case."""
+
+
+def records_struct_type(include_headers: bool) -> StructType:
+    """The Spark schema. `timestampType` is 0 for CreateTime, 1 for LogAppendTime."""
+    from pyspark.sql.types import (
+        ArrayType,
+        BinaryType,
+        IntegerType,
+        LongType,
+        StringType,
+        StructField,
+        StructType,
+        TimestampType,
+    )
+
+    header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    types = (BinaryType(), BinaryType(), StringType(), IntegerType(), LongType(), TimestampType(), IntegerType())
+    fields = [StructField(name, data_type) for name, data_type in zip(RECORD_COLUMNS, types, strict=True)]
+    if include_headers:
+        fields.append(StructField(HEADERS_COLUMN, ArrayType(header)))
+    return StructType(fields)
+
+
+def with_user_spelling(batches: Iterator[pa.RecordBatch], columns: Columns) -> Iterator[pa.RecordBatch]:
+    """The batches, whose columns are the keys of `columns`, with the user's spelling of the names."""
+    return (batch.rename_columns(list(columns.values())) for batch in batches)
